@@ -1,0 +1,152 @@
+"""What every adapter's classes share: the window loop, the whole state, declarations that refuse."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Window
+from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
+from frameworks.contract import Capability, Declaration, MissingDevice, Unsupported, Update
+
+
+class BaseTrainer(ABC):
+    """Default `update` and `state`, and refusals for the verbs that an adapter leaves out."""
+
+    @abstractmethod
+    def accumulate(self, batch: Batch, items: int) -> float: ...
+
+    @abstractmethod
+    def apply(self) -> Update: ...
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Array]: ...
+
+    def update(self, window: Window) -> Update:
+        items = sum(batch.items for batch in window)
+        for batch in window:
+            self.accumulate(batch, items)
+        return self.apply()
+
+    def master_parameters(self) -> dict[str, Array]:
+        return self.parameters()
+
+    def optimizer_state(self) -> dict[str, Array]:
+        return {}
+
+    def buffers(self) -> dict[str, Array]:
+        return {}
+
+    def scaler_state(self) -> dict[str, Array]:
+        return {}
+
+    def scaler_settings(self) -> dict[str, float]:
+        return {}
+
+    def accumulator(self) -> dict[str, Array]:
+        return {}
+
+    def random_state(self) -> dict[str, Array]:
+        return {}
+
+    def state(self) -> dict[str, Array]:
+        parts = {
+            "parameter": self.parameters(),
+            "master": self.master_parameters(),
+            "optimizer": self.optimizer_state(),
+            "buffer": self.buffers(),
+            "scaler": self.scaler_state(),
+            "accumulator": self.accumulator(),
+            "random": self.random_state(),
+        }
+        return {f"{part}/{name}": np.array(value) for part, values in parts.items() for name, value in values.items()}
+
+    def segment_calls(self) -> tuple[int, ...]:
+        raise Unsupported(Capability.SEGMENT_CALLS, "this adapter counts no segment calls")
+
+    def save(self, path: Path) -> None:
+        raise Unsupported(Capability.CHECKPOINT, f"this adapter cannot save to {path.name}")
+
+    def restore(self, path: Path) -> None:
+        raise Unsupported(Capability.CHECKPOINT, f"this adapter cannot restore {path.name}")
+
+    def saved_bytes(self, batch: Batch) -> int:
+        raise Unsupported(Capability.SAVED_BYTES, f"this adapter cannot count bytes saved for {len(batch)} samples")
+
+    def peak_bytes(self) -> int:
+        raise Unsupported(Capability.PEAK_BYTES, "no device")
+
+
+class BaseFramework(ABC):
+    """Binds device and mode, and turns declarations into refusals."""
+
+    name: str
+    modes: tuple[str, ...]
+
+    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
+        available = self.devices()
+        chosen = available[-1] if device == "auto" else device
+        if chosen not in available:
+            raise MissingDevice(f"{self.name} sees no device {chosen!r} here; it sees {', '.join(available)}")
+        if mode is not None and mode not in self.modes:
+            raise ValueError(f"{self.name} has no mode {mode!r}: one of {', '.join(self.modes)}")
+        self.device = chosen
+        self.mode = mode or self.modes[0]
+
+    @abstractmethod
+    def devices(self) -> tuple[str, ...]:
+        """Devices that are there, the preferred one last."""
+
+    @abstractmethod
+    def declares(self, capability: Capability) -> Declaration: ...
+
+    def require(self, capability: Capability) -> None:
+        """Raises `Unsupported` unless the capability is declared."""
+        declaration = self.declares(capability)
+        if not declaration.supported:
+            raise Unsupported(capability, declaration.reason)
+
+    def require_recipe(self, recipe: Recipe) -> None:
+        """Raises `Unsupported` for the first thing that the recipe asks for and the framework does not declare."""
+        for capability in needs(recipe):
+            self.require(capability)
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return ()
+
+    def probe(self, capability: Capability) -> bool | None:  # noqa: ARG002
+        return None
+
+    def global_state(self) -> dict[str, str]:
+        return {}
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:  # noqa: B027
+        """Nothing to restore by default."""
+
+
+def needs(recipe: Recipe) -> tuple[Capability, ...]:
+    """The capabilities that a recipe asks for."""
+    asked: list[Capability | None] = [Capability.of(recipe.precision)]
+    match recipe.scaling:
+        case DynamicScaling():
+            asked.append(Capability.DYNAMIC_SCALING)
+            if not recipe.scaling.enabled:
+                asked.append(Capability.SCALING_DISABLED)
+        case StaticScaling():
+            asked.append(Capability.STATIC_SCALING)
+    conditions = {
+        Capability.ACCUMULATION: recipe.accumulation > 1,
+        Capability.RECOMPUTE: recipe.recompute is not None,
+        Capability.RECOMPUTE_NESTED: recipe.recompute is not None and recipe.recompute.depth > 1,
+        Capability.CLIP: recipe.clip is not None,
+        Capability.SCHEDULE: recipe.schedule is not None,
+        Capability.GROUPS: recipe.groups > 1,
+        Capability.TWO_OPTIMIZERS: recipe.optimizers > 1,
+        Capability.TWO_LOSSES: recipe.separate_losses,
+    }
+    asked += [capability for capability, wanted in conditions.items() if wanted]
+    return tuple(capability for capability in asked if capability is not None)
