@@ -1,0 +1,108 @@
+"""Files that are whole or not there: atomic replacement, bounded reading, errors in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+
+MAX_BYTES = 64 * 2**20
+"""Largest file that is read as a record or a journal."""
+
+
+class RecordError(Exception):
+    """A record or journal cannot be read or written; the message is one line, names the file and says what to do."""
+
+    def __init__(self, path: Path | str, problem: str, remedy: str) -> None:
+        super().__init__(one_line(f"{path}: {problem}; {remedy}"))
+
+
+class RecordBusy(RecordError):  # noqa: N818 - shown to the user as one line
+    """Another run is writing to the same record."""
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """`text` without control characters and line breaks, cut to `limit` characters."""
+    clean = "".join(c if c.isprintable() else " " for c in text[: 2 * limit])
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def os_problem(error: OSError) -> str:
+    """What the operating system said, such as "no space left on device"."""
+    return (error.strerror or type(error).__name__).lower()
+
+
+def read(path: Path) -> bytes:
+    """The content of a regular file of at most `MAX_BYTES`.
+
+    Raises:
+        RecordError: it is missing, no regular file, unreadable or too large.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode):
+                raise RecordError(path, "is no regular file", "name a record's .json or a journal's .jsonl file")
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise RecordError(path, f"cannot be read ({os_problem(error)})", "check the name and its permissions") from None
+    except ValueError:
+        raise RecordError(path, "is no file name", "name a record's .json or a journal's .jsonl file") from None
+    if len(content) > MAX_BYTES:
+        raise RecordError(path, f"is larger than {MAX_BYTES >> 20} MiB", "no record is; name another file")
+    return content
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Makes `content` the content of `path`, which holds the old or the new one, whole, at every moment.
+
+    Raises:
+        RecordError: the disk is full, the folder cannot be written to, ...; the old content stays.
+    """
+    beside = temporary(path)
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(beside, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise unwritable(path, error) from None
+
+
+def temporary(path: Path) -> Path:
+    """Where this process writes what is about to become `path`."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def remove_leftovers(path: Path) -> None:
+    """Removes what killed writers of `path` left behind; only for the one who holds the lock."""
+    for entry in path.parent.iterdir():
+        if entry.name.startswith(f".{path.name}.") and entry.name.endswith(".tmp"):
+            entry.unlink(missing_ok=True)
+
+
+def unwritable(path: Path, error: OSError) -> RecordError:
+    """The error to raise when `path` could not be written."""
+    return RecordError(
+        path, f"cannot be written ({os_problem(error)})", "make room or choose another folder, then run again"
+    )
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames and removals in the folder survive a power failure, where its file system can."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

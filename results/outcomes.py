@@ -1,0 +1,39 @@
+"""The outcomes that a test of a clause may have."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NoReturn
+
+
+class Outcome(StrEnum):
+    """What one test came to. No outcome stands for true or false: compare it, or ask for `bad`.
+
+    PASS: the clause held.
+    FAIL: it did not, and no expectation names the failure.
+    KNOWN: it did not, as an expectation says.
+    FIXED: an expectation names a failure that no longer happens; an error until the expectation is removed.
+    UNSUPPORTED: declared not to be there, and not seen to be there.
+    MISDECLARED: declared one way, observed another.
+    ABSTAIN: two runs of the same thing differed, so nothing was judged.
+    ERROR: the test itself broke. TIMEOUT: it did not end in time. CRASH: it took the interpreter with it.
+    """
+
+    PASS = "pass"
+    KNOWN = "known"
+    UNSUPPORTED = "unsupported"
+    ABSTAIN = "abstain"
+    FAIL = "fail"
+    MISDECLARED = "misdeclared"
+    FIXED = "fixed"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+
+    @property
+    def bad(self) -> bool:
+        """Whether somebody has to act on it: whatever is neither passed, expected, refused nor abstained from."""
+        return self not in (Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.ABSTAIN)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"an outcome is neither true nor false: compare {self.value!r} with an Outcome, or use .bad")
