@@ -1,0 +1,41 @@
+"""Between NumPy arrays and tensors, bit for bit; NumPy's bfloat16 is that of `ml_dtypes`."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from fixtures.arrays import Array
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+DTYPES: dict[str, torch.dtype] = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+def to_tensor(array: Array, device: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor of its own on `device`, rounded to `dtype` if one is given."""
+    own = np.array(array, order="C")
+    if own.dtype == BFLOAT16:
+        tensor = torch.from_numpy(own.view(np.int16)).view(torch.bfloat16)
+    else:
+        tensor = torch.from_numpy(own)
+    return tensor.to(device=device, dtype=dtype or tensor.dtype)
+
+
+def to_array(tensor: torch.Tensor) -> Array:
+    """A copy of the tensor's values in its own format."""
+    held = tensor.detach().cpu().contiguous()
+    if held.dtype == torch.bfloat16:
+        return held.view(torch.int16).numpy().view(BFLOAT16).copy()
+    return held.numpy().copy()
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The format's name without the framework's prefix."""
+    return str(dtype).removeprefix("torch.")

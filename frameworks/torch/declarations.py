@@ -1,0 +1,50 @@
+"""What PyTorch does and does not do, with a reason for each that it does not, and its conventions."""
+
+from __future__ import annotations
+
+from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
+
+_O2 = "PyTorch ships no low-precision model with float32 masters; torch.amp keeps the model in float32"
+_REFUSED: dict[Capability, str] = {
+    Capability.O2_FLOAT16: _O2,
+    Capability.O2_BFLOAT16: _O2,
+    Capability.AUTOCAST_LISTS: "torch.autocast's lists of operations are fixed in each backend",
+    Capability.STATIC_SCALING: "torch.amp has no constant loss scale; GradScaler always adjusts its own",
+}
+_CPU_REFUSED: dict[Capability, str] = {
+    Capability.PEAK_BYTES: "PyTorch's allocator for the CPU keeps no peak",
+}
+_COMPILE_REFUSED: dict[Capability, str] = {
+    Capability.SEGMENT_CALLS: "a compiled forward runs no Python that could count",
+}
+
+CONVENTIONS = Conventions(
+    adam_epsilon="outside",
+    momentum_rate="outside",
+    running_variance="unbiased",
+    clip_epsilon=1e-6,
+    nonfinite_micro_batch="drop-window",
+    remainder="flush",
+    partial_overflow="skip-overflowing",
+    scaler=ScalerRule(
+        initial=2.0**16,
+        growth=2.0,
+        backoff=0.5,
+        interval=2000,
+        minimum=0.0,
+        maximum=float("inf"),
+        counts="updates",
+        nonfinite="scaled",
+        latched=True,
+    ),
+)
+
+
+def declaration(capability: Capability, device: str, mode: str) -> Declaration:
+    """Supported on this device in this mode, or the reason why not."""
+    refused = {
+        **_REFUSED,
+        **(_CPU_REFUSED if device == "cpu" else {}),
+        **(_COMPILE_REFUSED if mode == "compile" else {}),
+    }
+    return Declaration(False, refused[capability]) if capability in refused else SUPPORTED

@@ -1,0 +1,96 @@
+"""PyTorch as a framework of the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import DynamicScaling, Precision, Recipe
+from frameworks.base import BaseFramework
+from frameworks.contract import (
+    Capability,
+    Conventions,
+    Declaration,
+    OpResult,
+    RecomputeCase,
+    RecomputeResult,
+    Unsupported,
+)
+from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
+from frameworks.torch.declarations import CONVENTIONS, declaration
+from frameworks.torch.network import VARIANTS
+from frameworks.torch.operations import OPERATIONS
+from frameworks.torch.probes import probe
+from frameworks.torch.recomputing import recompute
+from frameworks.torch.settings import read_environment, read_settings, write_settings
+from frameworks.torch.trainer import TorchTrainer
+
+
+class TorchFramework(BaseFramework):
+    """PyTorch on the CPU or a CUDA device, eagerly or with the training forward compiled; one thread."""
+
+    name = "torch"
+    modes = ("eager", "compile")
+
+    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
+        super().__init__(device, mode)
+        torch.set_num_threads(1)
+
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+    def version(self) -> str:
+        return str(torch.__version__)
+
+    def environment(self) -> dict[str, str]:
+        return read_environment(self.device)
+
+    def declares(self, capability: Capability) -> Declaration:
+        return declaration(capability, self.device, self.mode)
+
+    def probe(self, capability: Capability) -> bool | None:
+        return probe(capability, self.device)
+
+    def conventions(self) -> Conventions:
+        return CONVENTIONS
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return tuple(VARIANTS)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
+        self.require_recipe(recipe)
+        scaled = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
+        if scaled and recipe.precision == Precision("O3", "float16"):
+            reason = "GradScaler refuses to unscale float16 gradients, which are all that level O3 has"
+            raise Unsupported(Capability.DYNAMIC_SCALING, reason)
+        if recipe.recompute is not None and recipe.recompute.variant not in (None, *VARIANTS):
+            raise Unsupported(Capability.RECOMPUTE, f"there is no variant {recipe.recompute.variant!r}")
+        return TorchTrainer(model, recipe, weights, self.device, self.mode)
+
+    def autocast(
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        if wide or low:
+            self.require(Capability.AUTOCAST_LISTS)
+        if precision.level == "O0":
+            return torch.autocast(self.device, enabled=False)
+        if precision.level != "O1":
+            raise Unsupported(Capability.AUTOCAST_SCOPE, f"level {precision.level} is no scope in PyTorch")
+        return torch.autocast(self.device, dtype=DTYPES[precision.format], enabled=enabled)
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        result = OPERATIONS[op](*(to_tensor(array, self.device) for array in arrays))
+        return OpResult(to_array(result), dtype_name(result.dtype))
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        return recompute(case, x, w, variant, self.device)
+
+    def global_state(self) -> dict[str, str]:
+        return read_settings()
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
+        write_settings(state)

@@ -1,0 +1,59 @@
+"""A micro-batch on the device, and the loss of a model's outputs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from fixtures.model import Batch, LossKind, Model
+from frameworks.torch.arrays import DTYPES, to_tensor
+
+IGNORED = -100
+"""The label that `cross_entropy` leaves out by default."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A micro-batch as tensors: labels outside the mask are `IGNORED`, other targets have their head's format."""
+
+    inputs: torch.Tensor
+    targets: Mapping[str, torch.Tensor]
+    items: int
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Every tensor of the micro-batch."""
+        yield self.inputs
+        yield from self.targets.values()
+
+
+def load_batch(model: Model, batch: Batch, device: str, dtype: torch.dtype | None = None) -> Loaded:
+    """The micro-batch on `device`, its floating inputs rounded to `dtype` if one is given."""
+    kinds = dict(model.losses)
+    inputs = to_tensor(batch.inputs, device, None if model.integer_inputs else dtype)
+    targets: dict[str, torch.Tensor] = {}
+    for name, array in batch.targets.items():
+        if kinds[name] == "cross_entropy":
+            labels = to_tensor(array, device, torch.int64)
+            if batch.mask is not None:
+                labels = labels.masked_fill(to_tensor(batch.mask, device) == 0, IGNORED)
+            targets[name] = labels
+        else:
+            wanted = DTYPES[model.parameter_format(f"{len(model.layers) - 1}.{name}.")]
+            targets[name] = to_tensor(array, device, wanted)
+    return Loaded(inputs, targets, batch.items)
+
+
+def item_loss_sums(
+    kinds: tuple[tuple[str, LossKind], ...], outputs: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]
+) -> list[torch.Tensor]:
+    """For each head that has a target, in model order: the sum of the losses of the micro-batch's items."""
+    return [_item_loss_sum(kind, outputs[name], targets[name]) for name, kind in kinds if name in targets]
+
+
+def _item_loss_sum(kind: LossKind, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    if kind == "cross_entropy":
+        return functional.cross_entropy(output.flatten(0, -2), target.flatten(), ignore_index=IGNORED, reduction="sum")
+    return functional.mse_loss(output, target, reduction="sum") / output.shape[-1]

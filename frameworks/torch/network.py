@@ -1,0 +1,118 @@
+"""A fixture model as one PyTorch module, with its recomputation segments and its parameters by canonical name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import accumulate, pairwise
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recompute, segment_sizes
+from frameworks.torch.arrays import DTYPES
+from frameworks.torch.modules import Slot, buffer_slots, build, linear_slots, parameter_slots
+
+VARIANTS: dict[str, bool] = {"non-reentrant": False, "reentrant": True}
+"""Names of `torch.utils.checkpoint`'s two implementations and the `use_reentrant` that picks each."""
+
+
+class Network(nn.Module):
+    """The layers of a fixture model; float64 heads take their features cast to float64.
+
+    Attributes:
+        calls: how often the forward of each segment has begun, while PyTorch runs eagerly.
+    """
+
+    def __init__(self, model: Model, recompute: Recompute | None = None) -> None:
+        super().__init__()
+        body = model.layers[:-1]
+        shapes = {path: shape for path, _, shape in model.shapes()}
+        self.layers = nn.ModuleList([build(layer, shapes[str(i)]) for i, layer in enumerate(body)])
+        width = shapes[str(len(body))][-1]
+        self.heads = nn.ModuleDict()
+        for head in model.heads.heads:
+            dtype = DTYPES[model.parameter_format(f"{len(body)}.{head.name}.")]
+            self.heads[head.name] = nn.Linear(width, head.units, dtype=dtype)
+        self.recompute = recompute
+        self.bounds = _runs(0, len(body), recompute.segments) if recompute else ((0, len(body)),)
+        self.calls = [0] * len(self.bounds)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        for index in range(len(self.bounds)):
+            x = self._recomputed(partial(self._segment, index), x)
+        return {name: head(x.to(torch.float64) if _is_wide(head) else x) for name, head in self.heads.items()}
+
+    def _segment(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            self.calls[index] += 1
+        start, stop = self.bounds[index]
+        if self.recompute is None or self.recompute.depth == 1:
+            return self._run(start, stop, x)
+        for a, b in _runs(start, stop, min(2, stop - start)):
+            x = self._recomputed(partial(self._run, a, b), x)
+        return x
+
+    def _run(self, start: int, stop: int, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers[start:stop]:
+            x = layer(x)
+        return x
+
+    def _recomputed(self, function: partial[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        if self.recompute is None or not self.training:
+            return function(x)
+        reentrant = VARIANTS[self.recompute.variant or "non-reentrant"]
+        return checkpoint(function, x, use_reentrant=reentrant)
+
+
+def _runs(start: int, stop: int, count: int) -> tuple[tuple[int, int], ...]:
+    return tuple(pairwise(accumulate(segment_sizes(stop - start, count), initial=start)))
+
+
+def _is_wide(head: nn.Module) -> bool:
+    return isinstance(head, nn.Linear) and head.weight.dtype == torch.float64
+
+
+def parameters_by_name(model: Model, network: Network) -> dict[str, Slot]:
+    """Every parameter by canonical name, in model order."""
+    found: dict[str, Slot] = {}
+    for index, layer in enumerate(model.layers[:-1]):
+        found.update(parameter_slots(layer, network.layers[index], str(index)))
+    for name, head in network.heads.items():
+        found.update(linear_slots(head, f"{len(model.layers) - 1}.{name}."))
+    return {name: found[name] for name in model.parameter_shapes()}
+
+
+def buffers_by_name(model: Model, network: Network) -> dict[str, Slot]:
+    """Batch norm's running statistics by canonical name, in model order."""
+    found: dict[str, Slot] = {}
+    for index, layer in enumerate(model.layers[:-1]):
+        found.update(buffer_slots(layer, network.layers[index], str(index)))
+    return found
+
+
+def load(slots: Mapping[str, Slot], arrays: Mapping[str, Array]) -> None:
+    """Writes canonical arrays into their tensors, rounded where the tensor's format is narrower.
+
+    Raises:
+        ValueError: a name is missing or a shape differs.
+    """
+    for name, slot in slots.items():
+        if name not in arrays:
+            raise ValueError(f"there is no array for {name}")
+        value = slot.tensor_of(arrays[name])
+        if value.shape != slot.tensor.shape:
+            raise ValueError(f"{name}: {tuple(value.shape)} where {tuple(slot.tensor.shape)} is needed")
+        with torch.no_grad():
+            slot.tensor.copy_(value)
+
+
+def cast_body(network: Network, dtype: torch.dtype) -> None:
+    """Level O3: every layer and head but the float64 heads goes to `dtype`, batch norm's buffers included."""
+    network.layers.to(dtype)
+    for head in network.heads.values():
+        if not _is_wide(head):
+            head.to(dtype)

@@ -1,0 +1,233 @@
+"""PyTorch's own calls, run without this adapter's guards: did each take effect?"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import Linear
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.checkpoint import checkpoint
+
+from frameworks.contract import Capability
+
+Probe = Callable[[str], bool]
+
+
+def _weight(device: str, value: float = 1.0) -> torch.Tensor:
+    return torch.full((2,), value, device=device, requires_grad=True)
+
+
+def _sgd(*weights: torch.Tensor) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=0.5)
+
+
+def _autocast(dtype: torch.dtype, device: str) -> bool:
+    x = torch.ones(4, 4, device=device)
+    with torch.autocast(device, dtype=dtype):
+        return (x @ x).dtype == dtype
+
+
+def _all_low(dtype: torch.dtype, device: str) -> bool:
+    linear = Linear(4, 4).to(device=device, dtype=dtype)
+    linear(torch.ones(2, 4, device=device, dtype=dtype)).sum().backward()
+    return linear.weight.grad is not None and linear.weight.grad.dtype == dtype
+
+
+def _float64_heads(device: str) -> bool:
+    head = Linear(4, 1, dtype=torch.float64, device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        return head(torch.ones(2, 4, device=device).double()).dtype == torch.float64
+
+
+def _scope(device: str) -> bool:
+    x = torch.ones(4, 4, device=device)
+    seen = [(x @ x).dtype]
+    with torch.autocast(device, dtype=torch.bfloat16):
+        seen.append((x @ x).dtype)
+    seen.append((x @ x).dtype)
+    return seen == [torch.float32, torch.bfloat16, torch.float32]
+
+
+def _attempt(scaler: torch.amp.GradScaler, weights: Iterable[torch.Tensor], values: Iterable[float]) -> None:
+    """One scaled update of each weight from a gradient that is the same everywhere."""
+    optimizers = []
+    for weight, value in zip(weights, values, strict=True):
+        scaler.scale((weight * value).sum()).backward()
+        optimizers.append(_sgd(weight))
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    scaler.update()
+
+
+def _dynamic_scaling(device: str) -> bool:
+    scaler, weight = torch.amp.GradScaler(device, init_scale=1024.0), _weight(device)
+    _attempt(scaler, [weight], [float("inf")])
+    skipped = bool((weight == 1.0).all()) and scaler.get_scale() == 512.0
+    weight.grad = None
+    _attempt(scaler, [weight], [1.0])
+    return skipped and bool((weight == 0.5).all())
+
+
+def _scaling_factors(device: str) -> bool:
+    scaler = torch.amp.GradScaler(device, 16.0, growth_factor=4.0, backoff_factor=0.125, growth_interval=1)
+    seen = []
+    for value in (1.0, float("nan")):
+        _attempt(scaler, [_weight(device)], [value])
+        seen.append(scaler.get_scale())
+    return seen == [64.0, 8.0]
+
+
+def _scaling_disabled(device: str) -> bool:
+    scaler, weight = torch.amp.GradScaler(device, enabled=False), _weight(device)
+    _attempt(scaler, [weight], [1.0])
+    return scaler.get_scale() == 1.0 and bool((weight == 0.5).all())
+
+
+def _explicit_unscale(device: str) -> bool:
+    scaler, weight = torch.amp.GradScaler(device, init_scale=1024.0), _weight(device)
+    scaler.scale(weight.sum()).backward()
+    scaler.unscale_(_sgd(weight))
+    return weight.grad is not None and bool((weight.grad == 1.0).all())
+
+
+def _two_optimizers(device: str) -> bool:
+    weights = [_weight(device), _weight(device)]
+    scaler = torch.amp.GradScaler(device, init_scale=1024.0)
+    _attempt(scaler, weights, [1.0, 1.0])
+    return all(bool((weight == 0.5).all()) for weight in weights) and scaler.get_scale() == 1024.0
+
+
+def _two_losses(device: str) -> bool:
+    scaler, weight = torch.amp.GradScaler(device, init_scale=1024.0), _weight(device)
+    optimizer, shared = _sgd(weight), weight * 1.0
+    scaler.scale(shared.sum()).backward(retain_graph=True)
+    scaler.scale(shared.sum()).backward()
+    scaler.step(optimizer)
+    return bool((weight == 0.0).all())
+
+
+def _accumulation(device: str) -> bool:
+    weight = _weight(device)
+    for _ in range(3):
+        weight.sum().backward()
+    return weight.grad is not None and bool((weight.grad == 3.0).all())
+
+
+def _recompute(device: str, depth: int = 1) -> bool:
+    runs: list[int] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        return torch.tanh(x)
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        inner: torch.Tensor = checkpoint(function, x, use_reentrant=False)
+        return inner
+
+    weight = _weight(device)
+    value = checkpoint(function if depth == 1 else outer, weight, use_reentrant=False)
+    before = len(runs)
+    value.sum().backward()
+    return before == 1 and len(runs) > 1 and weight.grad is not None
+
+
+def _clip(device: str) -> bool:
+    weight = _weight(device)
+    (weight * 8.0).sum().backward()
+    clip_grad_norm_([weight], 1.0)
+    return weight.grad is not None and float(weight.grad.norm()) < 1.001
+
+
+def _schedule(device: str) -> bool:
+    optimizer = _sgd(_weight(device))
+    scheduler = LambdaLR(optimizer, lambda step: 0.5**step)
+    optimizer.step()
+    scheduler.step()
+    return float(optimizer.param_groups[0]["lr"]) == 0.25
+
+
+def _groups(device: str) -> bool:
+    weights = [_weight(device), _weight(device)]
+    optimizer = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "lr": 0.25}], lr=0.5)
+    sum(weights[1:], weights[0]).sum().backward()
+    optimizer.step()
+    return [float(weight[0]) for weight in weights] == [0.5, 0.75]
+
+
+def _missing_gradients(device: str) -> bool:
+    weights = [_weight(device), _weight(device)]
+    optimizer = torch.optim.AdamW(weights, weight_decay=0.5)
+    weights[0].sum().backward()
+    optimizer.step()
+    return bool((weights[0] != 1.0).all()) and bool((weights[1] == 1.0).all())
+
+
+def _checkpoint(device: str) -> bool:
+    file, weight = io.BytesIO(), _weight(device, 3.0)
+    torch.save({"weight": weight.detach()}, file)
+    file.seek(0)
+    return torch.equal(torch.load(file, weights_only=True)["weight"], weight.detach())
+
+
+def _saved_bytes(device: str) -> bool:
+    packed: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        packed.append(tensor.nbytes)
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        torch.tanh(_weight(device))
+    return packed == [8]
+
+
+def _peak_bytes(device: str) -> bool:
+    _weight(device)
+    return torch.cuda.max_memory_allocated() > 0
+
+
+PROBES: dict[Capability, Probe] = {
+    Capability.O1_FLOAT16: partial(_autocast, torch.float16),
+    Capability.O1_BFLOAT16: partial(_autocast, torch.bfloat16),
+    Capability.O3_FLOAT16: partial(_all_low, torch.float16),
+    Capability.O3_BFLOAT16: partial(_all_low, torch.bfloat16),
+    Capability.FLOAT64_HEADS: _float64_heads,
+    Capability.AUTOCAST_SCOPE: _scope,
+    Capability.DYNAMIC_SCALING: _dynamic_scaling,
+    Capability.SCALING_FACTORS: _scaling_factors,
+    Capability.SCALING_DISABLED: _scaling_disabled,
+    Capability.EXPLICIT_UNSCALE: _explicit_unscale,
+    Capability.TWO_OPTIMIZERS: _two_optimizers,
+    Capability.TWO_LOSSES: _two_losses,
+    Capability.ACCUMULATION: _accumulation,
+    Capability.RECOMPUTE: _recompute,
+    Capability.RECOMPUTE_NESTED: partial(_recompute, depth=2),
+    Capability.RECOMPUTE_CASES: _recompute,
+    Capability.CLIP: _clip,
+    Capability.SCHEDULE: _schedule,
+    Capability.GROUPS: _groups,
+    Capability.MISSING_GRADIENTS: _missing_gradients,
+    Capability.CHECKPOINT: _checkpoint,
+    Capability.SAVED_BYTES: _saved_bytes,
+    Capability.PEAK_BYTES: _peak_bytes,
+}
+
+
+def probe(capability: Capability, device: str) -> bool | None:
+    """True: seen to act; False: raised, warned or did nothing; None: PyTorch has no call of its own to observe."""
+    if capability not in PROBES:
+        return None
+    devices = [torch.cuda.current_device()] if device == "cuda" else []
+    with warnings.catch_warnings(record=True) as warned, torch.random.fork_rng(devices):
+        warnings.simplefilter("always")
+        try:
+            acted = PROBES[capability](device)
+        except Exception:
+            return False
+    return acted and not warned

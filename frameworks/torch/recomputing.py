@@ -1,0 +1,80 @@
+"""`torch.utils.checkpoint` around Σ tanh(x·w), its arguments passed in every way that users pass them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from fixtures.arrays import Array
+from frameworks.contract import RecomputeCase, RecomputeResult
+from frameworks.torch.arrays import to_array, to_tensor
+from frameworks.torch.network import VARIANTS
+
+Probe = Callable[..., torch.Tensor]
+
+
+def _value(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x @ w).sum()
+
+
+def _of_sequence(pair: Sequence[torch.Tensor]) -> torch.Tensor:
+    return _value(pair[0], pair[1])
+
+
+def _of_mapping(pair: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return _value(pair["x"], pair["w"])
+
+
+def _failing() -> Probe:
+    runs: list[int] = []
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        runs.append(len(runs))
+        if len(runs) == 2:
+            raise RuntimeError("the second run of this function fails")
+        return _value(x, w)
+
+    return function
+
+
+def _forward(case: RecomputeCase, x: torch.Tensor, w: torch.Tensor, reentrant: bool) -> torch.Tensor:
+    def run(function: Probe, *args: Any, **named: Any) -> torch.Tensor:
+        return cast(torch.Tensor, checkpoint(function, *args, use_reentrant=reentrant, **named))
+
+    match case:
+        case "plain":
+            return _value(x, w)
+        case "positional" | "weights-changed":
+            return run(_value, x, w)
+        case "tuple":
+            return run(_of_sequence, (x, w))
+        case "list":
+            return run(_of_sequence, [x, w])
+        case "dict":
+            return run(_of_mapping, {"x": x, "w": w})
+        case "keyword":
+            return run(_value, x=x, w=w)
+        case "no-grad-input":
+            return run(lambda inner: _value(inner, w), x)
+        case "raises":
+            return run(_failing(), x, w)
+
+
+def recompute(case: RecomputeCase, x: Array, w: Array, variant: str | None, device: str) -> RecomputeResult:
+    """One case of `Framework.recompute`; PyTorch's own exceptions leave this call.
+
+    An output that is cut off from the graph has no gradients to give, and none is asked for.
+    """
+    inputs = to_tensor(x, device, torch.float32).requires_grad_(case != "no-grad-input")
+    weight = to_tensor(w, device, torch.float32).requires_grad_()
+    value = _forward(case, inputs, weight, VARIANTS[variant or "non-reentrant"])
+    if case == "weights-changed":
+        with torch.no_grad():
+            weight.mul_(3.0)
+    if value.requires_grad:
+        value.backward()
+    gradients = [None if tensor.grad is None else to_array(tensor.grad) for tensor in (inputs, weight)]
+    return RecomputeResult(float(value.detach()), gradients[0], gradients[1])

@@ -1,0 +1,40 @@
+"""Bytes that autograd holds between forward and backward, counted by saved-tensor hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+
+class SavedBytes:
+    """Counts every storage that autograd saves once, leaving out the storages of `excluded`.
+
+    The storages are kept alive while they are counted, so that no address comes back for another tensor.
+    """
+
+    def __init__(self, excluded: Iterable[torch.Tensor]) -> None:
+        self._excluded = {tensor.untyped_storage().data_ptr() for tensor in excluded}
+        self._held: dict[int, torch.UntypedStorage] = {}
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Counts what is saved inside."""
+        with saved_tensors_hooks(self._pack, _unpack):
+            yield
+
+    def bytes(self) -> int:
+        """Sum of the counted storages."""
+        return sum(storage.nbytes() for storage in self._held.values())
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._excluded:
+            self._held[storage.data_ptr()] = storage
+        return tensor
+
+
+def _unpack(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

@@ -1,0 +1,96 @@
+"""Process-wide settings of PyTorch: what results may depend on, and what a run may leak."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from frameworks.torch.arrays import dtype_name
+
+_SCOPES = ("cpu", "cuda")
+
+
+def _truth(text: str) -> bool:
+    return text == "True"
+
+
+def read_settings() -> dict[str, str]:
+    """Every setting that `write_settings` can put back, by name."""
+    found: dict[str, object] = {
+        "default-dtype": dtype_name(torch.get_default_dtype()),
+        "grad-mode": torch.is_grad_enabled(),
+        "autocast.cache": torch.is_autocast_cache_enabled(),
+        "threads": torch.get_num_threads(),
+        "matmul-precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic.warn-only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "anomaly-mode": torch.is_anomaly_enabled(),
+        "anomaly-mode.check-nan": torch.is_anomaly_check_nan_enabled(),
+        "cudnn.enabled": torch.backends.cudnn.enabled,
+        "cudnn.benchmark": torch.backends.cudnn.benchmark,
+        "cudnn.deterministic": torch.backends.cudnn.deterministic,
+    }
+    for scope in _SCOPES:
+        found[f"autocast.{scope}"] = torch.is_autocast_enabled(scope)
+        found[f"autocast.{scope}.dtype"] = dtype_name(torch.get_autocast_dtype(scope))
+    return {name: str(value) for name, value in found.items()}
+
+
+def write_settings(state: Mapping[str, str]) -> None:
+    """Puts back what `read_settings` returned."""
+    torch.set_default_dtype(getattr(torch, state["default-dtype"]))
+    torch.set_grad_enabled(_truth(state["grad-mode"]))
+    torch.set_autocast_cache_enabled(_truth(state["autocast.cache"]))
+    torch.set_num_threads(int(state["threads"]))
+    if torch.get_float32_matmul_precision() != state["matmul-precision"]:
+        torch.set_float32_matmul_precision(state["matmul-precision"])
+    torch.use_deterministic_algorithms(
+        _truth(state["deterministic"]), warn_only=_truth(state["deterministic.warn-only"])
+    )
+    torch.autograd.set_detect_anomaly(_truth(state["anomaly-mode"]), _truth(state["anomaly-mode.check-nan"]))
+    torch.backends.cudnn.enabled = _truth(state["cudnn.enabled"])
+    torch.backends.cudnn.benchmark = _truth(state["cudnn.benchmark"])
+    torch.backends.cudnn.deterministic = _truth(state["cudnn.deterministic"])
+    for scope in _SCOPES:
+        torch.set_autocast_enabled(scope, _truth(state[f"autocast.{scope}"]))
+        torch.set_autocast_dtype(scope, getattr(torch, state[f"autocast.{scope}.dtype"]))
+
+
+def _processor() -> str:
+    listing = Path("/proc/cpuinfo")
+    if listing.is_file():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def read_environment(device: str) -> dict[str, str]:
+    """Device model, versions, precision switches and thread counts that results may depend on."""
+    found: dict[str, object] = {
+        "device": torch.cuda.get_device_name() if device == "cuda" else _processor(),
+        "cpu-capability": torch.backends.cpu.get_cpu_capability(),
+        "onednn": torch.backends.mkldnn.is_available(),
+        "mkl": torch.backends.mkl.is_available(),
+        "threads": torch.get_num_threads(),
+        "interop-threads": torch.get_num_interop_threads(),
+        "matmul-precision": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+    if device == "cuda":
+        found |= {
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "capability": ".".join(str(part) for part in torch.cuda.get_device_capability()),
+            "tf32.matmul": torch.backends.cuda.matmul.allow_tf32,
+            "tf32.cudnn": torch.backends.cudnn.allow_tf32,
+            "reduced-precision.float16": torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+            "reduced-precision.bfloat16": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        }
+    return {name: str(value) for name, value in found.items()}

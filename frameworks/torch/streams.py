@@ -1,0 +1,51 @@
+"""Random numbers: each run has a stream of its own although PyTorch's dropout draws from one a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+
+
+class Stream:
+    """The default generators' states of one run, put in their place only while the run draws.
+
+    Attributes:
+        states: generator state by device type, as PyTorch gives it.
+    """
+
+    def __init__(self, device: str, seed: int) -> None:
+        self._devices = [torch.cuda.current_device()] if device == "cuda" else []
+        self.states: dict[str, torch.Tensor] = {}
+        with torch.random.fork_rng(self._devices):
+            torch.manual_seed(seed)
+            self._keep()
+
+    @contextmanager
+    def drawn(self, *, keep: bool = True) -> Iterator[None]:
+        """Inside, the default generators are this run's; with `keep` the stream goes on from where they end."""
+        with torch.random.fork_rng(self._devices):
+            torch.set_rng_state(self.states["cpu"])
+            if self._devices:
+                torch.cuda.set_rng_state(self.states["cuda"], self._devices[0])
+            try:
+                yield
+            finally:
+                if keep:
+                    self._keep()
+
+    def replace(self, states: Mapping[str, torch.Tensor]) -> None:
+        """Goes on from other states.
+
+        Raises:
+            ValueError: they are not states of the same generators.
+        """
+        if {name: state.shape for name, state in states.items()} != {n: s.shape for n, s in self.states.items()}:
+            raise ValueError("the random state is not one of these generators")
+        self.states = {name: state.clone() for name, state in states.items()}
+
+    def _keep(self) -> None:
+        self.states = {"cpu": torch.get_rng_state()}
+        if self._devices:
+            self.states["cuda"] = torch.cuda.get_rng_state(self._devices[0])

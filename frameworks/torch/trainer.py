@@ -1,0 +1,285 @@
+"""One training run, written as PyTorch's automatic mixed precision examples write it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import DynamicScaling, Recipe
+from frameworks.base import BaseTrainer
+from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.torch import checkpoints
+from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
+from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
+from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
+from frameworks.torch.optimizers import optimizer_state, steppers
+from frameworks.torch.saved import SavedBytes
+from frameworks.torch.streams import Stream
+
+Forward = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor]]
+
+
+def grad_scaler(device: str, scaling: DynamicScaling) -> torch.amp.GradScaler:
+    """PyTorch's scaler; what the recipe leaves None is left to PyTorch."""
+    wanted = {
+        "init_scale": scaling.initial,
+        "growth_factor": scaling.growth,
+        "backoff_factor": scaling.backoff,
+        "growth_interval": scaling.interval,
+    }
+    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    return torch.amp.GradScaler(device, enabled=scaling.enabled, **given)
+
+
+class TorchTrainer(BaseTrainer):
+    """A run on one device; `mode` "compile" compiles the forward pass and the loss together."""
+
+    def __init__(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.device = device
+        self.low = DTYPES[recipe.precision.format] if recipe.precision.level == "O3" else None
+        self.stream = Stream(device, recipe.seed)
+        with self.stream.drawn(keep=False):
+            self.network = Network(model, recipe.recompute).to(device)
+        if self.low is not None:
+            cast_body(self.network, self.low)
+        self.slots = parameters_by_name(model, self.network)
+        self.buffer_slots = buffers_by_name(model, self.network)
+        load(self.slots, model.weights(recipe.seed) if weights is None else weights)
+        self.steppers = steppers(recipe, self.slots)
+        dynamic = recipe.scaling if isinstance(recipe.scaling, DynamicScaling) else None
+        self.scaler = grad_scaler(device, dynamic) if dynamic else None
+        self._settings = self._read_settings()
+        self.sums: list[tuple[float, int]] = []
+        self.items = 0
+        self.compiled = mode == "compile"
+        self._losses: Forward = self._eager_losses
+        self._outputs: Callable[[torch.Tensor], dict[str, torch.Tensor]] = self.network
+        if self.compiled:
+            torch.compiler.reset()
+            self._losses = torch.compile(self._eager_losses, fullgraph=True)
+            self._outputs = torch.compile(self.network, fullgraph=True)
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+
+    # forward and backward
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """The precision scope of the recipe's forward passes."""
+        if self.recipe.precision.level != "O1":
+            return nullcontext()
+        return torch.autocast(self.device, dtype=DTYPES[self.recipe.precision.format])
+
+    def _eager_losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        outputs = self.network(inputs)
+        if self.low is not None:
+            outputs = {name: y.to(torch.promote_types(y.dtype, torch.float32)) for name, y in outputs.items()}
+        return item_loss_sums(self.model.losses, outputs, targets)
+
+    def forward(self, batch: Loaded) -> list[torch.Tensor]:
+        """Training-mode forward of a micro-batch: the sum of its items' losses for each head that has targets."""
+        self.network.train()
+        with self.autocast():
+            return self._losses(batch.inputs, batch.targets)
+
+    def _backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None) -> None:
+        separate = losses if self.recipe.separate_losses else [sum(losses[1:], losses[0])]
+        for index, loss in enumerate(separate):
+            scaled = loss if scaler is None else scaler.scale(loss)
+            scaled.backward(retain_graph=index + 1 < len(separate))
+
+    def _pass(self, batch: Batch, items: int, scaler: torch.amp.GradScaler | None) -> float:
+        loaded = load_batch(self.model, batch, self.device, self.low)
+        with self.stream.drawn():
+            sums = self.forward(loaded)
+            self._backward([total / items for total in sums], scaler)
+        return float(sum(total.item() for total in sums))
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        total = self._pass(batch, items, self.scaler)
+        self.sums.append((total, batch.items))
+        self.items = items
+        return total / batch.items if batch.items else 0.0
+
+    def gradients(self, window: Window) -> dict[str, Array]:
+        held = {name: slot.tensor.grad for name, slot in self.slots.items()}
+        self._empty()
+        scaler = self._twin()
+        try:
+            items = sum(batch.items for batch in window)
+            for batch in window:
+                self._pass(batch, items, scaler)
+            if scaler is not None:
+                for stepper in self.steppers:
+                    scaler.unscale_(stepper.optimizer)
+            return self.accumulator()
+        finally:
+            for name, slot in self.slots.items():
+                slot.tensor.grad = held[name]
+
+    def _twin(self) -> torch.amp.GradScaler | None:
+        """A scaler in the same state, whose notes on what it has unscaled are thrown away with it."""
+        if self.scaler is None or not self.scaler.is_enabled():
+            return self.scaler
+        twin = torch.amp.GradScaler(self.device)
+        twin.load_state_dict(self.scaler.state_dict())
+        return twin
+
+    # the update
+
+    def apply(self) -> Update:
+        return self._finish(None, None)
+
+    def feed(
+        self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None
+    ) -> Update:
+        for mapping in window:
+            parts = [
+                (self.slots[name].tensor * self.slots[name].tensor_of(value)).sum()
+                for name, value in mapping.items()
+                if value is not None
+            ]
+            if parts:
+                self._backward([sum(parts[1:], parts[0]) / len(window)], self.scaler)
+        return self._finish(unscale_calls, poison)
+
+    def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
+        scaler = self.scaler
+        before = self._scale()
+        rate = self.steppers[0].learning_rate
+        applied = [stepper.applied for stepper in self.steppers]
+        by_hand = (1 if self.recipe.clip is not None else 0) if unscale_calls is None else unscale_calls
+        for _ in range(by_hand if poison is None else max(1, by_hand)):
+            for stepper in self.steppers:
+                if scaler is not None:
+                    scaler.unscale_(stepper.optimizer)
+        self._add(poison or {})
+        norm = None
+        if self.recipe.clip is not None:
+            norm = float(clip_grad_norm_([slot.tensor for slot in self.slots.values()], self.recipe.clip))
+        for stepper in self.steppers:
+            if scaler is None:
+                stepper.optimizer.step()
+            else:
+                scaler.step(stepper.optimizer)
+        if scaler is not None:
+            scaler.update()
+        stepped = [stepper.applied > count for stepper, count in zip(self.steppers, applied, strict=True)]
+        for stepper, moved in zip(self.steppers, stepped, strict=True):
+            if moved and stepper.scheduler is not None:
+                stepper.scheduler.step()
+        self._empty()
+        return self._report(before, rate, norm, skipped=not any(stepped))
+
+    def _report(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
+        micro = tuple(total / count if count else 0.0 for total, count in self.sums)
+        loss = sum(total for total, _ in self.sums) / self.items if self.sums else math.nan
+        self.sums = []
+        good = None
+        if self.scaler is not None and self.scaler.is_enabled():
+            good = int(self.scaler.state_dict()["_growth_tracker"])
+        return Update(loss, micro, before, self._scale(), good, skipped, norm, rate)
+
+    def _add(self, gradients: Gradients) -> None:
+        for name, value in gradients.items():
+            gradient = self.slots[name].tensor.grad
+            if value is not None and gradient is not None:
+                gradient.add_(self.slots[name].tensor_of(value, gradient.dtype))
+
+    def _empty(self) -> None:
+        for stepper in self.steppers:
+            stepper.optimizer.zero_grad()
+
+    def _scale(self) -> float:
+        return 1.0 if self.scaler is None else self.scaler.get_scale()
+
+    # what can be seen
+
+    def parameters(self) -> dict[str, Array]:
+        return {name: slot.to_canonical(slot.tensor) for name, slot in self.slots.items()}
+
+    def optimizer_state(self) -> dict[str, Array]:
+        return optimizer_state(self.steppers, self.slots)
+
+    def buffers(self) -> dict[str, Array]:
+        return {name: to_array(slot.tensor) for name, slot in self.buffer_slots.items()}
+
+    def scaler_state(self) -> dict[str, Array]:
+        if self.scaler is None or not self.scaler.is_enabled():
+            return {}
+        state = self.scaler.state_dict()
+        held = self.scaler.scale(torch.ones((), dtype=torch.float16, device=self.device)).dtype
+        return {
+            "scale": np.array(state["scale"], dtype_name(held)),
+            "good_steps": np.array(state["_growth_tracker"], np.int64),
+        }
+
+    def scaler_settings(self) -> dict[str, float]:
+        return dict(self._settings)
+
+    def _read_settings(self) -> dict[str, float]:
+        if self.scaler is None or not self.scaler.is_enabled():
+            return {}
+        return {
+            "initial": self.scaler.get_scale(),
+            "growth": self.scaler.get_growth_factor(),
+            "backoff": self.scaler.get_backoff_factor(),
+            "interval": float(self.scaler.get_growth_interval()),
+        }
+
+    def accumulator(self) -> dict[str, Array]:
+        held = {name: slot.tensor.grad for name, slot in self.slots.items()}
+        return {name: self.slots[name].to_canonical(grad) for name, grad in held.items() if grad is not None}
+
+    def random_state(self) -> dict[str, Array]:
+        return {name: to_array(state) for name, state in self.stream.states.items()}
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        self.network.eval()
+        tensor = to_tensor(inputs, self.device, None if self.model.integer_inputs else self.low)
+        with self.stream.drawn(), torch.no_grad(), self.autocast():
+            return {name: to_array(value) for name, value in self._outputs(tensor).items()}
+
+    def segment_calls(self) -> tuple[int, ...]:
+        if self.compiled:
+            raise Unsupported(Capability.SEGMENT_CALLS, "a compiled forward runs no Python that could count")
+        return tuple(self.network.calls)
+
+    # the whole run
+
+    def save(self, path: Path) -> None:
+        checkpoints.save(self, path)
+
+    def restore(self, path: Path) -> None:
+        checkpoints.restore(self, path)
+
+    def saved_bytes(self, batch: Batch) -> int:
+        loaded = load_batch(self.model, batch, self.device, self.low)
+        buffers = {name: slot.tensor.clone() for name, slot in self.buffer_slots.items()}
+        calls = list(self.network.calls)
+        counter = SavedBytes([*self.network.parameters(), *loaded.tensors()])
+        with self.stream.drawn(keep=False), counter.counting():
+            losses = self.forward(loaded)
+        count = counter.bytes()
+        del losses
+        for name, value in buffers.items():
+            self.buffer_slots[name].tensor.copy_(value)
+        self.network.calls[:] = calls
+        return count
+
+    def peak_bytes(self) -> int:
+        if self.device != "cuda":
+            raise Unsupported(Capability.PEAK_BYTES, "PyTorch's allocator for the CPU keeps no peak")
+        return int(torch.cuda.max_memory_allocated())
