@@ -1,0 +1,13 @@
+"""The adapter of TensorFlow with Keras 3."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+import tensorflow as tf  # noqa: E402 - the variables above are read at import
+
+from frameworks.tf.framework import TensorFlowFramework  # noqa: E402
+tf.get_logger().setLevel("ERROR")  # one function a run looks to TensorFlow like one function traced too often
+
+__all__ = ["TensorFlowFramework"]

@@ -1,0 +1,125 @@
+"""TensorFlow with Keras 3 on one device, in one mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import keras
+import tensorflow as tf
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Precision, Recipe
+from frameworks.base import BaseFramework
+from frameworks.contract import Capability, Conventions, Declaration, OpResult, RecomputeCase, RecomputeResult, Unsupported
+from frameworks.tf.declarations import CONVENTIONS, declaration
+from frameworks.tf.network import VARIANTS
+from frameworks.tf.ops import run_op
+from frameworks.tf.probes import probe
+from frameworks.tf.recompute import recompute
+from frameworks.tf.settings import (
+    REWRITES,
+    describe,
+    dtype_policy,
+    graph_rewrite,
+    pin_threads,
+    read_global_state,
+    write_global_state,
+)
+from frameworks.tf.trainer import TensorFlowTrainer
+
+
+class TensorFlowFramework(BaseFramework):
+    """Modes: a `tf.function`, eager execution, a `tf.function` compiled by XLA, and grappler's automatic mixed precision.
+
+    In "rewrite" the layers are float32 and level O1 is TensorFlow's graph rewrite; in the other modes a level is a
+    Keras dtype policy.
+    """
+
+    name = "tf"
+    modes = ("graph", "eager", "xla", "rewrite")
+
+    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
+        pin_threads()
+        super().__init__(device, mode)
+
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu", "cuda") if tf.config.list_physical_devices("GPU") else ("cpu",)
+
+    def version(self) -> str:
+        return f"{tf.__version__}+keras.{keras.__version__}"
+
+    def environment(self) -> dict[str, str]:
+        return describe(self.device)
+
+    def declares(self, capability: Capability) -> Declaration:
+        return declaration(capability, self.device, self.mode)
+
+    def probe(self, capability: Capability) -> bool | None:
+        with tf.device(self._place):
+            return probe(capability, self.device, self.mode)
+
+    def conventions(self) -> Conventions:
+        return CONVENTIONS
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return VARIANTS
+
+    def trainer(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> TensorFlowTrainer:
+        self.require_recipe(recipe)
+        return TensorFlowTrainer(
+            model,
+            recipe,
+            weights,
+            mode=self.mode,
+            policy=self._policy(recipe.precision),
+            rewrite=self._rewrite(recipe.precision),
+            place=self._place,
+        )
+
+    def autocast(
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        asked = Capability.of(precision)
+        if asked is not None:
+            self.require(asked)
+        if wide or low:
+            self.require(Capability.AUTOCAST_LISTS)
+        chosen = precision if enabled else Precision()
+        return self._scope(self._policy(chosen), self._rewrite(chosen))
+
+    @contextmanager
+    def _scope(self, policy: str, rewrite: str | None) -> Iterator[None]:
+        with dtype_policy(policy), graph_rewrite(rewrite):
+            yield
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        with tf.device(self._place):
+            return run_op(op, arrays, self.mode)
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        if variant is not None and variant not in VARIANTS:
+            raise Unsupported(Capability.RECOMPUTE, f"no variant {variant!r}: one of {', '.join(VARIANTS)}")
+        with tf.device(self._place):
+            return recompute(case, x, w, variant or VARIANTS[0], self.mode)
+
+    def global_state(self) -> dict[str, str]:
+        return read_global_state()
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
+        write_global_state(state)
+
+    @property
+    def _place(self) -> str:
+        return "/GPU:0" if self.device == "cuda" else "/CPU:0"
+
+    def _policy(self, precision: Precision) -> str:
+        if self.mode == "rewrite" or precision.level == "O0":
+            return "float32"
+        return f"mixed_{precision.format}" if precision.level == "O1" else precision.format
+
+    def _rewrite(self, precision: Precision) -> str | None:
+        return REWRITES[precision.format] if self.mode == "rewrite" and precision.level == "O1" else None

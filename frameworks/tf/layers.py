@@ -1,0 +1,182 @@
+"""Fixture layers as Keras layers, and where each canonical parameter and buffer lives in them.
+
+Keras keeps dense kernels (inputs, outputs), convolution kernels (height, width, inputs, filters) and embeddings
+(entries, width), as the fixtures do; only attention's projections have other shapes, (width, heads, size) and
+(heads, size, width), which a reshape gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from fixtures.layers import (
+    Activation,
+    BatchNorm,
+    Convolution,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    Head,
+    Layer,
+    LayerNorm,
+    MaxPool,
+    Positions,
+    Residual,
+    SelfAttention,
+    Shape,
+)
+
+SEEDS_PER_RUN = 1000
+
+
+class PositionTable(keras.layers.Layer):
+    """x + table, for sequences (N, length, width)."""
+
+    def build(self, input_shape: Shape) -> None:
+        self.table = self.add_weight(shape=tuple(input_shape[1:]), initializer="zeros", name="table")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return inputs + self.table
+
+
+class SelfAttentionLayer(keras.layers.Layer):
+    """Keras' own multi-head attention of a sequence with itself."""
+
+    def __init__(self, heads: int, width: int, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.attention = keras.layers.MultiHeadAttention(heads, width // heads)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.attention(inputs, inputs)
+
+
+class ResidualLayer(keras.layers.Layer):
+    """x + body(x)."""
+
+    def __init__(self, body: list[keras.layers.Layer], **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.body = body
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        return inputs + run_layers(self.body, inputs, training)
+
+
+def run_layers(layers: list[keras.layers.Layer], x: tf.Tensor, training: bool) -> tf.Tensor:
+    """Layers one after another; `training` goes to those that tell training from evaluation."""
+    for layer in layers:
+        told = isinstance(layer, ResidualLayer | keras.layers.Dropout | keras.layers.BatchNormalization)
+        x = layer(x, training=training) if told else layer(x)
+    return x
+
+
+def _convolution(layer: Convolution, path: str) -> keras.layers.Layer:
+    convolution = keras.layers.Conv2D(layer.filters, layer.size, strides=layer.stride, padding="valid", name=path)
+    if not layer.padding:
+        return convolution
+    return keras.Sequential([keras.layers.ZeroPadding2D(layer.padding), convolution], name=f"padded-{path}")
+
+
+_ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor] | str] = {
+    "relu": "relu",
+    "gelu": lambda x: keras.activations.gelu(x, approximate=False),
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+}
+
+
+class Builder:
+    """Makes Keras layers under the dtype policy that is set while it works; dropout seeds count up from the run's."""
+
+    def __init__(self, seed: int) -> None:
+        self._next_seed = seed * SEEDS_PER_RUN
+        self.dropouts: dict[str, keras.layers.Dropout] = {}
+        self.sources: dict[str, tuple[keras.layers.Layer, Layer | Head]] = {}
+
+    def layer(self, layer: Layer, path: str, shape: Shape) -> keras.layers.Layer:
+        """The Keras layer of the fixture layer at `path`, whose samples come in `shape`."""
+        made = self._make(layer, path, shape)
+        self.sources[path] = (made, layer)
+        return made
+
+    def head(self, head: Head, path: str) -> keras.layers.Layer:
+        """The dense output layer of one head."""
+        wide = {"dtype": "float64"} if head.format == "float64" else {}
+        made = keras.layers.Dense(head.units, name=f"{path}-{head.name}", **wide)
+        self.sources[f"{path}.{head.name}"] = (made, head)
+        return made
+
+    def _make(self, layer: Layer, path: str, shape: Shape) -> keras.layers.Layer:
+        name = "layer-" + path.replace(".", "-")
+        match layer:
+            case Dense():
+                return keras.layers.Dense(layer.units, use_bias=layer.bias, name=name)
+            case Convolution():
+                return _convolution(layer, name)
+            case BatchNorm():
+                return keras.layers.BatchNormalization(momentum=1 - layer.momentum, epsilon=layer.epsilon, name=name)
+            case LayerNorm():
+                return keras.layers.LayerNormalization(epsilon=layer.epsilon, name=name)
+            case Embedding():
+                return keras.layers.Embedding(layer.entries, layer.width, name=name)
+            case Positions():
+                return PositionTable(name=name)
+            case SelfAttention():
+                return SelfAttentionLayer(layer.heads, shape[-1], name=name)
+            case Dropout():
+                made = keras.layers.Dropout(layer.rate, seed=self._next_seed, name=name)
+                self._next_seed += 1
+                self.dropouts[path] = made
+                return made
+            case Activation():
+                return keras.layers.Activation(_ACTIVATIONS[layer.kind], name=name)
+            case Flatten():
+                return keras.layers.Flatten(name=name)
+            case MaxPool():
+                return keras.layers.MaxPooling2D(layer.size, name=name)
+            case Residual():
+                return ResidualLayer([self.layer(b, f"{path}.body.{i}", shape) for i, b in self._body(layer)], name=name)
+            case _:
+                raise TypeError(f"{type(layer).__name__} is not a layer inside a model")
+
+    def _body(self, layer: Residual) -> Iterator[tuple[int, Layer]]:
+        return enumerate(layer.body)
+
+
+def parameters_of(made: keras.layers.Layer, layer: Layer | Head) -> dict[str, keras.Variable]:
+    """Canonical parameter name (without the path) to Keras variable, of one built layer."""
+    match layer:
+        case Dense() | Head():
+            return {"weight": made.kernel, **({"bias": made.bias} if made.bias is not None else {})}
+        case Convolution():
+            convolution = made.layers[-1] if isinstance(made, keras.Sequential) else made
+            return {"weight": convolution.kernel, "bias": convolution.bias}
+        case BatchNorm() | LayerNorm():
+            return {"scale": made.gamma, "shift": made.beta}
+        case Embedding():
+            return {"weight": made.embeddings}
+        case Positions():
+            return {"weight": made.table}
+        case SelfAttention():
+            attention = made.attention
+            parts = {
+                "query": attention.query_dense,
+                "key": attention.key_dense,
+                "value": attention.value_dense,
+                "output": attention.output_dense,
+            }
+            kernels = {f"{name}.weight": dense.kernel for name, dense in parts.items()}
+            return kernels | {f"{name}.bias": dense.bias for name, dense in parts.items()}
+        case _:
+            return {}
+
+
+def buffers_of(made: keras.layers.Layer, layer: Layer | Head) -> dict[str, keras.Variable]:
+    """Canonical buffer name (without the path) to Keras variable, of one built layer."""
+    if isinstance(layer, BatchNorm):
+        return {"mean": made.moving_mean, "variance": made.moving_variance}
+    return {}

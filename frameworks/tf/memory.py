@@ -1,0 +1,31 @@
+"""Bytes that pass from the forward to the backward graph, by TensorFlow's own split of a function in two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fixtures.model import Batch
+
+_NOT_HELD = {"Placeholder", "ReadVariableOp", "Const"}
+
+
+def captured_bytes(loss: Callable[..., tf.Tensor], batch: Batch) -> int:
+    """Bytes of the tensors that the backward of `loss` takes from its forward, for the shapes of `batch`.
+
+    TensorFlow differentiates a `tf.function` by making its forward return every intermediate value that its backward
+    reads; those outputs are what is held. Parameters, inputs and constants among them are not counted. No public name
+    leads to the two halves, so this reads them where `tf.GradientTape` itself does.
+    """
+    arguments: list[Any] = [tf.TensorSpec(batch.inputs.shape, batch.inputs.dtype)]
+    arguments.append({name: tf.TensorSpec(value.shape, value.dtype) for name, value in sorted(batch.targets.items())})
+    if batch.mask is not None:
+        arguments.append(tf.TensorSpec(batch.mask.shape, batch.mask.dtype))
+    whole = tf.function(loss).get_concrete_function(*arguments)
+    forward, _ = whole._delayed_rewrite_functions.forward_backward()
+    held = {id(output): output for output in forward.graph.outputs[len(whole.outputs) :]}
+    counted = [tensor for tensor in held.values() if tensor.op.type not in _NOT_HELD and tensor.dtype != tf.resource]
+    return sum(int(np.prod(tensor.shape.as_list())) * tensor.dtype.size for tensor in counted)

@@ -1,0 +1,161 @@
+"""The fixture model as a `keras.Model`: runs of layers, recomputed or not, then the heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fixtures.arrays import Array
+from fixtures.layers import Shape
+from fixtures.model import Model
+from fixtures.recipe import Recompute, segment_sizes
+from frameworks.tf.layers import Builder, buffers_of, parameters_of, run_layers
+
+VARIANTS = ("keras.remat", "keras.RematScope", "tf.recompute_grad")
+
+
+class Segment(keras.layers.Layer):
+    """A run of layers, or of inner segments; counts how often its forward began, inside graphs too."""
+
+    def __init__(self, parts: list[keras.layers.Layer], **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.parts = parts
+        self.calls = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+    def forward(self, inputs: tf.Tensor, training: bool) -> tf.Tensor:
+        """What is run, and run again if the segment is recomputed."""
+        self.calls.assign_add(1)
+        for part in self.parts:
+            inputs = run_segment(part, inputs, training)
+        return inputs
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        return self.forward(inputs, training)
+
+
+class RematSegment(Segment):
+    """A segment inside `keras.remat`, in the form of that function's documentation."""
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        return keras.remat(lambda x: self.forward(x, training))(inputs)
+
+
+class RecomputeGradSegment(Segment):
+    """A segment that its caller wraps in `tf.recompute_grad`, as that function's documentation does with a layer."""
+
+
+def run_segment(part: keras.layers.Layer, inputs: tf.Tensor, training: bool) -> tf.Tensor:
+    """A segment or a plain layer."""
+    if isinstance(part, RecomputeGradSegment):
+        return tf.recompute_grad(lambda x: part(x, training=training))(inputs)
+    return part(inputs, training=training) if isinstance(part, Segment) else run_layers([part], inputs, training)
+
+
+def _segment(parts: list[keras.layers.Layer], name: str, variant: str | None) -> Segment:
+    match variant:
+        case None:
+            return Segment(parts, name=name)
+        case "keras.remat":
+            return RematSegment(parts, name=name)
+        case "tf.recompute_grad":
+            return RecomputeGradSegment(parts, name=name)
+        case "keras.RematScope":
+            with keras.RematScope(mode="full"):
+                return Segment(parts, name=name)
+        case _:
+            raise ValueError(f"unknown recomputation variant {variant!r}: one of {', '.join(VARIANTS)}")
+
+
+def _segments(layers: list[keras.layers.Layer], recompute: Recompute | None) -> list[Segment]:
+    if recompute is None or not layers:
+        return [_segment(layers, "body", None)]
+    variant = recompute.variant or VARIANTS[0]
+    made, start = [], 0
+    for index, size in enumerate(segment_sizes(len(layers), recompute.segments)):
+        run = layers[start : start + size]
+        start += size
+        if recompute.depth == 2 and size > 1:
+            first = segment_sizes(size, 2)[0]
+            halves = (run[:first], run[first:])
+            run = [_segment(half, f"segment-{index}-{i}", variant) for i, half in enumerate(halves)]
+        made.append(_segment(run, f"segment-{index}", variant))
+    return made
+
+
+class Network(keras.Model):
+    """Inputs (N, *sample) to a mapping from head name to output."""
+
+    def __init__(self, segments: list[Segment], heads: dict[str, keras.layers.Layer], name: str) -> None:
+        super().__init__(name=name)
+        self.segments = segments
+        self.heads = heads
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
+        for segment in self.segments:
+            inputs = run_segment(segment, inputs, training)
+        return {name: head(inputs) for name, head in self.heads.items()}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A built network and where the canonical names live in it.
+
+    Attributes:
+        variables: trainable variables by canonical name, in model order.
+        buffers: batch norm's moving statistics by canonical name.
+        seeds: seed generators of the dropout layers by path.
+        shapes: canonical shape by parameter name.
+    """
+
+    network: Network
+    variables: dict[str, keras.Variable]
+    buffers: dict[str, keras.Variable]
+    seeds: dict[str, keras.random.SeedGenerator]
+    shapes: dict[str, Shape]
+
+    def load(self, weights: Mapping[str, Array]) -> None:
+        """Assigns the canonical weights.
+
+        Raises:
+            ValueError: a weight is missing, unknown or has another number of values.
+        """
+        if set(weights) != set(self.variables):
+            raise ValueError(f"weights of other parameters: {sorted(set(weights) ^ set(self.variables))}")
+        for name, variable in self.variables.items():
+            variable.assign(np.asarray(weights[name]).reshape(variable.shape))
+
+    def canonical(self, name: str, value: Array) -> Array:
+        """A value in Keras' shape as a copy in the canonical shape."""
+        return np.array(value).reshape(self.shapes[name])
+
+    def native(self, name: str, value: Array) -> Array:
+        """A value in the canonical shape as one in Keras' shape."""
+        return np.asarray(value).reshape(tuple(self.variables[name].shape))
+
+
+def build(model: Model, seed: int, recompute: Recompute | None) -> Bound:
+    """The network of `model` under the dtype policy that is set now, its weights not yet loaded."""
+    builder = Builder(seed)
+    top = [(path, layer, shape) for path, layer, shape in model.shapes() if "." not in path][:-1]
+    segments = _segments([builder.layer(layer, path, shape) for path, layer, shape in top], recompute)
+    last = str(len(model.layers) - 1)
+    network = Network(segments, {head.name: builder.head(head, last) for head in model.heads.heads}, model.name)
+    network(np.zeros((1, *model.sample), np.int64 if model.integer_inputs else np.float32), training=False)
+    for segment in segments:
+        segment.calls.assign(0)
+    found = [(path, *source) for path, source in builder.sources.items()]
+    parameters = {f"{p}.{n}": v for p, made, layer in found for n, v in parameters_of(made, layer).items()}
+    buffers = {f"{p}.{n}": v for p, made, layer in found for n, v in buffers_of(made, layer).items()}
+    shapes = model.parameter_shapes()
+    return Bound(
+        network,
+        {name: parameters[name] for name in shapes},
+        {name: buffers[name] for name in model.buffer_shapes()},
+        {path: dropout.seed_generator for path, dropout in builder.dropouts.items()},
+        shapes,
+    )

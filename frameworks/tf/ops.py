@@ -1,0 +1,1 @@
+def run_op(op, arrays, mode): raise NotImplementedError

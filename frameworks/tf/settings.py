@@ -1,0 +1,129 @@
+"""Process-wide switches of TensorFlow and Keras: reading, scoping, restoring and reporting them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+THREADS = 1
+
+REWRITES: dict[str, str] = {
+    "float16": "auto_mixed_precision",
+    "bfloat16": "auto_mixed_precision_onednn_bfloat16",
+}
+"""Option of `tf.config.optimizer.set_experimental_options` that rewrites graphs to a format."""
+
+
+def pin_threads() -> None:
+    """One thread within and one between operations, where TensorFlow has not started yet; `environment` tells the truth."""
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(THREADS)
+        tf.config.threading.set_inter_op_parallelism_threads(THREADS)
+    except RuntimeError:
+        return
+
+
+@contextmanager
+def dtype_policy(name: str) -> Iterator[None]:
+    """Layers made inside get the dtype policy `name` ("float32", "mixed_float16", ...); the former one returns after it."""
+    former = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(former)
+
+
+@contextmanager
+def graph_rewrite(option: str | None) -> Iterator[None]:
+    """Functions called inside are rewritten by the grappler pass `option`; None changes nothing."""
+    if option is None:
+        yield
+        return
+    former = bool(tf.config.optimizer.get_experimental_options().get(option, False))
+    tf.config.optimizer.set_experimental_options({option: True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({option: former})
+
+
+def _switched_on() -> list[str]:
+    return sorted(name for name, on in tf.config.optimizer.get_experimental_options().items() if on)
+
+
+def read_global_state() -> dict[str, str]:
+    """Every process-wide setting that a run may leak; an optimizer option that is off reads like one that was never set."""
+    return {
+        "dtype_policy": keras.config.dtype_policy().name,
+        "floatx": keras.config.floatx(),
+        "epsilon": repr(keras.config.epsilon()),
+        "image_data_format": keras.config.image_data_format(),
+        "traceback_filtering": str(keras.config.is_traceback_filtering_enabled()),
+        "functions_run_eagerly": str(tf.config.functions_run_eagerly()),
+        "optimizer_options": ",".join(_switched_on()),
+        "optimizer_jit": str(tf.config.optimizer.get_jit()),
+        "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+        "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
+        "soft_device_placement": str(tf.config.get_soft_device_placement()),
+        "tensor_float_32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
+    }
+
+
+def write_global_state(state: Mapping[str, str]) -> None:
+    """Puts back what `read_global_state` returned; thread counts cannot be changed once TensorFlow runs."""
+    keras.config.set_dtype_policy(state["dtype_policy"])
+    keras.config.set_floatx(state["floatx"])
+    keras.config.set_epsilon(float(state["epsilon"]))
+    keras.config.set_image_data_format(state["image_data_format"])
+    if state["traceback_filtering"] == "True":
+        keras.config.enable_traceback_filtering()
+    else:
+        keras.config.disable_traceback_filtering()
+    tf.config.run_functions_eagerly(state["functions_run_eagerly"] == "True")
+    wanted = {name for name in state["optimizer_options"].split(",") if name}
+    differing = wanted.symmetric_difference(_switched_on())
+    if differing:
+        tf.config.optimizer.set_experimental_options({name: name in wanted for name in differing})
+    tf.config.optimizer.set_jit(state["optimizer_jit"])
+    tf.config.set_soft_device_placement(state["soft_device_placement"] == "True")
+    tf.config.experimental.enable_tensor_float_32_execution(state["tensor_float_32"] == "True")
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        models = []
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def describe(device: str) -> dict[str, str]:
+    """What results may depend on: versions, device, driver, thread counts, precision switches."""
+    found = {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+        "device": _processor(),
+        "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
+        "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
+        "tensor_float_32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
+        "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+    }
+    if device == "cuda":
+        gpu = tf.config.list_physical_devices("GPU")[0]
+        details = tf.config.experimental.get_device_details(gpu)
+        build = tf.sysconfig.get_build_info()
+        found["device"] = str(details.get("device_name", gpu.name))
+        found["compute_capability"] = ".".join(map(str, details.get("compute_capability", ())))
+        found["cuda"] = str(build.get("cuda_version", ""))
+        found["cudnn"] = str(build.get("cudnn_version", ""))
+    return found

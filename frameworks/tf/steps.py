@@ -1,0 +1,194 @@
+"""The custom training loop of Keras' guide: tape, scaled loss, `optimizer.apply`, run eagerly or in a `tf.function`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from fixtures.model import Batch, LossKind, Model
+from frameworks.tf.network import Bound
+
+COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}
+"""Arguments of `tf.function` by mode; a mode that is missing runs eagerly."""
+
+
+@dataclass(frozen=True)
+class Micro:
+    """What one micro-batch did, as the framework says it.
+
+    Attributes:
+        loss: unscaled mean loss.
+        items: over how many items.
+        scale_before, scale_after: the loss scale, 1 where there is none.
+        good_steps: the scaler's counter after it, -1 where there is none.
+        updates_before, updates_after: the optimizer's count of updates.
+        rate: learning rate that an update here would use.
+    """
+
+    loss: float
+    items: float
+    scale_before: float
+    scale_after: float
+    good_steps: float
+    updates_before: float
+    updates_after: float
+    rate: float
+
+
+def compiled(function: Callable[..., Any], mode: str, signature: Any = None) -> Callable[..., Any]:
+    """`function` as the mode runs it."""
+    if mode not in COMPILED:
+        return function
+    return tf.function(function, input_signature=signature, **COMPILED[mode])
+
+
+def _loss(kind: LossKind, wide: bool, masked: bool) -> keras.losses.Loss:
+    common = {"dtype": "float64" if wide else None, "reduction": "mean_with_sample_weight" if masked else "mean"}
+    if kind == "cross_entropy":
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **common)
+    return keras.losses.MeanSquaredError(**common)
+
+
+class Steps:
+    """The functions of one run, each made once for the heads that a batch has targets for."""
+
+    def __init__(
+        self, model: Model, bound: Bound, optimizer: keras.optimizers.Optimizer, mode: str, separate_losses: bool
+    ) -> None:
+        self._model = model
+        self._bound = bound
+        self._optimizer = optimizer
+        self._mode = mode
+        self._separate = separate_losses
+        self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        wide = {head.name for head in model.heads.heads if head.format == "float64"}
+        self._losses = {
+            (name, masked): _loss(kind, name in wide, masked) for name, kind in model.losses for masked in (False, True)
+        }
+
+    def train(self, batch: Batch) -> Micro:
+        """Forward, backward, and `optimizer.apply` of one micro-batch."""
+        function = self._of("train", batch, self._train)
+        return _micro(function(*_arguments(batch)), batch.items)
+
+    def gradients(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Gradients of one micro-batch, divided by the loss scale as `optimizer.apply` would."""
+        return self._of("gradients", batch, self._unscaled)(*_arguments(batch))
+
+    def feed(self, gradients: Mapping[str, Any]) -> Micro:
+        """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
+        names = tuple(gradients)
+        key = ("feed", names)
+        if key not in self._made:
+            signature = [[tf.TensorSpec(self._bound.variables[n].shape, _wide(self._bound.variables[n])) for n in names]]
+            self._made[key] = compiled(lambda values: self._surrogate(names, values), self._mode, signature)
+        values = [tf.convert_to_tensor(gradients[n], _wide(self._bound.variables[n])) for n in names]
+        return _micro(self._made[key](values), 1)
+
+    def predict(self, inputs: Any) -> dict[str, tf.Tensor]:
+        """Evaluation-mode outputs by head."""
+        key = ("predict",)
+        if key not in self._made:
+            signature = [_spec(inputs.shape, inputs.dtype)]
+            self._made[key] = compiled(lambda x: self._bound.network(x, training=False), self._mode, signature)
+        return self._made[key](tf.convert_to_tensor(inputs))
+
+    def forward_loss(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tf.Tensor:
+        """Training-mode loss, the sum over the heads that have targets."""
+        return tf.add_n(_same_format(list(self._head_losses(inputs, targets, mask).values())))
+
+    def _of(self, kind: str, batch: Batch, function: Callable[..., Any]) -> Callable[..., Any]:
+        key = (kind, tuple(sorted(batch.targets)), batch.mask is not None)
+        if key not in self._made:
+            signature = [_spec(batch.inputs.shape, batch.inputs.dtype)]
+            signature.append({name: _spec(value.shape, value.dtype) for name, value in sorted(batch.targets.items())})
+            if batch.mask is not None:
+                signature.append(_spec(batch.mask.shape, batch.mask.dtype))
+            self._made[key] = compiled(function, self._mode, signature)
+        return self._made[key]
+
+    def _head_losses(self, inputs: Any, targets: Mapping[str, Any], mask: Any) -> dict[str, tf.Tensor]:
+        outputs = self._bound.network(inputs, training=True)
+        return {
+            name: self._losses[name, mask is not None](targets[name], outputs[name], sample_weight=mask)
+            for name, _ in self._model.losses
+            if name in targets
+        }
+
+    def _backward(self, inputs: Any, targets: Mapping[str, Any], mask: Any) -> tuple[tf.Tensor, list[Any]]:
+        variables = list(self._bound.variables.values())
+        with tf.GradientTape(persistent=self._separate) as tape:
+            losses = _same_format(list(self._head_losses(inputs, targets, mask).values()))
+            total = tf.add_n(losses)
+            parts = losses if self._separate else [total]
+            scaled = [self._optimizer.scale_loss(part) for part in parts]
+        gradients = [tape.gradient(part, variables) for part in scaled]
+        return total, [_sum(list(column)) for column in zip(*gradients, strict=True)]
+
+    def _train(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[Any, ...]:
+        total, gradients = self._backward(inputs, targets, mask)
+        return self._apply(total, gradients)
+
+    def _surrogate(self, names: tuple[str, ...], values: list[tf.Tensor]) -> tuple[Any, ...]:
+        variables = self._bound.variables
+        with tf.GradientTape() as tape:
+            products = [tf.cast(variables[n].value, g.dtype) * g for n, g in zip(names, values, strict=True)]
+            total = tf.add_n([tf.cast(tf.reduce_sum(product), tf.float32) for product in products])
+            scaled = self._optimizer.scale_loss(total)
+        return self._apply(total, tape.gradient(scaled, list(variables.values())))
+
+    def _apply(self, loss: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:
+        optimizer = self._optimizer
+        before = (self._scale(), tf.identity(optimizer.iterations), tf.identity(optimizer.learning_rate))
+        optimizer.apply(gradients, list(self._bound.variables.values()))
+        good = getattr(optimizer, "step_counter", None)
+        after = (self._scale(), tf.identity(optimizer.iterations), tf.constant(-1) if good is None else tf.identity(good))
+        return loss, *before, *after
+
+    def _scale(self) -> tf.Tensor:
+        if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
+            return tf.identity(self._optimizer.dynamic_scale)
+        return tf.constant(1.0 if self._optimizer.loss_scale_factor is None else self._optimizer.loss_scale_factor)
+
+    def _unscaled(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> dict[str, tf.Tensor]:
+        _, gradients = self._backward(inputs, targets, mask)
+        scale = self._scale()
+        named = zip(self._bound.variables, gradients, strict=True)
+        dense = {name: tf.convert_to_tensor(gradient) for name, gradient in named if gradient is not None}
+        return {name: gradient / tf.cast(scale, gradient.dtype) for name, gradient in dense.items()}
+
+
+def _micro(outcome: tuple[Any, ...], items: int) -> Micro:
+    loss, scale_before, updates_before, rate, scale_after, updates_after, good = (float(value) for value in outcome)
+    return Micro(loss, items, scale_before, scale_after, good, updates_before, updates_after, rate)
+
+
+def _arguments(batch: Batch) -> list[Any]:
+    found: list[Any] = [tf.convert_to_tensor(batch.inputs)]
+    found.append({name: tf.convert_to_tensor(value) for name, value in sorted(batch.targets.items())})
+    return found if batch.mask is None else [*found, tf.convert_to_tensor(batch.mask)]
+
+
+def _spec(shape: tuple[int, ...], dtype: Any) -> tf.TensorSpec:
+    return tf.TensorSpec((None, *shape[1:]), tf.as_dtype(dtype))
+
+
+def _wide(variable: keras.Variable) -> tf.DType:
+    return tf.float64 if variable.dtype == "float64" else tf.float32
+
+
+def _same_format(losses: list[tf.Tensor]) -> list[tf.Tensor]:
+    widest = tf.float64 if any(loss.dtype == tf.float64 for loss in losses) else losses[0].dtype
+    return [tf.cast(loss, widest) for loss in losses]
+
+
+def _sum(gradients: list[Any]) -> Any:
+    present = [tf.convert_to_tensor(g) for g in gradients if g is not None] if len(gradients) > 1 else gradients
+    if not present:
+        return None
+    return present[0] if len(present) == 1 else tf.add_n(present)
+

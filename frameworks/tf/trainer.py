@@ -1,0 +1,206 @@
+"""One training run with Keras on TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe, StaticScaling
+from frameworks.base import BaseTrainer
+from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
+from frameworks.tf.memory import captured_bytes
+from frameworks.tf.network import Bound, build
+from frameworks.tf.optimizers import as_array, inner_of, make_optimizer, measured_factors, slots
+from frameworks.tf.settings import dtype_policy, graph_rewrite
+from frameworks.tf.steps import Micro, Steps
+
+ACCUMULATOR = "gradient_accumulator/"
+
+
+class TensorFlowTrainer(BaseTrainer):
+    """One run. Keras ends a window by itself, with the k-th micro-batch; `apply` then only reports.
+
+    Args:
+        policy: name of the dtype policy of the layers.
+        rewrite: grappler option that is on while this run's functions run, None for none.
+        place: TensorFlow's device name, such as "/GPU:0".
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        weights: Mapping[str, Array] | None,
+        *,
+        mode: str,
+        policy: str,
+        rewrite: str | None,
+        place: str,
+    ) -> None:
+        self._model = model
+        self._recipe = recipe
+        self._mode = mode
+        self._rewrite = rewrite
+        self._place = place
+        self._window: list[Micro] = []
+        with self._placed():
+            with dtype_policy(policy):
+                self._bound: Bound = build(model, recipe.seed, recipe.recompute)
+            self._bound.load(model.weights(recipe.seed) if weights is None else weights)
+            self._optimizer = make_optimizer(recipe)
+            self._optimizer.build(list(self._bound.variables.values()))
+            self._steps = Steps(model, self._bound, self._optimizer, mode, recipe.separate_losses)
+            self._slots = slots(self._optimizer, self._bound.variables)
+        if place.startswith("/GPU"):
+            tf.config.experimental.reset_memory_stats(place.strip("/"))
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        with tf.device(self._place), graph_rewrite(self._rewrite):
+            yield
+
+    def update(self, window: Window) -> Update:
+        self._check_length(len(window))
+        return super().update(window)
+
+    def accumulate(self, batch: Batch, items: int) -> float:  # noqa: ARG002 - Keras weighs micro-batches equally
+        with self._placed():
+            self._window.append(self._steps.train(batch))
+        return self._window[-1].loss
+
+    def apply(self) -> Update:
+        window, k = self._window, self._recipe.accumulation
+        if not window:
+            raise ValueError("apply without any micro-batch before it")
+        applied = window[-1].updates_after > window[0].updates_before
+        if not applied and len(window) < k:
+            reason = f"Keras has no call that ends a window after {len(window)} of {k} micro-batches"
+            raise Unsupported(Capability.PARTIAL_WINDOW, reason)
+        self._window = []
+        return Update(
+            loss=sum(micro.loss * micro.items for micro in window) / sum(micro.items for micro in window),
+            micro_losses=tuple(micro.loss for micro in window),
+            scale_before=window[0].scale_before,
+            scale_after=window[-1].scale_after,
+            good_steps=None if window[-1].good_steps < 0 else int(window[-1].good_steps),
+            skipped=not applied,
+            gradient_norm=None,
+            learning_rate=window[-1].rate,
+        )
+
+    def gradients(self, window: Window) -> dict[str, Array]:
+        totals: dict[str, tf.Tensor] = {}
+        with self._placed():
+            for batch in window:
+                for name, gradient in self._steps.gradients(batch).items():
+                    totals[name] = totals[name] + gradient if name in totals else gradient
+        found = {name: self._bound.canonical(name, total.numpy()) for name, total in totals.items()}
+        return {name: value / np.asarray(len(window), value.dtype) for name, value in found.items()}
+
+    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
+        if unscale_calls is not None or poison is not None:
+            reason = "Keras 3 unscales inside optimizer.apply; there is no call to unscale by hand"
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, reason)
+        self._check_length(len(window))
+        with self._placed():
+            for gradients in window:
+                given = {n: self._bound.native(n, g) for n, g in gradients.items() if g is not None}
+                micro = self._steps.feed({n: given[n] for n in self._bound.variables if n in given})
+                self._window.append(Micro(**(vars(micro) | {"loss": float("nan")})))
+        return self.apply()
+
+    def _check_length(self, length: int) -> None:
+        if length > self._recipe.accumulation:
+            raise ValueError(f"{length} micro-batches are more than one window of {self._recipe.accumulation}")
+
+    def parameters(self) -> dict[str, Array]:
+        return {n: self._bound.canonical(n, as_array(v)) for n, v in self._bound.variables.items()}
+
+    def optimizer_state(self) -> dict[str, Array]:
+        found = {
+            slot: self._bound.canonical(slot.partition("/")[2], as_array(variable))
+            for slot, variable in self._slots.items()
+            if not slot.startswith(ACCUMULATOR)
+        }
+        found["steps"] = np.array(self._optimizer.iterations)
+        if self._recipe.schedule is not None:
+            found["schedule"] = self._micro_batches()
+        return found
+
+    def buffers(self) -> dict[str, Array]:
+        return {name: as_array(variable) for name, variable in self._bound.buffers.items()}
+
+    def scaler_state(self) -> dict[str, Array]:
+        match self._optimizer:
+            case keras.optimizers.LossScaleOptimizer() as scaler:
+                return {"scale": as_array(scaler.dynamic_scale), "good_steps": as_array(scaler.step_counter)}
+            case _ if isinstance(self._recipe.scaling, StaticScaling):
+                return {"scale": np.array(self._optimizer.loss_scale_factor, np.float32)}
+            case _:
+                return {}
+
+    def scaler_settings(self) -> dict[str, float]:
+        scaler = self._optimizer
+        if not isinstance(scaler, keras.optimizers.LossScaleOptimizer):
+            return {}
+        growth, backoff = measured_factors(scaler)
+        return {
+            "initial": float(scaler.initial_scale),
+            "growth": growth,
+            "backoff": backoff,
+            "interval": float(scaler.dynamic_growth_steps),
+        }
+
+    def accumulator(self) -> dict[str, Array]:
+        if self._position() == 0:
+            return {}
+        held = {s.removeprefix(ACCUMULATOR): v for s, v in self._slots.items() if s.startswith(ACCUMULATOR)}
+        return {name: self._bound.canonical(name, as_array(variable)) for name, variable in held.items()}
+
+    def random_state(self) -> dict[str, Array]:
+        return {path: as_array(seed.state) for path, seed in self._bound.seeds.items()}
+
+    def state(self) -> dict[str, Array]:
+        position = {"accumulator/position": np.array(self._position())} if self._recipe.accumulation > 1 else {}
+        return super().state() | position
+
+    def _micro_batches(self) -> Array:
+        """The optimizer's own counter, which accumulation divides and a schedule reads undivided."""
+        return as_array(inner_of(self._optimizer).variables[0])
+
+    def _position(self) -> int:
+        return int(self._micro_batches()) % self._recipe.accumulation
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        with self._placed():
+            outputs = self._steps.predict(inputs)
+        return {name: np.array(output.numpy()) for name, output in outputs.items()}
+
+    def segment_calls(self) -> tuple[int, ...]:
+        return tuple(int(segment.calls.numpy()) for segment in self._bound.network.segments)
+
+    def save(self, path: Path) -> None:
+        save_checkpoint(path, self._bound.network, self._optimizer, self._window)
+
+    def restore(self, path: Path) -> None:
+        with self._placed():
+            self._window = load_checkpoint(path, self._bound.network, self._optimizer)
+
+    def saved_bytes(self, batch: Batch) -> int:
+        if self._mode != "graph":
+            reason = "only a graph before its optimization tells which tensors pass from forward to backward"
+            raise Unsupported(Capability.SAVED_BYTES, reason)
+        return captured_bytes(self._steps.forward_loss, batch)
+
+    def peak_bytes(self) -> int:
+        if not self._place.startswith("/GPU"):
+            raise Unsupported(Capability.PEAK_BYTES, "TensorFlow keeps no documented memory statistics of the CPU")
+        return int(tf.config.experimental.get_memory_info(self._place.strip("/"))["peak"])
