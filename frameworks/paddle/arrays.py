@@ -1,0 +1,43 @@
+"""Paddle tensors to NumPy arrays and back, in their true formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import paddle
+
+from fixtures.arrays import Array
+
+
+def format_name(dtype: Any) -> str:
+    """Name of a Paddle format, such as "float32"."""
+    return str(dtype).rsplit(".", 1)[-1].rsplit("DataType.", 1)[-1].lower()
+
+
+def to_numpy(tensor: Any) -> Array:
+    """A copy of `tensor`; bfloat16, which Paddle hands out as its bits in uint16, becomes ml_dtypes' bfloat16."""
+    value = np.array(tensor.numpy())
+    return value.view(ml_dtypes.bfloat16) if format_name(tensor.dtype) == "bfloat16" else value
+
+
+def to_tensor(value: Array, like: Any = None) -> Any:
+    """`value` as a tensor on the current device, in the format of the tensor `like` or else in its own."""
+    array = np.ascontiguousarray(value)
+    if like is None:
+        return paddle.to_tensor(array)
+    wanted = format_name(like.dtype)
+    if wanted == "bfloat16":
+        return paddle.to_tensor(array.astype(np.float32)).astype("bfloat16")
+    return paddle.to_tensor(array.astype(wanted))
+
+
+def canonical(value: Array) -> Array:
+    """A stored parameter in canonical layout: Paddle keeps convolution kernels as (out, in, height, width)."""
+    return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value
+
+
+def stored(value: Array) -> Array:
+    """A canonical parameter in Paddle's layout."""
+    return value.transpose(3, 2, 0, 1) if value.ndim == 4 else value

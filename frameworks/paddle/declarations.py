@@ -1,0 +1,51 @@
+"""What Paddle declares on each device, in each mode, with the reason in one sentence where it does not."""
+
+from __future__ import annotations
+
+from frameworks.contract import SUPPORTED, Capability, Declaration
+
+DYGRAPH, STATIC, FORCED = "dygraph", "static", "dygraph-forced-scaler"
+MODES = (DYGRAPH, STATIC, FORCED)
+
+PRECISIONS = {c for c in Capability if c.startswith("precision.O")}
+SCOPES = {Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS}
+SCALING = {
+    Capability.DYNAMIC_SCALING,
+    Capability.STATIC_SCALING,
+    Capability.SCALING_FACTORS,
+    Capability.SCALING_DISABLED,
+    Capability.EXPLICIT_UNSCALE,
+}
+
+_SCOPE_ON_CPU = "on a CPU auto_cast in dynamic mode warns and leaves every operation in float32"
+_DECORATE_ON_CPU = "on a CPU amp.decorate in dynamic mode returns the model unchanged, in float32"
+_SCALER_ON_CPU = "on a CPU GradScaler in dynamic mode warns and disables itself"
+
+
+def _dygraph_on_cpu(capability: Capability) -> str | None:
+    if capability in SCOPES or capability in (Capability.O1_FLOAT16, Capability.O1_BFLOAT16):
+        return _SCOPE_ON_CPU
+    if capability in PRECISIONS:
+        return _DECORATE_ON_CPU
+    return None
+
+
+def reason_against(capability: Capability, device: str, mode: str) -> str | None:
+    """Why `capability` is not supported, None if it is."""
+    if mode == STATIC:
+        from frameworks.paddle.static_declarations import reason_against_static
+
+        return reason_against_static(capability, device)
+    if device != "cpu":
+        return None
+    if capability is Capability.PEAK_BYTES:
+        return "a CPU has no device allocator of its own"
+    if mode == DYGRAPH and capability in SCALING:
+        return _SCALER_ON_CPU
+    return _dygraph_on_cpu(capability)
+
+
+def declaration(capability: Capability, device: str, mode: str) -> Declaration:
+    """Supported, or the reason why not."""
+    reason = reason_against(capability, device, mode)
+    return SUPPORTED if reason is None else Declaration(False, reason)

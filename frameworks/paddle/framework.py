@@ -1,0 +1,132 @@
+"""`PaddleFramework`: PaddlePaddle on one device, in dynamic or static mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle.base import core
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import DynamicScaling, Precision, Recipe
+from frameworks.base import BaseFramework, BaseTrainer
+from frameworks.contract import (
+    Capability,
+    Conventions,
+    Declaration,
+    OpResult,
+    RecomputeCase,
+    RecomputeResult,
+    ScalerRule,
+    Unsupported,
+)
+from frameworks.paddle import probes, recomputation, settings
+from frameworks.paddle.arrays import format_name, to_numpy
+from frameworks.paddle.declarations import FORCED, MODES, STATIC, declaration
+from frameworks.paddle.forced import forced_scaler
+from frameworks.paddle.modules import HOOKS, REENTRANT
+from frameworks.paddle.operations import KERNELS, OPERATIONS
+from frameworks.paddle.trainer import DygraphTrainer
+
+
+class PaddleFramework(BaseFramework):
+    """Paddle's documented training API.
+
+    Modes: "dygraph"; "static", a program per batch shape in the static graph; "dygraph-forced-scaler", which drives
+    `GradScaler` where Paddle itself turns it off (see `frameworks.paddle.forced`).
+    """
+
+    name = "paddle"
+    modes = MODES
+
+    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
+        super().__init__(device, mode)
+        paddle.device.set_device("gpu" if self.device == "cuda" else "cpu")
+        core.set_num_threads(1)
+        if self.mode == STATIC:
+            paddle.enable_static()
+        else:
+            paddle.disable_static()
+
+    def devices(self) -> tuple[str, ...]:
+        cuda = paddle.device.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
+        return ("cpu", "cuda") if cuda else ("cpu",)
+
+    def version(self) -> str:
+        return str(paddle.version.full_version)
+
+    def environment(self) -> dict[str, str]:
+        flags = paddle.get_flags(["FLAGS_paddle_num_threads", "FLAGS_enable_pir_api"])
+        found = {
+            "commit": str(paddle.version.commit),
+            "numpy": np.__version__,
+            "threads": str(flags["FLAGS_paddle_num_threads"]),
+            "pir": str(flags["FLAGS_enable_pir_api"]),
+            "cuda": str(paddle.version.cuda()),
+        }
+        if self.device == "cuda":
+            found["gpu"] = str(paddle.device.cuda.get_device_name())
+            found["cudnn"] = str(paddle.version.cudnn())
+        return found
+
+    def declares(self, capability: Capability) -> Declaration:
+        return declaration(capability, self.device, self.mode)
+
+    def probe(self, capability: Capability) -> bool | None:
+        return probes.run(capability, self.mode)
+
+    def conventions(self) -> Conventions:
+        if self.mode == STATIC:
+            rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))
+            return Conventions(scaler=rule)
+        return Conventions()
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return () if self.mode == STATIC else (REENTRANT, HOOKS)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
+        self.require_recipe(recipe)
+        start = model.weights(recipe.seed) if weights is None else weights
+        if self.mode == STATIC:
+            from frameworks.paddle.static_trainer import StaticTrainer
+
+            return StaticTrainer(model, recipe, start)
+        forced = self.mode == FORCED
+        if isinstance(recipe.scaling, DynamicScaling) and not forced and recipe.precision.format != "float16":
+            reason = "GradScaler disables itself for good when the last precision scope was not a float16 one"
+            raise Unsupported(Capability.DYNAMIC_SCALING, reason)
+        return DygraphTrainer(model, recipe, start, forced_scaler if forced else nullcontext)
+
+    def autocast(
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        level = precision.level if precision.level in ("O0", "O1") else "O2"
+        lists: dict[str, Any] = {}
+        if wide:
+            lists["custom_black_list"] = {KERNELS.get(name, name) for name in wide}
+        if low:
+            lists["custom_white_list"] = {KERNELS.get(name, name) for name in low}
+        dtype = "float16" if level == "O0" else precision.format
+        return paddle.amp.auto_cast(enable=enabled and level != "O0", level=level, dtype=dtype, **lists)
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        if self.mode == STATIC:
+            from frameworks.paddle.static_programs import run_operation
+
+            return run_operation(OPERATIONS[op], arrays)
+        value = OPERATIONS[op](*(paddle.to_tensor(array) for array in arrays))
+        return OpResult(to_numpy(value), format_name(value.dtype))
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        self.require(Capability.RECOMPUTE_CASES)
+        return recomputation.run_case(case, x, w, variant)
+
+    def global_state(self) -> dict[str, str]:
+        return settings.read_settings()
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
+        settings.restore_settings(state)

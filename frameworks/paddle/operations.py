@@ -1,0 +1,104 @@
+"""Paddle's own functions for the operations of `frameworks.operations`, for dynamic and static mode alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import paddle
+import paddle.nn.functional as F
+
+
+def _attention(q: Any, k: Any, v: Any) -> Any:
+    return F.scaled_dot_product_attention(*(t.unsqueeze(2) for t in (q, k, v))).squeeze(2)
+
+
+def _conv2d(x: Any, weight: Any) -> Any:
+    return F.conv2d(x, weight.transpose([3, 2, 0, 1]), data_format="NHWC")
+
+
+def _batch_norm(x: Any) -> Any:
+    width = x.shape[-1]
+    return F.batch_norm(x, paddle.zeros([width]), paddle.ones([width]), training=True)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "matmul": paddle.matmul,
+    "batched_matmul": paddle.bmm,
+    "einsum": lambda a, b: paddle.einsum("ij,jk->ik", a, b),
+    "linear": F.linear,
+    "conv2d": _conv2d,
+    "attention": _attention,
+    "sum": paddle.sum,
+    "mean": paddle.mean,
+    "variance": lambda x: paddle.var(x, unbiased=False),
+    "norm": lambda x: paddle.linalg.norm(x, p=2),
+    "prod": paddle.prod,
+    "max": paddle.max,
+    "cumsum": lambda x: paddle.cumsum(x, axis=-1),
+    "cumprod": lambda x: paddle.cumprod(x, dim=-1),
+    "logsumexp": lambda x: paddle.logsumexp(x, axis=-1),
+    "softmax": F.softmax,
+    "log_softmax": F.log_softmax,
+    "cross_entropy": F.cross_entropy,
+    "squared_error": F.mse_loss,
+    "absolute_error": F.l1_loss,
+    "huber": F.smooth_l1_loss,
+    "kl_divergence": F.kl_div,
+    "binary_cross_entropy_logits": F.binary_cross_entropy_with_logits,
+    "layer_norm": lambda x: F.layer_norm(x, [x.shape[-1]]),
+    "batch_norm": _batch_norm,
+    "rms_norm": lambda x: F.rms_norm(x, [x.shape[-1]]),
+    "exp": paddle.exp,
+    "expm1": paddle.expm1,
+    "log": paddle.log,
+    "log1p": paddle.log1p,
+    "pow": lambda x: paddle.pow(x, 3.0),
+    "square": paddle.square,
+    "sqrt": paddle.sqrt,
+    "rsqrt": paddle.rsqrt,
+    "reciprocal": paddle.reciprocal,
+    "abs": paddle.abs,
+    "sin": paddle.sin,
+    "cos": paddle.cos,
+    "tanh": paddle.tanh,
+    "sigmoid": F.sigmoid,
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "softplus": F.softplus,
+    "erf": paddle.erf,
+    "add": paddle.add,
+    "subtract": paddle.subtract,
+    "multiply": paddle.multiply,
+    "divide": paddle.divide,
+    "maximum": paddle.maximum,
+    "where": lambda a, b: paddle.where(a > 0, a, b),
+    "concatenate": lambda a, b: paddle.concat([a, b]),
+    "stack": lambda a, b: paddle.stack([a, b]),
+    "max_pool": lambda x: F.max_pool2d(x, 2, data_format="NHWC"),
+    "average_pool": lambda x: F.avg_pool2d(x, 2, data_format="NHWC"),
+    "dropout": lambda x: F.dropout(x, 0.5, training=True),
+    "embedding": F.embedding,
+    "gather_ids": lambda ids: ids + 0,
+    "argmax": lambda x: paddle.argmax(x, axis=-1),
+    "transpose": paddle.t,
+    "reshape": paddle.flatten,
+}
+
+KERNELS: dict[str, str] = {
+    "batched_matmul": "bmm",
+    "variance": "mean",
+    "norm": "p_norm",
+    "cross_entropy": "cross_entropy_with_softmax",
+    "binary_cross_entropy_logits": "sigmoid_cross_entropy_with_logits",
+    "max_pool": "pool2d",
+    "average_pool": "pool2d",
+    "concatenate": "concat",
+    "transpose": "transpose",
+    "attention": "matmul",
+    "linear": "matmul",
+}
+"""Names by which Paddle's user lists know an operation, where they differ from `run_op`'s."""

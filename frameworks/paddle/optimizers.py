@@ -1,0 +1,108 @@
+"""Recipes' optimizers, learning-rate schedules and clipping in Paddle's own classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+
+from fixtures.arrays import Array
+from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe
+from frameworks.contract import Capability, Unsupported
+from frameworks.paddle.arrays import canonical, format_name, to_numpy
+
+
+@dataclass
+class Share:
+    """One optimizer with the parameters, by canonical name, that it updates, and its schedule if there is one."""
+
+    names: tuple[str, ...]
+    optimizer: Any
+    scheduler: Any | None
+
+
+def _shares(recipe: Recipe, parameters: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    names = tuple(parameters)
+    halves = [names[::2], names[1::2]] if recipe.optimizers == 2 else [names]
+    formats = sorted({format_name(parameters[name].dtype) for name in names})
+    wide = "float64" in formats and len(formats) > 1
+    if not wide or (isinstance(recipe.optimizer, SGD) and not recipe.optimizer.momentum):
+        return halves
+    split = []
+    for half in halves:
+        kept = [tuple(n for n in half if (format_name(parameters[n].dtype) == "float64") == last) for last in (False, True)]
+        split += [names for names in kept if names]
+    return split
+
+
+def build_shares(recipe: Recipe, parameters: Mapping[str, Any], *, static: bool = False) -> list[Share]:
+    """The recipe's optimizers over `parameters`.
+
+    Two optimizers get the parameters at even and at odd places. Paddle's optimizers keep one learning-rate tensor in
+    the format of their first parameter, and all but plain SGD fail when another parameter has another format, so the
+    float64 heads get an optimizer of their own there.
+
+    Raises:
+        Unsupported: a clip over several optimizers, whose gradients Paddle has no common norm for.
+    """
+    shares = _shares(recipe, parameters)
+    if recipe.clip is not None and len(shares) > 1:
+        raise Unsupported(
+            Capability.CLIP, "a clip belongs to one optimizer, and this recipe needs several: there is no common norm"
+        )
+    return [_share(recipe, {name: parameters[name] for name in names}, static=static) for names in shares]
+
+
+def _share(recipe: Recipe, parameters: Mapping[str, Any], *, static: bool) -> Share:
+    rate: Any = recipe.optimizer.learning_rate
+    scheduler = None
+    if recipe.schedule is not None:
+        values = [rate * factor for factor in recipe.schedule.factors]
+        scheduler = rate = paddle.optimizer.lr.PiecewiseDecay(list(recipe.schedule.boundaries), values)
+    common: dict[str, Any] = {"learning_rate": rate}
+    if not static:
+        listed = list(parameters.values())
+        groups = [{"params": part} for part in (listed[::2], listed[1::2]) if part]
+        common["parameters"] = groups if recipe.groups == 2 else listed
+    if recipe.clip is not None:
+        common["grad_clip"] = paddle.nn.ClipGradByGlobalNorm(recipe.clip)
+    return Share(tuple(parameters), _make(recipe.optimizer, common), scheduler)
+
+
+def _make(optimizer: Optimizer, common: dict[str, Any]) -> Any:
+    match optimizer:
+        case SGD(momentum=0.0):
+            return paddle.optimizer.SGD(**common)
+        case SGD(momentum=momentum):
+            return paddle.optimizer.Momentum(momentum=momentum, **common)
+    common.update(beta1=optimizer.beta1, beta2=optimizer.beta2, epsilon=optimizer.epsilon)
+    if isinstance(optimizer, AdamW):
+        return paddle.optimizer.AdamW(weight_decay=optimizer.weight_decay, **common)
+    return paddle.optimizer.Adam(**common)
+
+
+def slots(share: Share, parameters: Mapping[str, Any]) -> dict[str, Array]:
+    """The optimizer's accumulators from its `state_dict` as "SLOT/PARAMETER", and "schedule" where there is one."""
+    own = {parameters[name].name: name for name in share.names}
+    found: dict[str, Array] = {}
+    for key, value in share.optimizer.state_dict().items():
+        if key == "LR_Scheduler":
+            found["schedule"] = np.array(value["last_epoch"], np.int64)
+        elif key != "master_weights":
+            stored = max((name for name in own if key.startswith(f"{name}_")), key=len)
+            slot = key[len(stored) + 1 :].rsplit("_", 1)[0]
+            array = to_numpy(value)
+            found[f"{slot}/{own[stored]}"] = canonical(array)
+    return found
+
+
+def steps_of(optimizer: Optimizer, state: Mapping[str, Array]) -> int | None:
+    """Applied updates as Adam's accumulated power of beta2 shows them; None for optimizers that count nothing."""
+    powers = [float(value) for slot, value in state.items() if slot.startswith("beta2_pow")]
+    if not isinstance(optimizer, Adam | AdamW) or not powers or not 0.0 < min(powers) < 1.0:
+        return None
+    return round(math.log(min(powers)) / math.log(optimizer.beta2)) - 1

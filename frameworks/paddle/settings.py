@@ -1,0 +1,53 @@
+"""Paddle's process-wide settings as text, and putting them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import paddle
+from paddle.amp.auto_cast import amp_global_state
+from paddle.base import core, framework
+
+_FLAGS = ("FLAGS_check_nan_inf", "FLAGS_enable_pir_api", "FLAGS_paddle_num_threads")
+
+
+def _scope() -> Any:
+    """The object that holds the open precision scope's level and format: the tracer's, or PIR's in static mode."""
+    return framework._dygraph_tracer() if paddle.in_dynamic_mode() else core._get_amp_attrs()
+
+
+def read_settings() -> dict[str, str]:
+    """Mode, device, default format, gradient mode, open precision scope, last scope's format and flags."""
+    scope = _scope()
+    flags = {name: str(value) for name, value in paddle.get_flags(list(_FLAGS)).items()}
+    return {
+        "dynamic": str(paddle.in_dynamic_mode()),
+        "device": str(paddle.device.get_device()),
+        "default_dtype": str(paddle.get_default_dtype()),
+        "grad": str(paddle.is_grad_enabled()) if paddle.in_dynamic_mode() else "n/a",
+        "scope_level": scope._amp_level.name,
+        "scope_dtype": str(scope._amp_dtype),
+        "last_scope_dtype": str(amp_global_state().amp_dtype),
+        **flags,
+    }
+
+
+def restore_settings(state: Mapping[str, str]) -> None:
+    """Puts back what `read_settings` returned."""
+    if state["dynamic"] == "True":
+        paddle.disable_static()
+    else:
+        paddle.enable_static()
+    if paddle.device.get_device() != state["device"]:
+        paddle.device.set_device(state["device"])
+    paddle.set_default_dtype(state["default_dtype"])
+    if state["grad"] != "n/a":
+        paddle.set_grad_enabled(state["grad"] == "True")
+    scope = _scope()
+    scope._amp_level = core.AmpLevel.__members__[state["scope_level"]]
+    scope._amp_dtype = state["scope_dtype"]
+    amp_global_state().amp_dtype = state["last_scope_dtype"]
+    changed = {name: state[name] for name in _FLAGS if str(paddle.get_flags([name])[name]) != state[name]}
+    if changed:
+        paddle.set_flags({name: value == "True" if value in ("True", "False") else int(value) for name, value in changed.items()})

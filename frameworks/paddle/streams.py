@@ -1,0 +1,44 @@
+"""Keeps process-wide state of Paddle apart for each run: the random generator, generated names and the precision scope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import paddle
+from paddle.amp.auto_cast import amp_global_state
+from paddle.utils import unique_name
+
+from fixtures.arrays import Array
+
+
+class Stream:
+    """A random stream of its own over Paddle's one generator for each device.
+
+    Inside `open()` the generator is in this stream's state, generated names start anew (so that parameters and
+    optimizer slots have the same names in every run and process), and the leaking `amp_dtype` is put back after it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        before = paddle.get_rng_state()
+        paddle.seed(seed)
+        self.state = paddle.get_rng_state()
+        paddle.set_rng_state(before)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        outer, dtype = paddle.get_rng_state(), amp_global_state().amp_dtype
+        paddle.set_rng_state(self.state)
+        try:
+            with unique_name.guard():
+                yield
+        finally:
+            self.state = paddle.get_rng_state()
+            paddle.set_rng_state(outer)
+            amp_global_state().amp_dtype = dtype
+
+    def words(self) -> Array:
+        """The generator's state as integers; the printed form also holds an address, which is left out."""
+        numbers = [int(word) % 2**64 for word in str(self.state[0]).split() if not word.startswith("0x")]
+        return np.array(numbers, np.uint64)

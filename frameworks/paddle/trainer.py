@@ -1,0 +1,324 @@
+"""One training run in dynamic mode, written the way Paddle's documentation tells users to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.base import BaseTrainer
+from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.paddle import checkpoint, memory
+from frameworks.paddle.arrays import canonical, stored, to_numpy, to_tensor
+from frameworks.paddle.modules import Network, item_losses
+from frameworks.paddle.optimizers import Share, build_shares, slots, steps_of
+from frameworks.paddle.scaling import build_scaler, quiet, read_settings, read_state, skipped_by_counters
+from frameworks.paddle.streams import Stream
+
+
+@dataclass(frozen=True)
+class BatchTensors:
+    """A micro-batch on the device; `targets` by name of the heads that take part, in model order."""
+
+    inputs: Any
+    targets: dict[str, Any]
+    mask: Any | None
+
+
+def batch_tensors(model: Model, batch: Batch) -> BatchTensors:
+    """The batch as tensors; values for squared error in the format of their head."""
+    kinds = dict(model.losses)
+    targets = {}
+    for head in model.heads.heads:
+        if head.name in batch.targets:
+            target = np.asarray(batch.targets[head.name])
+            if kinds[head.name] == "squared_error":
+                target = target.astype(np.float64 if head.format == "float64" else np.float32)
+            targets[head.name] = paddle.to_tensor(target)
+    mask = None if batch.mask is None else paddle.to_tensor(batch.mask)
+    return BatchTensors(paddle.to_tensor(batch.inputs), targets, mask)
+
+
+Scope = Callable[[], AbstractContextManager[None]]
+
+
+class DygraphTrainer(BaseTrainer):
+    """A run of `paddle.nn` layers with `auto_cast`, `GradScaler` and `recompute`.
+
+    Gradients add up in `.grad` and are dropped after each window by `clear_grad(set_to_zero=False)`, so that a
+    parameter without a gradient has none. A scheduler advances when its optimizer's update was applied. Paddle reports
+    neither skipped updates nor gradient norms; `skipped` is read from the scaler's documented counters or, where they
+    cannot tell (a static scale, two optimizers), from whether parameters or accumulators changed.
+
+    Args:
+        scaler_scope: opened around everything that touches the scaler.
+    """
+
+    def __init__(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array], scaler_scope: Scope = nullcontext
+    ) -> None:
+        self.model, self.recipe = model, recipe
+        self._scaler_scope = scaler_scope
+        self.stream = Stream(recipe.seed)
+        before = self.stream.state
+        with self.stream.open():
+            self.network = Network(model, recipe.recompute)
+            for name, parameter in self.network.named.items():
+                parameter.set_value(stored(np.asarray(weights[name])))
+            self.shares = self._build_shares()
+        self.stream.state = before
+        self.scaler: Any | None = None
+        if recipe.scaling is not None:
+            with scaler_scope():
+                self.scaler = build_scaler(recipe.scaling)
+        self._settings = {} if self.scaler is None else read_settings(self.scaler)
+        self.pending: list[tuple[float, int, int]] = []
+
+    def _build_shares(self) -> list[Share]:
+        shares = build_shares(self.recipe, self.network.named)
+        level = self.recipe.precision.level
+        if level in ("O2", "O3"):
+            wide = [self.network.heads[head.name] for head in self.model.heads.heads if head.format == "float64"]
+            paddle.amp.decorate(
+                models=self.network,
+                optimizers=[share.optimizer for share in shares],
+                level="O2",
+                dtype=self.recipe.precision.format,
+                master_weight=None if level == "O2" else False,
+                excluded_layers=wide or None,
+            )
+        return shares
+
+    def fresh_shares(self) -> list[Share]:
+        """New optimizers over the same parameters, as at the start of a process that resumes."""
+        with self.stream.open():
+            return self._build_shares()
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        with quiet(), self._scaler_scope(), self.stream.open():
+            yield
+
+    def _precision(self) -> AbstractContextManager[None]:
+        precision = self.recipe.precision
+        if precision.level == "O0":
+            return nullcontext()
+        level = "O1" if precision.level == "O1" else "O2"
+        return paddle.amp.auto_cast(level=level, dtype=precision.format)
+
+    def _losses(self, tensors: BatchTensors) -> list[Any]:
+        """Sum of the item losses of each head that the batch has targets for."""
+        kinds = dict(self.model.losses)
+        sums = []
+        with self._precision():
+            for name, output in self.network(tensors.inputs, tuple(tensors.targets)).items():
+                losses = item_losses(kinds[name], output, tensors.targets[name])
+                sums.append((losses if tensors.mask is None else losses * tensors.mask).sum())
+        return sums
+
+    def _backward(self, batch: Batch, items: int, scaler: Any | None) -> float:
+        sums = self._losses(batch_tensors(self.model, batch))
+        total = float(sum(float(value) for value in sums))
+        losses = [value / items for value in sums]
+        if not self.recipe.separate_losses:
+            losses = [_add(losses)]
+        for position, loss in enumerate(losses):
+            scaled = loss if scaler is None else scaler.scale(loss)
+            scaled.backward(retain_graph=position + 1 < len(losses))
+        return total
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        with self._running():
+            total = self._backward(batch, items, self.scaler)
+        self.pending.append((total, batch.items, items))
+        return total / batch.items
+
+    def apply(self) -> Update:
+        with self._running():
+            update = self._step()
+        losses = tuple(total / own for total, own, _ in self.pending)
+        loss = sum(total / items for total, _, items in self.pending) if self.pending else math.nan
+        self.pending = []
+        return Update(loss, losses, *update)
+
+    def _step(self) -> tuple[float, float, int | None, bool, float | None, float]:
+        rate = float(self.shares[0].optimizer.get_lr())
+        before = self._scaler_state_dict()
+        watch = bool(before) and (len(self.shares) > 1 or not before["use_dynamic_loss_scaling"])
+        edge = bool(before) and before["incr_count"] + 1 >= before["incr_every_n_steps"]
+        marks = [self._mark(share) for share in self.shares] if watch or edge else []
+        for share in self.shares:
+            if self.scaler is None:
+                share.optimizer.step()
+            else:
+                self.scaler.step(share.optimizer)
+        if self.scaler is not None:
+            self.scaler.update()
+        after = self._scaler_state_dict()
+        skipped = skipped_by_counters(before, after) if before and not watch else None
+        applied = [not skipped] * len(self.shares)
+        if before and skipped is None:
+            applied = [_moved(mark, self._mark(share)) for mark, share in zip(marks, self.shares, strict=True)]
+        for share, was_applied in zip(self.shares, applied, strict=True):
+            share.optimizer.clear_grad(set_to_zero=False)
+            if share.scheduler is not None and was_applied:
+                share.scheduler.step()
+        scales = [float(state["scale"][0]) if state else 1.0 for state in (before, after)]
+        good = int(after["incr_count"]) if after and after["use_dynamic_loss_scaling"] else None
+        return scales[0], scales[1], good, not any(applied), None, rate
+
+    def _scaler_state_dict(self) -> dict[str, Any]:
+        return {} if self.scaler is None else self.scaler.state_dict()
+
+    def _mark(self, share: Share) -> dict[str, bytes]:
+        parameters = {f"parameter/{n}": to_numpy(self.network.named[n]) for n in share.names}
+        return {n: value.tobytes() for n, value in {**slots(share, self.network.named), **parameters}.items()}
+
+    def gradients(self, window: Window) -> dict[str, Array]:
+        items = sum(batch.items for batch in window)
+        held = {name: parameter.grad for name, parameter in self.network.named.items()}
+        self._drop_gradients()
+        with self._running():
+            scaler = None
+            if self.scaler is not None and self.recipe.scaling is not None:
+                scaler = build_scaler(self.recipe.scaling)
+                scaler.load_state_dict(self.scaler.state_dict())
+            for batch in window:
+                self._backward(batch, items, scaler)
+            if scaler is not None:
+                for share in self.shares:
+                    scaler.unscale_(share.optimizer)
+            found = self.accumulator()
+        for name, parameter in self.network.named.items():
+            parameter.grad = held[name]
+        return found
+
+    def _drop_gradients(self) -> None:
+        for share in self.shares:
+            share.optimizer.clear_grad(set_to_zero=False)
+
+    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
+        if self.scaler is None and (unscale_calls or poison):
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, "without a scaler there is nothing to unscale")
+        named = self.network.named
+        with self._running():
+            try:
+                for gradients in window:
+                    self._feed_backward(gradients, len(window))
+                for _ in range(max(unscale_calls or 0, 1 if poison else 0)):
+                    for share in self.shares:
+                        self.scaler.unscale_(share.optimizer)  # type: ignore[union-attr]
+                for name, value in (poison or {}).items():
+                    if value is not None:
+                        extra = to_tensor(stored(value), named[name])
+                        named[name].grad = extra if named[name].grad is None else named[name].grad + extra
+                update = self._step()
+            finally:
+                self._drop_gradients()
+        return Update(math.nan, (), *update)
+
+    def _feed_backward(self, gradients: Gradients, count: int) -> None:
+        terms = [
+            (self.network.named[name] * to_tensor(stored(value), self.network.named[name])).sum()
+            for name, value in gradients.items()
+            if value is not None
+        ]
+        if not terms:
+            return
+        loss = _add(terms) / count
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+    def parameters(self) -> dict[str, Array]:
+        return {name: canonical(to_numpy(parameter)) for name, parameter in self.network.named.items()}
+
+    def master_parameters(self) -> dict[str, Array]:
+        masters: dict[str, Any] = {}
+        for share in self.shares:
+            masters.update(share.optimizer.state_dict().get("master_weights", {}))
+        return {
+            name: canonical(to_numpy(masters.get(parameter.name, parameter)))
+            for name, parameter in self.network.named.items()
+        }
+
+    def optimizer_state(self) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        for place, share in enumerate(self.shares):
+            for slot, value in slots(share, self.network.named).items():
+                found[f"{slot}/{place}" if slot == "schedule" and place else slot] = value
+        steps = steps_of(self.recipe.optimizer, found)
+        return found if steps is None else {**found, "steps": np.array(steps, np.int64)}
+
+    def buffers(self) -> dict[str, Array]:
+        return {name: to_numpy(value) for name, value in self.network.statistics.items()}
+
+    def scaler_state(self) -> dict[str, Array]:
+        return {} if self.scaler is None else read_state(self.scaler)
+
+    def scaler_settings(self) -> dict[str, float]:
+        return dict(self._settings)
+
+    def accumulator(self) -> dict[str, Array]:
+        grads = {name: parameter.grad for name, parameter in self.network.named.items()}
+        return {name: canonical(to_numpy(grad)) for name, grad in grads.items() if grad is not None}
+
+    def random_state(self) -> dict[str, Array]:
+        return {"generator": self.stream.words()}
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        self.network.eval()
+        try:
+            with self._running(), paddle.no_grad(), self._precision():
+                names = tuple(head.name for head in self.model.heads.heads)
+                outputs = self.network(paddle.to_tensor(inputs), names)
+                return {name: to_numpy(value) for name, value in outputs.items()}
+        finally:
+            self.network.train()
+
+    def segment_calls(self) -> tuple[int, ...]:
+        return tuple(segment.calls for segment in self.network.segments)
+
+    def save(self, path: Path) -> None:
+        checkpoint.save(self, path)
+
+    def restore(self, path: Path) -> None:
+        checkpoint.restore(self, path)
+
+    def saved_bytes(self, batch: Batch) -> int:
+        state, buffers = self.stream.state, self.buffers()
+        calls = self.segment_calls()
+        try:
+            with self._running():
+                tensors = batch_tensors(self.model, batch)
+                return memory.bytes_held(lambda: _add(self._losses(tensors)))
+        finally:
+            self.stream.state = state
+            for segment, count in zip(self.network.segments, calls, strict=True):
+                segment.calls = count
+            for name, value in buffers.items():
+                self.network.statistics[name].set_value(value)
+
+    def peak_bytes(self) -> int:
+        return memory.peak_bytes()
+
+
+def _add(values: list[Any]) -> Any:
+    """Sum of scalars; those of another format are cast to the widest first."""
+    if any(str(value.dtype) == "paddle.float64" for value in values):
+        values = [value.astype("float64") for value in values]
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
+
+
+def _moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
+    return any(after[name] != value for name, value in before.items())
