@@ -1,0 +1,1 @@
+"""What must hold: the specification as data, the suites that judge it, and the failures that are known."""

@@ -1,0 +1,84 @@
+"""Reads a TOML file that is one array of tables, and refuses whatever its reader does not expect."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a file; `where` names both in error messages."""
+
+    where: str
+    values: Mapping[str, Any]
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """The string under `key` on one line: every run of blanks and line breaks becomes one blank.
+
+        Raises:
+            ValueError: it is missing and has no default, is not a string, or is empty.
+        """
+        value = self.values.get(key, default)
+        if value is None:
+            raise ValueError(f"{self.where}: {key} is missing")
+        if not isinstance(value, str):
+            raise ValueError(f"{self.where}: {key} is {value!r}, not a string")
+        line = " ".join(value.split())
+        if not line:
+            raise ValueError(f"{self.where}: {key} is empty")
+        return line
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """The strings of the array under `key`, as they stand; none if it is missing.
+
+        Raises:
+            ValueError: it is not an array of non-empty strings, or names one twice.
+        """
+        value = self.values.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            raise ValueError(f"{self.where}: {key} is {value!r}, not an array of non-empty strings")
+        if len(set(value)) != len(value):
+            raise ValueError(f"{self.where}: {key} names an entry twice: {value!r}")
+        return tuple(value)
+
+    def tables(self, key: str, allowed: frozenset[str]) -> tuple[Table, ...]:
+        """The inline tables of the array under `key`, with no other keys than those allowed; none if it is missing.
+
+        Raises:
+            ValueError: it is not an array of tables, or one holds an unknown key.
+        """
+        value = self.values.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise ValueError(f"{self.where}: {key} is {value!r}, not an array of tables")
+        return tuple(_table(f"{self.where}, {key} {number}", item, allowed) for number, item in enumerate(value, 1))
+
+
+def read_tables(path: Path, heading: str, label: str, allowed: frozenset[str]) -> tuple[Table, ...]:
+    """The tables `[[heading]]` of a file, in order; an entry is called by its number and its value under `label`.
+
+    Raises:
+        ValueError: the file is not TOML, holds anything else, or a table holds a key that is not allowed.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path.name}: not TOML: {error}") from error
+    if others := sorted(content.keys() - {heading}):
+        raise ValueError(f"{path.name}: unknown key {others[0]!r}; it holds [[{heading}]] tables only")
+    entries = content.get(heading, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f"{path.name}: {heading} is not an array of tables; write [[{heading}]]")
+    return tuple(
+        _table(f"{path.name}: {heading} {number} ({entry.get(label, f'no {label}')})", entry, allowed)
+        for number, entry in enumerate(entries, 1)
+    )
+
+
+def _table(where: str, values: Mapping[str, Any], allowed: frozenset[str]) -> Table:
+    if unknown := sorted(values.keys() - allowed):
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(allowed))}")
+    return Table(where, values)

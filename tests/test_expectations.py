@@ -1,0 +1,184 @@
+"""Expectations are read strictly, meet the runs that they mean, and are refuted by what they do not foresee."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.clauses import load_clauses
+from conformance.expectations import Expectation, explain, judge, load_expectations, unmatched
+from frameworks.registry import BUILT_IN
+
+CLAUSES = ("scaling.stays-positive", "recompute.statistics-once")
+
+GOOD = """
+[[expectation]]
+clause = "scaling.stays-positive"
+versions = ">=2.4,<3"
+device = "cpu"
+mode = "eager"
+cases = ["overflows-400"]
+signature = "not-finite"
+reason = "The scale reaches zero."
+link = "https://example.org/1"
+"""
+
+ENTRY = Expectation(
+    clause="scaling.stays-positive",
+    framework="torch",
+    versions=">=2.4,<3",
+    device="cpu",
+    mode="eager",
+    cases=("overflows-400",),
+    signature="not-finite",
+    reason="The scale reaches zero.",
+    link="https://example.org/1",
+)
+
+
+def read(folder: Path, text: str) -> tuple[Expectation, ...]:
+    (folder / "torch.toml").write_text(text, encoding="utf-8")
+    return load_expectations(folder, CLAUSES)
+
+
+def test_an_entry_is_read_as_it_stands(tmp_path: Path) -> None:
+    assert read(tmp_path, GOOD) == (ENTRY,)
+
+
+def test_device_mode_and_cases_may_be_left_out(tmp_path: Path) -> None:
+    short = re.sub(r"(?m)^(device|mode|cases) = .*\n", "", GOOD)
+    assert read(tmp_path, short) == (replace(ENTRY, device="*", mode="*", cases=()),)
+
+
+def test_a_file_of_comments_holds_nothing(tmp_path: Path) -> None:
+    assert read(tmp_path, "# nothing yet\n") == ()
+
+
+def test_the_committed_files_can_be_read() -> None:
+    known = load_clauses()
+    for entry in load_expectations():
+        assert entry.clause in known
+        assert entry.framework in BUILT_IN or entry.framework == "jax"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("device", "devcie", "torch.toml: expectation 1 (scaling.stays-positive): unknown key 'devcie'"),
+        ("scaling.stays-positive", "scaling.stays-put", "there is no clause 'scaling.stays-put'"),
+        (">=2.4,<3", "2.x", "versions '2.x' is not a PEP 440 specifier"),
+        (">=2.4,<3", "", "versions is empty"),
+        ('reason = "The scale reaches zero."', "", "reason is missing"),
+        ('reason = "The scale reaches zero."', 'reason = ""', "reason is empty"),
+        ('link = "https://example.org/1"', "", "link is missing"),
+        ("https://example.org/1", "somewhere", "link 'somewhere' is not an address"),
+        ('signature = "not-finite"', "", "signature is missing"),
+        ("not-finite", "it was 3.25, not 4", "is not one word"),
+        ('["overflows-400"]', '"overflows-400"', "not an array of non-empty strings"),
+        ('["overflows-400"]', '["a", "a"]', "names an entry twice"),
+        ("[[expectation]]", "[[expect]]", "torch.toml: unknown key 'expect'"),
+        ("[[expectation]]", "[[expectation", "torch.toml: not TOML"),
+        (GOOD, GOOD + GOOD, "expectation 2 (scaling.stays-positive): another entry has the same"),
+    ],
+)
+def test_a_wrong_entry_is_refused_in_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        read(tmp_path, GOOD.replace(old, new))
+    assert str(caught.value).startswith("torch.toml: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("versions", "version", "meant"),
+    [
+        (">=2.4,<3", "2.13.0+cpu", True),
+        ("==2.13.0", "2.13.0+cpu", True),
+        ("==2.13.*", "2.13.0+cu130", True),
+        ("<=2.13.0", "2.13.0+cpu", True),
+        (">2.13.0", "2.13.0+cpu", False),
+        ("!=2.13.0", "2.13.0+cpu", False),
+        ("==2.13.0+cpu", "2.13.0+cpu", True),
+        ("==2.13.0+cpu", "2.13.0+cu130", False),
+        (">=2.13", "2.14.0.dev20260701+cpu", True),
+        ("<2.13", "2.13.0", False),
+        (">=2.4,<3", "3.0", False),
+    ],
+)
+def test_versions_follow_pep_440(versions: str, version: str, meant: bool) -> None:
+    assert replace(ENTRY, versions=versions).applies("torch", version, "cpu", "eager") is meant
+
+
+def test_framework_device_and_mode_are_compared_exactly() -> None:
+    assert ENTRY.applies("torch", "2.13.0", "cpu", "eager")
+    assert not ENTRY.applies("tf", "2.13.0", "cpu", "eager")
+    assert not ENTRY.applies("torch", "2.13.0", "cuda", "eager")
+    assert not ENTRY.applies("torch", "2.13.0", "cpu", "compile")
+    assert replace(ENTRY, device="*", mode="*").applies("torch", "2.13.0", "cuda", "compile")
+
+
+def test_a_version_that_cannot_be_compared_is_an_error_only_where_it_matters() -> None:
+    with pytest.raises(ValueError, match="PEP 440"):
+        ENTRY.applies("torch", "nightly build", "cpu", "eager")
+    assert not ENTRY.applies("tf", "nightly build", "cpu", "eager")
+
+
+def test_cases_are_exact() -> None:
+    assert ENTRY.covers("scaling.stays-positive", "overflows-400")
+    assert not ENTRY.covers("scaling.stays-positive", "overflows-4000")
+    assert not ENTRY.covers("scaling.stays-positive", "")
+    assert not ENTRY.covers("scaling.stays-finite", "overflows-400")
+    assert replace(ENTRY, cases=()).covers("scaling.stays-positive", "whatever")
+
+
+OTHER = replace(ENTRY, signature="raises")
+
+
+@pytest.mark.parametrize(
+    ("failed", "signature", "matching", "verdict"),
+    [
+        (True, "not-finite", (), ("fail", None)),
+        (True, "not-finite", (ENTRY,), ("known", ENTRY)),
+        (True, "not-finite", (OTHER, ENTRY), ("known", ENTRY)),
+        (True, "differs", (ENTRY,), ("fail", ENTRY)),
+        (True, "", (ENTRY,), ("fail", ENTRY)),
+        (False, "", (ENTRY,), ("fixed", ENTRY)),
+        (False, "", (), ("pass", None)),
+    ],
+)
+def test_judgement(
+    failed: bool, signature: str, matching: tuple[Expectation, ...], verdict: tuple[str, Expectation | None]
+) -> None:
+    assert judge(failed, signature, matching) == verdict
+
+
+def test_another_signature_is_said_to_differ() -> None:
+    verdict, entry = judge(True, "differs", [ENTRY])
+    message = explain(verdict, "differs", entry)
+    assert "the signature differs" in message
+    assert "'differs'" in message
+    assert "'not-finite'" in message
+
+
+def test_explanations_name_the_reason_or_the_remedy() -> None:
+    assert "The scale reaches zero." in explain("known", "not-finite", ENTRY)
+    assert "https://example.org/1" in explain("known", "not-finite", ENTRY)
+    assert "torch.toml" in explain("fixed", "", ENTRY)
+    assert explain("fail", "differs", None) == ""
+    assert explain("pass", "", None) == ""
+
+
+def test_an_entry_that_nothing_matched_is_left_over() -> None:
+    whole = replace(ENTRY, cases=())
+    assert unmatched([ENTRY, whole], [("scaling.stays-finite", "overflows-400")]) == (ENTRY, whole)
+    assert unmatched([ENTRY, whole], [("scaling.stays-positive", "overflows-400")]) == ()
+    assert unmatched([whole], [("scaling.stays-positive", "")]) == ()
+    assert unmatched([ENTRY], [("scaling.stays-positive", "overflows-40")]) == (ENTRY,)
+
+
+def test_of_an_entry_with_several_cases_the_missing_ones_are_left_over() -> None:
+    two = replace(ENTRY, cases=("overflows-400", "overflows-170"))
+    assert unmatched([two], [("scaling.stays-positive", "overflows-400")]) == (replace(two, cases=("overflows-170",)),)
