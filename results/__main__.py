@@ -1,0 +1,143 @@
+"""`python -m results table | findings | validate | recover`: what records say, on the command line.
+
+Exit status: 0; 1 if `table --strict` finds trouble; 2 if a record cannot be read, in one line on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from pathlib import Path
+
+from rich.console import Console
+
+from results.files import RecordError, one_line, os_problem
+from results.findings import markdown
+from results.journal import convert
+from results.records import Record, load
+from results.table import draw, title, troubles
+
+DEFAULT_FOLDER = Path("results/records")
+_EARLIER = re.compile(r"(.*)\.interrupted-[0-9]+\.json")
+
+
+def find(paths: Sequence[Path]) -> list[Path]:
+    """The record files that `paths` name: files as they are, of a folder its records in order.
+
+    A folder's NAME.interrupted-N.json is left out if NAME.json lies beside it.
+
+    Raises:
+        RecordError: a folder cannot be read or holds no record.
+    """
+    found: list[Path] = []
+    for path in paths:
+        found += _in_folder(path) if path.is_dir() else [path]
+    return found
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    try:
+        names = {entry.name for entry in folder.iterdir() if entry.suffix in (".json", ".jsonl")}
+    except OSError as error:
+        raise RecordError(folder, f"cannot be read ({os_problem(error)})", "check its permissions") from None
+    earlier = {name for name in names if (match := _EARLIER.fullmatch(name)) and f"{match[1]}.json" in names}
+    chosen = sorted(name for name in names - earlier if not name.startswith("."))
+    if not chosen:
+        raise RecordError(folder, "holds no record", "run the suite first")
+    return [folder / name for name in chosen]
+
+
+def table(arguments: argparse.Namespace) -> int:
+    """Prints the summary; with --strict, what is wrong as well."""
+    records = _records(arguments.paths)
+    draw(records, Console(width=arguments.width))
+    if not arguments.strict:
+        return 0
+    wrong = [f"{' '.join(title(record)[:3])}: {', '.join(found)}" for record in records if (found := troubles(record))]
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def findings(arguments: argparse.Namespace) -> int:
+    """Prints the known failures as Markdown."""
+    print(markdown(_records(arguments.paths)), end="")
+    return 0
+
+
+def validate(arguments: argparse.Namespace) -> int:
+    """Reads every record."""
+    for path in find(arguments.paths):
+        record = load(path)
+        print(one_line(f"{path}: a valid record, {record.status}, {len(record.verdicts)} verdicts"))
+    return 0
+
+
+def recover(arguments: argparse.Namespace) -> int:
+    """Turns a journal into a record."""
+    print(one_line(str(convert(arguments.journal))))
+    return 0
+
+
+def _records(paths: Sequence[Path]) -> list[Record]:
+    if not paths and not DEFAULT_FOLDER.is_dir():
+        raise RecordError(DEFAULT_FOLDER, "is not there", "run the suite first or name records")
+    return [load(path) for path in find(paths or [DEFAULT_FOLDER])]
+
+
+def _width(text: str) -> int:
+    width = int(text)
+    if not 20 <= width <= 1000:
+        raise ValueError
+    return width
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m results", description="What the records of runs say.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    several = f"records (.json), journals (.jsonl) or folders of them; {DEFAULT_FOLDER} if none is named"
+
+    command = commands.add_parser("table", help="families of clauses down, frameworks across")
+    command.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=several)
+    command.add_argument("--strict", action="store_true", help="exit with 1 if any outcome is bad or a run interrupted")
+    command.add_argument("--width", type=_width, help="columns to fill, 20 to 1000; the terminal's if not given")
+    command.set_defaults(run=table)
+
+    command = commands.add_parser("findings", help="known failures as a Markdown list")
+    command.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=several)
+    command.set_defaults(run=findings)
+
+    command = commands.add_parser("validate", help="read records and say whether they are valid")
+    command.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="records, journals or folders")
+    command.set_defaults(run=validate)
+
+    command = commands.add_parser("recover", help="turn the journal of a run that was killed into a record")
+    command.add_argument("journal", type=Path, metavar="JOURNAL", help="a .jsonl file")
+    command.set_defaults(run=recover)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit status."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        status: int = chosen.run(chosen)
+        sys.stdout.flush()
+        return status
+    except RecordError as error:
+        print(f"results: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    sys.exit(main())

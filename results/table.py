@@ -1,0 +1,145 @@
+"""The summary: families of clauses down, frameworks across, every outcome counted and every denominator shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from io import StringIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from results.files import one_line
+from results.outcomes import Outcome
+from results.records import Record
+
+CAPTION = "Tests by outcome; in parentheses, how many there were."
+_NAME_LIMIT = 40
+_UNBOUNDED = 10_000
+
+
+def title(record: Record) -> tuple[str, ...]:
+    """The lines over a record's column: framework, version, mode and device, and whether it was interrupted."""
+    series = record.series
+    lines = (series.framework, record.variant.framework_version, f"{series.mode} {series.device}".strip())
+    short = tuple(one_line(line, _NAME_LIMIT) for line in lines if line)
+    return short if record.status == "complete" else (*short, "interrupted")
+
+
+def tally(record: Record) -> dict[str, Counter[Outcome]]:
+    """How many tests came to each outcome, by family of clauses."""
+    found: dict[str, Counter[Outcome]] = {}
+    for verdict in record.verdicts:
+        found.setdefault(record.clauses[verdict.clause].family, Counter())[verdict.outcome] += 1
+    return found
+
+
+def troubles(record: Record) -> tuple[str, ...]:
+    """Why a strict reader turns the record down: bad outcomes, an interrupted run, no verdict at all."""
+    counts = Counter(verdict.outcome for verdict in record.verdicts)
+    found = [f"{counts[outcome]} {outcome}" for outcome in Outcome if outcome.bad and counts[outcome]]
+    if record.status == "interrupted":
+        found.append("interrupted")
+    if not record.verdicts:
+        found.append("no verdict")
+    return tuple(found)
+
+
+def summary(records: Sequence[Record], cell_width: int = _UNBOUNDED) -> Table:
+    """The table of these records; a cell's outcomes go on as many lines as keep it within `cell_width` columns."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=CAPTION, caption_justify="left")
+    table.add_column("clauses", no_wrap=True)
+    for record in records:
+        table.add_column(_heading(record, cell_width), no_wrap=True)
+    tallies = [tally(record) for record in records]
+    families = sorted({family for counts in tallies for family in counts})
+    for family in families:
+        cells = [_cell(counts.get(family, Counter()), cell_width) for counts in tallies]
+        apart = family == families[-1] or any("\n" in cell.plain for cell in cells)
+        table.add_row(_name(family), *cells, end_section=apart)
+    totals = [_cell(sum(counts.values(), Counter()), cell_width) for counts in tallies]
+    table.add_row(Text("total", style="bold"), *totals)
+    return table
+
+
+def layout(records: Sequence[Record], width: int) -> list[Table]:
+    """The fewest tables that show the records within `width` columns."""
+    whole = summary(records)
+    if _width(whole) <= width:
+        return [whole]
+    names = max([len("clauses"), *(len(_name(family)) for record in records for family in tally(record))])
+    for across in range(len(records), 0, -1):
+        cell_width = (width - names - 2) // across - 2
+        tables = [summary(records[i : i + across], cell_width) for i in range(0, len(records), across)]
+        if all(_width(table) <= width for table in tables):
+            return tables
+    return [summary([record], 1) for record in records]
+
+
+def notes(records: Sequence[Record]) -> list[str]:
+    """What a reader of the summary should know about single records, one line each."""
+    return [f"{' '.join(title(record)[:3])}: {one_line(note)}" for record in records for note in record.notes]
+
+
+def plain(records: Sequence[Record], width: int = 80) -> str:
+    """The summary as text without colour."""
+    console = Console(file=StringIO(), width=width, color_system=None)
+    draw(records, console)
+    file = console.file
+    assert isinstance(file, StringIO)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def draw(records: Sequence[Record], console: Console) -> None:
+    """Prints the summary as wide as the console is."""
+    for table in layout(records, console.width):
+        console.print(table)
+    for note in notes(records):
+        console.print(Text(note))
+
+
+def _name(family: str) -> Text:
+    return Text(one_line(family, _NAME_LIMIT))
+
+
+def _heading(record: Record, cell_width: int) -> Text:
+    framework, *rest = title(record)
+    lines = [framework, *rest]
+    if rest and len(f"{framework} {rest[0]}") <= cell_width:
+        lines = [f"{framework} {rest[0]}", *rest[1:]]
+    heading = Text("\n".join(lines))
+    if record.status == "interrupted":
+        heading.stylize("bold red", len(heading) - len("interrupted"))
+    return heading
+
+
+def _cell(counts: Mapping[Outcome, int], cell_width: int) -> Text:
+    parts = [
+        Text(f"{counts[outcome]} {outcome}", style=_style(outcome)) for outcome in Outcome if counts.get(outcome, 0)
+    ]
+    if not parts:
+        return Text("–", style="dim")
+    total = Text(f"({sum(counts.values())})", style="bold")
+    cell = parts[0]
+    used = len(cell)
+    for part, separator in [*((part, " · ") for part in parts[1:]), (total, "  ")]:
+        fits = used + len(separator) + len(part) <= cell_width
+        cell = Text.assemble(cell, separator if fits else "\n", part)
+        used = used + len(separator) + len(part) if fits else len(part)
+    return cell
+
+
+def _style(outcome: Outcome) -> str:
+    if outcome.bad:
+        return "bold red"
+    return {Outcome.PASS: "green", Outcome.UNSUPPORTED: "dim"}.get(outcome, "yellow")
+
+
+def _width(table: Table) -> int:
+    console = Console(file=StringIO(), width=_UNBOUNDED)
+    table.caption, caption = None, table.caption
+    width = console.measure(table).maximum
+    table.caption = caption
+    return width
