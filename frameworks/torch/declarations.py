@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
 
 _O2 = "PyTorch ships no low-precision model with float32 masters; torch.amp keeps the model in float32"
@@ -32,7 +34,7 @@ CONVENTIONS = Conventions(
         backoff=0.5,
         interval=2000,
         minimum=0.0,
-        maximum=float("inf"),
+        maximum=float(torch.finfo(torch.float32).max),
         counts="updates",
         nonfinite="scaled",
         latched=True,

@@ -38,6 +38,7 @@ class Network(nn.Module):
             dtype = DTYPES[model.parameter_format(f"{len(body)}.{head.name}.")]
             self.heads[head.name] = nn.Linear(width, head.units, dtype=dtype)
         self.recompute = recompute
+        self.is_reentrant = recompute is not None and VARIANTS[recompute.variant or "non-reentrant"]
         self.bounds = _runs(0, len(body), recompute.segments) if recompute else ((0, len(body)),)
         self.calls = [0] * len(self.bounds)
 
@@ -64,8 +65,7 @@ class Network(nn.Module):
     def _recomputed(self, function: partial[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         if self.recompute is None or not self.training:
             return function(x)
-        reentrant = VARIANTS[self.recompute.variant or "non-reentrant"]
-        return checkpoint(function, x, use_reentrant=reentrant)
+        return checkpoint(function, x, use_reentrant=self.is_reentrant)
 
 
 def _runs(start: int, stop: int, count: int) -> tuple[tuple[int, int], ...]:

@@ -40,7 +40,7 @@ OPERATIONS: dict[str, Callable[..., T]] = {
     "squared_error": F.mse_loss,
     "absolute_error": F.l1_loss,
     "huber": F.huber_loss,
-    "kl_divergence": lambda a, b: F.kl_div(a, b, reduction="mean"),
+    "kl_divergence": lambda a, b: F.kl_div(a, b, reduction="batchmean"),
     "binary_cross_entropy_logits": F.binary_cross_entropy_with_logits,
     "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
     "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),

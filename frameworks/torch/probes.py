@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -154,10 +155,11 @@ def _schedule(device: str) -> bool:
 
 def _groups(device: str) -> bool:
     weights = [_weight(device), _weight(device)]
-    optimizer = torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:], "lr": 0.25}], lr=0.5)
+    groups: list[dict[str, Any]] = [{"params": weights[:1]}, {"params": weights[1:], "lr": 0.25}]
+    optimizer = torch.optim.SGD(groups, lr=0.5)
     sum(weights[1:], weights[0]).sum().backward()
     optimizer.step()
-    return [float(weight[0]) for weight in weights] == [0.5, 0.75]
+    return [weight[0].item() for weight in weights] == [0.5, 0.75]
 
 
 def _missing_gradients(device: str) -> bool:

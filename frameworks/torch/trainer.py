@@ -82,6 +82,13 @@ class TorchTrainer(BaseTrainer):
             return nullcontext()
         return torch.autocast(self.device, dtype=DTYPES[self.recipe.precision.format])
 
+    def _load(self, batch: Batch) -> Loaded:
+        """The micro-batch; reentrant checkpoints are documented to need an input that asks for its gradient."""
+        loaded = load_batch(self.model, batch, self.device, self.low)
+        if self.network.is_reentrant and loaded.inputs.is_floating_point():
+            loaded.inputs.requires_grad_()
+        return loaded
+
     def _eager_losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         outputs = self.network(inputs)
         if self.low is not None:
@@ -101,7 +108,7 @@ class TorchTrainer(BaseTrainer):
             scaled.backward(retain_graph=index + 1 < len(separate))
 
     def _pass(self, batch: Batch, items: int, scaler: torch.amp.GradScaler | None) -> float:
-        loaded = load_batch(self.model, batch, self.device, self.low)
+        loaded = self._load(batch)
         with self.stream.drawn():
             sums = self.forward(loaded)
             self._backward([total / items for total in sums], scaler)
@@ -266,7 +273,7 @@ class TorchTrainer(BaseTrainer):
         checkpoints.restore(self, path)
 
     def saved_bytes(self, batch: Batch) -> int:
-        loaded = load_batch(self.model, batch, self.device, self.low)
+        loaded = self._load(batch)
         buffers = {name: slot.tensor.clone() for name, slot in self.buffer_slots.items()}
         calls = list(self.network.calls)
         counter = SavedBytes([*self.network.parameters(), *loaded.tensors()])
