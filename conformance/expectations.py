@@ -119,9 +119,7 @@ def _same_place(a: Expectation, b: Expectation) -> bool:
     return place(a) == place(b)
 
 
-def judge(
-    outcome_is_failure: bool, signature: str, matching: Sequence[Expectation]
-) -> tuple[str, Expectation | None]:
+def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectation]) -> tuple[str, Expectation | None]:
     """The verdict on a case that passed or failed, given the entries that apply to the run and cover the case.
 
     Returns:
