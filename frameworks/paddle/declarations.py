@@ -13,7 +13,6 @@ SCALING = {
     Capability.DYNAMIC_SCALING,
     Capability.STATIC_SCALING,
     Capability.SCALING_FACTORS,
-    Capability.SCALING_DISABLED,
     Capability.EXPLICIT_UNSCALE,
 }
 

@@ -88,6 +88,17 @@ class PaddleFramework(BaseFramework):
     def recompute_variants(self) -> tuple[str, ...]:
         return () if self.mode == STATIC else (REENTRANT, HOOKS)
 
+    def require_recipe(self, recipe: Recipe) -> None:
+        """As the base class, but a disabled scaler asks for no more than that; and hooks do not nest."""
+        if isinstance(recipe.scaling, DynamicScaling) and not recipe.scaling.enabled:
+            self.require(Capability.SCALING_DISABLED)
+            recipe = recipe.but(scaling=None)
+        super().require_recipe(recipe)
+        plan = recipe.recompute
+        if plan is not None and plan.depth > 1 and plan.variant == HOOKS:
+            reason = "recompute(use_reentrant=False) needs saved_tensors_hooks, and Paddle allows one pair at a time"
+            raise Unsupported(Capability.RECOMPUTE_NESTED, reason)
+
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)
         start = model.weights(recipe.seed) if weights is None else weights
@@ -96,7 +107,8 @@ class PaddleFramework(BaseFramework):
 
             return StaticTrainer(model, recipe, start)
         forced = self.mode == FORCED
-        if isinstance(recipe.scaling, DynamicScaling) and not forced and recipe.precision.format != "float16":
+        dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
+        if dynamic and not forced and recipe.precision.format != "float16":
             reason = "GradScaler disables itself for good when the last precision scope was not a float16 one"
             raise Unsupported(Capability.DYNAMIC_SCALING, reason)
         return DygraphTrainer(model, recipe, start, forced_scaler if forced else nullcontext)

@@ -34,8 +34,9 @@ def _shares(recipe: Recipe, parameters: Mapping[str, Any]) -> list[tuple[str, ..
         return halves
     split = []
     for half in halves:
-        kept = [tuple(n for n in half if (format_name(parameters[n].dtype) == "float64") == last) for last in (False, True)]
-        split += [names for names in kept if names]
+        double = tuple(name for name in half if format_name(parameters[name].dtype) == "float64")
+        single = tuple(name for name in half if name not in double)
+        split += [part for part in (single, double) if part]
     return split
 
 
@@ -103,6 +104,10 @@ def slots(share: Share, parameters: Mapping[str, Any]) -> dict[str, Array]:
 def steps_of(optimizer: Optimizer, state: Mapping[str, Array]) -> int | None:
     """Applied updates as Adam's accumulated power of beta2 shows them; None for optimizers that count nothing."""
     powers = [float(value) for slot, value in state.items() if slot.startswith("beta2_pow")]
-    if not isinstance(optimizer, Adam | AdamW) or not powers or not 0.0 < min(powers) < 1.0:
+    if not isinstance(optimizer, Adam | AdamW):
+        return None
+    if not powers:
+        return 0
+    if not 0.0 < min(powers) < 1.0:
         return None
     return round(math.log(min(powers)) / math.log(optimizer.beta2)) - 1

@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 
 from frameworks.contract import Capability
-from frameworks.paddle import memory, recomputation
+from frameworks.paddle import memory, recomputation, settings
 from frameworks.paddle.arrays import format_name
 from frameworks.paddle.declarations import FORCED, STATIC
 from frameworks.paddle.forced import forced_scaler
@@ -30,12 +30,15 @@ def run(capability: Capability, mode: str) -> bool | None:
     if probe is None:
         return None
     scope = forced_scaler() if mode == FORCED else nullcontext()
+    before = settings.read_settings()
     try:
         with warnings.catch_warnings(record=True) as caught, quiet(), scope:
             warnings.simplefilter("always")
             acted = probe()
     except Exception:
         return False
+    finally:
+        settings.restore_settings(before)
     return acted and not any("makes no effect" in str(warning.message) for warning in caught)
 
 
@@ -139,7 +142,7 @@ def _nested() -> bool:
 
 
 def _groups() -> bool:
-    a, b = (paddle.create_parameter([1], "float32", default_initializer=paddle.nn.initializer.Constant(1.0)) for _ in "ab")
+    a, b = _weight()[0], _weight()[0]
     optimizer = paddle.optimizer.SGD(1.0, parameters=[{"params": [a]}, {"params": [b], "learning_rate": 0.5}])
     (a + b).sum().backward()
     optimizer.step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,8 @@ import paddle
 
 from fixtures.arrays import Array
 from fixtures.recipe import DynamicScaling, Scaling, StaticScaling
+
+_fleet_log = logging.getLogger("paddle.distributed.fleet.utils.log_util")
 
 
 def scaler_settings(scaling: Scaling) -> dict[str, Any]:
@@ -61,8 +64,8 @@ def read_state(scaler: Any) -> dict[str, Array]:
 def skipped_by_counters(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool | None:
     """Whether two `state_dict`s of a dynamic scaler, before and after `update()`, show a skipped step.
 
-    A step that was applied raises `incr_count`, or takes it from the last place of the interval to 0 and multiplies the
-    scale by `incr_ratio`; a skipped one sets it to 0 and, `decr_every_n_nan_or_inf` being 1, multiplies by `decr_ratio`.
+    A step that was applied raises `incr_count`, or takes it from the interval's end to 0 and multiplies the scale by
+    `incr_ratio`; a skipped one sets it to 0 and, `decr_every_n_nan_or_inf` being 1, multiplies it by `decr_ratio`.
     None where both look alike, because the scale is static, or stuck at 0 or infinity at the interval's end.
     """
     if not before or not before["use_dynamic_loss_scaling"]:
@@ -77,6 +80,11 @@ def skipped_by_counters(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps the lines that the scaler prints at each backoff off the standard output."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
+    """Keeps off the terminal what the scaler prints at each backoff, and `recompute`'s log lines below an error."""
+    level = _fleet_log.level
+    _fleet_log.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        _fleet_log.setLevel(level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,4 +51,4 @@ def restore_settings(state: Mapping[str, str]) -> None:
     amp_global_state().amp_dtype = state["last_scope_dtype"]
     changed = {name: state[name] for name in _FLAGS if str(paddle.get_flags([name])[name]) != state[name]}
     if changed:
-        paddle.set_flags({name: value == "True" if value in ("True", "False") else int(value) for name, value in changed.items()})
+        paddle.set_flags({name: ast.literal_eval(value) for name, value in changed.items()})

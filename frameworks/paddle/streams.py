@@ -1,4 +1,4 @@
-"""Keeps process-wide state of Paddle apart for each run: the random generator, generated names and the precision scope."""
+"""Keeps Paddle's process-wide state apart for each run: random generator, generated names, last precision scope."""
 
 from __future__ import annotations
 

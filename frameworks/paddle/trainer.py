@@ -132,9 +132,14 @@ class DygraphTrainer(BaseTrainer):
         if not self.recipe.separate_losses:
             losses = [_add(losses)]
         for position, loss in enumerate(losses):
-            scaled = loss if scaler is None else scaler.scale(loss)
-            scaled.backward(retain_graph=position + 1 < len(losses))
+            self._scaled(loss, scaler).backward(retain_graph=position + 1 < len(losses))
         return total
+
+    def _scaled(self, loss: Any, scaler: Any | None) -> Any:
+        if scaler is None:
+            return loss
+        with self._scaler_scope():
+            return scaler.scale(loss)
 
     def accumulate(self, batch: Batch, items: int) -> float:
         with self._running():
@@ -227,15 +232,15 @@ class DygraphTrainer(BaseTrainer):
         return Update(math.nan, (), *update)
 
     def _feed_backward(self, gradients: Gradients, count: int) -> None:
-        terms = [
-            (self.network.named[name] * to_tensor(stored(value), self.network.named[name])).sum()
-            for name, value in gradients.items()
-            if value is not None
-        ]
-        if not terms:
-            return
-        loss = _add(terms) / count
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        named = self.network.named
+        with self._precision():
+            terms = [
+                (named[name] * to_tensor(stored(value), named[name])).sum()
+                for name, value in gradients.items()
+                if value is not None
+            ]
+        if terms:
+            self._scaled(_add(terms) / count, self.scaler).backward()
 
     def parameters(self) -> dict[str, Array]:
         return {name: canonical(to_numpy(parameter)) for name, parameter in self.network.named.items()}
