@@ -1,6 +1,7 @@
 """`python -m results table | findings | validate | recover`: what records say, on the command line.
 
-Exit status: 0; 1 if `table --strict` finds trouble; 2 if a record cannot be read, in one line on standard error.
+Exit status: 0; 1 if `table --strict` finds trouble or the reader of the output went away; 2 if a record cannot be read,
+in one line on standard error.
 """
 
 from __future__ import annotations
@@ -131,9 +132,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RecordError as error:
         print(f"results: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if isinstance(error, BrokenPipeError):
+            return 1
+        print(f"results: the output cannot be written ({os_problem(error)}); write it elsewhere", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -57,11 +57,11 @@ class _Replay:
         if kind == "header":
             self.header = self.header or entry["header"]
         elif kind == "started":
-            self.started[entry["verdict"]["test"]] = entry["verdict"]
+            self.started[_text(entry["verdict"]["test"])] = entry["verdict"]
         elif kind == "verdict":
-            self.verdicts[entry["verdict"]["test"]] = entry["verdict"]
+            self.verdicts[_text(entry["verdict"]["test"])] = entry["verdict"]
         elif kind in self.parts:
-            self.parts[kind][entry["name"]] = entry["value"]
+            self.parts[kind][_text(entry["name"])] = entry["value"]
         elif kind == "end":
             self.status, self.finished = entry["status"], entry["finished"]
         else:
@@ -89,6 +89,12 @@ class _Replay:
             "traces": self.parts["trace"],
             "notes": [],
         }
+
+
+def _text(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is no name")
+    return name
 
 
 def replay(content: bytes) -> Record:

@@ -1,0 +1,229 @@
+"""The summary table, the findings and the results command."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from results.__main__ import main
+from results.findings import Finding, findings, markdown
+from results.journal import Journal
+from results.records import ClauseText, Header, Outcome, Record, Series, Status, Suite, Variant, Verdict, write
+from results.table import layout, plain, summary, tally, troubles
+
+ROOT = Path(__file__).parent.parent
+FAMILIES = ("accumulation", "autocast", "quantization", "recompute", "scaling")
+DATE = "2026-01-02T03:04:05+00:00"
+
+
+def record(framework: str, version: str, mode: str, *outcomes: Outcome, interrupted: bool = False) -> Record:
+    """A record in which every family has one test of each outcome."""
+    clauses = {f"{family}.slug": ClauseText("MUST", "…", "", (), family) for family in FAMILIES}
+    verdicts = tuple(
+        Verdict(f"{family}[{i}]", f"{family}.slug", outcome, case=f"case-{i}", reason="because", link="https://a.org/1")
+        for family in FAMILIES
+        for i, outcome in enumerate(outcomes)
+    )
+    series, variant = Series(framework, "cpu", "a processor", mode), Variant(version)
+    status: Status = "interrupted" if interrupted else "complete"
+    return Record(Suite("0.1"), series, variant, DATE, 0, "", clauses, DATE, 1.0, status, verdicts).sorted()
+
+
+P, K, U = Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED
+FOUR = (
+    record("torch", "2.13.0+cpu", "eager", *[P] * 21, K, K, U, U, U),
+    record("tf", "2.21.0", "graph", *[P] * 3, *Outcome),
+    record("paddle", "3.3.1", "dygraph", P, U, Outcome.CRASH, interrupted=True),
+    record("reference", "0.1.0", "numpy", *[P] * 100),
+)
+
+
+def test_a_cell_counts_every_outcome_and_its_denominator() -> None:
+    text = plain(FOUR[:1], 160)
+    assert re.search(r"scaling +21 pass · 2 known · 3 unsupported  \(26\)\n", text)
+    assert re.search(r"total +105 pass · 10 known · 15 unsupported  \(130\)\n", text)
+    assert "torch 2.13.0+cpu" in text
+    assert "eager cpu" in text
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 160, 240])
+def test_nothing_is_lost_at_any_width(width: int) -> None:
+    text = plain(FOUR, width)
+    assert max(map(len, text.splitlines())) <= width
+    words = re.sub(r"[·()─]", " ", text).split()
+    for outcome in Outcome:
+        shown = sum(int(count) for count, word in pairwise(words) if word == outcome)
+        counted = sum(verdict.outcome is outcome for found in FOUR for verdict in found.verdicts)
+        assert shown == 2 * counted, "once in its family, once in the total"
+    denominators = [int(number) for number in re.findall(r"\((\d+)\)", text)]
+    assert sum(denominators) == 2 * sum(len(found.verdicts) for found in FOUR)
+    assert "…" not in text
+
+
+def test_four_frameworks_fit_an_ordinary_terminal() -> None:
+    assert len(layout(FOUR, 80)) == 1
+    assert len(layout(FOUR, 40)) > 1
+
+
+def test_an_interrupted_record_is_marked() -> None:
+    assert plain(FOUR).count("interrupted") == 1
+    assert troubles(FOUR[2]) == ("5 crash", "interrupted")
+    assert troubles(FOUR[0]) == ()
+    assert troubles(replace(FOUR[0], verdicts=())) == ("no verdict",)
+
+
+def test_a_family_that_was_not_run_is_a_dash() -> None:
+    some = replace(FOUR[0], verdicts=tuple(v for v in FOUR[0].verdicts if v.clause == "scaling.slug"))
+    assert re.search(r"autocast +– +\d+ pass", plain([some, FOUR[3]], 160))
+    assert set(tally(some)) == {"scaling"}
+
+
+def test_summary_is_one_table() -> None:
+    assert isinstance(summary(FOUR), Table)
+    assert len(summary(FOUR).columns) == 5
+
+
+def test_hostile_text_stays_text() -> None:
+    evil = record("[red]x[/red]\x1b[2J", "1\n2", "m" * 300, P)
+    text = plain([evil], 80)
+    assert "[red]x[/red]" in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn() -> str:
+        console = Console(force_terminal=True, width=160, color_system="truecolor")
+        with console.capture() as capture:
+            console.print(summary(FOUR))
+        return capture.get()
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert re.search(r"\x1b\[[0-9;]*3[1-7]m", drawn())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[1-7]m", drawn())
+
+
+def test_findings_group_cases() -> None:
+    (first, *rest) = findings(FOUR[0])
+    assert first == Finding("accumulation.slug", ("case-21", "case-22"), "because", "https://a.org/1")
+    assert len(rest) == 4
+
+
+def test_markdown_is_a_list_with_links_and_escapes() -> None:
+    evil = replace(
+        FOUR[0],
+        verdicts=(
+            Verdict("t1", "scaling.slug", K, case="`", reason="*a* <b> [c](d)\n# e", link="javascript:alert(1)"),
+            Verdict("t2", "scaling.slug", K, reason="f", link="https://a.org/x_(y)"),
+        ),
+    )
+    assert markdown([evil, FOUR[3]]).splitlines() == [
+        "### torch · 2.13.0+cpu · eager cpu",
+        "",
+        r"- **`scaling.slug`** (`'`): \*a\* \<b\> \[c\](d) \# e (javascript:alert(1))",
+        "- **`scaling.slug`**: f ([source](https://a.org/x_%28y%29))",
+        "",
+        "### reference · 0.1.0 · numpy cpu",
+        "",
+        "No known failures.",
+    ]
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for found in FOUR:
+        write(tmp_path / f"{found.series.framework}.json", found)
+    return tmp_path
+
+
+def test_table_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", str(folder), "--width", "160"]) == 0
+    assert capsys.readouterr().out.split() == plain([FOUR[2], FOUR[3], FOUR[1], FOUR[0]], 160).split()
+
+
+def test_strict_tells_of_bad_outcomes_and_interrupted_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table", "--strict", str(folder / "torch.json"), str(folder / "reference.json")]) == 0
+    assert main(["table", "--strict", str(folder)]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "paddle 3.3.1 dygraph cpu: 5 crash, interrupted",
+        "tf 2.21.0 graph cpu: 5 fail, 5 misdeclared, 5 fixed, 5 error, 5 timeout, 5 crash",
+    ]
+
+
+def test_a_folder_shows_what_is_newest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder / "torch.interrupted-1.json", replace(FOUR[0], status="interrupted"))
+    write(folder / "jax.interrupted-1.json", replace(FOUR[0], status="interrupted"))
+    (folder / ".torch.json.1.tmp").write_bytes(b"half")
+    assert main(["validate", str(folder)]) == 0
+    shown = [Path(line.split(": ")[0]).name for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["jax.interrupted-1.json", "paddle.json", "reference.json", "tf.json", "torch.json"]
+
+
+def test_recover_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = {name: getattr(FOUR[0], name) for name in Header.__dataclass_fields__}
+    with Journal.create(tmp_path / "torch.json", Header(**parts)) as journal:
+        journal.start("t", "scaling.slug")
+        assert main(["recover", str(journal.path)]) == 2, "the run is not over"
+    assert main(["recover", str(journal.path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'torch.interrupted-1.json'}\n"
+    assert main(["table", "--strict", str(tmp_path)]) == 1
+    assert not journal.path.exists()
+
+
+BAD = {
+    "missing": ["table", "nowhere.json"],
+    "empty folder": ["table", "."],
+    "broken": ["findings", "broken.json"],
+    "broken journal": ["table", "broken.jsonl"],
+    "a good and a broken one": ["validate", "good.json", "broken.json"],
+    "no records": ["table"],
+    "recover a record": ["recover", "good.json"],
+    "recover nothing": ["recover", "nowhere.jsonl"],
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_status_2(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name not in ("empty folder", "no records"):
+        write(tmp_path / "good.json", FOUR[0])
+        for ending in ("json", "jsonl"):
+            (tmp_path / f"broken.{ending}").write_bytes(b"{\n")
+    assert main(BAD[name]) == 2
+    assert re.fullmatch(r"results: .+\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", ["table", "findings"])
+def test_a_reader_that_goes_away_is_met_with_silence(command: str, folder: Path) -> None:
+    arguments = [sys.executable, "-m", "results", command, str(folder)]
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("command", ["table", "findings"])
+def test_output_that_cannot_be_written_is_one_line(command: str, folder: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "results", command, str(folder)], cwd=ROOT, stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 2
+    assert re.fullmatch(rb"results: .+\n", done.stderr)
