@@ -1,0 +1,146 @@
+"""The forward pass of a fixture model: one layer after the other, on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import autograd.numpy as anp
+
+from fixtures.arrays import Array
+from fixtures.layers import (
+    Activation,
+    BatchNorm,
+    Convolution,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    Heads,
+    Layer,
+    LayerNorm,
+    MaxPool,
+    Positions,
+    Residual,
+    SelfAttention,
+)
+from fixtures.model import Batch, Model
+from frameworks.reference.ops import Operations
+from frameworks.reference.tensor import Tensor, tensor
+
+
+class Surroundings(Protocol):
+    """What a training forward pass draws from and writes to besides its parameters."""
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        """Which values dropout keeps."""
+
+    def running_statistics(self, path: str) -> tuple[Array, Array]:
+        """Running mean and variance of the batch norm at `path`."""
+
+    def update_running_statistics(
+        self, path: str, mean: Array, variance: Array, count: int, momentum: float
+    ) -> None:
+        """Takes in the biased statistics of `count` values a channel."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass: the operations, the parameters that it reads and where it runs."""
+
+    ops: Operations
+    parameters: Mapping[str, Tensor]
+    surroundings: Surroundings
+    training: bool
+
+    def layers(self, layers: tuple[tuple[str, Layer], ...], x: Tensor) -> Tensor:
+        """x through consecutive layers, each with its path."""
+        for path, layer in layers:
+            x = self.layer(path, layer, x)
+        return x
+
+    def layer(self, path: str, layer: Layer, x: Tensor) -> Tensor:
+        """x through one layer."""
+        ops = self.ops
+        match layer:
+            case Dense(bias=bias):
+                return ops.linear(x, self._at(path, "weight"), self._at(path, "bias") if bias else None)
+            case Convolution():
+                weight, shift = self._at(path, "weight"), self._at(path, "bias")
+                return ops.convolution(x, weight, shift, layer.stride, layer.padding)
+            case BatchNorm():
+                return self._batch_norm(path, layer, x)
+            case LayerNorm(epsilon=epsilon):
+                return ops.layer_norm(x, self._at(path, "scale"), self._at(path, "shift"), epsilon)
+            case Embedding():
+                return ops.embedding(x, self._at(path, "weight"))
+            case Positions():
+                return ops.add(x, self._at(path, "weight"))
+            case SelfAttention(heads=heads):
+                return self._attention(path, heads, x)
+            case Dropout(rate=rate):
+                if not self.training:
+                    return x
+                return ops.dropout(x, self.surroundings.draw_mask(x.shape, rate), rate)
+            case Activation(kind=kind):
+                return ops.activation(kind, x)
+            case Flatten():
+                return Tensor(x.value.reshape(x.shape[0], -1), x.format, x.owned)
+            case MaxPool(size=size):
+                return ops.max_pool(x, size)
+            case Residual(body=body):
+                inner = tuple((f"{path}.body.{i}", part) for i, part in enumerate(body))
+                return ops.add(x, self.layers(inner, x))
+            case Heads():
+                raise ValueError("heads end a model; `heads` computes them")
+
+    def heads(self, path: str, layer: Heads, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """The outputs of the heads in `names`; a float64 head takes its features in float64."""
+        outputs = {}
+        for head in layer.heads:
+            if head.name in names:
+                features = self.ops.cast(x, "float64") if head.format == "float64" else x
+                weight, bias = (self._at(f"{path}.{head.name}", part) for part in ("weight", "bias"))
+                outputs[head.name] = self.ops.linear(features, weight, bias)
+        return outputs
+
+    def _at(self, path: str, name: str) -> Tensor:
+        return self.parameters[f"{path}.{name}"]
+
+    def _batch_norm(self, path: str, layer: BatchNorm, x: Tensor) -> Tensor:
+        given = None if self.training else self.surroundings.running_statistics(path)
+        result, mean, variance = self.ops.batch_norm(
+            x, self._at(path, "scale"), self._at(path, "shift"), layer.epsilon, given
+        )
+        if self.training:
+            count = 1
+            for length in x.shape[:-1]:
+                count *= length
+            self.surroundings.update_running_statistics(path, mean, variance, count, layer.momentum)
+        return result
+
+    def _attention(self, path: str, heads: int, x: Tensor) -> Tensor:
+        count, length, width = x.shape
+
+        def split(name: str) -> Tensor:
+            y = self.ops.linear(x, self._at(path, f"{name}.weight"), self._at(path, f"{name}.bias"))
+            cut = anp.swapaxes(anp.reshape(y.value, (count, length, heads, width // heads)), 1, 2)
+            return Tensor(cut, y.format)
+
+        mixed = self.ops.attention(split("query"), split("key"), split("value"))
+        joined = Tensor(anp.reshape(anp.swapaxes(mixed.value, 1, 2), (count, length, width)), mixed.format)
+        return self.ops.linear(joined, self._at(path, "output.weight"), self._at(path, "output.bias"))
+
+
+def loss_sums(model: Model, ops: Operations, outputs: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+    """For each head that the batch has targets for, the sum of its losses over the batch's items."""
+    sums = {}
+    for name, kind in model.losses:
+        if name in outputs:
+            target = batch.targets[name]
+            if kind == "cross_entropy":
+                sums[name] = ops.cross_entropy(outputs[name], target, batch.mask)
+            else:
+                sums[name] = ops.squared_error(outputs[name], tensor(target, owned=False))
+    return sums

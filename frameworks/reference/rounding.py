@@ -1,0 +1,83 @@
+"""Rounding of float64 carriers to a narrower format: to nearest, at random, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from fixtures.arrays import Array, format_of
+
+_RANDOM_BITS = 32
+_CARRIER_BITS = 53
+
+
+class Rounding(Protocol):
+    """How a value that was computed in float64 is brought to a format."""
+
+    def round(self, array: Array, format_name: str) -> Array:
+        """`array`, float64, with every value rounded to the format; the result is float64 again.
+
+        Raises:
+            ValueError: the format is unknown.
+        """
+
+    def dtype(self, format_name: str) -> np.dtype[Any]:
+        """The dtype that holds every value that `round` yields for the format."""
+
+
+class Nearest:
+    """Rounds to the nearest value, ties to even: bit for bit `astype` to the format and back."""
+
+    def round(self, array: Array, format_name: str) -> Array:
+        if format_name == "float64":
+            return array
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            return np.asarray(array).astype(format_of(format_name).dtype).astype(np.float64)
+
+    def dtype(self, format_name: str) -> np.dtype[Any]:
+        return format_of(format_name).dtype
+
+
+class Stochastic:
+    """Rounds to one of the two neighbours at random, up with the probability that makes the error's mean zero.
+
+    A value between the largest finite one and the next power of two becomes infinite with its fraction's probability;
+    subnormal results keep the format's spacing. Source: Parker, "Monte Carlo Arithmetic", UCLA CSD-970002 (1997).
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def round(self, array: Array, format_name: str) -> Array:
+        if format_name == "float64":
+            return array
+        target = format_of(format_name)
+        value = np.asarray(array, np.float64)
+        magnitude = np.abs(value)
+        # Below the smallest normal value, adding it gives the last kept bit the weight of the subnormal spacing.
+        smallest = 2.0**target.smallest_exponent
+        offset = np.where(magnitude < smallest, smallest, 0.0)
+        dropped = _CARRIER_BITS - target.bits
+        noise = self._rng.integers(0, 2**_RANDOM_BITS, value.shape, np.uint32)
+        shift = dropped - _RANDOM_BITS
+        bits = (magnitude + offset).view(np.int64)
+        bits = bits + (noise.astype(np.int64) << shift if shift >= 0 else (noise >> np.uint32(-shift)).astype(np.int64))
+        bits &= -(1 << dropped)
+        rounded = bits.view(np.float64) - offset
+        rounded = np.where(rounded > target.largest, np.inf, rounded)
+        return np.where(np.isfinite(value), np.copysign(rounded, value), value)
+
+    def dtype(self, format_name: str) -> np.dtype[Any]:
+        return format_of(format_name).dtype
+
+
+class Exact:
+    """Rounds nothing: every format is float64. The centre of an ensemble's envelope."""
+
+    def round(self, array: Array, format_name: str) -> Array:  # noqa: ARG002
+        return array
+
+    def dtype(self, format_name: str) -> np.dtype[Any]:
+        format_of(format_name)
+        return np.dtype(np.float64)

@@ -1,0 +1,87 @@
+"""The precision scope: which class an operation belongs to, and which format it runs in.
+
+    low:  products. They run in the scope's format.
+    wide: reductions, softmax, losses, statistics, exponentials and powers. They run in float32 or wider.
+    rest: they follow their operands; levels O2 and O3 take float32 operands down to the scope's format.
+
+A float64 operand makes any operation float64, and integers are never cast. At O3 what a wide operation yields, losses
+excepted, is rounded back to the scope's format. Source: Micikevicius et al. 2018, section 3.3; torch.amp's operation
+reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import reduce
+
+from fixtures.arrays import wider
+from fixtures.recipe import Precision
+
+LOW = frozenset({"matmul", "batched_matmul", "einsum", "linear", "conv2d", "attention"})
+LOSSES = frozenset(
+    {"cross_entropy", "squared_error", "absolute_error", "huber", "kl_divergence", "binary_cross_entropy_logits"}
+)
+NORMS = frozenset({"layer_norm", "batch_norm", "rms_norm"})
+REDUCTIONS = frozenset(
+    {"sum", "mean", "variance", "norm", "prod", "cumsum", "cumprod", "logsumexp", "softmax", "log_softmax"}
+)
+POWERS = frozenset({"exp", "expm1", "log", "log1p", "pow", "square", "rsqrt", "reciprocal", "softplus"})
+WIDE = LOSSES | NORMS | REDUCTIONS | POWERS
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What autocast does in a region; `wide` and `low` are the user's own lists and go before the built-in ones."""
+
+    precision: Precision = Precision()
+    wide: frozenset[str] = frozenset()
+    low: frozenset[str] = frozenset()
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is cast."""
+        return self.precision.level != "O0"
+
+    def kind(self, op: str) -> str:
+        """"low", "wide" or "follows"."""
+        if op in self.wide:
+            return "wide"
+        if op in self.low or op in LOW:
+            return "low"
+        return "wide" if op in WIDE else "follows"
+
+    def formats(self, op: str, operands: Sequence[str]) -> tuple[str, str]:
+        """The format that `op` computes in and the one that it yields, for floating operands of these formats."""
+        widest = reduce(wider, operands)
+        if not self.active or widest == "float64":
+            return widest, widest
+        kind, low = self.kind(op), self.precision.format
+        if kind == "low":
+            return low, low
+        if kind == "wide":
+            kept = self.precision.level != "O3" or op in LOSSES or op in self.wide
+            return "float32", "float32" if kept else low
+        return (widest, widest) if self.precision.level == "O1" else (low, low)
+
+
+_OFF = Scope()
+_current: ContextVar[Scope] = ContextVar("reference_precision_scope", default=_OFF)
+
+
+def current() -> Scope:
+    """The scope that is open here; a new thread starts outside any."""
+    return _current.get()
+
+
+@contextmanager
+def opened(scope: Scope) -> Iterator[None]:
+    """Opens a scope and puts the former one back on every way out, also when a generator is closed elsewhere."""
+    former = _current.get()
+    _current.set(scope)
+    try:
+        yield
+    finally:
+        _current.set(former)

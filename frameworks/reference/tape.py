@@ -1,0 +1,154 @@
+"""Taping a function, and a call that is not taped but run again in the backward pass.
+
+The tape is autograd's; what is added here is that several outputs share one tape, that the trace stack is put back
+when the function raises, and recomputation.
+"""
+
+from __future__ import annotations
+
+import types
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from autograd.core import VJPNode, backward_pass
+from autograd.extend import defvjp_argnums, primitive
+from autograd.tracer import isbox, new_box, trace_stack
+
+from fixtures.arrays import Array
+from frameworks.reference.scope import current, opened
+
+Pullback = Callable[[Array], Any]
+Replay = Callable[[], AbstractContextManager[Any]]
+
+
+def depth() -> int:
+    """How many traces are open."""
+    return int(trace_stack.top)
+
+
+def taped(function: Callable[[Any], Sequence[Any]], x: Any) -> tuple[list[Any], list[Pullback]]:
+    """The outputs of `function(x)` and for each its pullback to the gradient of x, an array, list, tuple or dict."""
+    before = trace_stack.top
+    try:
+        with trace_stack.new_trace() as trace:
+            root = VJPNode.new_root()
+            start = new_box(x, trace, root)
+            outputs = list(function(start))
+    finally:
+        trace_stack.top = before
+    values, pullbacks = [], []
+    for output in outputs:
+        mine = isbox(output) and output._trace == trace
+        values.append(output._value if mine else output)
+        pullbacks.append(_pullback(output._node) if mine else _nothing)
+    return values, pullbacks
+
+
+def _pullback(node: Any) -> Pullback:
+    return lambda gradient: backward_pass(gradient, node)
+
+
+def _nothing(_: Array) -> None:
+    return None
+
+
+class _Leaf:
+    """The place of a floating array in a nest of containers."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def _flatten(nest: Any, leaves: list[Any]) -> Any:
+    """`nest` with every floating array or box replaced by its place; the arrays are appended to `leaves`."""
+    if isinstance(nest, dict):
+        return {key: _flatten(value, leaves) for key, value in nest.items()}
+    if isinstance(nest, list | tuple):
+        return type(nest)(_flatten(value, leaves) for value in nest)
+    if isbox(nest) or (isinstance(nest, np.ndarray) and nest.dtype.kind == "f"):
+        leaves.append(nest)
+        return _Leaf(len(leaves) - 1)
+    return nest
+
+
+def _fill(nest: Any, leaves: Sequence[Any]) -> Any:
+    if isinstance(nest, dict):
+        return {key: _fill(value, leaves) for key, value in nest.items()}
+    if isinstance(nest, list | tuple):
+        return type(nest)(_fill(value, leaves) for value in nest)
+    return leaves[nest.index] if isinstance(nest, _Leaf) else nest
+
+
+def _rebound(function: types.FunctionType, cells: Sequence[Any]) -> types.FunctionType:
+    """`function` with other values in its closure."""
+    closure = tuple(types.CellType(value) for value in cells)
+    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def recomputed(function: Callable[..., Any], *args: Any, replay: Replay | None = None, **kwargs: Any) -> Any:
+    """`function(*args, **kwargs)`, an array, of which nothing is kept but its arguments; backward runs it again.
+
+    Arrays take part wherever they are: positional, by keyword, in tuples, lists and dicts, or closed over. `replay`
+    makes the context of the second run; without it the precision scope of the first run is opened again.
+
+    Raises:
+        RuntimeError: in backward, if an argument was changed in place since the forward pass; in forward, if the
+            function reaches a traced value in a way that cannot be followed.
+    """
+    scope = current()
+    context = replay or (lambda: opened(scope))
+    inner = getattr(function, "__closure__", None) and isinstance(function, types.FunctionType)
+    cells = [cell.cell_contents for cell in function.__closure__] if inner else []  # type: ignore[attr-defined]
+    leaves: list[Any] = []
+    nest = _flatten((args, kwargs, cells), leaves)
+
+    def run(*values: Any) -> Any:
+        given, named, closed = _fill(nest, values)
+        called = _rebound(function, closed) if cells else function  # type: ignore[arg-type]
+        return called(*given, **named)
+
+    return _recomputed(run, context, *leaves)
+
+
+def _fingerprint(values: Sequence[Any]) -> list[int]:
+    return [zlib.crc32(np.ascontiguousarray(v).data) for v in values if isinstance(v, np.ndarray)]
+
+
+@primitive
+def _recomputed(run: Callable[..., Any], context: Replay, *values: Any) -> Any:
+    del context
+    result = run(*values)
+    if isbox(result) and not any(isbox(v) for v in values):
+        raise RuntimeError("a recomputed function uses a traced value that is neither an argument nor in its closure")
+    return result
+
+
+def _backward(argnums: tuple[int, ...], ans: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    del ans, kwargs
+    run, context, *values = args
+    seen = _fingerprint(values)
+    wanted = [i - 2 for i in argnums]
+
+    def again(chosen: Any) -> list[Any]:
+        filled = list(values)
+        for place, index in enumerate(wanted):
+            filled[index] = chosen[place]
+        return [run(*filled)]
+
+    def pullback(gradient: Array) -> Any:
+        if _fingerprint(values) != seen:
+            raise RuntimeError("an argument of a recomputed function was changed between forward and backward")
+        with context():
+            _, (pull,) = taped(again, tuple(values[i] for i in wanted))
+        gradients = pull(gradient)
+        return gradients if gradients is not None else tuple(np.zeros_like(values[i]) for i in wanted)
+
+    return pullback
+
+
+defvjp_argnums(_recomputed, _backward)
