@@ -1,0 +1,198 @@
+"""How far a correct implementation may be from the float64 trajectory, derived from the reference itself.
+
+An ensemble of reference runs in which every rounding goes up or down at random, with the probability that makes it
+unbiased, shows step by step the spread that the target precision brings about. The spread is the root mean square of
+the members' deviations from the run without rounding, and never falls from one update to the next. A bound is
+`IMPLEMENTATION_FREEDOM` times the spread.
+
+Source: stochastic arithmetic as an error estimator, Parker, "Monte Carlo Arithmetic", UCLA CSD-970002 (1997).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.verdict import Bound
+from fixtures.arrays import Array, format_of
+from fixtures.layers import BatchNorm
+from fixtures.model import Model, Window
+from fixtures.recipe import SGD, Recipe
+from frameworks.contract import Conventions, Trainer
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.rounding import Exact, Rounding, Stochastic
+
+SAMPLES = 8
+IMPLEMENTATION_FREEDOM = 4.0
+"""An implementation may round 16 times where the plainest one rounds once; independent errors grow with the root."""
+LEARNABLE = 0.1
+"""Updates are judged while the spread is below this share of the first loss; beyond, training has become chaotic."""
+CACHE_FOLDER = "CONFORMANCE_CACHE"
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Losses of every update, gradient of the first window and parameters at the end, as float64 vectors."""
+
+    losses: Array
+    gradient: Array
+    parameters: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Envelope:
+    """The exact run, and the spread of each quantity around it."""
+
+    exact: Run
+    loss_spread: Array
+    gradient_spread: float
+    parameter_spread: float
+    derivation: dict[str, Any]
+
+    def judged(self) -> int:
+        """How many updates say something about the implementation."""
+        beyond = np.flatnonzero(self.loss_spread > LEARNABLE * abs(self.exact.losses[0]))
+        return int(beyond[0]) if beyond.size else len(self.loss_spread)
+
+    def worst_loss(self, losses: Array) -> tuple[float, Bound, int]:
+        """The judged update whose loss is furthest out: its deviation, its bound and its number."""
+        count = self.judged()
+        deviation = np.abs(losses[:count] - self.exact.losses[:count])
+        bounds = IMPLEMENTATION_FREEDOM * self.loss_spread[:count]
+        worst = int(np.argmax(np.where(np.isnan(deviation), np.inf, deviation / bounds)))
+        return float(deviation[worst]), Bound(float(bounds[worst]), {**self.derivation, "update": worst}), worst
+
+    def gradient(self, measured: Array) -> tuple[float, Bound]:
+        """Relative distance of the first gradient from the exact one, and its bound."""
+        return _distance(measured, self.exact.gradient), self._bound(self.gradient_spread)
+
+    def parameters(self, measured: Array) -> tuple[float, Bound]:
+        """Relative distance of the final parameters from the exact ones, and its bound."""
+        return _distance(measured, self.exact.parameters), self._bound(self.parameter_spread)
+
+    def _bound(self, spread: float) -> Bound:
+        return Bound(IMPLEMENTATION_FREEDOM * spread, self.derivation)
+
+
+def run(trainer: Trainer, windows: Sequence[Window]) -> Run:
+    """The gradient of the first window, then one update a window."""
+    gradient = flat(trainer.gradients(windows[0]))
+    losses = np.array([trainer.update(window).loss for window in windows], np.float64)
+    return Run(losses, gradient, flat(trainer.parameters()))
+
+
+def flat(arrays: dict[str, Array]) -> Array:
+    """Every array in the order of its name, as one float64 vector."""
+    return np.concatenate([np.asarray(arrays[name]).astype(np.float64).ravel() for name in sorted(arrays)])
+
+
+def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> Envelope:
+    """The envelope of a run, from the cache if one with the same origin was derived before."""
+    conventions = relevant(conventions, model, recipe)
+    key = _origin(conventions, model, recipe, windows)
+    path = _folder() / f"{key[:32]}.npz"
+    derivation = {
+        "method": "ensemble of randomly rounded reference runs",
+        "format": recipe.precision.format,
+        "unit_roundoff": format_of(recipe.precision.format).unit_roundoff,
+        "samples": SAMPLES,
+        "multiplier": IMPLEMENTATION_FREEDOM,
+        "seed": recipe.seed,
+        "origin": key[:16],
+    }
+    if path.is_file():
+        try:
+            with np.load(path) as saved:
+                exact = Run(saved["losses"], saved["gradient"], saved["parameters"])
+                spread = saved["spread"]
+                return Envelope(exact, saved["loss_spread"], float(spread[0]), float(spread[1]), derivation)
+        except (OSError, ValueError, KeyError, EOFError):
+            path.unlink(missing_ok=True)
+    made = _derive(conventions, model, recipe, windows, derivation)
+    _store(path, made)
+    return made
+
+
+def relevant(conventions: Conventions, model: Model, recipe: Recipe) -> Conventions:
+    """The conventions that a recipe can feel; the others at their default, so that frameworks share envelopes."""
+    default = Conventions()
+    normalised = any(isinstance(layer, BatchNorm) for _, layer, _ in model.shapes())
+    momentum = isinstance(recipe.optimizer, SGD) and recipe.optimizer.momentum > 0
+    return replace(
+        default,
+        adam_epsilon=default.adam_epsilon if isinstance(recipe.optimizer, SGD) else conventions.adam_epsilon,
+        momentum_rate=conventions.momentum_rate if momentum else default.momentum_rate,
+        running_variance=conventions.running_variance if normalised else default.running_variance,
+        clip_epsilon=conventions.clip_epsilon if recipe.clip is not None else default.clip_epsilon,
+    )
+
+
+def _derive(
+    conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], derivation: dict[str, Any]
+) -> Envelope:
+    def made(rounding: Rounding) -> Run:
+        return run(ReferenceFramework("cpu", conventions=conventions, rounding=rounding).trainer(model, recipe), windows)
+
+    exact = made(Exact())
+    members = [made(Stochastic(np.random.default_rng([recipe.seed, 8, i]))) for i in range(SAMPLES)]
+    squares = np.mean([(member.losses - exact.losses) ** 2 for member in members], axis=0)
+    loss_spread = np.maximum.accumulate(np.sqrt(squares))
+    floor = format_of("float32").unit_roundoff
+    return Envelope(
+        exact,
+        np.maximum(loss_spread, floor * np.abs(exact.losses)),
+        max(_distance(member.gradient, exact.gradient) for member in members),
+        max(_distance(member.parameters, exact.parameters) for member in members),
+        derivation,
+    )
+
+
+def _distance(measured: Array, exact: Array) -> float:
+    return float(np.linalg.norm(measured - exact) / np.linalg.norm(exact))
+
+
+def _origin(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> str:
+    """SHA-256 of everything that an envelope derives from: code, model, weights, recipe, conventions and data."""
+    digest = hashlib.sha256(_code())
+    described = [repr(model.layers), repr(model.losses), repr(recipe), json.dumps(asdict(conventions)), str(SAMPLES)]
+    digest.update("\n".join(described).encode())
+    arrays = [*model.weights(recipe.seed).values()]
+    for batch in (batch for window in windows for batch in window):
+        arrays += [batch.inputs, *batch.targets.values(), *([] if batch.mask is None else [batch.mask])]
+    for array in arrays:
+        digest.update(str((array.dtype.str, array.shape)).encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+@cache
+def _code() -> bytes:
+    root = Path(__file__).parent.parent
+    files = [Path(__file__), *sorted((root / "frameworks" / "reference").glob("*.py")), *sorted((root / "fixtures").glob("*.py"))]
+    return b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)
+
+
+def _folder() -> Path:
+    return Path(os.environ.get(CACHE_FOLDER) or Path(__file__).parent.parent / "results" / "cache")
+
+
+def _store(path: Path, made: Envelope) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
+    with partial.open("wb") as file:
+        np.savez(
+            file,
+            losses=made.exact.losses,
+            gradient=made.exact.gradient,
+            parameters=made.exact.parameters,
+            loss_spread=made.loss_spread,
+            spread=np.array([made.gradient_spread, made.parameter_spread]),
+        )
+    partial.replace(path)

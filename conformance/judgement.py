@@ -1,0 +1,66 @@
+"""From what happened in a test to its outcome, with the expectations that apply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from conformance.expectations import Expectation, explain, judge
+from conformance.verdict import Abstention, Violation
+from frameworks.contract import Framework, Unsupported
+from results.outcomes import Outcome
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An outcome with what explains it."""
+
+    outcome: Outcome
+    signature: str = ""
+    message: str = ""
+    reason: str = ""
+    link: str = ""
+
+
+def conclude(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
+    """What a test came to, given the exception that ended it and the expectations that cover it."""
+    match error:
+        case Unsupported():
+            return _unsupported(framework, error)
+        case Abstention():
+            return Judgement(Outcome.ABSTAIN, message=str(error), reason=str(error))
+        case None:
+            verdict, entry = judge(False, "", matching)
+            if verdict == "fixed" and entry is not None:
+                return Judgement(Outcome.FIXED, entry.signature, explain(verdict, "", entry), entry.reason, entry.link)
+            return Judgement(Outcome.PASS)
+        case _:
+            return _failed(error, matching)
+
+
+def _unsupported(framework: Framework, error: Unsupported) -> Judgement:
+    declaration = framework.declares(error.capability)
+    if declaration.supported:
+        message = f"{error.capability} is declared as supported, but: {error.reason}"
+        return Judgement(Outcome.MISDECLARED, str(error.capability), message, error.reason)
+    return Judgement(Outcome.UNSUPPORTED, str(error.capability), str(error), error.reason)
+
+
+def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
+    text = str(error) or type(error).__name__
+    if isinstance(error, Violation):
+        bad, signature = Outcome.FAIL, error.signature
+    elif text.startswith("Timeout"):
+        bad, signature = Outcome.TIMEOUT, "timeout"
+    else:
+        bad, signature = Outcome.ERROR, f"raises-{type(error).__name__}"
+        text = f"{type(error).__name__}: {text}"
+    text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    verdict, entry = judge(True, signature, matching)
+    if verdict == "known" and entry is not None:
+        return Judgement(Outcome.KNOWN, signature, text, entry.reason, entry.link)
+    note = explain(verdict, signature, entry)
+    return Judgement(bad, signature, f"{text} ({note})" if note else text)
+
+
+_LONGEST = 2000

@@ -1,0 +1,16 @@
+"""What the suites import: the clause mark and the shared helpers."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.automaton import Scale
+from conformance.subject import Subject, full, spiked
+from conformance.verdict import Bound, Verdict
+
+__all__ = ["Bound", "Scale", "Subject", "Verdict", "clause", "full", "spiked"]
+
+
+def clause(identifier: str) -> pytest.MarkDecorator:
+    """Marks a test as a test of one clause of the specification."""
+    return pytest.mark.clause(identifier)

@@ -1,0 +1,158 @@
+"""The pytest plugin: options, the fixtures `subject`, `verdict` and `variant`, and the outcome of every test.
+
+It is inert unless the suites are among what pytest was asked to run, so that the suite's own tests do not need a framework.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.expectations import Expectation, load_expectations
+from conformance.inventory import SUITES, code_of, split
+from conformance.judgement import Judgement, conclude
+from conformance.recorder import PROPERTY, Recorder, to_property
+from conformance.subject import Subject
+from conformance.verdict import Verdict
+from frameworks.contract import Framework, MissingDevice
+from frameworks.registry import UnknownFramework, load
+from results.files import RecordError
+from results.outcomes import Outcome
+
+_FRAMEWORK = pytest.StashKey[Framework]()
+_EXPECTATIONS = pytest.StashKey[tuple[Expectation, ...]]()
+_VERDICT = pytest.StashKey[Verdict]()
+_LEAKS = pytest.StashKey[tuple[str, ...]]()
+_SILENT = {Outcome.UNSUPPORTED, Outcome.ABSTAIN}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the suites."""
+    group = parser.getgroup("conformance", "training conformance")
+    group.addoption("--framework", default="reference", metavar="NAME", help="adapter, or package.module:Class")
+    group.addoption("--device", default="auto", metavar="NAME", help="auto (a GPU where there is one), cpu or cuda")
+    group.addoption("--mode", default=None, metavar="NAME", help="the adapter's mode; its first by default")
+    group.addoption("--seed", default=0, type=int, metavar="N", help="seed of weights, data and schedules")
+    group.addoption(
+        "--record", default=None, type=Path, metavar="FILE",
+        help="where the record goes; by default a run of all tests writes results/records/FRAMEWORK-VERSION-DEVICE-MODE.json, "
+        "and a run of some tests writes none",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Loads the framework that is judged, and opens the record."""
+    config.addinivalue_line("markers", "clause(id): the clause of the specification that a test judges")
+    if not _runs_suites(config):
+        return
+    option = config.option
+    try:
+        framework = load(option.framework, option.device, option.mode)
+        expectations = tuple(
+            entry
+            for entry in load_expectations()
+            if entry.applies(framework.name, framework.version(), framework.device, framework.mode)
+        )
+        config.stash[_FRAMEWORK], config.stash[_EXPECTATIONS] = framework, expectations
+        if not hasattr(config, "workerinput") and not config.option.collectonly:
+            config.pluginmanager.register(Recorder(config, framework, expectations), "conformance-recorder")
+    except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
+        pytest.exit(" ".join(str(error).split()), returncode=2)
+
+
+def _runs_suites(config: pytest.Config) -> bool:
+    for argument in config.args:
+        path = Path(os.path.abspath(config.invocation_params.dir / str(argument).split("::", 1)[0]))
+        if path == SUITES or SUITES in path.parents or path in SUITES.parents:
+            return True
+    return False
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`variant`: every recomputation variant that the framework offers."""
+    if "variant" in metafunc.fixturenames and _FRAMEWORK in metafunc.config.stash:
+        variants = metafunc.config.stash[_FRAMEWORK].recompute_variants() or (None,)
+        metafunc.parametrize("variant", variants, ids=[variant or "default" for variant in variants])
+
+
+@pytest.fixture(scope="session")
+def subject(pytestconfig: pytest.Config) -> Subject:
+    """The framework under judgement."""
+    return Subject(pytestconfig.stash[_FRAMEWORK], pytestconfig.option.seed)
+
+
+@pytest.fixture
+def verdict(request: pytest.FixtureRequest) -> Verdict:
+    """Collects what the test finds."""
+    made = Verdict()
+    request.node.stash[_VERDICT] = made
+    return made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Compares process-wide settings before and after the test, and puts them back."""
+    if code_of(item.nodeid) is None or _FRAMEWORK not in item.config.stash:
+        return (yield)
+    framework = item.config.stash[_FRAMEWORK]
+    before = framework.global_state()
+    try:
+        return (yield)
+    finally:
+        after = framework.global_state()
+        if after != before:
+            changed = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+            item.stash[_LEAKS] = tuple(f"{k}: {before.get(k)} → {after.get(k)}" for k in changed)
+            framework.restore_global_state(before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Gives the test its outcome and hands it to the recorder."""
+    report = yield
+    code = code_of(item.nodeid)
+    if code is None or _FRAMEWORK not in item.config.stash or call.when == "teardown":
+        return report
+    if call.when == "setup" and call.excinfo is None:
+        return report
+    framework = item.config.stash[_FRAMEWORK]
+    case = split(item.nodeid)[2]
+    matching = [e for e in item.config.stash[_EXPECTATIONS] if e.covers(code.clause, case)]
+    judgement = conclude(framework, call.excinfo.value if call.excinfo else None, matching)
+    leaks = item.stash.get(_LEAKS, ())
+    if leaks and judgement.outcome is Outcome.PASS:
+        judgement = Judgement(Outcome.ERROR, "settings-leaked", f"the test left process-wide settings changed: {leaks}")
+    collected = item.stash.get(_VERDICT, Verdict())
+    repro = _repro(item, framework)
+    _show(report, item, judgement, code.clause, repro)
+    content = to_property(item.nodeid, judgement, collected, call.duration, leaks, item.config.option.seed, repro)
+    report.user_properties.append((PROPERTY, json.dumps(content, allow_nan=False)))
+    return report
+
+
+def _repro(item: pytest.Item, framework: Framework) -> str:
+    option = item.config.option
+    words = [f"--framework={option.framework}", f"--device={framework.device}", f"--mode={framework.mode}"]
+    return shlex.join(["python", "-m", "pytest", *words, f"--seed={option.seed}", item.nodeid])
+
+
+def _show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, clause: str, repro: str) -> None:
+    """Makes pytest's own report say what the judgement says."""
+    if judgement.outcome is Outcome.PASS:
+        report.outcome = "passed"
+    elif judgement.outcome is Outcome.KNOWN:
+        report.outcome, report.wasxfail = "skipped", f"{judgement.signature}: {judgement.reason}"
+    elif judgement.outcome in _SILENT:
+        report.outcome = "skipped"
+        path, line, _ = item.location
+        report.longrepr = (path, (line or 0) + 1, f"{judgement.outcome}: {judgement.message}")
+    else:
+        described = f"{clause} [{judgement.outcome}] {judgement.message}\nrepeat: {repro}"
+        trace = str(report.longrepr) if judgement.outcome is Outcome.ERROR and report.longrepr else ""
+        report.outcome, report.longrepr = "failed", f"{trace}\n{described}" if trace else described

@@ -1,0 +1,186 @@
+"""Writes the record: the controller's side of the plugin. Workers hand their verdicts over as report properties."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.clauses import load_clauses
+from conformance.expectations import Expectation, unmatched
+from conformance.inventory import code_of, inventory, split
+from conformance.judgement import Judgement
+from conformance.verdict import Verdict as Collected
+from frameworks.contract import Framework
+from results.journal import Journal, now
+from results.model import Check, ClauseText, Header, Measurement, Series, Suite, Variant, Verdict
+from results.outcomes import Outcome
+from results.values import decode, plain
+
+PROPERTY = "conformance"
+RECORDS = Path(__file__).parent.parent / "results" / "records"
+
+
+def to_property(
+    node_id: str,
+    judgement: Judgement,
+    collected: Collected,
+    duration: float,
+    leaks: tuple[str, ...],
+    seed: int,
+    repro: str,
+) -> dict[str, Any]:
+    """A JSON object that travels from a worker to the controller."""
+    code = code_of(node_id)
+    verdict = {
+        "test": node_id,
+        "clause": code.clause if code else "",
+        "outcome": str(judgement.outcome),
+        "case": split(node_id)[2],
+        "signature": judgement.signature,
+        "message": judgement.message,
+        "checks": [vars(check) for check in collected.checks],
+        "reason": judgement.reason,
+        "link": judgement.link,
+        "code_hash": code.code_hash if code else "",
+        "seed": seed,
+        "repro": repro,
+        "duration_s": duration,
+        "leaks": list(leaks),
+    }
+    found: dict[str, Any] = plain(
+        {
+            "verdict": verdict,
+            "observations": collected.observations,
+            "measurements": {name: list(m) for name, m in collected.measurements.items()},
+            "traces": collected.traces,
+        }
+    )
+    return found
+
+
+class Recorder:
+    """Plugin of the process that runs the session: keeps the journal, and turns it into the record at the end."""
+
+    def __init__(self, config: pytest.Config, framework: Framework, expectations: tuple[Expectation, ...]) -> None:
+        self._expectations = expectations
+        self._seen: list[tuple[str, str]] = []
+        self._counts: dict[Outcome, int] = {}
+        self._selection = _selection(config)
+        self._journal: Journal | None = None
+        self._path: Path | None = None
+        chosen = config.option.record
+        if chosen is None and not self._selection:
+            chosen = RECORDS / f"{_file_name(framework)}.json"
+        if chosen is not None:
+            chosen.parent.mkdir(parents=True, exist_ok=True)
+            self._journal = Journal.create(chosen, _header(config, framework, self._selection))
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test begins: from now on its death would be noticed."""
+        code = code_of(nodeid)
+        if code is not None and self._journal is not None:
+            self._journal.start(nodeid, code.clause, case=split(nodeid)[2], code_hash=code.code_hash)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test has an outcome, or its worker died."""
+        given = [value for name, value in report.user_properties if name == PROPERTY]
+        report.user_properties = [p for p in report.user_properties if p[0] != PROPERTY]
+        code = code_of(report.nodeid)
+        if given:
+            self._keep(decode(json.loads(str(given[0]))))
+        elif code is not None and report.failed:
+            message = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "the test ended without a verdict"
+            outcome = Outcome.CRASH if report.when == "???" else Outcome.ERROR
+            case = split(report.nodeid)[2]
+            self._write(Verdict(report.nodeid, code.clause, outcome, case, message=message, code_hash=code.code_hash))
+
+    def _keep(self, content: Mapping[str, Any]) -> None:
+        given = dict(content["verdict"])
+        given["outcome"] = Outcome(given["outcome"])
+        given["checks"] = tuple(Check(**check) for check in given["checks"])
+        given["leaks"] = tuple(given["leaks"])
+        verdict = Verdict(**given)
+        self._write(verdict)
+        if self._journal is None:
+            return
+        suffix = f"/{verdict.case}"
+        for key, value in content["observations"].items():
+            self._journal.observation(verdict.clause, key + suffix, value)
+        for name, (unit, samples) in content["measurements"].items():
+            self._journal.measurement(f"{name}{suffix}", Measurement(unit, tuple(samples), verdict.clause))
+        for name, trace in content["traces"].items():
+            self._journal.trace(f"{name}{suffix}", {key: tuple(values) for key, values in trace.items()})
+
+    def _write(self, verdict: Verdict) -> None:
+        self._seen.append((verdict.clause, verdict.case))
+        self._counts[verdict.outcome] = self._counts.get(verdict.outcome, 0) + 1
+        if self._journal is not None:
+            self._journal.verdict(verdict)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Holds the expectations against a whole run, and finishes the record."""
+        whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if whole and not self._selection:
+            for entry in unmatched(self._expectations, self._seen):
+                cases = f", cases {', '.join(entry.cases)}" if entry.cases else ""
+                message = f"the expectation for {entry.clause}{cases} matched no test of this run: take it out or correct it"
+                self._write(Verdict(f"expectations/{entry.framework}.toml::{entry.clause}", entry.clause, Outcome.ERROR, message=message))
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._journal is not None:
+            self._path = self._journal.finish("complete" if whole else "interrupted")
+
+    def pytest_unconfigure(self) -> None:
+        """Lets go of a journal that the session did not finish."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Outcomes with their denominator, and where the record is."""
+        total = sum(self._counts.values())
+        parts = [f"{self._counts[outcome]} {outcome}" for outcome in Outcome if self._counts.get(outcome)]
+        terminalreporter.section("conformance")
+        terminalreporter.line(f"{' · '.join(parts) or 'nothing judged'} (of {total} verdicts)")
+        if self._path is not None:
+            terminalreporter.line(f"record: {self._path}")
+
+
+def _file_name(framework: Framework) -> str:
+    return "-".join((framework.name, framework.version(), framework.device, framework.mode))
+
+
+def _selection(config: pytest.Config) -> str:
+    """What was selected out of all tests, as command-line words; "" for everything."""
+    words = [str(a) for a in config.args if "::" in str(a) or str(a).endswith(".py")]
+    words += [f"-k {config.option.keyword}"] if config.option.keyword else []
+    words += [f"-m {config.option.markexpr}"] if config.option.markexpr else []
+    return " ".join(words)
+
+
+def _header(config: pytest.Config, framework: Framework, selection: str) -> Header:
+    clauses = load_clauses()
+    tested = {code.clause for code in inventory().values()}
+    environment = framework.environment()
+    texts = {
+        c.id: ClauseText(str(c.level), c.requirement, c.source, tuple(f"{i.what}: {i.url}" for i in c.history), c.family)
+        for c in clauses.values()
+    }
+    try:
+        suite = version("training-conformance")
+    except PackageNotFoundError:
+        suite = "0.1.0"
+    kind = "cpu" if framework.device == "cpu" else environment.get("device", framework.device)
+    return Header(
+        suite=Suite(suite, tuple(sorted(tested)), tuple(sorted(clauses.keys() - tested))),
+        series=Series(framework.name, framework.device, kind, framework.mode),
+        variant=Variant(framework.version(), environment),
+        started=now(),
+        seed=config.option.seed,
+        selection=selection,
+        clauses=texts,
+    )

@@ -1,0 +1,313 @@
+"""Gradient accumulation: k micro-batches make one update."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from conformance import errormodel
+from conformance.judging import Subject, Verdict, clause, full, spiked
+from fixtures.arrays import Array
+from fixtures.data import digits_batch, exact_batch, one_hot_batch, token_batch
+from fixtures.model import Window
+from fixtures.models import digits_convolution, digits_mlp, dropout_probe, encoder, exact_linear, scalar
+from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe, Steps
+from frameworks.contract import Trainer, Unsupported
+
+RECIPE = Recipe(SGD(2.0**-4))
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": SGD(2.0**-4),
+    "momentum": SGD(2.0**-4, momentum=0.5),
+    "adam": Adam(2.0**-6),
+    "adamw": AdamW(2.0**-6, weight_decay=2.0**-3),
+}
+
+
+@clause("accumulation.equals-full-batch")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("k", [2, 4, 8])
+def test_equal_micro_batches_give_the_bits_of_the_full_batch(
+    subject: Subject, verdict: Verdict, k: int, optimizer: str
+) -> None:
+    recipe = Recipe(OPTIMIZERS[optimizer])
+    whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=n)) for n in (1, k))
+    batch = exact_batch(8)
+    losses = [whole.update((batch,)).loss, parts.update(batch.into(k)).loss]
+    verdict.equal(losses[1], losses[0], "loss of the window")
+    verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after {k} micro-batches", "not-full-batch")
+
+
+@clause("accumulation.equals-full-batch")
+@pytest.mark.parametrize("k", [2, 3, 4])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_accumulated_training_lies_inside_the_envelope_of_the_full_batch(
+    subject: Subject, verdict: Verdict, optimizer: str, k: int
+) -> None:
+    model, recipe = digits_mlp((32,)), Recipe(SGD(0.1) if optimizer == "sgd" else Adam())
+    whole = [digits_batch(24, 24 * i) for i in range(3)]
+    expected = errormodel.envelope(subject.conventions, model, recipe, [(batch,) for batch in whole])
+    measured = errormodel.run(subject.trainer(model, recipe.but(accumulation=k)), [batch.into(k) for batch in whole])
+    verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient from the full batch's")
+    verdict.within(*expected.parameters(measured.parameters), "relative distance of the parameters from the full batch's")
+
+
+@clause("accumulation.weighs-items")
+@pytest.mark.parametrize("sizes", [(3, 1), (1, 3), (1, 2, 1), (5, 2, 1)], ids=lambda s: "+".join(map(str, s)))
+def test_unequal_micro_batches_weigh_by_their_samples(
+    subject: Subject, verdict: Verdict, sizes: tuple[int, ...]
+) -> None:
+    batch = exact_batch(sum(sizes))
+    whole, parts = (subject.trainer(exact_linear(), RECIPE.but(accumulation=n)) for n in (1, len(sizes)))
+    whole.update((batch,))
+    parts.update(batch.split(*sizes))
+    verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after {sizes} samples", "mean-of-means")
+
+
+@clause("accumulation.weighs-items")
+def test_ragged_sequences_weigh_by_their_tokens(subject: Subject, verdict: Verdict) -> None:
+    model, batch = encoder(width=16, heads=2, blocks=1), token_batch(4, seed=subject.seed)
+    expected = errormodel.envelope(subject.conventions, model, RECIPE, [(batch,)])
+    measured = errormodel.run(subject.trainer(model, RECIPE.but(accumulation=2)), [batch.into(2)])
+    verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient from the full batch's", "mean-of-means")
+    loss, bound, _ = expected.worst_loss(measured.losses)
+    verdict.within(loss, bound, "distance of the loss from the full batch's", "mean-of-means")
+
+
+@clause("accumulation.nothing-before-boundary")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_nothing_but_the_accumulator_changes_inside_a_window(
+    subject: Subject, verdict: Verdict, optimizer: str
+) -> None:
+    recipe = Recipe(OPTIMIZERS[optimizer], accumulation=4, schedule=Steps((1,), (1.0, 0.5)), scaling=scaling_if(subject))
+    trainer = subject.trainer(exact_linear(), recipe)
+    trainer.update(exact_batch(8).into(4))
+    before = trainer.state()
+    for batch in exact_batch(8, seed=1).into(4)[:3]:
+        trainer.accumulate(batch, 8)
+        verdict.same_state(trainer.state(), before, "whole state but the accumulator", but=("accumulator/", "random/"))
+    trainer.accumulate(exact_batch(8, seed=1).into(4)[3], 8)
+    trainer.apply()
+    moved = {k: v for k, v in trainer.state().items() if k.startswith("parameter/")}
+    verdict.changed({k: before[k] for k in moved}, moved, "the fourth micro-batch ends the window")
+
+
+def scaling_if(subject: Subject) -> DynamicScaling | None:
+    """Dynamic scaling at 2^10 where growth is counted in updates; none where micro-batches are counted."""
+    return DynamicScaling(initial=2.0**10) if _declares_scaling(subject) else None
+
+
+def _declares_scaling(subject: Subject) -> bool:
+    from frameworks.contract import Capability
+
+    declared = subject.framework.declares(Capability.DYNAMIC_SCALING).supported
+    return declared and subject.conventions.scaler.counts == "updates"
+
+
+@clause("accumulation.evaluation-changes-nothing")
+@pytest.mark.parametrize("inside", [False, True], ids=["between-windows", "inside-a-window"])
+def test_a_prediction_changes_nothing(subject: Subject, verdict: Verdict, inside: bool) -> None:
+    trainer = subject.trainer(digits_convolution(0.25, 2), RECIPE.but(accumulation=2))
+    parts = digits_batch(8, image=True).into(2)
+    trainer.update(parts)
+    if inside:
+        trainer.accumulate(parts[0], 8)
+    before = trainer.state()
+    first, second = (trainer.predict(100.0 * parts[1].inputs) for _ in range(2))
+    verdict.equal(second, first, "two predictions of the same inputs")
+    verdict.same_state(trainer.state(), before, "whole state after two predictions")
+
+
+@clause("accumulation.each-counts-once")
+def test_each_micro_batch_reaches_the_update_once(subject: Subject, verdict: Verdict) -> None:
+    batch = one_hot_batch(8)
+    whole, parts = (subject.trainer(exact_linear(), RECIPE.but(accumulation=n)) for n in (1, 8))
+    for window in (1, 2):
+        whole.update((batch,))
+        parts.update(batch.into(8))
+        verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after window {window}")
+    left = {name: value for name, value in parts.accumulator().items() if np.any(value)}
+    verdict.equal(sorted(left), [], "what is left in the accumulator after the boundary")
+
+
+@clause("accumulation.once-per-window")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("clip", [None, 0.25], ids=["unclipped", "clipped"])
+def test_optimizer_clip_and_schedule_act_once_a_window(
+    subject: Subject, verdict: Verdict, optimizer: str, clip: float | None
+) -> None:
+    recipe = Recipe(OPTIMIZERS[optimizer], clip=clip, schedule=Steps((1, 2), (1.0, 0.5, 0.25)))
+    whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=n)) for n in (1, 4))
+    for step in range(3):
+        micro = [full(whole, (2.0**-step) * f) for f in (1.0, -0.5, 2.0, 1.5)]
+        mean = {name: np.mean([m[name] for m in micro], axis=0, dtype=np.float32) for name in micro[0]}
+        rates = whole.feed(mean).learning_rate, parts.feed(*micro).learning_rate
+        verdict.equal(rates[1], rates[0], f"learning rate of window {step}")
+        verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after window {step}")
+    left, right = (run.optimizer_state() for run in (parts, whole))
+    verdict.same_state(left, right, "optimizer state after three windows")
+
+
+@clause("accumulation.remainder")
+def test_an_incomplete_window_follows_the_declared_rule(subject: Subject, verdict: Verdict) -> None:
+    recipe = RECIPE.but(accumulation=2)
+    trainer, expected = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), recipe)
+    first, second = exact_batch(4), exact_batch(4, seed=1)
+    for _epoch in range(2):
+        trainer.update(first.into(2))
+        expected.update(first.into(2))
+        end_of_epoch(subject, verdict, trainer, expected, (second, first))
+
+
+def end_of_epoch(subject: Subject, verdict: Verdict, trainer: Trainer, expected: Trainer, rest: Window) -> None:
+    """Leaves `rest[0]` alone in a window of two; `rest[1]` is the next epoch's first micro-batch."""
+    rule = subject.conventions.remainder
+    trainer.accumulate(rest[0], rest[0].items if rule == "flush" else 2 * rest[0].items)
+    if rule == "flush":
+        trainer.apply()
+        single = subject.trainer(exact_linear(), RECIPE, expected.parameters())
+        single.update((rest[0],))
+        verdict.same_state(trainer.parameters(), single.parameters(), "a flush is normalised by what it holds")
+        expected.accumulate(rest[0], rest[0].items)
+        expected.apply()
+        return
+    before = expected.parameters()
+    try:
+        trainer.apply()
+    except Unsupported:
+        verdict.observe("flush", "refused")
+    verdict.same_state(trainer.parameters(), before, "parameters while the window is incomplete")
+    if rule == "carry":
+        trainer.accumulate(rest[1], 2 * rest[0].items)
+        trainer.apply()
+        expected.update(rest)
+    verdict.same_state(trainer.parameters(), expected.parameters(), f"parameters by the rule {rule!r}")
+
+
+@clause("accumulation.remainder-rule")
+def test_the_remainder_rule_is_observed(subject: Subject, verdict: Verdict) -> None:
+    verdict.observe("rule", subject.conventions.remainder)
+    trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=2))
+    before = trainer.parameters()
+    trainer.accumulate(exact_batch(4), 4)
+    try:
+        trainer.apply()
+        applied = not all(np.array_equal(before[n], v) for n, v in trainer.parameters().items())
+    except Unsupported:
+        applied = False
+    verdict.equal(applied, subject.conventions.remainder == "flush", "a lone micro-batch is applied at the end of an epoch")
+
+
+@clause("accumulation.keeps-precision")
+@pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16], ids=lambda p: p.label)
+def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, precision: object) -> None:
+    k = 64
+    trainer = subject.trainer(scalar(1.0), Recipe(SGD(1.0), precision, accumulation=k))  # type: ignore[arg-type]
+    before = trainer.master_parameters()
+    trainer.feed(full(trainer, 1.0), *[full(trainer, 2.0**-12)] * (k - 1))
+    mean = (1.0 + (k - 1) * 2.0**-12) / k
+    expected = {name: (value.astype(np.float64) - mean).astype(value.dtype) for name, value in before.items()}
+    verdict.equal(trainer.master_parameters(), expected, "parameters after 1 + 63 × 2^-12, a mean of 64", "contributions-lost")
+
+
+@clause("accumulation.scale-is-constant-in-window")
+def test_the_scale_moves_only_between_windows(subject: Subject, verdict: Verdict) -> None:
+    recipe = RECIPE.but(accumulation=4, scaling=DynamicScaling(initial=2.0**10, interval=1))
+    trainer, plain = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), RECIPE)
+    batch, scales = exact_batch(8), []
+    for part in batch.into(4)[:3]:
+        trainer.accumulate(part, 8)
+        scales.append(float(trainer.scaler_state()["scale"]))
+    trainer.accumulate(batch.into(4)[3], 8)
+    update = trainer.apply()
+    plain.update((batch,))
+    verdict.same_state(trainer.parameters(), plain.parameters(), "parameters after a window in which growth was due")
+    verdict.equal(scales, [2.0**10] * 3, "scale after each micro-batch but the last", "scale-moved-in-window")
+    verdict.equal(update.scale_after, 2.0**11, "scale after the window", "scale-moved-in-window")
+
+
+def spoilt_window(trainer: Trainer) -> list[dict[str, Array]]:
+    """Four micro-batch gradients, the second of them infinite in one element."""
+    calm = full(trainer, 2.0**-3)
+    return [calm, spiked(trainer, math.inf, base=2.0**-3), calm, calm]
+
+
+@clause("accumulation.nonfinite-micro-batch")
+def test_a_non_finite_micro_batch_is_never_applied(subject: Subject, verdict: Verdict) -> None:
+    recipe = Recipe(SGD(0.5), accumulation=4, scaling=DynamicScaling(initial=2.0**10))
+    trainer = subject.trainer(scalar(), recipe)
+    before = trainer.parameters()
+    update = trainer.feed(*spoilt_window(trainer))
+    verdict.finite(trainer.parameters(), "parameters after inf in the second of four", "applied-non-finite")
+    verdict.equal(trainer.parameters(), before, "parameters while the window cannot be applied")
+    verdict.holds(update.skipped, "the window is reported as not applied", update.skipped, True)
+    rule = subject.conventions.nonfinite_micro_batch
+    following = [full(trainer, 2.0**-3)] * (4 if rule == "drop-window" else 1)
+    step = np.float32(0.5 * 2.0**-3)
+    expected = {name: (value - step).astype(value.dtype) for name, value in before.items()}
+    trainer.feed(*following)
+    verdict.equal(trainer.parameters(), expected, f"parameters after the rest, by the rule {rule!r}")
+
+
+@clause("accumulation.nonfinite-micro-batch-rule")
+def test_what_a_non_finite_micro_batch_costs_is_observed(subject: Subject, verdict: Verdict) -> None:
+    recipe = Recipe(SGD(0.5), accumulation=2, scaling=DynamicScaling(initial=2.0**10))
+    trainer = subject.trainer(scalar(), recipe)
+    before = trainer.parameters()
+    trainer.feed(spiked(trainer, math.inf), full(trainer, 2.0**-3))
+    trainer.feed(full(trainer, 2.0**-3))
+    moved = not all(np.array_equal(before[n], v) for n, v in trainer.parameters().items())
+    rule = "drop-micro-batch" if moved else "drop-window"
+    verdict.observe("rule", rule)
+    verdict.equal(rule, subject.conventions.nonfinite_micro_batch, "rule against the declared one")
+
+
+@clause("accumulation.one-is-identity")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_window_of_one_is_no_accumulation(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+    recipe = Recipe(OPTIMIZERS[optimizer], accumulation=1)
+    at_once, by_hand = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), recipe)
+    for seed in range(2):
+        batch = exact_batch(8, seed=seed)
+        at_once.update((batch,))
+        by_hand.accumulate(batch, batch.items)
+        by_hand.apply()
+    verdict.same_state(by_hand.state(), at_once.state(), "state after two windows of one micro-batch")
+
+
+@clause("accumulation.fresh-dropout")
+def test_each_micro_batch_draws_its_own_mask(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(dropout_probe(), Recipe(SGD(0.0), accumulation=2))
+    batch = exact_batch(1, 64, 1)
+    batch = type(batch)(np.ones((1, 64), np.float32), {"output": np.full((1, 1), 1000.0, np.float32)})
+    first, second = (trainer.gradients((part,))["1.output.weight"] != 0 for part in (batch, batch))
+    verdict.holds(0 < first.sum() < 64, "a mask keeps some and drops some", int(first.sum()), "1 to 63")
+    verdict.holds(bool((first != second).any()), "two micro-batches draw different masks", int((first != second).sum()), "> 0")
+
+
+@clause("accumulation.batch-statistics")
+def test_how_often_running_statistics_move_is_observed(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(digits_convolution(0.0, 2), RECIPE.but(accumulation=4))
+    moves, before = 0, trainer.buffers()
+    for part in digits_batch(16, image=True).into(4):
+        trainer.accumulate(part, 16)
+        after = trainer.buffers()
+        moves += not all(np.array_equal(before[n], after[n]) for n in after)
+        before = after
+    trainer.apply()
+    verdict.observe("moves-in-a-window-of-4", moves)
+    verdict.holds(moves >= 1, "running statistics move in training", moves, ">= 1")
+
+
+@clause("accumulation.bytes-flat-in-k")
+def test_saved_bytes_do_not_grow_with_the_window(subject: Subject, verdict: Verdict) -> None:
+    measured: dict[str, float] = {}
+    for k in (1, 2, 4, 8):
+        trainer = subject.trainer(digits_mlp((256, 128)), RECIPE.but(accumulation=k))
+        parts = digits_batch(32 * k).into(k)
+        for part in parts[:-1]:
+            trainer.accumulate(part, 32 * k)
+        measured[str(k)] = float(trainer.saved_bytes(parts[-1]))
+        verdict.measure(f"saved bytes of a micro-batch of 32, k = {k}", "B", [measured[str(k)]])
+    verdict.equal(list(measured.values()), [measured["1"]] * 4, "bytes between forward and backward of the last micro-batch")

@@ -1,0 +1,91 @@
+"""Parity: losses, gradients and final parameters inside the envelope of randomly rounded reference runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from conformance import errormodel
+from conformance.judging import Subject, Verdict, clause
+from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch
+from fixtures.model import Batch, Model, Window
+from fixtures.models import digits_convolution, digits_mlp, encoder, exact_linear, sincos
+from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Adam, AdamW, DynamicScaling, Optimizer, Precision, Recipe
+
+FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[int], Batch], int]] = {
+    "exact-linear": (exact_linear, lambda i: exact_batch(8, seed=i), 3),
+    "digits-mlp": (digits_mlp, lambda i: digits_batch(32, 32 * i), 5),
+    "digits-convolution": (lambda: digits_convolution(0.0, 4), lambda i: digits_batch(8, 8 * i, image=True), 3),
+    "encoder": (lambda: encoder(blocks=1), lambda i: token_batch(8, seed=i), 3),
+    "sincos": (sincos, lambda i: sincos_batch(128, seed=i), 5),
+}
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": SGD(0.05),
+    "momentum": SGD(0.02, momentum=0.9),
+    "adam": Adam(1e-3),
+    "adamw": AdamW(1e-3, weight_decay=0.01),
+}
+
+
+def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, windows: list[Window]) -> None:
+    """A/A control, then the three comparisons against the envelope."""
+    measured = errormodel.run(subject.trainer(model, recipe), windows)
+    again = errormodel.run(subject.trainer(model, recipe), windows)
+    if not np.array_equal(measured.losses, again.losses):
+        verdict.abstain("A/A control: the same run twice gave different losses")
+    expected = errormodel.envelope(subject.conventions, model, recipe, windows)
+    verdict.trace("loss", loss=measured.losses, exact=expected.exact.losses, spread=expected.loss_spread)
+    worst, bound, update = expected.worst_loss(measured.losses)
+    verdict.within(worst, bound, f"distance of the loss from float64's at update {update}", "loss-beyond-envelope")
+    verdict.within(*expected.gradient(measured.gradient), "relative distance of the first gradient", "gradient-beyond-envelope")
+    verdict.within(*expected.parameters(measured.parameters), "relative distance of the final parameters", "parameters-beyond-envelope")
+
+
+def parity(subject: Subject, verdict: Verdict, fixture: str, optimizer: str, precision: Precision) -> None:
+    """A fixture under a recipe against its envelope; float16 with dynamic scaling where the framework has it."""
+    make, batch, updates = FIXTURES[fixture]
+    scaling = DynamicScaling(initial=2.0**8) if precision.format == "float16" else None
+    recipe = Recipe(OPTIMIZERS[optimizer], precision, scaling)
+    judge(subject, verdict, make(), recipe, [(batch(i),) for i in range(updates)])
+
+
+each_fixture = pytest.mark.parametrize("fixture", FIXTURES)
+
+
+@clause("autocast.float32-parity")
+@each_fixture
+def test_float32_sgd(subject: Subject, verdict: Verdict, fixture: str) -> None:
+    parity(subject, verdict, fixture, "sgd", FLOAT32)
+
+
+@clause("autocast.float32-parity")
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
+@pytest.mark.parametrize("fixture", ["exact-linear", "encoder", "sincos"])
+def test_float32_optimizers(subject: Subject, verdict: Verdict, fixture: str, optimizer: str) -> None:
+    parity(subject, verdict, fixture, optimizer, FLOAT32)
+
+
+@clause("autocast.fp16-parity")
+@each_fixture
+def test_float16_sgd(subject: Subject, verdict: Verdict, fixture: str) -> None:
+    parity(subject, verdict, fixture, "sgd", FLOAT16)
+
+
+@clause("autocast.fp16-parity")
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
+def test_float16_optimizers(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+    parity(subject, verdict, "encoder", optimizer, FLOAT16)
+
+
+@clause("autocast.bf16-parity")
+@each_fixture
+def test_bfloat16_sgd(subject: Subject, verdict: Verdict, fixture: str) -> None:
+    parity(subject, verdict, fixture, "sgd", BFLOAT16)
+
+
+@clause("autocast.bf16-parity")
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
+def test_bfloat16_optimizers(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+    parity(subject, verdict, "encoder", optimizer, BFLOAT16)

@@ -1,0 +1,123 @@
+"""Master weights: where small updates go."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conformance.judging import Subject, Verdict, clause, full
+from fixtures.arrays import FORMATS
+from fixtures.data import digits_batch
+from fixtures.models import digits_convolution, exact_linear, scalar
+from fixtures.recipe import SGD, Adam, AdamW, Precision, Recipe
+
+WITH_MASTERS = [Precision(level, form) for level in ("O1", "O2") for form in ("float16", "bfloat16")]  # type: ignore[arg-type]
+LEVELS = [Precision(), *WITH_MASTERS, Precision("O3", "float16"), Precision("O3", "bfloat16")]
+each_level = pytest.mark.parametrize("precision", WITH_MASTERS, ids=lambda p: p.label)
+
+
+@clause("master.small-update-survives")
+@each_level
+def test_a_thousand_small_updates_add_up(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    trainer = subject.trainer(scalar(1.0), Recipe(SGD(2.0**-13), precision))
+    start = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
+    gradient = full(trainer, 1.0)
+    for _ in range(1000):
+        trainer.feed(gradient)
+    end = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
+    verdict.equal(start - end, 1000 * 2.0**-13, "distance moved by 1,000 updates of 2^-13 from 1", "updates-lost")
+
+
+@clause("master.pure-low-stagnates")
+@pytest.mark.parametrize("form", ["float16", "bfloat16"])
+def test_without_masters_the_same_run_stands_still(subject: Subject, verdict: Verdict, form: str) -> None:
+    trainer = subject.trainer(scalar(1.0), Recipe(SGD(2.0**-13), Precision("O3", form)))  # type: ignore[arg-type]
+    start = trainer.parameters()["0.output.weight"].astype(np.float64).item()
+    gradient = full(trainer, 1.0)
+    for _ in range(1000):
+        trainer.feed(gradient)
+    moved = start - trainer.parameters()["0.output.weight"].astype(np.float64).item()
+    verdict.observe(f"{form}-moved", moved)
+    verdict.holds(moved < 1000 * 2.0**-13, "pure low precision moves less than it should: the control", moved)
+
+
+@clause("master.model-is-cast-of-master")
+@each_level
+def test_the_model_holds_the_rounded_masters(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
+    for step in range(5):
+        trainer.feed(full(trainer, 2.0**-step))
+        masters, model = trainer.master_parameters(), trainer.parameters()
+        rounded = {name: masters[name].astype(model[name].dtype) for name in model}
+        verdict.same_state(model, rounded, f"model weights against rounded masters after update {step}", "out-of-step")
+
+
+@clause("master.adam-epsilon-survives")
+@each_level
+@pytest.mark.parametrize("value", [0.0, 2.0**-24, 1.0], ids=["zero", "tiny", "one"])
+def test_a_gradient_near_zero_gives_a_finite_update(
+    subject: Subject, verdict: Verdict, value: float, precision: Precision
+) -> None:
+    trainer = subject.trainer(scalar(1.0), Recipe(Adam(1e-3), precision))
+    start = trainer.master_parameters()
+    trainer.feed(full(trainer, value))
+    end = trainer.master_parameters()
+    verdict.finite(end, "masters after one Adam update", "epsilon-lost")
+    moved = max(float(np.abs(end[n].astype(np.float64) - start[n].astype(np.float64)).max()) for n in end)
+    bound = 1e-3 * (1 + 2.0**-9) + 2.0**-24
+    verdict.holds(moved <= bound, "one Adam update moves a weight by at most its rate", moved, f"<= {bound}", "epsilon-lost")
+
+
+@clause("master.adam-epsilon-survives")
+@pytest.mark.parametrize("form", ["float16", "bfloat16"])
+def test_adams_epsilon_in_pure_low_precision(subject: Subject, verdict: Verdict, form: str) -> None:
+    trainer = subject.trainer(scalar(1.0), Recipe(Adam(1e-3), Precision("O3", form)))  # type: ignore[arg-type]
+    trainer.feed(full(trainer, 0.0))
+    verdict.finite(trainer.parameters(), "parameters after a zero gradient", "epsilon-lost")
+
+
+@clause("master.decay-survives")
+@each_level
+def test_weight_decay_acts_on_the_masters(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    rate, decay = 2.0**-3, 2.0**-10
+    trainer = subject.trainer(scalar(1.0), Recipe(AdamW(rate, weight_decay=decay), precision))
+    for _ in range(64):
+        trainer.feed(full(trainer, 0.0))
+    end = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
+    expected = (1.0 - rate * decay) ** 64
+    verdict.holds(abs(end - expected) <= 64 * 2.0**-24, "weight after 64 decays of 2^-13", end, expected, "decay-lost")
+
+
+@clause("master.moments-keep-precision")
+@each_level
+def test_moments_keep_their_format(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
+    formats = []
+    for step in range(3):
+        trainer.feed(full(trainer, 1.0 + step))
+        state = trainer.optimizer_state()
+        formats.append({name: value.dtype.name for name, value in state.items() if "/" in name})
+    verdict.holds(bool(formats[0]), "Adam has moments", formats[0], "moments")
+    verdict.equal(formats[1:], [formats[0]] * 2, "formats after each update", "format-changed")
+    verdict.equal(sorted(set(formats[0].values())), ["float32"], "format of every moment", "moments-low")
+
+
+@clause("master.levels")
+@pytest.mark.parametrize("precision", LEVELS, ids=lambda p: p.label)
+def test_what_each_level_means_is_observed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    trainer = subject.trainer(digits_convolution(0.0, 2), Recipe(Adam(), precision))
+    batch = digits_batch(4, image=True)
+    gradients = trainer.gradients((batch,))
+    trainer.update((batch,))
+    parts = {
+        "parameters": trainer.parameters(),
+        "masters": trainer.master_parameters(),
+        "gradients": gradients,
+        "moments": {n: v for n, v in trainer.optimizer_state().items() if "/" in n},
+        "buffers": trainer.buffers(),
+        "output": trainer.predict(batch.inputs),
+    }
+    table = {part: sorted({value.dtype.name for value in arrays.values()}) for part, arrays in parts.items()}
+    verdict.observe(precision.label, table)
+    known = set(FORMATS)
+    verdict.holds(all(known.issuperset(names) for names in table.values()), "every format is a known one", table)

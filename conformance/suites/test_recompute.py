@@ -1,0 +1,273 @@
+"""Recomputation, also called gradient checkpointing: the same training for fewer stored activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from conformance.judging import Subject, Verdict, clause, full
+from fixtures.arrays import Array
+from fixtures.data import digits_batch, token_batch
+from fixtures.layers import Activation, Dense, Dropout, Head, Heads, Layer
+from fixtures.model import Batch, Model
+from fixtures.models import digits_convolution, digits_mlp, encoder, scalar
+from fixtures.recipe import BFLOAT16, FLOAT16, SGD, DynamicScaling, Precision, Recipe, Recompute
+from frameworks.contract import RecomputeCase, Trainer
+
+RECIPE = Recipe(SGD(2.0**-4, momentum=0.5))
+PLAIN: dict[str, Callable[[], tuple[Model, Batch]]] = {
+    "mlp": lambda: (digits_mlp((64, 32)), digits_batch(8)),
+    "convolution": lambda: (digits_convolution(0.0, 4), digits_batch(4, image=True)),
+    "encoder": lambda: (encoder(width=16, heads=2, blocks=1), token_batch(2)),
+}
+
+
+def dropped(rate: float = 0.5) -> Model:
+    """Two dense layers with dropout behind each."""
+    layers: tuple[Layer, ...] = (Dense(32), Activation("tanh"), Dropout(rate), Dense(32), Dropout(rate))
+    return Model("dropped", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
+
+
+RANDOM: dict[str, Callable[[], tuple[Model, Batch]]] = {
+    "mlp": lambda: (dropped(), digits_batch(8)),
+    "encoder": lambda: (encoder(width=16, heads=2, blocks=1, dropout=0.25), token_batch(2)),
+}
+
+
+def twins(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) -> tuple[Trainer, Trainer]:
+    """The same run without and with recomputation."""
+    return subject.trainer(model, recipe), subject.trainer(model, recipe.but(recompute=recompute))
+
+
+@clause("recompute.same-loss")
+@pytest.mark.parametrize("segments", [1, 3])
+@pytest.mark.parametrize("fixture", PLAIN)
+def test_losses_are_the_same_bits(subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str) -> None:
+    model, batch = PLAIN[fixture]()
+    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    expected = [plain.update((batch,)).loss for _ in range(3)]
+    measured = [recomputed.update((batch,)).loss for _ in range(3)]
+    verdict.equal(measured, expected, "loss of three updates", "loss-differs")
+
+
+@clause("recompute.same-gradients")
+@pytest.mark.parametrize("segments", [1, 2, 4])
+@pytest.mark.parametrize("fixture", PLAIN)
+def test_gradients_are_the_same_bits(
+    subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str
+) -> None:
+    model, batch = PLAIN[fixture]()
+    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    expected, measured = plain.gradients((batch,)), recomputed.gradients((batch,))
+    verdict.equal(sorted(measured), sorted(expected), "parameters that have a gradient", "gradient-missing")
+    verdict.same_state(measured, expected, "every gradient", "gradient-differs")
+
+
+@clause("recompute.replays-dropout")
+@pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("fixture", RANDOM)
+def test_the_same_masks_are_drawn_again(
+    subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str
+) -> None:
+    model, batch = RANDOM[fixture]()
+    control = [subject.trainer(model, RECIPE).gradients((batch,)) for _ in range(2)]
+    if any(not np.array_equal(control[0][name], control[1][name]) for name in control[0]):
+        verdict.abstain("two plain runs of one seed draw different masks")
+    recomputed = subject.trainer(model, RECIPE.but(recompute=Recompute(segments, variant=variant)))
+    verdict.same_state(recomputed.gradients((batch,)), control[0], "every gradient under dropout", "mask-redrawn")
+
+
+@clause("recompute.random-stream-unmoved")
+def test_later_draws_are_the_same(subject: Subject, verdict: Verdict, variant: str) -> None:
+    model, batch = RANDOM["mlp"]()
+    plain, recomputed = twins(subject, model, RECIPE, Recompute(2, variant=variant))
+    for run in (plain, recomputed):
+        run.gradients((batch,))
+    verdict.same_state(recomputed.random_state(), plain.random_state(), "random state after one step", "stream-moved")
+    losses = [run.update((batch,)).loss for run in (plain, recomputed)]
+    verdict.equal(losses[1], losses[0], "loss of the next step, which draws new masks", "stream-moved")
+
+
+@clause("recompute.statistics-once")
+@pytest.mark.parametrize("segments", [1, 3])
+def test_running_statistics_move_once_a_step(subject: Subject, verdict: Verdict, segments: int, variant: str) -> None:
+    model, batch = PLAIN["convolution"]()
+    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    for run in (plain, recomputed):
+        run.update((batch,))
+    verdict.changed(model.buffers(), plain.buffers(), "running statistics move at all")
+    verdict.same_state(recomputed.buffers(), plain.buffers(), "running statistics after one step", "statistics-twice")
+
+
+@clause("recompute.replays-autocast")
+@pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
+@pytest.mark.parametrize("fixture", ["mlp", "encoder"])
+def test_the_recomputed_forward_has_the_forwards_precision(
+    subject: Subject, verdict: Verdict, fixture: str, precision: Precision, variant: str
+) -> None:
+    model, batch = PLAIN[fixture]()
+    recipe = RECIPE.but(precision=precision)
+    plain, recomputed = twins(subject, model, recipe, Recompute(2, variant=variant))
+    wide = subject.trainer(model, RECIPE).gradients((batch,))
+    expected, measured = plain.gradients((batch,)), recomputed.gradients((batch,))
+    verdict.changed(wide, expected, f"{precision.label} differs from float32, so that a wrong replay would show")
+    verdict.same_state(measured, expected, "every gradient", "precision-not-replayed")
+
+
+@clause("recompute.no-grad-input")
+def test_parameters_train_when_no_input_needs_a_gradient(subject: Subject, verdict: Verdict, variant: str) -> None:
+    x, w = probe_arrays()
+    plain = subject.framework.recompute("plain", x, w)
+    measured = subject.framework.recompute("no-grad-input", x, w, variant)
+    verdict.equal(measured.value, plain.value, "value")
+    verdict.holds(measured.w is not None, "the weight has a gradient", measured.w, plain.w, "gradient-missing")
+    verdict.equal(measured.w, plain.w, "gradient of the weight")
+
+
+@clause("recompute.no-grad-input")
+def test_the_first_segment_trains(subject: Subject, verdict: Verdict, variant: str) -> None:
+    model, batch = PLAIN["mlp"]()
+    trainer = subject.trainer(model, RECIPE.but(recompute=Recompute(2, variant=variant)))
+    before = {name: value for name, value in trainer.parameters().items() if name.startswith("0.")}
+    trainer.update((batch,))
+    after = {name: value for name, value in trainer.parameters().items() if name.startswith("0.")}
+    verdict.changed(before, after, "parameters of the first layer after one update", "gradient-missing")
+
+
+def probe_arrays() -> tuple[Array, Array]:
+    """x (4, 8) and w (8, 3), float32."""
+    rng = np.random.default_rng(9)
+    return rng.standard_normal((4, 8)).astype(np.float32), rng.standard_normal((8, 3)).astype(np.float32)
+
+
+CONTAINERS = [case for case in get_args(RecomputeCase) if case in ("positional", "tuple", "list", "dict", "keyword")]
+
+
+@clause("recompute.containers")
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_tensors_in_containers_take_part_or_are_refused(
+    subject: Subject, verdict: Verdict, container: RecomputeCase, variant: str
+) -> None:
+    x, w = probe_arrays()
+    plain = subject.framework.recompute("plain", x, w)
+    try:
+        measured = subject.framework.recompute(container, x, w, variant)
+    except (TypeError, ValueError, RuntimeError) as refusal:
+        verdict.observe(container, "refused")
+        verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
+        return
+    verdict.observe(container, "taken")
+    verdict.equal(measured.value, plain.value, "value")
+    for name, got, wanted in (("x", measured.x, plain.x), ("w", measured.w, plain.w)):
+        verdict.holds(got is not None, f"{name} has a gradient", got, wanted, "gradient-missing")
+        verdict.equal(got, wanted, f"gradient of {name}", "gradient-differs")
+
+
+@clause("recompute.nested")
+@pytest.mark.parametrize("fixture", PLAIN)
+def test_recomputation_inside_recomputation(subject: Subject, verdict: Verdict, fixture: str, variant: str) -> None:
+    model, batch = PLAIN[fixture]()
+    plain, nested = twins(subject, model, RECIPE, Recompute(2, depth=2, variant=variant))
+    verdict.same_state(nested.gradients((batch,)), plain.gradients((batch,)), "every gradient", "gradient-differs")
+
+
+@clause("recompute.runs-forward-once-more")
+@pytest.mark.parametrize("segments", [1, 2, 3])
+def test_each_segment_runs_exactly_twice(subject: Subject, verdict: Verdict, segments: int, variant: str) -> None:
+    model, batch = PLAIN["mlp"]()
+    plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
+    for run in (plain, recomputed):
+        for _ in range(2):
+            run.update((batch,))
+    verdict.equal(list(plain.segment_calls()), [2], "forward runs of two updates without recomputation")
+    verdict.equal(list(recomputed.segment_calls()), [4] * segments, "forward runs of each segment in two updates", "not-once-more")
+
+
+@clause("recompute.detects-changed-weights")
+def test_weights_that_change_before_the_backward(subject: Subject, verdict: Verdict, variant: str) -> None:
+    x, w = probe_arrays()
+    plain = subject.framework.recompute("plain", x, w)
+    try:
+        measured = subject.framework.recompute("weights-changed", x, w, variant)
+    except RuntimeError as refusal:
+        verdict.observe("answer", "refused")
+        verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
+        return
+    verdict.observe("answer", "silent")
+    verdict.equal(measured.w, plain.w, "gradient of the weights that the forward saw", "stale-weights-unnoticed")
+
+
+@clause("recompute.failure-leaves-no-trace")
+def test_an_error_in_the_recomputed_forward(subject: Subject, verdict: Verdict, variant: str) -> None:
+    x, w = probe_arrays()
+    expected, before = subject.trainer(scalar(), RECIPE), subject.framework.global_state()
+    raised = False
+    try:
+        subject.framework.recompute("raises", x, w, variant)
+    except Exception:
+        raised = True
+    after = subject.framework.global_state()
+    subject.framework.restore_global_state(before)
+    verdict.holds(raised, "the error of the recomputed forward reaches the caller", raised, True, "error-swallowed")
+    verdict.equal(after, before, "process-wide settings after the error", "settings-leaked")
+    trainer = subject.trainer(scalar(), RECIPE)
+    for run in (expected, trainer):
+        run.feed(full(run, 1.0))
+    verdict.same_state(trainer.parameters(), expected.parameters(), "another model trains as if nothing had happened")
+
+
+@clause("recompute.with-accumulation")
+@pytest.mark.parametrize("k", [2, 3])
+def test_recomputation_inside_a_window(subject: Subject, verdict: Verdict, k: int, variant: str) -> None:
+    model = PLAIN["mlp"]()[0]
+    plain, recomputed = twins(subject, model, RECIPE.but(accumulation=k), Recompute(2, variant=variant))
+    for start in (0, 12):
+        for run in (plain, recomputed):
+            run.update(digits_batch(12, start).into(k))
+    verdict.same_state(recomputed.state(), plain.state(), "state after two windows")
+
+
+@clause("recompute.with-scaling")
+def test_an_overflow_in_the_recomputed_part(subject: Subject, verdict: Verdict, variant: str) -> None:
+    model, batch = PLAIN["mlp"]()
+    inputs = batch.inputs.copy()
+    inputs[0, 300] = math.inf
+    spoilt = Batch(inputs, batch.targets)
+    recipe = RECIPE.but(scaling=DynamicScaling(initial=2.0**10))
+    plain, recomputed = twins(subject, model, recipe, Recompute(2, variant=variant))
+    for window in ((batch,), (spoilt,), (batch,)):
+        skipped = [run.update(window).skipped for run in (plain, recomputed)]
+        verdict.equal(skipped[1], skipped[0], "whether the update is skipped")
+        verdict.equal(skipped[0], window[0] is spoilt, "the infinite input is what skips")
+    verdict.same_state(recomputed.state(), plain.state(), "state after good, overflow, good")
+
+
+def blocks(count: int = 8, width: int = 128) -> Model:
+    """Equal blocks of a dense layer and batch-free non-linearity."""
+    layers: tuple[Layer, ...] = tuple(layer for _ in range(count) for layer in (Dense(width), Activation("gelu")))
+    return Model("blocks", (*layers, Heads((Head("output", 10),))), (width,), (("output", "cross_entropy"),))
+
+
+@clause("recompute.saves-bytes")
+def test_saved_bytes_fall(subject: Subject, verdict: Verdict, variant: str) -> None:
+    rng = np.random.default_rng(10)
+    batch = Batch(rng.standard_normal((64, 128)).astype(np.float32), {"output": rng.integers(0, 10, 64)})
+    saved: dict[int, int] = {0: subject.trainer(blocks(), RECIPE).saved_bytes(batch)}
+    for segments in (2, 4, 8):
+        trainer = subject.trainer(blocks(), RECIPE.but(recompute=Recompute(segments, variant=variant)))
+        saved[segments] = trainer.saved_bytes(batch)
+    for segments, count in saved.items():
+        verdict.measure(f"saved bytes, {segments or 'no'} segments", "B", [float(count)])
+    verdict.holds(all(saved[s] < saved[0] for s in (2, 4, 8)), "fewer bytes with 2, 4 and 8 segments", saved, "falling", "nothing-saved")
+
+
+@clause("recompute.replays-dropout")
+def test_dropout_drops_at_all(subject: Subject, verdict: Verdict) -> None:
+    model, batch = RANDOM["mlp"]()
+    trainer = subject.trainer(model, RECIPE)
+    first, second = trainer.gradients((batch,)), trainer.gradients((batch,))
+    verdict.changed(first, second, "two steps draw different masks, so that a redrawn mask would show")

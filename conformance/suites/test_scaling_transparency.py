@@ -1,0 +1,183 @@
+"""Loss scaling: whatever the scale, the update and what is reported of it are the unscaled ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from conformance.judging import Subject, Verdict, clause, full, spiked
+from fixtures.data import exact_batch, sincos_batch, token_batch
+from fixtures.model import Batch, Model
+from fixtures.models import encoder, exact_linear, scalar, sincos, two_heads
+from fixtures.recipe import FLOAT16, FLOAT32, SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe
+from frameworks.contract import Trainer
+
+FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
+    "exact-linear": lambda: (exact_linear(), exact_batch()),
+    "sincos": lambda: (sincos(32), sincos_batch(64)),
+    "encoder": lambda: (encoder(width=16, heads=2, blocks=1), token_batch(4)),
+}
+OPTIMIZERS: dict[str, Optimizer] = {"sgd": SGD(2.0**-4), "adam": Adam(), "adamw": AdamW()}
+
+
+def trained(subject: Subject, fixture: str, recipe: Recipe, updates: int = 3) -> Trainer:
+    """A run of a fixture after some updates on the same batch."""
+    model, batch = FIXTURES[fixture]()
+    trainer = subject.trainer(model, recipe)
+    for _ in range(updates):
+        trainer.update((batch,))
+    return trainer
+
+
+@clause("scaling.is-transparent")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("fixture", FIXTURES)
+def test_any_power_of_two_gives_the_same_bits(subject: Subject, verdict: Verdict, fixture: str, optimizer: str) -> None:
+    recipe = Recipe(OPTIMIZERS[optimizer])
+    expected = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=1.0))).parameters()
+    for exponent in (1, 8, 15):
+        scaled = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=2.0**exponent)))
+        verdict.same_state(scaled.parameters(), expected, f"parameters after 3 updates at S = 2^{exponent}")
+
+
+@clause("scaling.is-transparent")
+@pytest.mark.parametrize("limit", [2.0**-6, 2.0**20], ids=["binding", "loose"])
+@pytest.mark.parametrize("fixture", FIXTURES)
+def test_clipping_gives_the_same_bits_at_any_scale(
+    subject: Subject, verdict: Verdict, fixture: str, limit: float
+) -> None:
+    recipe = Recipe(SGD(2.0**-2), clip=limit)
+    expected = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=1.0)))
+    for exponent in (4, 15):
+        scaled = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=2.0**exponent)))
+        verdict.same_state(scaled.parameters(), expected.parameters(), f"parameters at S = 2^{exponent}")
+
+
+@clause("scaling.is-transparent")
+def test_scaling_equals_no_scaling(subject: Subject, verdict: Verdict) -> None:
+    for fixture in FIXTURES:
+        plain = trained(subject, fixture, Recipe(SGD(2.0**-4)))
+        scaled = trained(subject, fixture, Recipe(SGD(2.0**-4), scaling=DynamicScaling(initial=2.0**12)))
+        verdict.same_state(scaled.parameters(), plain.parameters(), f"{fixture}: parameters with and without scaling")
+
+
+@clause("scaling.reports-true-loss")
+@pytest.mark.parametrize("precision", [FLOAT32, FLOAT16], ids=lambda p: p.label)
+def test_a_loss_of_nine_is_reported_as_nine(subject: Subject, verdict: Verdict, precision: object) -> None:
+    trainer = subject.trainer(scalar(1.0), Recipe(SGD(0.0), precision, scaling=DynamicScaling()))  # type: ignore[arg-type]
+    batch = Batch(np.array([[4.0]], np.float32), {"output": np.array([[1.0]], np.float32)})
+    update = trainer.update((batch,))
+    verdict.equal(update.loss, 9.0, "reported loss at the default scale", "scaled-loss-reported")
+    verdict.equal(list(update.micro_losses), [9.0], "reported loss of the micro-batch", "scaled-loss-reported")
+
+
+@clause("scaling.reports-true-loss")
+@pytest.mark.parametrize("exponent", [0, 10])
+def test_the_gradient_norm_is_the_unscaled_one(subject: Subject, verdict: Verdict, exponent: int) -> None:
+    trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**exponent), clip=100.0))
+    names = list(trainer.parameters())
+    update = trainer.feed({names[0]: np.full((1, 1), 3.0, np.float32), names[1]: np.full(1, 4.0, np.float32)})
+    norm = update.gradient_norm
+    verdict.observe("norm-is-reported", norm is not None)
+    verdict.holds(norm is None or norm == 5.0, "reported norm of the gradient (3, 4)", norm, 5.0, "scaled-norm-reported")
+
+
+@clause("scaling.unscales-once")
+def test_a_second_unscale_raises_or_does_nothing(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**10)))
+    before = trainer.parameters()
+    trainer.feed(full(trainer, 1.0), unscale_calls=1)
+    expected = {name: (value - np.float32(0.5)).astype(value.dtype) for name, value in before.items()}
+    verdict.equal(trainer.parameters(), expected, "parameters after unscaling by hand once")
+    try:
+        trainer.feed(full(trainer, 1.0), unscale_calls=2)
+    except RuntimeError as refusal:
+        verdict.observe("second-unscale", "refused")
+        verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
+        return
+    verdict.observe("second-unscale", "ignored")
+    twice = {name: (value - np.float32(0.5)).astype(value.dtype) for name, value in expected.items()}
+    verdict.equal(trainer.parameters(), twice, "parameters after unscaling by hand twice", "unscaled-twice")
+
+
+@clause("scaling.unscales-before-clipping")
+@pytest.mark.parametrize("exponent", [0, 10, 15])
+def test_clipping_sees_unscaled_gradients(subject: Subject, verdict: Verdict, exponent: int) -> None:
+    scaling = DynamicScaling(initial=2.0**exponent)
+    trainer, oracle = (
+        make(scalar(), Recipe(SGD(1.0), scaling=scaling, clip=1.0)) for make in (subject.trainer, subject.oracle)
+    )
+    start = trainer.parameters()
+    names = list(start)
+    gradient = {names[0]: np.full((1, 1), 6.0, np.float32), names[1]: np.full(1, 8.0, np.float32)}
+    for run in (trainer, oracle):
+        run.feed(gradient)
+    exact = oracle.parameters()
+    for name, value in trainer.parameters().items():
+        moved, wanted = float(start[name].item() - value.item()), float(start[name].item() - exact[name].item())
+        units = abs(moved - wanted) / (2.0**-24 * max(abs(start[name].item()), 1.0))
+        verdict.holds(units <= 4, f"{name} moves by its clipped gradient, to 4 units of rounding", moved, wanted, "clipped-scaled")
+
+
+@clause("scaling.scale-is-float32")
+def test_the_scale_is_held_in_float32_or_wider(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(scalar(), Recipe(SGD(2.0**-6), scaling=DynamicScaling(initial=2.0**17)))
+    update = trainer.feed(full(trainer, 2.0**-3))
+    verdict.equal(update.scale_before, 2.0**17, "a scale beyond float16's range")
+    verdict.holds(not update.skipped, "an update at that scale is applied", update.skipped, False)
+    name = trainer.scaler_state()["scale"].dtype.name
+    verdict.holds(name in ("float32", "float64"), "format of the scale", name, "float32 or float64")
+
+
+@clause("scaling.scale-is-float32")
+def test_scaling_a_low_precision_loss_does_not_overflow(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(scalar(1.0), Recipe(SGD(2.0**-6), FLOAT16, scaling=DynamicScaling(initial=2.0**14)))
+    batch = Batch(np.array([[4.0]], np.float32), {"output": np.array([[3.875]], np.float32)})
+    update = trainer.update((batch,))
+    verdict.holds(not update.skipped, "loss 2^-6 at S = 2^14 trains", update.skipped, False)
+    verdict.equal(update.loss, 2.0**-6, "reported loss")
+
+
+@clause("scaling.disabled-is-passthrough")
+def test_disabled_scaling_is_none(subject: Subject, verdict: Verdict) -> None:
+    for fixture in FIXTURES:
+        off = trained(subject, fixture, Recipe(Adam(), scaling=DynamicScaling(enabled=False)))
+        plain = trained(subject, fixture, Recipe(Adam()))
+        verdict.same_state(off.state(), plain.state(), f"{fixture}: state with disabled scaling", but=("scaler/",))
+
+
+@clause("scaling.disabled-is-passthrough")
+def test_enabled_scaling_is_never_silently_disabled(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**10)))
+    update = trainer.feed(spiked(trainer, math.inf))
+    verdict.finite(trainer.parameters(), "parameters after an overflow under enabled scaling", "applied-non-finite")
+    verdict.equal(update.scale_before, 2.0**10, "the scale that was asked for", "silently-disabled")
+
+
+@clause("scaling.two-losses")
+def test_two_losses_under_one_scaler(subject: Subject, verdict: Verdict) -> None:
+    x = exact_batch(outputs=2)
+    batch = Batch(x.inputs, {"a": x.targets["output"], "b": -x.targets["output"]})
+    recipe = Recipe(SGD(2.0**-6), scaling=DynamicScaling(2.0**10, interval=2))
+    joint, separate = (subject.trainer(two_heads(), recipe.but(separate_losses=s)) for s in (False, True))
+    updates = [run.update((batch,)) for run in (joint, separate)]
+    verdict.equal(updates[1].loss, updates[0].loss, "loss of two backward passes against one")
+    spoilt = Batch(x.inputs, {"a": x.targets["output"], "b": np.full_like(x.targets["output"], np.inf)})
+    before = separate.parameters()
+    overflow = separate.update((spoilt,))
+    verdict.holds(overflow.skipped, "an overflow in the second loss skips the update", overflow.skipped, True)
+    verdict.equal(separate.parameters(), before, "parameters after it")
+    verdict.equal(overflow.scale_after, 2.0**9, "the scale moves once")
+
+
+@clause("scaling.constant-from-histogram")
+def test_the_constant_scale_of_the_papers_rule(subject: Subject, verdict: Verdict) -> None:
+    model, batch = FIXTURES["encoder"]()
+    gradients = subject.trainer(model).gradients((batch,))
+    largest = max(float(np.abs(g).max()) for g in gradients.values())
+    exponent = math.floor(math.log2(65504.0 / largest))
+    verdict.observe("largest-power-of-two", exponent)
+    verdict.holds(largest * 2.0**exponent <= 65504.0 < largest * 2.0 ** (exponent + 1), "largest S that stays finite", exponent)
