@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, NoReturn, SupportsFloat, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """A JSON value; floats may be infinite or NaN, sequences may be tuples."""
@@ -113,7 +113,7 @@ def parse(content: bytes) -> Any:
             nested too deeply; in one line.
     """
     try:
-        document = json.loads(content.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_unique)
+        document = json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
         _check(document, 0)
         return document
     except UnicodeDecodeError as error:
@@ -131,7 +131,7 @@ def _check(value: object, depth: int) -> None:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError("a number is out of range")
+            raise ValueError("a number is infinite or NaN")
     elif isinstance(value, int):
         if value.bit_length() > MAX_BITS:
             raise ValueError("a number is out of range")
@@ -145,10 +145,6 @@ def _check(value: object, depth: int) -> None:
         for key, item in value.items():
             _check(key, depth)
             _check(item, depth + 1)
-
-
-def _refuse(token: str) -> NoReturn:
-    raise ValueError(f"holds the bare number {token}, which JSON has not")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
