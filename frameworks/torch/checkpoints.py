@@ -21,6 +21,7 @@ def snapshot(trainer: TorchTrainer) -> dict[str, Any]:
     """Everything that tells one moment of the run from another, by PyTorch's own state dictionaries."""
     return {
         "format": FORMAT,
+        "of": _identity(trainer),
         "model": trainer.network.state_dict(),
         "steppers": [stepper.state_dict() for stepper in trainer.steppers],
         "scaler": trainer.scaler.state_dict() if trainer.scaler else {},
@@ -30,6 +31,10 @@ def snapshot(trainer: TorchTrainer) -> dict[str, Any]:
         "items": trainer.items,
         "calls": list(trainer.network.calls),
     }
+
+
+def _identity(trainer: TorchTrainer) -> list[str]:
+    return [trainer.model.name, *(type(stepper.optimizer).__name__ for stepper in trainer.steppers)]
 
 
 def save(trainer: TorchTrainer, path: Path) -> None:
@@ -51,6 +56,8 @@ def restore(trainer: TorchTrainer, path: Path) -> None:
         raise ValueError(f"{file} cannot be read: {error}") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ValueError(f"{file} holds no run of this adapter")
+    if state.get("of") != _identity(trainer):
+        raise ValueError(f"{file} holds a run of {state.get('of')}, not of {_identity(trainer)}")
     before = copy.deepcopy(snapshot(trainer))
     try:
         _apply(trainer, state)

@@ -18,6 +18,7 @@ _CPU_REFUSED: dict[Capability, str] = {
 }
 _COMPILE_REFUSED: dict[Capability, str] = {
     Capability.SEGMENT_CALLS: "a compiled forward runs no Python that could count",
+    Capability.RECOMPUTE_CASES: "this adapter runs the cases without torch.compile, so that mode eager tells of them",
 }
 
 CONVENTIONS = Conventions(

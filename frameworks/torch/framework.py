@@ -31,7 +31,10 @@ from frameworks.torch.trainer import TorchTrainer
 
 
 class TorchFramework(BaseFramework):
-    """PyTorch on the CPU or a CUDA device, eagerly or with the training forward compiled; one thread."""
+    """PyTorch on the CPU or a CUDA device, one thread.
+
+    Mode "compile" compiles the forward passes and losses of trainers; `run_op` is eager in both modes.
+    """
 
     name = "torch"
     modes = ("eager", "compile")
@@ -53,7 +56,7 @@ class TorchFramework(BaseFramework):
         return declaration(capability, self.device, self.mode)
 
     def probe(self, capability: Capability) -> bool | None:
-        return probe(capability, self.device)
+        return probe(capability, self.device, self.mode)
 
     def conventions(self) -> Conventions:
         return CONVENTIONS
@@ -87,6 +90,7 @@ class TorchFramework(BaseFramework):
         return OpResult(to_array(result), dtype_name(result.dtype))
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        self.require(Capability.RECOMPUTE_CASES)
         return recompute(case, x, w, variant, self.device)
 
     def global_state(self) -> dict[str, str]:

@@ -221,9 +221,9 @@ PROBES: dict[Capability, Probe] = {
 }
 
 
-def probe(capability: Capability, device: str) -> bool | None:
+def probe(capability: Capability, device: str, mode: str) -> bool | None:
     """True: seen to act; False: raised, warned or did nothing; None: PyTorch has no call of its own to observe."""
-    if capability not in PROBES:
+    if capability not in PROBES or (mode == "compile" and capability is Capability.RECOMPUTE_CASES):
         return None
     devices = [torch.cuda.current_device()] if device == "cuda" else []
     with warnings.catch_warnings(record=True) as warned, torch.random.fork_rng(devices):

@@ -47,7 +47,7 @@ def _forward(case: RecomputeCase, x: torch.Tensor, w: torch.Tensor, reentrant: b
     match case:
         case "plain":
             return _value(x, w)
-        case "positional" | "weights-changed":
+        case "positional":
             return run(_value, x, w)
         case "tuple":
             return run(_of_sequence, (x, w))
@@ -57,7 +57,7 @@ def _forward(case: RecomputeCase, x: torch.Tensor, w: torch.Tensor, reentrant: b
             return run(_of_mapping, {"x": x, "w": w})
         case "keyword":
             return run(_value, x=x, w=w)
-        case "no-grad-input":
+        case "no-grad-input" | "weights-changed":
             return run(lambda inner: _value(inner, w), x)
         case "raises":
             return run(_failing(), x, w)
@@ -66,7 +66,8 @@ def _forward(case: RecomputeCase, x: torch.Tensor, w: torch.Tensor, reentrant: b
 def recompute(case: RecomputeCase, x: Array, w: Array, variant: str | None, device: str) -> RecomputeResult:
     """One case of `Framework.recompute`; PyTorch's own exceptions leave this call.
 
-    An output that is cut off from the graph has no gradients to give, and none is asked for.
+    Weights that change are closed over, as a module's are. An output that is cut off from the graph has no gradients
+    to give, and none is asked for.
     """
     inputs = to_tensor(x, device, torch.float32).requires_grad_(case != "no-grad-input")
     weight = to_tensor(w, device, torch.float32).requires_grad_()

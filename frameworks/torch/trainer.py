@@ -19,6 +19,7 @@ from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.torch import checkpoints
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
+from frameworks.torch.compiling import compiled
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
 from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
 from frameworks.torch.optimizers import optimizer_state, steppers
@@ -41,7 +42,7 @@ def grad_scaler(device: str, scaling: DynamicScaling) -> torch.amp.GradScaler:
 
 
 class TorchTrainer(BaseTrainer):
-    """A run on one device; `mode` "compile" compiles the forward pass and the loss together."""
+    """A run on one device; `mode` "compile" compiles the forward pass and the loss together, at their first use."""
 
     def __init__(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
@@ -68,9 +69,8 @@ class TorchTrainer(BaseTrainer):
         self._losses: Forward = self._eager_losses
         self._outputs: Callable[[torch.Tensor], dict[str, torch.Tensor]] = self.network
         if self.compiled:
-            torch.compiler.reset()
-            self._losses = torch.compile(self._eager_losses, fullgraph=True)
-            self._outputs = torch.compile(self.network, fullgraph=True)
+            self._losses = compiled(self._eager_losses)
+            self._outputs = compiled(self.network)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
