@@ -49,7 +49,7 @@ def troubles(record: Record) -> tuple[str, ...]:
 
 def summary(records: Sequence[Record], cell_width: int = _UNBOUNDED) -> Table:
     """The table of these records; a cell's outcomes go on as many lines as keep it within `cell_width` columns."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=CAPTION, caption_justify="left")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("clauses", no_wrap=True)
     for record in records:
         table.add_column(_heading(record, cell_width), no_wrap=True)
@@ -96,6 +96,7 @@ def draw(records: Sequence[Record], console: Console) -> None:
     """Prints the summary as wide as the console is."""
     for table in layout(records, console.width):
         console.print(table)
+    console.print(Text(CAPTION, style="dim"))
     for note in notes(records):
         console.print(Text(note))
 
@@ -138,8 +139,4 @@ def _style(outcome: Outcome) -> str:
 
 
 def _width(table: Table) -> int:
-    console = Console(file=StringIO(), width=_UNBOUNDED)
-    table.caption, caption = None, table.caption
-    width = console.measure(table).maximum
-    table.caption = caption
-    return width
+    return Console(file=StringIO(), width=_UNBOUNDED).measure(table).maximum

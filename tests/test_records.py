@@ -220,7 +220,7 @@ SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 JSON = st.recursive(SCALAR, st.lists, max_leaves=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_foreign_values_give_a_record_or_an_error(sample: tuple[Path, bytes, bytes], data: st.DataObject) -> None:
     folder, journal, record = sample
@@ -427,7 +427,7 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     command = [sys.executable, "-c", WRITER, __file__, str(path)]
     rng = random.Random(1)
-    for _ in range(6):
+    for _ in range(4):
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             process.stdout.readline()
