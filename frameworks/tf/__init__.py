@@ -8,6 +8,7 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 import tensorflow as tf  # noqa: E402 - the variables above are read at import
 
 from frameworks.tf.framework import TensorFlowFramework  # noqa: E402
+
 tf.get_logger().setLevel("ERROR")  # one function a run looks to TensorFlow like one function traced too often
 
 __all__ = ["TensorFlowFramework"]

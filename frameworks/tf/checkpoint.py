@@ -1,22 +1,32 @@
-"""Saving and loading a run with `tf.train.Checkpoint`, whose files carry a checksum for every tensor."""
+"""Saving and loading a run with `tf.train.Checkpoint`, whose files carry a checksum for every tensor.
+
+The checkpoint is given every variable by name: `tf.train.Checkpoint(model=...)` finds neither layers that a Keras model
+holds in lists or dicts nor seed generators.
+"""
 
 from __future__ import annotations
 
 from dataclasses import astuple, fields
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from frameworks.tf.network import Network
+from frameworks.tf.network import Bound
 from frameworks.tf.steps import Micro
 
 PREFIX = "run"
 
 
-def _checkpoint(network: Network, optimizer: keras.optimizers.Optimizer, window: tf.Variable) -> tf.train.Checkpoint:
-    return tf.train.Checkpoint(network=network, optimizer=optimizer, window=window)
+def _parts(bound: Bound, optimizer: keras.optimizers.Optimizer) -> dict[str, dict[str, Any]]:
+    return {
+        "parameters": dict(bound.variables),
+        "buffers": dict(bound.buffers),
+        "seeds": {path: seed.state for path, seed in bound.seeds.items()},
+        "optimizer": {f"{index}-{variable.name}": variable for index, variable in enumerate(optimizer.variables)},
+    }
 
 
 def _rows(window: list[Micro]) -> tf.Variable:
@@ -24,15 +34,13 @@ def _rows(window: list[Micro]) -> tf.Variable:
     return tf.Variable(rows, trainable=False, shape=tf.TensorShape((None, len(fields(Micro)))))
 
 
-def save_checkpoint(
-    path: Path, network: Network, optimizer: keras.optimizers.Optimizer, window: list[Micro]
-) -> None:
+def save_checkpoint(path: Path, bound: Bound, optimizer: keras.optimizers.Optimizer, window: list[Micro]) -> None:
     """Writes network, optimizer (its scaler, counters and accumulators among it) and the open window below `path`."""
     path.mkdir(parents=True, exist_ok=True)
-    _checkpoint(network, optimizer, _rows(window)).write(str(path / PREFIX))
+    tf.train.Checkpoint(window=_rows(window), **_parts(bound, optimizer)).write(str(path / PREFIX))
 
 
-def load_checkpoint(path: Path, network: Network, optimizer: keras.optimizers.Optimizer) -> list[Micro]:
+def load_checkpoint(path: Path, bound: Bound, optimizer: keras.optimizers.Optimizer) -> list[Micro]:
     """Restores what `save_checkpoint` wrote and returns the open window.
 
     Raises:
@@ -40,17 +48,19 @@ def load_checkpoint(path: Path, network: Network, optimizer: keras.optimizers.Op
     """
     prefix = str(path / PREFIX)
     window = _rows([])
-    variables = [*network.variables, *optimizer.variables]
+    parts = _parts(bound, optimizer)
+    variables = [variable for part in parts.values() for variable in part.values()]
     former = [variable.numpy() for variable in variables]
     try:
         reader = tf.train.load_checkpoint(prefix)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-        status = _checkpoint(network, optimizer, window).read(prefix)
+        status = tf.train.Checkpoint(window=window, **parts).read(prefix)
         status.assert_existing_objects_matched()
         status.assert_consumed()
     except (tf.errors.OpError, ValueError, AssertionError, RuntimeError, IndexError, TypeError) as error:
         for variable, value in zip(variables, former, strict=True):
             variable.assign(value)
-        raise ValueError(f"{path} holds no whole checkpoint of this run: {error}") from error
+        reason = str(error).split("\n", 1)[0][:200]
+        raise ValueError(f"{path} holds no whole checkpoint of this run: {reason}") from error
     return [Micro(*(float(value) for value in row)) for row in window.numpy()]

@@ -49,7 +49,7 @@ class SelfAttentionLayer(keras.layers.Layer):
 
     def __init__(self, heads: int, width: int, **keywords: Any) -> None:
         super().__init__(**keywords)
-        self.attention = keras.layers.MultiHeadAttention(heads, width // heads)
+        self.attention = keras.layers.MultiHeadAttention(heads, width // heads, name="attention")
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return self.attention(inputs, inputs)

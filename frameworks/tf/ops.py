@@ -1,1 +1,142 @@
-def run_op(op, arrays, mode): raise NotImplementedError
+"""The suite's operations as Keras and TensorFlow calls, run as a Keras layer runs them: under the dtype policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from fixtures.arrays import Array
+from frameworks.contract import OpResult
+from frameworks.tf.steps import compiled
+
+Operation = Callable[..., Any]
+
+
+def _attention(q: Any, k: Any, v: Any) -> Any:
+    expanded = [ops.expand_dims(x, 2) for x in (q, k, v)]
+    return ops.squeeze(ops.dot_product_attention(*expanded), 2)
+
+
+def _batch_norm(x: Any) -> Any:
+    mean, variance = ops.moments(x, axes=[0])
+    return ops.batch_normalization(x, mean, variance, axis=-1, epsilon=1e-5)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "matmul": ops.matmul,
+    "batched_matmul": ops.matmul,
+    "einsum": lambda a, b: ops.einsum("ij,jk->ik", a, b),
+    "linear": lambda x, weight, bias: ops.add(ops.matmul(x, weight), bias),
+    "conv2d": lambda x, kernel: ops.conv(x, kernel, strides=1, padding="valid", data_format="channels_last"),
+    "attention": _attention,
+    "sum": ops.sum,
+    "mean": ops.mean,
+    "variance": ops.var,
+    "norm": ops.norm,
+    "prod": ops.prod,
+    "max": ops.max,
+    "cumsum": lambda x: ops.cumsum(x, axis=-1),
+    "cumprod": lambda x: ops.cumprod(x, axis=-1),
+    "logsumexp": lambda x: ops.logsumexp(x, axis=-1),
+    "softmax": ops.softmax,
+    "log_softmax": ops.log_softmax,
+    "layer_norm": lambda x: ops.layer_normalization(x, epsilon=1e-5),
+    "batch_norm": _batch_norm,
+    "rms_norm": lambda x: ops.rms_normalization(x, epsilon=1e-5),
+    "exp": ops.exp,
+    "expm1": ops.expm1,
+    "log": ops.log,
+    "log1p": ops.log1p,
+    "pow": lambda x: ops.power(x, 3.0),
+    "square": ops.square,
+    "sqrt": ops.sqrt,
+    "rsqrt": ops.rsqrt,
+    "reciprocal": ops.reciprocal,
+    "abs": ops.abs,
+    "sin": ops.sin,
+    "cos": ops.cos,
+    "tanh": ops.tanh,
+    "sigmoid": ops.sigmoid,
+    "relu": ops.relu,
+    "leaky_relu": lambda x: ops.leaky_relu(x, negative_slope=0.01),
+    "elu": ops.elu,
+    "gelu": lambda x: ops.gelu(x, approximate=False),
+    "silu": ops.silu,
+    "softplus": ops.softplus,
+    "erf": ops.erf,
+    "add": ops.add,
+    "subtract": ops.subtract,
+    "multiply": ops.multiply,
+    "divide": ops.divide,
+    "maximum": ops.maximum,
+    "where": lambda a, b: ops.where(a > 0, a, b),
+    "concatenate": lambda a, b: ops.concatenate([a, b], axis=-1),
+    "stack": lambda a, b: ops.stack([a, b]),
+    "max_pool": lambda x: ops.max_pool(x, 2, data_format="channels_last"),
+    "average_pool": lambda x: ops.average_pool(x, 2, data_format="channels_last"),
+    "dropout": lambda x: keras.random.dropout(x, 0.5, seed=0),
+    "embedding": lambda ids, table: ops.take(table, ids, axis=0),
+    "gather_ids": lambda ids: ids + 0,
+    "argmax": lambda x: ops.argmax(x, axis=-1),
+    "transpose": ops.transpose,
+    "reshape": lambda x: ops.reshape(x, [-1]),
+}
+
+LOSSES: dict[str, Callable[[], keras.losses.Loss]] = {
+    "cross_entropy": lambda: keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    "squared_error": keras.losses.MeanSquaredError,
+    "absolute_error": keras.losses.MeanAbsoluteError,
+    "huber": keras.losses.Huber,
+    "kl_divergence": keras.losses.KLDivergence,
+    "binary_cross_entropy_logits": lambda: keras.losses.BinaryCrossentropy(from_logits=True),
+}
+"""Losses are Loss objects, which have a format of their own; they take targets first."""
+
+
+class _OperationLayer(keras.layers.Layer):
+    """A layer whose `call` is one operation; Keras casts what comes in by the policy that it was made under."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__()
+        self._operation = operation
+
+    def call(self, *arguments: Any) -> Any:
+        return self._operation(*arguments)
+
+
+class _LossLayer(keras.layers.Layer):
+    """A loss of a layer's output: the prediction is cast by the policy, as a model's output is, the target is not."""
+
+    def __init__(self, loss: keras.losses.Loss) -> None:
+        super().__init__()
+        self._loss = loss
+
+    def call(self, prediction: Any, target: Any) -> Any:
+        return self._loss(target, prediction)
+
+
+def _kl_divergence(loss: keras.losses.Loss) -> Operation:
+    return lambda log_probabilities, target: loss(target, ops.exp(log_probabilities))
+
+
+def _layer(op: str) -> keras.layers.Layer:
+    if op == "kl_divergence":
+        return _OperationLayer(_kl_divergence(LOSSES[op]()))
+    return _LossLayer(LOSSES[op]()) if op in LOSSES else _OperationLayer(OPERATIONS[op])
+
+
+def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:
+    """One operation in a layer that is made now, so that it has the policy that is set now; run as `mode` runs a step.
+
+    Raises:
+        KeyError: no operation of that name.
+    """
+    layer = _layer(op)
+    result = compiled(lambda *given: layer(*given), mode)(*(tf.convert_to_tensor(array) for array in arrays))
+    value = np.array(result)
+    return OpResult(value, tf.as_dtype(result.dtype).name)

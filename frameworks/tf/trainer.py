@@ -80,8 +80,8 @@ class TensorFlowTrainer(BaseTrainer):
         window, k = self._window, self._recipe.accumulation
         if not window:
             raise ValueError("apply without any micro-batch before it")
-        applied = window[-1].updates_after > window[0].updates_before
-        if not applied and len(window) < k:
+        moved = [micro for micro in window if micro.updates_after > micro.updates_before]
+        if not moved and len(window) < k:
             reason = f"Keras has no call that ends a window after {len(window)} of {k} micro-batches"
             raise Unsupported(Capability.PARTIAL_WINDOW, reason)
         self._window = []
@@ -91,9 +91,9 @@ class TensorFlowTrainer(BaseTrainer):
             scale_before=window[0].scale_before,
             scale_after=window[-1].scale_after,
             good_steps=None if window[-1].good_steps < 0 else int(window[-1].good_steps),
-            skipped=not applied,
+            skipped=not moved,
             gradient_norm=None,
-            learning_rate=window[-1].rate,
+            learning_rate=(moved or window)[-1].rate,
         )
 
     def gradients(self, window: Window) -> dict[str, Array]:
@@ -188,11 +188,11 @@ class TensorFlowTrainer(BaseTrainer):
         return tuple(int(segment.calls.numpy()) for segment in self._bound.network.segments)
 
     def save(self, path: Path) -> None:
-        save_checkpoint(path, self._bound.network, self._optimizer, self._window)
+        save_checkpoint(path, self._bound, self._optimizer, self._window)
 
     def restore(self, path: Path) -> None:
         with self._placed():
-            self._window = load_checkpoint(path, self._bound.network, self._optimizer)
+            self._window = load_checkpoint(path, self._bound, self._optimizer)
 
     def saved_bytes(self, batch: Batch) -> int:
         if self._mode != "graph":
