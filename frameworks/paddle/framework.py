@@ -29,7 +29,7 @@ from frameworks.paddle.arrays import format_name, to_numpy
 from frameworks.paddle.declarations import FORCED, MODES, STATIC, declaration
 from frameworks.paddle.forced import forced_scaler
 from frameworks.paddle.modules import HOOKS, REENTRANT
-from frameworks.paddle.operations import KERNELS, OPERATIONS
+from frameworks.paddle.operations import OPERATIONS, listed_names
 from frameworks.paddle.trainer import DygraphTrainer
 
 
@@ -119,9 +119,9 @@ class PaddleFramework(BaseFramework):
         level = precision.level if precision.level in ("O0", "O1") else "O2"
         lists: dict[str, Any] = {}
         if wide:
-            lists["custom_black_list"] = {KERNELS.get(name, name) for name in wide}
+            lists["custom_black_list"] = {name for op in wide for name in listed_names(op)}
         if low:
-            lists["custom_white_list"] = {KERNELS.get(name, name) for name in low}
+            lists["custom_white_list"] = {name for op in low for name in listed_names(op)}
         dtype = "float16" if level == "O0" else precision.format
         return paddle.amp.auto_cast(enable=enabled and level != "O0", level=level, dtype=dtype, **lists)
 

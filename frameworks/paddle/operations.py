@@ -88,17 +88,29 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "reshape": paddle.flatten,
 }
 
-KERNELS: dict[str, str] = {
-    "batched_matmul": "bmm",
-    "variance": "mean",
-    "norm": "p_norm",
-    "cross_entropy": "cross_entropy_with_softmax",
-    "binary_cross_entropy_logits": "sigmoid_cross_entropy_with_logits",
-    "max_pool": "pool2d",
-    "average_pool": "pool2d",
-    "concatenate": "concat",
-    "transpose": "transpose",
-    "attention": "matmul",
-    "linear": "matmul",
+_LISTED: dict[str, tuple[str, ...]] = {
+    "matmul": ("matmul", "matmul_v2"),
+    "linear": ("matmul", "matmul_v2", "linear_v2"),
+    "batched_matmul": ("bmm",),
+    "attention": ("matmul", "matmul_v2", "flash_attn"),
+    "sum": ("sum", "reduce_sum"),
+    "mean": ("mean", "reduce_mean"),
+    "variance": ("mean", "reduce_mean"),
+    "prod": ("prod", "reduce_prod"),
+    "max": ("max", "reduce_max"),
+    "norm": ("p_norm", "pnorm"),
+    "cross_entropy": ("cross_entropy_with_softmax", "softmax_with_cross_entropy", "cross_entropy"),
+    "binary_cross_entropy_logits": ("sigmoid_cross_entropy_with_logits",),
+    "max_pool": ("pool2d",),
+    "average_pool": ("pool2d",),
+    "concatenate": ("concat",),
+    "transpose": ("transpose", "transpose2"),
+    "embedding": ("embedding", "lookup_table_v2"),
+    "add": ("add", "elementwise_add"),
+    "multiply": ("multiply", "elementwise_mul"),
 }
-"""Names by which Paddle's user lists know an operation, where they differ from `run_op`'s."""
+
+
+def listed_names(op: str) -> tuple[str, ...]:
+    """The names by which Paddle's white and black lists know an operation: dynamic mode's and the static graph's."""
+    return _LISTED.get(op, (op,))

@@ -13,7 +13,7 @@ _REASONS: dict[Capability, str] = {
     Capability.EXPLICIT_UNSCALE: _ONE_CALL,
     Capability.TWO_OPTIMIZERS: _ONE_CALL,
     Capability.TWO_LOSSES: _ONE_CALL,
-    Capability.ACCUMULATION: "GradientMergeOptimizer refuses programs of the new IR, and there is no other way in static mode",
+    Capability.ACCUMULATION: "GradientMergeOptimizer refuses programs of the new IR, and there is no other way",
     Capability.PARTIAL_WINDOW: "the static graph accumulates no gradients between runs of a program",
     Capability.RECOMPUTE: _RECOMPUTE,
     Capability.RECOMPUTE_NESTED: _RECOMPUTE,

@@ -42,7 +42,7 @@ paddle.optimizer.SGD(1.0).minimize(loss)
 assert np.isfinite(run([loss])[0]).all()
 """
 _LISTS = """
-with paddle.amp.auto_cast(dtype='bfloat16', custom_black_list={'matmul'}):
+with paddle.amp.auto_cast(dtype='bfloat16', custom_black_list={'matmul_v2'}):
     assert str(net(x).dtype).endswith('float32'), net(x).dtype
 with paddle.amp.auto_cast(dtype='bfloat16'):
     assert str(net(x).dtype).endswith('bfloat16'), net(x).dtype

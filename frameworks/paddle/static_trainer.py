@@ -148,7 +148,8 @@ class StaticTrainer(BaseTrainer):
     def _gradient_program(self, *, masked: bool, heads: tuple[str, ...]) -> Built:
         def make(_: Any) -> tuple[tuple[Any, ...], dict[str, str]]:
             network = self._network(training=True)
-            pairs = paddle.static.append_backward(self._loss(network, heads, masked=masked))
+            found = paddle.static.append_backward(self._loss(network, heads, masked=masked))
+            pairs = [(parameter, grad) for parameter, grad in found if grad is not None]
             names = {value: name for name, value in self._names(network).items()}
             return tuple(grad for _, grad in pairs), {names[p.name]: p.name for p, _ in pairs}
 
