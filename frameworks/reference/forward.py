@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ class Forward:
     def evaluate(self, parameters: Mapping[str, Tensor], inputs: Array) -> dict[str, Tensor]:
         """Evaluation forward: every head's output."""
         run = self._pass(parameters, False)
-        with scope.opened(self.scope):
+        with scope.opened(self.scope), np.errstate(all="ignore"):
             x = run.layers(tuple(part for layers in self.segments for part in layers), tensor(inputs, owned=False))
             return run.heads(*self._last, x, tuple(head.name for head in self.model.heads.heads))
 
@@ -117,8 +118,9 @@ class Forward:
     def kept_bytes(self, parameters: Mapping[str, Tensor], batch: Batch) -> int:
         """Bytes kept between forward and backward, without moving anything.
 
-        Every operation keeps what its derivative needs (`Operations`); a recomputed segment keeps its input alone, and
-        the heads and losses, which are never recomputed, what they need. Parameters, inputs and their casts are left out.
+        Every operation keeps what its derivative needs (`Operations`). A recomputed segment keeps its input alone; the
+        heads and losses, which are never recomputed, keep what they need. Parameters, inputs and their casts are left
+        out.
         """
         before = self.draws, dict(self.statistics), list(self.calls)
         self.ops.tape = tape = Tape()
@@ -212,5 +214,4 @@ def _halves(layers: Layers) -> tuple[Layers, ...]:
 
 
 def _cut(layers: Layers, sizes: tuple[int, ...]) -> tuple[Layers, ...]:
-    edges = np.cumsum([0, *sizes])
-    return tuple(layers[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True))
+    return tuple(layers[a:b] for a, b in pairwise(np.cumsum([0, *sizes])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib.metadata import version as package_version
 
 import ml_dtypes
 import numpy as np
@@ -18,14 +19,19 @@ from frameworks.contract import (
     Capability,
     Conventions,
     Declaration,
+    OpResult,
+    RecomputeCase,
+    RecomputeResult,
     ScalerRule,
 )
-from frameworks.reference import scope
+from frameworks.reference import cases, catalogue, probes, scope, tape
 from frameworks.reference.ops import Operations
 from frameworks.reference.rounding import Nearest, Rounding
 from frameworks.reference.trainer import ReferenceTrainer
 
 CONVENTIONS = Conventions(scaler=ScalerRule(minimum=2.0**-126, maximum=2.0**127, latched=False))
+
+VARIANTS = ("default",)
 
 
 class ReferenceFramework(BaseFramework):
@@ -62,7 +68,15 @@ class ReferenceFramework(BaseFramework):
         return "1"
 
     def environment(self) -> dict[str, str]:
-        return {"numpy": np.__version__, "ml_dtypes": ml_dtypes.__version__, "machine": platform.machine()}
+        return {
+            "autograd": package_version("autograd"),
+            "blas": _blas(),
+            "conventions": "own" if self._conventions == CONVENTIONS else "given",
+            "machine": platform.machine(),
+            "ml_dtypes": ml_dtypes.__version__,
+            "numpy": np.__version__,
+            "rounding": type(self.rounding).__name__,
+        }
 
     def declares(self, capability: Capability) -> Declaration:
         if capability == Capability.PEAK_BYTES:
@@ -74,6 +88,8 @@ class ReferenceFramework(BaseFramework):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         self.require_recipe(recipe)
+        if recipe.recompute is not None:
+            self._require_variant(recipe.recompute.variant)
         return self.trainer_class(model, recipe, self._conventions, self.operations_class(self.rounding), weights)
 
     def autocast(
@@ -83,5 +99,33 @@ class ReferenceFramework(BaseFramework):
             return scope.opened(scope.Scope())
         return scope.opened(scope.Scope(precision, frozenset(wide), frozenset(low)))
 
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        return catalogue.run(self.operations_class(self.rounding), op, *arrays)
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return VARIANTS
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        self._require_variant(variant)
+        return cases.run(self.operations_class(self.rounding), case, x, w)
+
+    def probe(self, capability: Capability) -> bool | None:
+        return probes.run(self, capability)
+
     def global_state(self) -> dict[str, str]:
-        return {"autocast": repr(scope.current())}
+        return {"autocast": scope.current().text(), "traces": str(tape.depth())}
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
+        scope.enter(scope.parsed(state["autocast"]))
+        tape.close_down_to(int(state["traces"]))
+
+    def _require_variant(self, variant: str | None) -> None:
+        if variant is not None and variant not in VARIANTS:
+            raise ValueError(f"{self.name} has no recomputation variant {variant!r}: one of {', '.join(VARIANTS)}")
+
+
+def _blas() -> str:
+    """Name and version of the BLAS that NumPy was built with, "unknown" where NumPy does not say."""
+    config = np.show_config(mode="dicts")
+    found = (config or {}).get("Build Dependencies", {}).get("blas", {})
+    return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()

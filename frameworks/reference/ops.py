@@ -99,7 +99,7 @@ class Operations:
         )
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Scaled dot-product attention of (..., T, D); scores and softmax in float32 or wider, weights in the format."""
+        """Scaled dot-product attention of (..., T, D); scores and softmax in float32 or wider."""
         computing, yielding = self.formats("attention", query.format, key.format, value.format)
         q, k, v = (self.cast(x, computing) for x in (query, key, value))
         wide = computing if computing in ("float32", "float64") else "float32"
@@ -215,4 +215,5 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "gelu": lambda x: 0.5 * x * (1.0 + erf(x / np.sqrt(2.0))),
     "tanh": anp.tanh,
     "sigmoid": expit,
+    "erf": erf,
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fixtures.arrays import FORMATS, Array
+from fixtures.arrays import FORMATS, Array, wider
 from fixtures.recipe import SGD, Adam, AdamW, Optimizer
 from frameworks.contract import Conventions
 from frameworks.reference.rounding import Rounding
@@ -32,7 +32,7 @@ class Arithmetic:
 
     def number(self, value: float) -> float:
         """A hyperparameter as the update uses it."""
-        return float(self.rounding.round(np.asarray(value, np.float64), "float64" if self.format == "float64" else "float32"))
+        return float(self.rounding.round(np.asarray(value, np.float64), wider(self.format, "float32")))
 
     def epsilon(self, value: float) -> float:
         """Adam's epsilon, raised to the smallest positive value of the format where it would be rounded to zero."""

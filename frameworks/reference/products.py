@@ -52,8 +52,8 @@ def _transposed(x: Array) -> Array:
 
 defvjp(
     product,
-    lambda ans, a, b, rounding, name: lambda g: contract(g, _transposed(b), rounding, name),
-    lambda ans, a, b, rounding, name: lambda g: _right(a, b, g, rounding, name),
+    lambda _ans, _a, b, rounding, name: lambda g: contract(g, _transposed(b), rounding, name),
+    lambda _ans, a, b, rounding, name: lambda g: _right(a, b, g, rounding, name),
     None,
     None,
 )
@@ -61,9 +61,7 @@ defvjp(
 
 def _right(a: Array, b: Array, gradient: Array, rounding: Rounding, name: str) -> Array:
     if b.ndim == 2 and a.ndim > 2:
-        return contract(
-            a.reshape(-1, a.shape[-1]).T, gradient.reshape(-1, gradient.shape[-1]), rounding, name
-        )
+        return contract(a.reshape(-1, a.shape[-1]).T, gradient.reshape(-1, gradient.shape[-1]), rounding, name)
     return _fold(contract(_transposed(a), gradient, rounding, name), b.shape)
 
 
@@ -76,11 +74,9 @@ def affine(x: Array, weight: Array, bias: Array, rounding: Rounding, format_name
 
 defvjp(
     affine,
-    lambda ans, x, weight, bias, rounding, name: lambda g: contract(g, weight.T, rounding, name),
-    lambda ans, x, weight, bias, rounding, name: lambda g: _right(x, weight, g, rounding, name),
-    lambda ans, x, weight, bias, rounding, name: lambda g: rounding.round(
-        g.reshape(-1, g.shape[-1]).sum(axis=0), name
-    ),
+    lambda _ans, _x, weight, _bias, rounding, name: lambda g: contract(g, weight.T, rounding, name),
+    lambda _ans, x, weight, _bias, rounding, name: lambda g: _right(x, weight, g, rounding, name),
+    lambda _ans, _x, _w, _bias, rounding, name: lambda g: rounding.round(g.reshape(-1, g.shape[-1]).sum(axis=0), name),
     None,
     None,
 )
@@ -89,7 +85,8 @@ defvjp(
 def _windows(x: Array, size: int, stride: int, padding: int) -> Array:
     """Every window of (N, H, W, C) as a row: (N, H', W', size·size·C)."""
     padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    views = sliding_window_view(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
+    views = sliding_window_view(padded, (size, size), axis=(1, 2))  # type: ignore[call-overload]
+    views = views[:, ::stride, ::stride]
     return views.transpose(0, 1, 2, 4, 5, 3).reshape(*views.shape[:3], -1)
 
 
@@ -158,7 +155,7 @@ def _tiles(x: Array, size: int) -> Array:
 
 @primitive
 def largest(x: Array, size: int) -> Array:
-    """Maximum over non-overlapping squares of (N, H, W, C); the first of equal values in row order gets the gradient."""
+    """Maximum over non-overlapping squares of (N, H, W, C); the first of equal values gets the gradient."""
     return _tiles(x, size).max(axis=-1)
 
 

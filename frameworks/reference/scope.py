@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from fixtures.arrays import wider
-from fixtures.recipe import Precision
+from fixtures.recipe import FLOAT32, Precision
 
 LOW = frozenset({"matmul", "batched_matmul", "einsum", "linear", "conv2d", "attention"})
 LOSSES = frozenset(
@@ -36,7 +36,7 @@ WIDE = LOSSES | NORMS | REDUCTIONS | POWERS
 class Scope:
     """What autocast does in a region; `wide` and `low` are the user's own lists and go before the built-in ones."""
 
-    precision: Precision = Precision()
+    precision: Precision = FLOAT32
     wide: frozenset[str] = frozenset()
     low: frozenset[str] = frozenset()
 
@@ -66,6 +66,18 @@ class Scope:
             return "float32", "float32" if kept else low
         return (widest, widest) if self.precision.level == "O1" else (low, low)
 
+    def text(self) -> str:
+        """The scope in one line, for `parsed`."""
+        lists = (",".join(sorted(names)) for names in (self.wide, self.low))
+        return ";".join((self.precision.level, self.precision.format, *lists))
+
+
+def parsed(text: str) -> Scope:
+    """The scope that `Scope.text` described."""
+    level, name, wide, low = text.split(";")
+    precision = Precision(level, name)  # type: ignore[arg-type]
+    return Scope(precision, *(frozenset(part.split(",")) - {""} for part in (wide, low)))
+
 
 _OFF = Scope()
 _current: ContextVar[Scope] = ContextVar("reference_precision_scope", default=_OFF)
@@ -74,6 +86,11 @@ _current: ContextVar[Scope] = ContextVar("reference_precision_scope", default=_O
 def current() -> Scope:
     """The scope that is open here; a new thread starts outside any."""
     return _current.get()
+
+
+def enter(scope: Scope) -> None:
+    """Makes a scope the open one, for good."""
+    _current.set(scope)
 
 
 @contextmanager

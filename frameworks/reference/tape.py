@@ -29,6 +29,11 @@ def depth() -> int:
     return int(trace_stack.top)
 
 
+def close_down_to(traces: int) -> None:
+    """Closes the traces beyond so many."""
+    trace_stack.top = traces
+
+
 def taped(function: Callable[[Any], Sequence[Any]], x: Any) -> tuple[list[Any], list[Pullback]]:
     """The outputs of `function(x)` and for each its pullback to the gradient of x, an array, list, tuple or dict."""
     before = trace_stack.top
@@ -62,12 +67,25 @@ class _Leaf:
         self.index = index
 
 
+class _Kept:
+    """A container that holds no such array."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+
+
 def _flatten(nest: Any, leaves: list[Any]) -> Any:
-    """`nest` with every floating array or box replaced by its place; the arrays are appended to `leaves`."""
+    """`nest` with every floating array or box replaced by its place; the arrays are appended to `leaves`.
+
+    A container without any is left as it is, so that what a function writes into it arrives.
+    """
+    before = len(leaves)
     if isinstance(nest, dict):
-        return {key: _flatten(value, leaves) for key, value in nest.items()}
+        filled: Any = {key: _flatten(value, leaves) for key, value in nest.items()}
+        return filled if len(leaves) > before else _Kept(nest)
     if isinstance(nest, list | tuple):
-        return type(nest)(_flatten(value, leaves) for value in nest)
+        filled = type(nest)(_flatten(value, leaves) for value in nest)
+        return filled if len(leaves) > before else _Kept(nest)
     if isbox(nest) or (isinstance(nest, np.ndarray) and nest.dtype.kind == "f"):
         leaves.append(nest)
         return _Leaf(len(leaves) - 1)
@@ -79,13 +97,16 @@ def _fill(nest: Any, leaves: Sequence[Any]) -> Any:
         return {key: _fill(value, leaves) for key, value in nest.items()}
     if isinstance(nest, list | tuple):
         return type(nest)(_fill(value, leaves) for value in nest)
+    if isinstance(nest, _Kept):
+        return nest.container
     return leaves[nest.index] if isinstance(nest, _Leaf) else nest
 
 
 def _rebound(function: types.FunctionType, cells: Sequence[Any]) -> types.FunctionType:
     """`function` with other values in its closure."""
     closure = tuple(types.CellType(value) for value in cells)
-    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, closure)
+    code, names = function.__code__, function.__globals__
+    made = types.FunctionType(code, names, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__ = function.__kwdefaults__
     return made
 
@@ -102,14 +123,14 @@ def recomputed(function: Callable[..., Any], *args: Any, replay: Replay | None =
     """
     scope = current()
     context = replay or (lambda: opened(scope))
-    inner = getattr(function, "__closure__", None) and isinstance(function, types.FunctionType)
-    cells = [cell.cell_contents for cell in function.__closure__] if inner else []  # type: ignore[attr-defined]
+    closure = function.__closure__ if isinstance(function, types.FunctionType) else None
+    cells = [cell.cell_contents for cell in closure or ()]
     leaves: list[Any] = []
     nest = _flatten((args, kwargs, cells), leaves)
 
     def run(*values: Any) -> Any:
         given, named, closed = _fill(nest, values)
-        called = _rebound(function, closed) if cells else function  # type: ignore[arg-type]
+        called = _rebound(function, closed) if isinstance(function, types.FunctionType) and cells else function
         return called(*given, **named)
 
     return _recomputed(run, context, *leaves)

@@ -65,7 +65,7 @@ def rounded(x: Array, rounding: Rounding, format_name: str) -> Array:
     return rounding.round(x, format_name)
 
 
-defvjp(rounded, lambda ans, x, rounding, name: lambda g: rounding.round(g, name), None, None)
+defvjp(rounded, lambda _ans, _x, rounding, name: lambda g: rounding.round(g, name), None, None)
 
 
 @primitive
@@ -76,7 +76,7 @@ def _converted(x: Array, rounding: Rounding, source: str, target: str) -> Array:
 
 defvjp(
     _converted,
-    lambda ans, x, rounding, source, target: lambda g: rounding.round(rounding.round(g, target), source),
+    lambda _ans, _x, rounding, source, target: lambda g: rounding.round(rounding.round(g, target), source),
     None,
     None,
     None,

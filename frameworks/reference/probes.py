@@ -1,0 +1,190 @@
+"""What the reference is seen to do: one small experiment a capability, beside what it declares."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.data import digits_batch, exact_batch, sincos_batch
+from fixtures.models import digits_mlp, exact_linear, exact_stack, scalar, sincos, two_heads
+from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Precision, Recipe, Recompute, StaticScaling, Steps
+from frameworks.contract import Capability, Unsupported
+from frameworks.operations import CATALOGUE
+from frameworks.reference.trainer import ReferenceTrainer
+
+if TYPE_CHECKING:
+    from frameworks.reference.framework import ReferenceFramework
+
+_BATCH = exact_batch()
+_SCALING = DynamicScaling(2.0**10, interval=1)
+
+
+def run(framework: ReferenceFramework, capability: Capability) -> bool | None:
+    """Whether the capability was seen to take effect; None where there is nothing to observe."""
+    probe = PROBES.get(capability)
+    try:
+        return None if probe is None else bool(probe(framework))
+    except (Unsupported, RuntimeError, ValueError):
+        return False
+
+
+def _filled(run: ReferenceTrainer, value: float) -> dict[str, Array]:
+    return {name: np.full(shape, value) for name, shape in run.model.parameter_shapes().items()}
+
+
+def _scalar(framework: ReferenceFramework, **changes: Any) -> ReferenceTrainer:
+    return framework.trainer(scalar(), Recipe(SGD(0.5)).but(**changes))
+
+
+def _op(framework: ReferenceFramework, op: str, **scope: Any) -> str:
+    with framework.autocast(FLOAT16, **scope):
+        return framework.run_op(op, *CATALOGUE[op]()).dtype
+
+
+def _precision(precision: Precision) -> Callable[[ReferenceFramework], bool]:
+    def probe(framework: ReferenceFramework) -> bool:
+        run = framework.trainer(digits_mlp((8,)), Recipe(SGD(), precision))
+        run.update((digits_batch(4),))
+        low = framework.rounding.dtype(precision.format)
+        found = run.parameters()["0.weight"].dtype, run.master_parameters()["0.weight"].dtype
+        wide = framework.rounding.dtype("float32")
+        expected = {"O1": (wide, wide), "O2": (low, wide), "O3": (low, low)}[precision.level]
+        return found == expected and run.predict(digits_batch(2).inputs)["output"].dtype == low
+
+    return probe
+
+
+def _moves(framework: ReferenceFramework) -> bool:
+    run = _scalar(framework, scaling=_SCALING)
+    grown = run.feed(_filled(run, 0.5)).scale_after
+    return grown == 2.0**11 and run.feed(_filled(run, np.inf)).scale_after == 2.0**10
+
+
+def _stays(framework: ReferenceFramework) -> bool:
+    run = _scalar(framework, scaling=StaticScaling(8.0))
+    return [run.feed(_filled(run, v)).scale_after for v in (0.5, np.inf, 0.5)] == [8.0] * 3
+
+
+def _factors(framework: ReferenceFramework) -> bool:
+    run = _scalar(framework, scaling=DynamicScaling(2.0**10, growth=4.0, backoff=0.25, interval=1))
+    return [run.feed(_filled(run, v)).scale_after for v in (0.5, np.inf)] == [2.0**12, 2.0**10]
+
+
+def _unscales_once(framework: ReferenceFramework) -> bool:
+    run = _scalar(framework, scaling=_SCALING)
+    try:
+        run.feed(_filled(run, 0.5), unscale_calls=2)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _partly_skipped(framework: ReferenceFramework) -> bool:
+    run = _scalar(framework, scaling=_SCALING, optimizers=2)
+    first, second = run.parameters()
+    return not run.feed({first: np.full((1, 1), np.inf), second: np.ones(1)}).skipped
+
+
+def _two_losses(framework: ReferenceFramework) -> bool:
+    batch = type(_BATCH)(_BATCH.inputs, dict.fromkeys("ab", _BATCH.targets["output"][:, :2]))
+    run = framework.trainer(two_heads(), Recipe(SGD(), separate_losses=True))
+    return len(run.gradients((batch,))) == len(run.parameters())
+
+
+def _accumulates(framework: ReferenceFramework) -> bool:
+    whole, parts = (framework.trainer(exact_linear(), Recipe(SGD(0.5))) for _ in range(2))
+    whole.update((_BATCH,))
+    parts.update(_BATCH.into(4))
+    return all(np.array_equal(value, whole.parameters()[name]) for name, value in parts.parameters().items())
+
+
+def _flushes(framework: ReferenceFramework) -> bool:
+    run = framework.trainer(exact_linear(), Recipe(SGD(0.5), accumulation=4))
+    run.accumulate(_BATCH, _BATCH.items)
+    return not run.apply().skipped
+
+
+def _recomputes(depth: int) -> Callable[[ReferenceFramework], bool]:
+    def probe(framework: ReferenceFramework) -> bool:
+        run = framework.trainer(exact_stack(), Recipe(recompute=Recompute(1, depth=2 if depth == 2 else 1)))
+        run.update((_BATCH,))
+        return run.segment_calls() == (2,)
+
+    return probe
+
+
+def _cases(framework: ReferenceFramework) -> bool:
+    x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
+    plain, found = framework.recompute("plain", x, w), framework.recompute("keyword", x, w)
+    return found.w is not None and plain.w is not None and np.array_equal(found.w, plain.w)
+
+
+def _clips(framework: ReferenceFramework) -> bool:
+    run = _scalar(framework, clip=1.0)
+    run.feed(_filled(run, 8.0))
+    return bool(run.parameters()["0.output.bias"][0] > -1.0)
+
+
+def _schedules(framework: ReferenceFramework) -> bool:
+    run = _scalar(framework, schedule=Steps((1,), (1.0, 0.5)))
+    return [run.feed(_filled(run, 1.0)).learning_rate for _ in range(2)] == [0.5, 0.25]
+
+
+def _skips_missing(framework: ReferenceFramework) -> bool:
+    run = _scalar(framework)
+    first, second = run.parameters()
+    run.feed({first: np.ones((1, 1)), second: None})
+    return bool(run.parameters()[second][0] == 0.0 and run.parameters()[first][0, 0] == 0.5)
+
+
+def _restores(framework: ReferenceFramework) -> bool:
+    run = _scalar(framework)
+    with tempfile.TemporaryDirectory() as folder:
+        run.save(Path(folder))
+        run.feed(_filled(run, 1.0))
+        run.restore(Path(folder))
+    return bool(run.parameters()["0.output.bias"][0] == 0.0)
+
+
+def _peak(framework: ReferenceFramework) -> bool:
+    return _scalar(framework).peak_bytes() > 0
+
+
+PROBES: dict[Capability, Callable[[ReferenceFramework], bool]] = {
+    **{
+        Capability(f"precision.{p.label}"): _precision(p)
+        for p in (Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
+    },
+    Capability.FLOAT64_HEADS: lambda f: f.trainer(sincos(4), Recipe(SGD(), FLOAT16))
+    .predict(sincos_batch(2).inputs)["sin"]
+    .dtype
+    == np.float64,
+    Capability.AUTOCAST_SCOPE: lambda f: _op(f, "matmul") == "float16" and _op(f, "matmul", enabled=False) == "float32",
+    Capability.AUTOCAST_LISTS: lambda f: _op(f, "softmax", low=("softmax",)) == "float16",
+    Capability.DYNAMIC_SCALING: _moves,
+    Capability.STATIC_SCALING: _stays,
+    Capability.SCALING_FACTORS: _factors,
+    Capability.SCALING_DISABLED: lambda f: _scalar(f, scaling=DynamicScaling(enabled=False)).scaler is None,
+    Capability.EXPLICIT_UNSCALE: _unscales_once,
+    Capability.TWO_OPTIMIZERS: _partly_skipped,
+    Capability.TWO_LOSSES: _two_losses,
+    Capability.ACCUMULATION: _accumulates,
+    Capability.PARTIAL_WINDOW: _flushes,
+    Capability.RECOMPUTE: _recomputes(1),
+    Capability.RECOMPUTE_NESTED: _recomputes(2),
+    Capability.RECOMPUTE_CASES: _cases,
+    Capability.SEGMENT_CALLS: _recomputes(1),
+    Capability.GROUPS: lambda f: not _scalar(f, groups=2).update((exact_batch(4, 1, 1),)).skipped,
+    Capability.CLIP: _clips,
+    Capability.SCHEDULE: _schedules,
+    Capability.MISSING_GRADIENTS: _skips_missing,
+    Capability.FEED: lambda f: not (run := _scalar(f)).feed(_filled(run, 1.0)).skipped,
+    Capability.CHECKPOINT: _restores,
+    Capability.SAVED_BYTES: lambda f: f.trainer(exact_stack(), Recipe()).saved_bytes(_BATCH) > 0,
+    Capability.PEAK_BYTES: _peak,
+}
