@@ -80,4 +80,5 @@ def _apply(trainer: TorchTrainer, state: Mapping[str, Any]) -> None:
         slot.tensor.grad = None if gradient is None else gradient.to(slot.tensor.device).clone()
     trainer.sums = [(float(total), int(count)) for total, count in state["sums"]]
     trainer.items = int(state["items"])
-    trainer.network.calls[:] = [int(count) for count in state["calls"]]
+    if len(state["calls"]) == len(trainer.network.calls):
+        trainer.network.calls[:] = [int(count) for count in state["calls"]]

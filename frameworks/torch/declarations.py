@@ -18,6 +18,7 @@ _CPU_REFUSED: dict[Capability, str] = {
 }
 _COMPILE_REFUSED: dict[Capability, str] = {
     Capability.SEGMENT_CALLS: "a compiled forward runs no Python that could count",
+    Capability.TWO_LOSSES: "a compiled graph gives its buffers away, so that its backward refuses retain_graph",
     Capability.RECOMPUTE_CASES: "this adapter runs the cases without torch.compile, so that mode eager tells of them",
 }
 

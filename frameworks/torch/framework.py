@@ -36,8 +36,8 @@ class TorchFramework(BaseFramework):
     Mode "compile" compiles the forward passes and losses of trainers; `run_op` is eager in both modes.
     """
 
-    name = "torch"
-    modes = ("eager", "compile")
+    name: str = "torch"
+    modes: tuple[str, ...] = ("eager", "compile")
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)

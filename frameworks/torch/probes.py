@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint
 
 from frameworks.contract import Capability
+from frameworks.torch.compiling import compiled
 
 Probe = Callable[[str], bool]
 
@@ -111,6 +112,19 @@ def _two_losses(device: str) -> bool:
     scaler.scale(shared.sum()).backward()
     scaler.step(optimizer)
     return bool((weight == 0.0).all())
+
+
+def _two_losses_compiled(device: str) -> bool:
+    first, second = Linear(4, 4).to(device), Linear(4, 4).to(device)
+
+    def losses(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        features = torch.tanh(first(x))
+        return features.square().sum(), torch.tanh(second(features)).square().sum()
+
+    one, other = compiled(losses)(torch.ones(2, 4, device=device))
+    one.backward(retain_graph=True)
+    other.backward()
+    return second.weight.grad is not None
 
 
 def _accumulation(device: str) -> bool:
@@ -219,17 +233,23 @@ PROBES: dict[Capability, Probe] = {
     Capability.SAVED_BYTES: _saved_bytes,
     Capability.PEAK_BYTES: _peak_bytes,
 }
+COMPILED: dict[Capability, Probe | None] = {
+    Capability.TWO_LOSSES: _two_losses_compiled,
+    Capability.RECOMPUTE_CASES: None,
+}
+"""What mode "compile" observes otherwise, None for what it does not run."""
 
 
 def probe(capability: Capability, device: str, mode: str) -> bool | None:
     """True: seen to act; False: raised, warned or did nothing; None: PyTorch has no call of its own to observe."""
-    if capability not in PROBES or (mode == "compile" and capability is Capability.RECOMPUTE_CASES):
+    call = (PROBES | COMPILED if mode == "compile" else PROBES).get(capability)
+    if call is None:
         return None
     devices = [torch.cuda.current_device()] if device == "cuda" else []
     with warnings.catch_warnings(record=True) as warned, torch.random.fork_rng(devices):
         warnings.simplefilter("always")
         try:
-            acted = PROBES[capability](device)
+            acted = call(device)
         except Exception:
             return False
     return acted and not warned
