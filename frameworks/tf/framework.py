@@ -58,7 +58,7 @@ class TensorFlowFramework(BaseFramework):
 
     def probe(self, capability: Capability) -> bool | None:
         with tf.device(self._place):
-            return probe(capability, self.device, self.mode)
+            return probe(capability, self.mode)
 
     def conventions(self) -> Conventions:
         return CONVENTIONS

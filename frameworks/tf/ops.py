@@ -98,36 +98,24 @@ LOSSES: dict[str, Callable[[], keras.losses.Loss]] = {
 """Losses are Loss objects, which have a format of their own; they take targets first."""
 
 
-class _OperationLayer(keras.layers.Layer):
+class OperationLayer(keras.layers.Layer):
     """A layer whose `call` is one operation; Keras casts what comes in by the policy that it was made under."""
 
     def __init__(self, operation: Operation) -> None:
         super().__init__()
         self._operation = operation
 
-    def call(self, *arguments: Any) -> Any:
-        return self._operation(*arguments)
+    def call(self, inputs: list[Any]) -> Any:
+        return self._operation(*inputs)
 
 
-class _LossLayer(keras.layers.Layer):
-    """A loss of a layer's output: the prediction is cast by the policy, as a model's output is, the target is not."""
-
-    def __init__(self, loss: keras.losses.Loss) -> None:
-        super().__init__()
-        self._loss = loss
-
-    def call(self, prediction: Any, target: Any) -> Any:
-        return self._loss(target, prediction)
-
-
-def _kl_divergence(loss: keras.losses.Loss) -> Operation:
-    return lambda log_probabilities, target: loss(target, ops.exp(log_probabilities))
-
-
-def _layer(op: str) -> keras.layers.Layer:
-    if op == "kl_divergence":
-        return _OperationLayer(_kl_divergence(LOSSES[op]()))
-    return _LossLayer(LOSSES[op]()) if op in LOSSES else _OperationLayer(OPERATIONS[op])
+def _function(op: str) -> Callable[[list[Any]], Any]:
+    """The operation in a layer; a loss outside it, of the layer's output, as in a training step."""
+    if op not in LOSSES:
+        return OperationLayer(OPERATIONS[op])
+    loss = LOSSES[op]()
+    output = OperationLayer(OPERATIONS["exp"] if op == "kl_divergence" else lambda x: x)
+    return lambda given: loss(given[1], output(given[:1]))
 
 
 def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:
@@ -136,7 +124,6 @@ def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:
     Raises:
         KeyError: no operation of that name.
     """
-    layer = _layer(op)
-    result = compiled(lambda *given: layer(*given), mode)(*(tf.convert_to_tensor(array) for array in arrays))
-    value = np.array(result)
-    return OpResult(value, tf.as_dtype(result.dtype).name)
+    function = _function(op)
+    result = compiled(lambda given: function(given), mode)([tf.convert_to_tensor(array) for array in arrays])
+    return OpResult(np.array(result.numpy()), tf.as_dtype(result.dtype).name)

@@ -16,7 +16,7 @@ from frameworks.tf.steps import compiled
 Function = Callable[..., tf.Tensor]
 
 
-class _Scoped(keras.layers.Layer):
+class ScopedFunction(keras.layers.Layer):
     """A layer whose `call` is a function; made inside `keras.RematScope`, Keras recomputes it."""
 
     def __init__(self, function: Function) -> None:
@@ -35,7 +35,7 @@ def _wrapped(function: Function, variant: str) -> Function:
             return tf.recompute_grad(function)
         case _:
             with keras.RematScope(mode="full"):
-                return _Scoped(function)
+                return ScopedFunction(function)
 
 
 def _product(x: Any, w: Any) -> tf.Tensor:
