@@ -40,12 +40,18 @@ def _shares(recipe: Recipe, parameters: Mapping[str, Any]) -> list[tuple[str, ..
     return split
 
 
-def build_shares(recipe: Recipe, parameters: Mapping[str, Any], *, static: bool = False) -> list[Share]:
+def build_shares(
+    recipe: Recipe, parameters: Mapping[str, Any], *, static: bool = False, scheduler: Any | None = None
+) -> list[Share]:
     """The recipe's optimizers over `parameters`.
 
     Two optimizers get the parameters at even and at odd places. Paddle's optimizers keep one learning-rate tensor in
     the format of their first parameter, and all but plain SGD fail when another parameter has another format, so the
     float64 heads get an optimizer of their own there.
+
+    Args:
+        static: for a static program, whose optimizers find their parameters themselves.
+        scheduler: one made before, for the next program of the same run.
 
     Raises:
         Unsupported: a clip over several optimizers, whose gradients Paddle has no common norm for.
@@ -55,16 +61,16 @@ def build_shares(recipe: Recipe, parameters: Mapping[str, Any], *, static: bool 
         raise Unsupported(
             Capability.CLIP, "a clip belongs to one optimizer, and this recipe needs several: there is no common norm"
         )
-    return [_share(recipe, {name: parameters[name] for name in names}, static=static) for names in shares]
+    given = [{name: parameters[name] for name in names} for names in shares]
+    return [_share(recipe, part, static=static, scheduler=scheduler) for part in given]
 
 
-def _share(recipe: Recipe, parameters: Mapping[str, Any], *, static: bool) -> Share:
-    rate: Any = recipe.optimizer.learning_rate
-    scheduler = None
-    if recipe.schedule is not None:
+def _share(recipe: Recipe, parameters: Mapping[str, Any], *, static: bool, scheduler: Any | None) -> Share:
+    rate = recipe.optimizer.learning_rate
+    if recipe.schedule is not None and scheduler is None:
         values = [rate * factor for factor in recipe.schedule.factors]
-        scheduler = rate = paddle.optimizer.lr.PiecewiseDecay(list(recipe.schedule.boundaries), values)
-    common: dict[str, Any] = {"learning_rate": rate}
+        scheduler = paddle.optimizer.lr.PiecewiseDecay(list(recipe.schedule.boundaries), values)
+    common: dict[str, Any] = {"learning_rate": rate if scheduler is None else scheduler}
     if not static:
         listed = list(parameters.values())
         groups = [{"params": part} for part in (listed[::2], listed[1::2]) if part]

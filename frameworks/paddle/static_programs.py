@@ -17,7 +17,7 @@ from frameworks.paddle.arrays import format_name
 
 @dataclass(frozen=True)
 class Built:
-    """A program, what to fetch from it, and the names of its inputs that each run must feed."""
+    """A program, what to fetch from it, and the stored names of its parameters by canonical name."""
 
     program: Any
     fetches: tuple[Any, ...]
@@ -34,7 +34,7 @@ class Store:
     def __init__(self) -> None:
         self.scope = paddle.static.Scope()
         self.executor = paddle.static.Executor(_place())
-        self.names: list[str] = []
+        self.initial: dict[str, Array] = {}
 
     def build(self, make: Callable[[Any], tuple[tuple[Any, ...], dict[str, str]]]) -> Built:
         """Builds a program with `make(startup)`, which returns what to fetch and the stored names of its parameters."""
@@ -46,15 +46,20 @@ class Store:
             self.executor.run(startup)
         for name in fresh.local_var_names():
             tensor = fresh.find_var(name).get_tensor()
-            if name not in self.names and tensor._is_initialized():
-                self.scope.var(name).get_tensor().set(np.array(tensor), _place())
-                self.names.append(name)
+            if name not in self.initial and tensor._is_initialized():
+                self.initial[name] = np.array(tensor)
+                self.scope.var(name).get_tensor().set(self.initial[name], _place())
         return Built(main, fetches, parameters)
 
     def run(self, built: Built, feed: Mapping[str, Array]) -> list[Array]:
         """One run of the program; the fetched arrays."""
         with paddle.static.scope_guard(self.scope):
             return list(self.executor.run(built.program, feed=dict(feed), fetch_list=list(built.fetches)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all stored variables."""
+        return tuple(self.initial)
 
     def read(self, name: str) -> Array:
         """A copy of a stored variable."""
@@ -79,10 +84,9 @@ class Store:
                 raise ValueError(f"{source}: it has no {name} of shape {here.shape} in {here.dtype}")
 
     def load(self, variables: Mapping[str, Array]) -> None:
-        """Sets every variable to what `snapshot` returned; variables made since then start anew when next built."""
-        for name, value in variables.items():
-            if name not in self.names:
-                self.names.append(name)
+        """Sets every variable to what `snapshot` returned, and to its start where it was made later."""
+        for name, value in (self.initial | dict(variables)).items():
+            self.initial.setdefault(name, value)
             self.scope.var(name).get_tensor().set(np.ascontiguousarray(value), _place())
 
 
@@ -104,8 +108,7 @@ def run_operation(function: Callable[..., Any], arrays: Sequence[Array]) -> OpRe
             value.stop_gradient = False
         result = function(*inputs)
         name = format_name(result.dtype)
-        with paddle.amp.auto_cast(enable=False):
-            shown = result.astype("float32") if name in ("bfloat16", "float16") else result
+        shown = result.astype("float32") if name in ("bfloat16", "float16") else result
     executor = paddle.static.Executor(_place())
     with paddle.static.scope_guard(paddle.static.Scope()):
         executor.run(startup)

@@ -100,11 +100,8 @@ class StaticTrainer(BaseTrainer):
         return _total(losses)
 
     def _optimizer(self, network: Network) -> Any:
-        (share,) = build_shares(self.recipe, network.named, static=True)
-        if self.scheduler is None:
-            self.scheduler = share.scheduler
-        elif share.scheduler is not None:
-            share.optimizer.set_lr_scheduler(self.scheduler)
+        (share,) = build_shares(self.recipe, network.named, static=True, scheduler=self.scheduler)
+        self.scheduler = share.scheduler
         return share.optimizer
 
     def _minimize(self, network: Network, loss: Any, startup: Any) -> None:
