@@ -5,9 +5,9 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
-import tensorflow as tf  # noqa: E402 - the variables above are read at import
+import tensorflow as tf
 
-from frameworks.tf.framework import TensorFlowFramework  # noqa: E402
+from frameworks.tf.framework import TensorFlowFramework
 
 tf.get_logger().setLevel("ERROR")  # one function a run looks to TensorFlow like one function traced too often
 

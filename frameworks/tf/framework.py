@@ -12,7 +12,15 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Precision, Recipe
 from frameworks.base import BaseFramework
-from frameworks.contract import Capability, Conventions, Declaration, OpResult, RecomputeCase, RecomputeResult, Unsupported
+from frameworks.contract import (
+    Capability,
+    Conventions,
+    Declaration,
+    OpResult,
+    RecomputeCase,
+    RecomputeResult,
+    Unsupported,
+)
 from frameworks.tf.declarations import CONVENTIONS, declaration
 from frameworks.tf.network import VARIANTS
 from frameworks.tf.ops import run_op
@@ -31,7 +39,7 @@ from frameworks.tf.trainer import TensorFlowTrainer
 
 
 class TensorFlowFramework(BaseFramework):
-    """Modes: a `tf.function`, eager execution, a `tf.function` compiled by XLA, and grappler's automatic mixed precision.
+    """Modes: a `tf.function`, eager execution, a `tf.function` compiled by XLA, grappler's automatic mixed precision.
 
     In "rewrite" the layers are float32 and level O1 is TensorFlow's graph rewrite; in the other modes a level is a
     Keras dtype policy.

@@ -7,7 +7,7 @@ Keras keeps dense kernels (inputs, outputs), convolution kernels (height, width,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -139,12 +139,10 @@ class Builder:
             case MaxPool():
                 return keras.layers.MaxPooling2D(layer.size, name=name)
             case Residual():
-                return ResidualLayer([self.layer(b, f"{path}.body.{i}", shape) for i, b in self._body(layer)], name=name)
+                body = [self.layer(part, f"{path}.body.{i}", shape) for i, part in enumerate(layer.body)]
+                return ResidualLayer(body, name=name)
             case _:
                 raise TypeError(f"{type(layer).__name__} is not a layer inside a model")
-
-    def _body(self, layer: Residual) -> Iterator[tuple[int, Layer]]:
-        return enumerate(layer.body)
 
 
 def parameters_of(made: keras.layers.Layer, layer: Layer | Head) -> dict[str, keras.Variable]:

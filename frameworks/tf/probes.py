@@ -84,7 +84,7 @@ def _accepts(make: Callable[[], object]) -> bool:
 
 def _two_optimizers(_: str) -> bool:
     pair = [keras.optimizers.SGD(0.5), keras.optimizers.SGD(0.5)]
-    return _accepts(lambda: keras.optimizers.LossScaleOptimizer(pair))
+    return _accepts(lambda: _apply(keras.optimizers.LossScaleOptimizer(pair), "eager", [1.0, 1.0]))
 
 
 def _accumulates(mode: str) -> bool:

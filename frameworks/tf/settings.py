@@ -21,7 +21,7 @@ REWRITES: dict[str, str] = {
 
 
 def pin_threads() -> None:
-    """One thread within and one between operations, where TensorFlow has not started yet; `environment` tells the truth."""
+    """One thread within and one between operations, unless TensorFlow runs already; `environment` tells which."""
     try:
         tf.config.threading.set_intra_op_parallelism_threads(THREADS)
         tf.config.threading.set_inter_op_parallelism_threads(THREADS)
@@ -31,7 +31,7 @@ def pin_threads() -> None:
 
 @contextmanager
 def dtype_policy(name: str) -> Iterator[None]:
-    """Layers made inside get the dtype policy `name` ("float32", "mixed_float16", ...); the former one returns after it."""
+    """Layers made inside get the dtype policy `name`, such as "mixed_float16"; the former one returns after it."""
     former = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:
@@ -59,7 +59,7 @@ def _switched_on() -> list[str]:
 
 
 def read_global_state() -> dict[str, str]:
-    """Every process-wide setting that a run may leak; an optimizer option that is off reads like one that was never set."""
+    """Every process-wide setting that a run may leak; an optimizer option that is off reads like one never set."""
     return {
         "dtype_policy": keras.config.dtype_policy().name,
         "floatx": keras.config.floatx(),

@@ -84,7 +84,8 @@ class Steps:
         names = tuple(gradients)
         key = ("feed", names)
         if key not in self._made:
-            signature = [[tf.TensorSpec(self._bound.variables[n].shape, _wide(self._bound.variables[n])) for n in names]]
+            variables = [self._bound.variables[n] for n in names]
+            signature = [[tf.TensorSpec(variable.shape, _wide(variable)) for variable in variables]]
             self._made[key] = compiled(lambda values: self._surrogate(names, values), self._mode, signature)
         values = [tf.convert_to_tensor(gradients[n], _wide(self._bound.variables[n])) for n in names]
         return _micro(self._made[key](values), 1)
@@ -145,9 +146,8 @@ class Steps:
         optimizer = self._optimizer
         before = (self._scale(), tf.identity(optimizer.iterations), tf.identity(optimizer.learning_rate))
         optimizer.apply(gradients, list(self._bound.variables.values()))
-        good = getattr(optimizer, "step_counter", None)
-        after = (self._scale(), tf.identity(optimizer.iterations), tf.constant(-1) if good is None else tf.identity(good))
-        return loss, *before, *after
+        good = tf.identity(getattr(optimizer, "step_counter", -1))
+        return loss, *before, self._scale(), tf.identity(optimizer.iterations), good
 
     def _scale(self) -> tf.Tensor:
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):
