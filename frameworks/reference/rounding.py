@@ -53,20 +53,35 @@ class Stochastic:
         if format_name == "float64":
             return array
         target = format_of(format_name)
-        value = np.asarray(array, np.float64)
-        magnitude = np.abs(value)
-        # Below the smallest normal value, adding it gives the last kept bit the weight of the subnormal spacing.
-        smallest = 2.0**target.smallest_exponent
-        offset = np.where(magnitude < smallest, smallest, 0.0)
+        value = np.ascontiguousarray(array, np.float64).reshape(np.shape(array))
         dropped = _CARRIER_BITS - target.bits
-        noise = self._rng.integers(0, 2**_RANDOM_BITS, value.shape, np.uint32)
-        shift = dropped - _RANDOM_BITS
-        bits = (magnitude + offset).view(np.int64)
-        bits = bits + (noise.astype(np.int64) << shift if shift >= 0 else (noise >> np.uint32(-shift)).astype(np.int64))
+        smallest = 2.0**target.smallest_exponent
+        rounded = self._truncated(value, dropped)
+        magnitude = np.abs(value)
+        ordinary = (magnitude >= smallest) & (magnitude <= target.largest)
+        ordinary |= magnitude == 0.0
+        if ordinary.all():
+            return rounded
+        rare = ~ordinary
+        magnitude = magnitude[rare]
+        # Below the smallest normal value, adding it gives the last kept bit the weight of the subnormal spacing.
+        offset = np.where(magnitude < smallest, smallest, 0.0)
+        result = self._truncated(magnitude + offset, dropped) - offset
+        result = np.where(result > target.largest, np.inf, result)
+        rounded[rare] = np.where(np.isfinite(magnitude), np.copysign(result, value[rare]), value[rare])
+        return rounded
+
+    def _truncated(self, value: Array, dropped: int) -> Array:
+        """Adds random bits below the last kept one and cuts them off; the sign and exact values stay."""
+        noise = self._rng.integers(0, 1 << _RANDOM_BITS, value.shape, np.uint32)
+        bits = np.asarray(noise, np.int64)
+        if dropped < _RANDOM_BITS:
+            bits >>= _RANDOM_BITS - dropped
+        else:
+            bits <<= dropped - _RANDOM_BITS
+        bits += value.view(np.int64)
         bits &= -(1 << dropped)
-        rounded = bits.view(np.float64) - offset
-        rounded = np.where(rounded > target.largest, np.inf, rounded)
-        return np.where(np.isfinite(value), np.copysign(rounded, value), value)
+        return bits.view(np.float64)
 
     def dtype(self, format_name: str) -> np.dtype[Any]:
         return format_of(format_name).dtype

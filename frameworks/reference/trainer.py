@@ -74,6 +74,7 @@ class ReferenceTrainer(Forward, BaseTrainer):
             name: self.rounding.round(given[name].astype(np.float64), format_name)
             for name, format_name in self.master_formats.items()
         }
+        self._places = {name: place for place, name in enumerate(self.masters)}
         self.values: Arrays = {}
         self.sync_masters()
         slots = slot_names(recipe.optimizer)
@@ -207,7 +208,7 @@ class ReferenceTrainer(Forward, BaseTrainer):
 
     def optimizer_of(self, name: str) -> int:
         """Number of the optimizer that owns a parameter: places in model order, dealt out in turn."""
-        return list(self.masters).index(name) % self.recipe.optimizers
+        return self._places[name] % self.recipe.optimizers
 
     # the verbs of the contract
 
@@ -345,6 +346,10 @@ class ReferenceTrainer(Forward, BaseTrainer):
 
     def _fed(self, gradients: Arrays, micro_batches: int) -> Arrays:
         """Scaled gradients of Σ p·g over a window of so many micro-batches."""
+        if unknown := gradients.keys() - self.masters.keys():
+            raise ValueError(f"{self.model.name} has no parameter {min(unknown)!r}")
+        if not gradients:
+            return {}
         widest = "float64" if any(self.formats[name] == "float64" for name in gradients) else "float32"
 
         def forward(values: Any) -> list[Any]:

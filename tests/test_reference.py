@@ -1,0 +1,416 @@
+"""The reference against what it stands for: IEEE rounding, finite differences, closed forms, and its plainest self."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fixtures.arrays import FORMATS, Array
+from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch
+from fixtures.model import Batch, Model
+from fixtures.models import (
+    digits_convolution,
+    digits_mlp,
+    dropout_probe,
+    encoder,
+    exact_linear,
+    exact_stack,
+    scalar,
+    sincos,
+    two_heads,
+)
+from fixtures.recipe import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    SGD,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Optimizer,
+    Precision,
+    Recipe,
+    Recompute,
+    StaticScaling,
+)
+from frameworks.contract import Capability, Conventions, RecomputeCase, ScalerRule
+from frameworks.operations import CATALOGUE
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.products import contract
+from frameworks.reference.rounding import Exact, Nearest, Stochastic
+from frameworks.reference.scaler import LossScale
+from frameworks.reference.tape import depth, recomputed, taped
+from frameworks.reference.trainer import ReferenceTrainer
+
+LOW_MODELS = (Precision("O2", "float16"), Precision("O3", "bfloat16"))
+NARROW = ("float32", "float16", "bfloat16")
+each_narrow = pytest.mark.parametrize("name", NARROW)
+values = arrays(np.float64, st.integers(1, 20), elements=st.floats(width=64))
+
+
+def two_heads_batch() -> Batch:
+    x = exact_batch(outputs=2)
+    return Batch(x.inputs, {"a": x.targets["output"], "b": -x.targets["output"]})
+
+
+SMALL: dict[str, Callable[[], tuple[Model, Batch]]] = {
+    "exact-linear": lambda: (exact_linear(), exact_batch()),
+    "exact-stack": lambda: (exact_stack(), exact_batch()),
+    "scalar": lambda: (scalar(), exact_batch(4, 1, 1)),
+    "dropout-probe": lambda: (dropout_probe(), exact_batch(4, 64, 1)),
+    "two-heads": lambda: (two_heads(), two_heads_batch()),
+    "sincos": lambda: (sincos(6), sincos_batch(5)),
+    "digits-mlp": lambda: (digits_mlp((12, 8)), digits_batch(4)),
+    "digits-convolution": lambda: (digits_convolution(0.25, 2), digits_batch(3, image=True)),
+    "encoder": lambda: (encoder(width=8, heads=2, blocks=1, dropout=0.25), token_batch(2)),
+}
+
+
+def trained(model: Model, recipe: Recipe, **choices: object) -> ReferenceTrainer:
+    return ReferenceFramework(**choices).trainer(model, recipe)  # type: ignore[arg-type]
+
+
+def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) and a[n].dtype == b[n].dtype for n in a)
+
+
+class TestRounding:
+    @each_narrow
+    @given(values)
+    def test_nearest_is_astype(self, name: str, x: Array) -> None:
+        with np.errstate(all="ignore"):
+            expected = x.astype(FORMATS[name].dtype).astype(np.float64)
+        np.testing.assert_array_equal(Nearest().round(x, name), expected)
+
+    @each_narrow
+    @given(values, st.integers(0, 2**32))
+    def test_random_rounding_takes_a_neighbour(self, name: str, x: Array, seed: int) -> None:
+        rounded = Stochastic(np.random.default_rng(seed)).round(x, name)
+        nearest = Nearest().round(rounded, name)
+        np.testing.assert_array_equal(rounded, nearest, "the result is a number of the format")
+        np.testing.assert_array_equal(np.signbit(rounded), np.signbit(np.where(np.isnan(x), rounded, x)))
+        finite = np.abs(x) <= FORMATS[name].largest
+        spacing = np.maximum(np.abs(x) * 2.0 ** (1 - FORMATS[name].bits), FORMATS[name].smallest_subnormal)
+        assert (np.abs(rounded[finite] - x[finite]) < spacing[finite] * (1 + 1e-9)).all()
+        assert (np.isnan(rounded) == np.isnan(x)).all()
+        assert np.isinf(rounded[np.isinf(x)]).all()
+
+    @each_narrow
+    @given(values, st.integers(0, 2**32))
+    def test_numbers_of_the_format_stay(self, name: str, x: Array, seed: int) -> None:
+        given_values = Nearest().round(x, name)
+        for rounding in (Nearest(), Stochastic(np.random.default_rng(seed)), Exact()):
+            np.testing.assert_array_equal(rounding.round(given_values, name), given_values)
+
+    @each_narrow
+    @pytest.mark.parametrize("where", ["normal", "subnormal"])
+    def test_random_rounding_has_no_bias(self, name: str, where: str) -> None:
+        target = FORMATS[name]
+        low, step = (1.0, 2.0 ** (1 - target.bits)) if where == "normal" else (0.0, target.smallest_subnormal)
+        count = 40_000
+        for share in (0.1, 0.5, 0.9):
+            rounded = Stochastic(np.random.default_rng(3)).round(np.full(count, low + share * step), name)
+            up = np.mean(rounded > low)
+            assert set(np.unique(rounded)) == {low, low + step}
+            assert abs(up - share) < 5 * math.sqrt(share * (1 - share) / count)
+
+    @each_narrow
+    def test_beyond_the_largest_value(self, name: str) -> None:
+        largest = FORMATS[name].largest
+        beyond = np.array([largest, -largest, 2.0 * largest, largest * (1 + 2.0 ** -(FORMATS[name].bits + 1))])
+        rounded = np.array([Stochastic(np.random.default_rng(s)).round(beyond, name) for s in range(200)])
+        assert (rounded[:, 0] == largest).all()
+        assert (rounded[:, 1] == -largest).all()
+        assert np.isinf(rounded[:, 2]).all()
+        assert set(rounded[:, 3]) == {largest, math.inf}
+
+    def test_float64_and_exact_are_the_identity(self) -> None:
+        x = np.array([1 / 3, 1e300, 5e-324])
+        for rounding in (Nearest(), Stochastic(np.random.default_rng(0))):
+            assert rounding.round(x, "float64") is x
+        assert Exact().round(x, "float16") is x
+        with pytest.raises(ValueError, match="unknown"):
+            Nearest().round(x, "float8")
+
+
+class TestProducts:
+    def test_dyadic_products_are_exact_in_float32(self) -> None:
+        rng = np.random.default_rng(0)
+        a, b = (rng.integers(-8, 9, shape) / 8.0 for shape in ((3, 100), (100, 4)))
+        for rounding in (Nearest(), Stochastic(rng)):
+            np.testing.assert_array_equal(contract(a, b, rounding, "float32"), a @ b)
+
+    def test_the_ensemble_spreads_as_accumulation_does(self) -> None:
+        rng = np.random.default_rng(1)
+        a, b = Nearest().round(rng.standard_normal((1, 2048)), "float32"), Nearest().round(
+            rng.standard_normal((2048, 50)), "float32"
+        )
+        error = contract(a, b, Stochastic(rng), "float32") - a @ b
+        unit = 2.0**-24 * np.sqrt(2048)
+        assert 0.5 * unit < np.sqrt(np.mean(error**2)) < 16 * unit
+
+
+@pytest.mark.parametrize("fixture", SMALL)
+@pytest.mark.parametrize("recompute", [None, Recompute(1), Recompute(1, depth=2)], ids=["plain", "once", "nested"])
+def test_gradients_are_finite_differences(fixture: str, recompute: Recompute | None) -> None:
+    model, batch = SMALL[fixture]()
+    if recompute is not None and len(model.layers) == 1:
+        pytest.skip("no layer before the heads")
+    recipe = Recipe(SGD(0.0), recompute=recompute, seed=1)
+    weights = {name: value.astype(np.float64) for name, value in model.weights(1).items()}
+    rng = np.random.default_rng(2)
+    weights = {name: value + 0.05 * rng.standard_normal(value.shape) for name, value in weights.items()}
+    framework = ReferenceFramework(rounding=Exact())
+    gradients = framework.trainer(model, recipe, weights).gradients((batch,))
+    assert gradients.keys() == weights.keys()
+    direction = {name: rng.standard_normal(value.shape) for name, value in weights.items()}
+    expected = sum(float(np.vdot(gradients[name], direction[name])) for name in weights)
+    step = 1e-6
+
+    def loss(sign: float) -> float:
+        moved = {name: value + sign * step * direction[name] for name, value in weights.items()}
+        return framework.trainer(model, recipe, moved).update((batch,)).loss
+
+    measured = (loss(1.0) - loss(-1.0)) / (2 * step)
+    assert measured == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+class TestScaler:
+    @given(
+        st.lists(st.booleans(), max_size=300),
+        st.integers(1, 5),
+        st.integers(-126, 127),
+        st.sampled_from([1.5, 2.0, 3.0]),
+        st.sampled_from([0.5, 0.25, 0.8]),
+    )
+    def test_the_scale_stays_finite_and_positive(
+        self, schedule: list[bool], interval: int, exponent: int, growth: float, backoff: float
+    ) -> None:
+        scale = LossScale(2.0**exponent, growth, backoff, interval, 2.0**-126, 2.0**127)
+        for finite in schedule:
+            scale = scale.adjust(finite)
+            assert 0.0 < scale.scale < math.inf
+            assert math.isfinite(float(np.float32(1.0 / scale.scale)))
+            assert scale.scale == float(np.float32(scale.scale))
+            assert 0 <= scale.good_steps < interval
+
+    @settings(max_examples=25)
+    @given(st.lists(st.sampled_from([1.0, math.inf, -math.inf, math.nan]), max_size=40), st.integers(1, 4))
+    def test_a_run_follows_the_closed_form(self, schedule: list[float], interval: int) -> None:
+        run = trained(scalar(), Recipe(SGD(2.0**-6), scaling=DynamicScaling(2.0**10, interval=interval)))
+        exponent, good, applied = 10, 0, 0
+        for value in schedule:
+            update = run.feed({"0.output.weight": np.ones((1, 1)), "0.output.bias": np.array([value])})
+            good = good + 1 if value == 1.0 else 0
+            applied += value == 1.0
+            exponent += (good == interval) - (value != 1.0)
+            good %= interval
+            assert (update.scale_after, update.good_steps) == (2.0**exponent, good)
+            assert update.skipped == (value != 1.0)
+            assert run.parameters()["0.output.bias"][0] == -applied * 2.0**-6
+
+    def test_a_static_scale_never_moves(self) -> None:
+        run = trained(scalar(), Recipe(SGD(0.5), scaling=StaticScaling(8.0)))
+        updates = [run.feed({"0.output.bias": np.array([v])}) for v in (1.0, math.inf, 1.0)]
+        assert [u.scale_after for u in updates] == [8.0] * 3
+        assert [u.skipped for u in updates] == [False, True, False]
+        assert run.parameters()["0.output.bias"][0] == -1.0
+
+    @pytest.mark.parametrize("latched", [False, True])
+    def test_poison_after_unscaling_is_judged_by_the_rule(self, latched: bool) -> None:
+        rule = ScalerRule(minimum=2.0**-126, maximum=2.0**127, latched=latched)
+        recipe = Recipe(SGD(0.5), scaling=DynamicScaling(2.0**10))
+        run = trained(scalar(), recipe, conventions=Conventions(scaler=rule))
+        update = run.feed({"0.output.bias": np.ones(1)}, poison={"0.output.bias": np.array([math.nan])})
+        assert update.skipped == (not latched)
+
+    def test_settings_that_cannot_work_are_refused(self) -> None:
+        refused = DynamicScaling(0.0), DynamicScaling(2.0**200), DynamicScaling(interval=0), StaticScaling(math.inf)
+        for scaling in refused:
+            with pytest.raises(ValueError, match=r"scale|needed"):
+                trained(scalar(), Recipe(scaling=scaling))
+
+
+class TestConventions:
+    def moved(self, optimizer: Optimizer, gradients: list[float], **conventions: object) -> float:
+        run = trained(scalar(0.0), Recipe(optimizer), conventions=Conventions(**conventions), rounding=Exact())  # type: ignore[arg-type]
+        for g in gradients:
+            run.feed({"0.output.bias": np.array([g])})
+        return float(run.parameters()["0.output.bias"][0])
+
+    def test_where_epsilon_joins(self) -> None:
+        adam = Adam(0.1, epsilon=0.5)
+        first, second, t = 0.1 * 2.0, 0.001 * 4.0, 1
+        outside = first / (1 - 0.9**t) / (math.sqrt(second / (1 - 0.999**t)) + 0.5)
+        inside = math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * first / (math.sqrt(second) + 0.5)
+        assert self.moved(adam, [2.0], adam_epsilon="outside") == pytest.approx(-0.1 * outside, rel=1e-12)
+        assert self.moved(adam, [2.0], adam_epsilon="inside") == pytest.approx(-0.1 * inside, rel=1e-12)
+
+    def test_decay_is_decoupled(self) -> None:
+        run = trained(scalar(1.0), Recipe(AdamW(0.5, weight_decay=0.25)), rounding=Exact())
+        run.feed({"0.output.weight": np.zeros((1, 1))})
+        assert run.parameters()["0.output.weight"][0, 0] == 1.0 - 0.5 * 0.25
+
+    @pytest.mark.parametrize("rule", ["drop-window", "drop-micro-batch"])
+    def test_what_a_non_finite_micro_batch_costs(self, rule: str) -> None:
+        recipe = Recipe(SGD(0.5), accumulation=2, scaling=DynamicScaling(2.0**10))
+        conventions = Conventions(nonfinite_micro_batch=rule)  # type: ignore[arg-type]
+        run = trained(scalar(), recipe, conventions=conventions)
+        update = run.feed({"0.output.bias": np.array([math.inf])}, {"0.output.bias": np.array([2.0])})
+        assert update.skipped == (rule == "drop-window")
+        assert update.scale_after == 2.0**9
+        assert run.parameters()["0.output.bias"][0] == (0.0 if rule == "drop-window" else -0.5)
+
+    @pytest.mark.parametrize(("rule", "applied", "left"), [("flush", True, 0), ("carry", False, 1), ("drop", False, 0)])
+    def test_an_incomplete_window(self, rule: str, applied: bool, left: int) -> None:
+        run = trained(exact_linear(), Recipe(SGD(0.5), accumulation=2), conventions=Conventions(remainder=rule))  # type: ignore[arg-type]
+        run.accumulate(exact_batch(4), 8)
+        assert run.apply().skipped is not applied
+        assert run.window.micro_batches == left
+
+
+class TestRecomputation:
+    @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *LOW_MODELS], ids=lambda p: p.label)
+    @pytest.mark.parametrize("fixture", ["digits-mlp", "digits-convolution", "encoder"])
+    def test_bits_are_those_of_the_plain_run(self, fixture: str, precision: Precision) -> None:
+        model, batch = SMALL[fixture]()
+        recipe = Recipe(Adam(), precision, DynamicScaling(2.0**8))
+        plain = trained(model, recipe)
+        others = [trained(model, recipe.but(recompute=r)) for r in (Recompute(1), Recompute(3), Recompute(2, depth=2))]
+        expected = [plain.update((batch,)).loss for _ in range(3)]
+        for other in others:
+            assert [other.update((batch,)).loss for _ in range(3)] == expected
+            assert same(other.state(), plain.state())
+            assert set(other.segment_calls()) == {6}
+
+    def test_bytes_are_the_segments_inputs_and_the_heads(self) -> None:
+        model, batch = exact_stack(8, 4), exact_batch(16)
+        head = 16 * 8 * 4 + 16 * 4 * 4
+        assert trained(model, Recipe()).saved_bytes(batch) == 3 * 16 * 8 * 4 + head
+        assert trained(model, Recipe(recompute=Recompute(2))).saved_bytes(batch) == 1 * 16 * 8 * 4 + head
+
+    @pytest.mark.parametrize("case", ["positional", "tuple", "list", "dict", "keyword"])
+    def test_every_container_takes_part(self, case: RecomputeCase) -> None:
+        x, w = np.ones((2, 3), np.float32), np.full((3, 2), 0.25, np.float32)
+        framework = ReferenceFramework()
+        plain, found = framework.recompute("plain", x, w), framework.recompute(case, x, w)
+        assert (plain.value, plain.x.tolist(), plain.w.tolist()) == (found.value, found.x.tolist(), found.w.tolist())  # type: ignore[union-attr]
+
+    def test_errors_leave_no_trace(self) -> None:
+        x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
+        framework = ReferenceFramework()
+        before = framework.global_state()
+        with framework.autocast(FLOAT16), pytest.raises(RuntimeError, match="fails"):
+            framework.recompute("raises", x, w)
+        with pytest.raises(RuntimeError, match="changed"):
+            framework.recompute("weights-changed", x, w)
+        assert framework.global_state() == before
+        assert depth() == -1
+
+    def test_a_hidden_traced_value_is_refused(self) -> None:
+        holder = type("Holder", (), {})()
+
+        def outer(x: Array) -> list[Array]:
+            holder.value = x
+            return [recomputed(lambda y: (y * holder.value).sum(), np.ones(3))]
+
+        with pytest.raises(RuntimeError, match="neither an argument"):
+            taped(outer, np.ones(3))
+
+
+class TestPrecision:
+    @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+    @pytest.mark.parametrize("name", ["float16", "bfloat16"])
+    def test_formats_of_a_level(self, level: str, name: str) -> None:
+        precision = Precision(level, name)  # type: ignore[arg-type]
+        run = trained(digits_convolution(0.0, 2), Recipe(Adam(), precision))
+        run.update((digits_batch(4, image=True),))
+        formats = {n: v.dtype.name for n, v in run.parameters().items()}
+        assert formats["0.weight"] == ("float32" if level == "O1" else name)
+        assert formats["1.scale"] == (name if level == "O3" else "float32")
+        assert run.optimizer_state()["second_moment/0.weight"].dtype.name == (name if level == "O3" else "float32")
+        assert {v.dtype.name for v in run.buffers().values()} == {"float32"}
+        rounded = {n: v.astype(run.parameters()[n].dtype) for n, v in run.master_parameters().items()}
+        assert same(rounded, run.parameters())
+
+    def test_exact_rounding_ignores_the_recipes_precision(self) -> None:
+        batch = digits_batch(4)
+        runs = [
+            trained(digits_mlp((8,)), Recipe(Adam(), p, DynamicScaling(2.0**4)), rounding=Exact())
+            for p in (FLOAT32, FLOAT16, Precision("O3", "bfloat16"))
+        ]
+        losses = [[run.update((batch,)).loss for _ in range(3)] for run in runs]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+        assert losses[0] == losses[1] or max(losses[0]) < math.inf
+
+    @pytest.mark.parametrize("op", CATALOGUE)
+    def test_an_operation_is_its_float64_self_rounded(self, op: str) -> None:
+        operands = CATALOGUE[op]()
+        plain = ReferenceFramework(rounding=Exact()).run_op(op, *operands)
+        found = ReferenceFramework().run_op(op, *operands)
+        assert found.dtype == plain.dtype == found.value.dtype.name or plain.value.dtype == np.float64
+        np.testing.assert_allclose(found.value, plain.value.astype(found.value.dtype), rtol=1e-6, atol=1e-7)
+        with ReferenceFramework().autocast(BFLOAT16):
+            low = ReferenceFramework().run_op(op, *operands)
+        np.testing.assert_allclose(low.value.astype(np.float64), plain.value.astype(np.float64), rtol=0.05, atol=0.05)
+
+    def test_the_gradient_of_a_cast_is_a_cast(self) -> None:
+        gradients = trained(digits_mlp((8,)), Recipe(precision=FLOAT16)).gradients((digits_batch(4),))
+        for name in ("0.weight", "2.output.weight", "0.bias"):
+            value = gradients[name]
+            assert value.dtype == np.float32
+            np.testing.assert_array_equal(value.astype(np.float16).astype(np.float32), value)
+
+    def test_declared_is_what_is_seen(self) -> None:
+        framework = ReferenceFramework()
+        for capability in Capability:
+            assert framework.probe(capability) == framework.declares(capability).supported, capability
+
+
+class TestCheckpoint:
+    @pytest.mark.parametrize("precision", [FLOAT32, Precision("O2", "bfloat16")])
+    def test_a_run_goes_on_bit_for_bit(self, tmp_path: Path, precision: Precision) -> None:
+        model, batch = SMALL["digits-convolution"]()
+        recipe = Recipe(Adam(), precision, DynamicScaling(2.0**8, interval=2), accumulation=2)
+        run, other = trained(model, recipe), trained(model, recipe.but())
+        run.update((batch, batch))
+        run.accumulate(batch, 6)
+        run.save(tmp_path)
+        other.restore(tmp_path)
+        assert same(other.state(), run.state())
+        for going in (run, other):
+            going.accumulate(batch, 6)
+        assert run.apply() == other.apply()
+        assert same(other.state(), run.state())
+
+    def test_a_changed_file_is_refused_and_changes_nothing(self, tmp_path: Path) -> None:
+        run = trained(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling()))
+        run.save(tmp_path)
+        (file,) = tmp_path.iterdir()
+        content = file.read_bytes()
+        run.feed({"0.output.bias": np.ones(1)})
+        before = run.state()
+        flipped = bytearray(content)
+        flipped[len(content) // 2] ^= 1
+        for broken in (content[:-1], content[: len(content) // 2], b"", bytes(flipped), b"PK\x03\x04"):
+            file.write_bytes(broken)
+            with pytest.raises(ValueError, match="checkpoint"):
+                run.restore(tmp_path)
+            assert same(run.state(), before)
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match="another"):
+            trained(scalar(), Recipe(SGD(0.25))).restore(tmp_path)
+        run.restore(tmp_path)
+        assert run.parameters()["0.output.bias"][0] == 0.0
+
+
+def test_the_formats_rounding_is_ml_dtypes_own() -> None:
+    assert FORMATS["bfloat16"].dtype == np.dtype(ml_dtypes.bfloat16)
