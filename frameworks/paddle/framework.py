@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -64,6 +65,7 @@ class PaddleFramework(BaseFramework):
         found = {
             "commit": str(paddle.version.commit),
             "numpy": np.__version__,
+            "processor": platform.processor() or platform.machine(),
             "threads": str(flags["FLAGS_paddle_num_threads"]),
             "pir": str(flags["FLAGS_enable_pir_api"]),
             "cuda": str(paddle.version.cuda()),

@@ -21,7 +21,7 @@ def run_case(case: RecomputeCase, x: Array, w: Array, variant: str | None) -> Re
     """Value and gradients of the probe function; x (n, m) and w (m, k) float32.
 
     Raises:
-        RuntimeError: in the case "raises", from the recomputed forward.
+        OSError: in the case "raises", which is what Paddle makes of an error in the recomputed forward.
     """
     inputs, weight = paddle.to_tensor(x), paddle.to_tensor(w)
     inputs.stop_gradient = case == "no-grad-input"

@@ -18,6 +18,7 @@ from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.paddle import memory, static_checkpoint
 from frameworks.paddle.arrays import canonical, format_name, stored
+from frameworks.paddle.batches import add
 from frameworks.paddle.modules import Network, item_losses
 from frameworks.paddle.optimizers import build_shares, steps_of
 from frameworks.paddle.scaling import build_scaler, read_settings, skipped_by_counters
@@ -97,7 +98,7 @@ class StaticTrainer(BaseTrainer):
                 each = item_losses(kinds[name], output, target)
                 total = (each if mask is None else each * mask).sum()
                 losses.append(total / items.astype(total.dtype))
-        return _total(losses)
+        return add(losses)
 
     def _optimizer(self, network: Network) -> Any:
         (share,) = build_shares(self.recipe, network.named, static=True, scheduler=self.scheduler)
@@ -161,7 +162,7 @@ class StaticTrainer(BaseTrainer):
                     p = network.named[name]
                     given = paddle.static.data(f"gradient.{name}", list(p.shape), format_name(p.dtype))
                     terms.append((p * given).sum())
-            loss = _total(terms)
+            loss = add(terms)
             self._minimize(network, loss, startup)
             return (loss,), self._names(network)
 
@@ -305,10 +306,3 @@ class StaticTrainer(BaseTrainer):
 
 def _low(value: Any) -> bool:
     return format_name(value.dtype) in ("float16", "bfloat16")
-
-
-def _total(values: list[Any]) -> Any:
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total

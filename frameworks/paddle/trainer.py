@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +18,11 @@ from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.paddle import checkpoint, memory
 from frameworks.paddle.arrays import canonical, stored, to_numpy, to_tensor
+from frameworks.paddle.batches import BatchTensors, add, batch_tensors
 from frameworks.paddle.modules import Network, item_losses
 from frameworks.paddle.optimizers import Share, build_shares, slots, steps_of
 from frameworks.paddle.scaling import build_scaler, quiet, read_settings, read_state, skipped_by_counters
 from frameworks.paddle.streams import Stream
-
-
-@dataclass(frozen=True)
-class BatchTensors:
-    """A micro-batch on the device; `targets` by name of the heads that take part, in model order."""
-
-    inputs: Any
-    targets: dict[str, Any]
-    mask: Any | None
-
-
-def batch_tensors(model: Model, batch: Batch) -> BatchTensors:
-    """The batch as tensors; values for squared error in the format of their head."""
-    kinds = dict(model.losses)
-    targets = {}
-    for head in model.heads.heads:
-        if head.name in batch.targets:
-            target = np.asarray(batch.targets[head.name])
-            if kinds[head.name] == "squared_error":
-                target = target.astype(np.float64 if head.format == "float64" else np.float32)
-            targets[head.name] = paddle.to_tensor(target)
-    mask = None if batch.mask is None else paddle.to_tensor(batch.mask)
-    return BatchTensors(paddle.to_tensor(batch.inputs), targets, mask)
 
 
 Scope = Callable[[], AbstractContextManager[None]]
@@ -130,7 +107,7 @@ class DygraphTrainer(BaseTrainer):
         total = float(sum(float(value) for value in sums))
         losses = [value / items for value in sums]
         if not self.recipe.separate_losses:
-            losses = [_add(losses)]
+            losses = [add(losses)]
         for position, loss in enumerate(losses):
             self._scaled(loss, scaler).backward(retain_graph=position + 1 < len(losses))
         return total
@@ -240,7 +217,7 @@ class DygraphTrainer(BaseTrainer):
                 if value is not None
             ]
         if terms:
-            self._scaled(_add(terms) / count, self.scaler).backward()
+            self._scaled(add(terms) / count, self.scaler).backward()
 
     def parameters(self) -> dict[str, Array]:
         return {name: canonical(to_numpy(parameter)) for name, parameter in self.network.named.items()}
@@ -303,7 +280,7 @@ class DygraphTrainer(BaseTrainer):
         try:
             with self._running():
                 tensors = batch_tensors(self.model, batch)
-                return memory.bytes_held(lambda: _add(self._losses(tensors)))
+                return memory.bytes_held(lambda: add(self._losses(tensors)))
         finally:
             self.stream.state = state
             for segment, count in zip(self.network.segments, calls, strict=True):
@@ -313,16 +290,6 @@ class DygraphTrainer(BaseTrainer):
 
     def peak_bytes(self) -> int:
         return memory.peak_bytes()
-
-
-def _add(values: list[Any]) -> Any:
-    """Sum of scalars; those of another format are cast to the widest first."""
-    if any(str(value.dtype) == "paddle.float64" for value in values):
-        values = [value.astype("float64") for value in values]
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total
 
 
 def _moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:

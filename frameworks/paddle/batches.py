@@ -1,0 +1,45 @@
+"""Micro-batches on the device, and sums of losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+
+from fixtures.model import Batch, Model
+from frameworks.paddle.arrays import format_name
+
+
+@dataclass(frozen=True)
+class BatchTensors:
+    """A micro-batch on the device; `targets` by name of the heads that take part, in model order."""
+
+    inputs: Any
+    targets: dict[str, Any]
+    mask: Any | None
+
+
+def batch_tensors(model: Model, batch: Batch) -> BatchTensors:
+    """The batch as tensors; values for squared error in the format of their head."""
+    kinds = dict(model.losses)
+    targets = {}
+    for head in model.heads.heads:
+        if head.name in batch.targets:
+            target = np.asarray(batch.targets[head.name])
+            if kinds[head.name] == "squared_error":
+                target = target.astype(np.float64 if head.format == "float64" else np.float32)
+            targets[head.name] = paddle.to_tensor(target)
+    mask = None if batch.mask is None else paddle.to_tensor(batch.mask)
+    return BatchTensors(paddle.to_tensor(batch.inputs), targets, mask)
+
+
+def add(values: list[Any]) -> Any:
+    """Sum of scalars; those of another format are cast to the widest first."""
+    if any(format_name(value.dtype) == "float64" for value in values):
+        values = [value.astype("float64") for value in values]
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
