@@ -24,7 +24,6 @@ from frameworks.paddle.optimizers import Share, build_shares, slots, steps_of
 from frameworks.paddle.scaling import build_scaler, quiet, read_settings, read_state, skipped_by_counters
 from frameworks.paddle.streams import Stream
 
-
 Scope = Callable[[], AbstractContextManager[None]]
 
 
