@@ -232,6 +232,13 @@ class TestScaler:
         update = run.feed({"0.output.bias": np.ones(1)}, poison={"0.output.bias": np.array([math.nan])})
         assert update.skipped == (not latched)
 
+    def test_what_overflows_in_the_optimizers_format_is_not_applied(self) -> None:
+        recipe = Recipe(SGD(0.5), Precision("O3", "float16"), scaling=DynamicScaling(2.0**-8))
+        run = trained(scalar(), recipe)
+        before = run.parameters()
+        assert run.feed({"0.output.bias": np.array([1e5])}).skipped
+        assert same(run.parameters(), before)
+
     def test_settings_that_cannot_work_are_refused(self) -> None:
         refused = DynamicScaling(0.0), DynamicScaling(2.0**200), DynamicScaling(interval=0), StaticScaling(math.inf)
         for scaling in refused:

@@ -9,7 +9,8 @@ import numpy as np
 from fixtures.arrays import Array
 
 if TYPE_CHECKING:
-    from frameworks.reference.trainer import OpenWindow, ReferenceTrainer
+    from frameworks.reference.decisions import OpenWindow
+    from frameworks.reference.trainer import ReferenceTrainer
 
 
 def taken(run: ReferenceTrainer) -> dict[str, Array]:

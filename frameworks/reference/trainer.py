@@ -6,8 +6,9 @@ A broken twin is a subclass that overrides one of these:
     recompute   recompute_segment (all of the next three), replay_random, replay_buffers, replay_precision
     loss        normalise (how a micro-batch's loss is weighted by items), scale_loss, reported_loss
     window      accumulate_gradient, accumulator_format, take_micro_batch, window_ended, empty_accumulator
-    scaler      unscale, found_nonfinite, judge (when and for whom it is asked), next_scale
-    update      gradient_norm, clip, apply_update, advance_schedule, learning_rate, sync_masters
+    scaler      unscale, found_nonfinite, judge (for whom it is asked), next_scale
+    update      as_applied (in which format), optimizer_of, gradient_norm, clip, apply_update, advance_schedule,
+                learning_rate, sync_masters
     checkpoint  save_state, load_state
 
 Casting and the choice of an operation's format are `Operations.cast` and `Operations.formats`.
@@ -15,202 +16,24 @@ Casting and the choice of an operation's format are `Operations.cast` and `Opera
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 
-from fixtures.arrays import Array, wider
-from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Recipe
+from fixtures.arrays import Array
+from fixtures.model import Batch, Window
 from frameworks.base import BaseTrainer
-from frameworks.contract import Conventions, Gradients, Update
+from frameworks.contract import Gradients, Update
 from frameworks.reference import checkpoint, scope, snapshot
-from frameworks.reference.forward import Forward, master_format
-from frameworks.reference.ops import Operations
-from frameworks.reference.optimizers import Arithmetic, slot_names, stepper
-from frameworks.reference.scaler import LossScale, loss_scale
+from frameworks.reference.decisions import Arrays, Decisions, OpenWindow
 from frameworks.reference.tape import Pullback, taped
-from frameworks.reference.tensor import Tensor, plain, rounded
-
-Arrays = dict[str, Array]
+from frameworks.reference.tensor import Tensor, plain
 
 
-@dataclass
-class OpenWindow:
-    """What a window has gathered: accumulated gradients, loss sums with their items, and what has been decided."""
-
-    gradients: Arrays = field(default_factory=dict)
-    losses: list[tuple[float, int]] = field(default_factory=list)
-    items: int = 0
-    micro_batches: int = 0
-    dropped: int = 0
-    scale: float = 1.0
-    unscaled: bool = False
-    scaled_overflow: frozenset[int] = frozenset()
-    latched: frozenset[int] | None = None
-
-
-class ReferenceTrainer(Forward, BaseTrainer):
-    """One run. All arrays are float64 carriers; `formats` and `master_formats` say what they are worth."""
-
-    def __init__(
-        self,
-        model: Model,
-        recipe: Recipe,
-        conventions: Conventions,
-        ops: Operations,
-        weights: Mapping[str, Array] | None = None,
-    ) -> None:
-        super().__init__(model, recipe, conventions, ops)
-        self.master_formats = {n: master_format(recipe.precision, f) for n, f in self.formats.items()}
-        given = model.weights(recipe.seed) if weights is None else weights
-        if {n: a.shape for n, a in given.items()} != model.parameter_shapes():
-            raise ValueError(f"these weights are not those of {model.name}")
-        self.masters = {
-            name: self.rounding.round(given[name].astype(np.float64), format_name)
-            for name, format_name in self.master_formats.items()
-        }
-        self._places = {name: place for place, name in enumerate(self.masters)}
-        self.values: Arrays = {}
-        self.sync_masters()
-        slots = slot_names(recipe.optimizer)
-        self.slots = {slot: {n: np.zeros_like(v) for n, v in self.masters.items()} for slot in slots}
-        self.counts = dict.fromkeys(self.masters, 0)
-        self.steps = 0
-        self.schedule = 0
-        self.scaler: LossScale | None = loss_scale(recipe.scaling, conventions.scaler)
-        self.settings = self.scaler
-        self.window = OpenWindow()
-
-    # decisions: loss
-
-    def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:  # noqa: ARG002
-        """The share of a micro-batch's loss sum in the window's mean: divided by the window's items."""
-        return Tensor(rounded(loss.value / window_items, self.rounding, loss.format), loss.format)
-
-    def scale_loss(self, loss: Tensor) -> Tensor:
-        """The loss that backward starts from, in float32 or wider."""
-        if self.scaler is None:
-            return loss
-        wide = self.ops.cast(loss, wider(loss.format, "float32"))
-        return Tensor(rounded(wide.value * self.scaler.scale, self.rounding, wide.format), wide.format)
-
-    def reported_loss(self, total: float, items: int) -> float:
-        """Mean loss as the caller gets it."""
-        return total / items if items else float("nan")
-
-    # decisions: window
-
-    def take_micro_batch(self, gradients: Arrays) -> None:
-        """Adds a micro-batch's scaled gradients, or decides on them alone where the conventions say so."""
-        rule = self.conventions.scaler
-        self.window.micro_batches += 1
-        alone = rule.counts == "micro-batches" or self.conventions.nonfinite_micro_batch == "drop-micro-batch"
-        if self.scaler is not None and alone:
-            gradients = {name: self.unscale(name, g) for name, g in gradients.items()}
-            self.window.unscaled = True
-            finite = not self.found_nonfinite(gradients)
-            if rule.counts == "micro-batches":
-                self.scaler = self.next_scale(self.scaler, finite)
-            if not finite and self.conventions.nonfinite_micro_batch == "drop-micro-batch":
-                self.window.dropped += 1
-                return
-        for name, gradient in gradients.items():
-            self.accumulate_gradient(name, gradient)
-
-    def accumulate_gradient(self, name: str, gradient: Array) -> None:
-        """Adds to the accumulator, which is float32 or wider."""
-        held = self.window.gradients.get(name)
-        total = gradient if held is None else held + gradient
-        self.window.gradients[name] = self.rounding.round(total, self.accumulator_format(name))
-
-    def accumulator_format(self, name: str) -> str:
-        """Format of a parameter's accumulator."""
-        return wider(self.formats[name], "float32")
-
-    def window_ended(self) -> bool:
-        """Whether `apply` may apply: an incomplete window is applied only where the conventions flush it."""
-        return self.conventions.remainder == "flush" or self.window.micro_batches >= self.recipe.accumulation
-
-    def empty_accumulator(self) -> None:
-        """Starts the next window."""
-        self.window = OpenWindow()
-
-    # decisions: scaler
-
-    def unscale(self, name: str, gradient: Array) -> Array:
-        """A gradient divided by the scale, in the accumulator's format."""
-        assert self.scaler is not None
-        return self.rounding.round(gradient / self.scaler.scale, self.accumulator_format(name))
-
-    def found_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
-        """Whether any element of any gradient is infinite or not a number."""
-        return not all(bool(np.isfinite(g).all()) for g in gradients.values())
-
-    def judge(self) -> frozenset[int]:
-        """Numbers of the optimizers whose gradients are not finite now."""
-        owners = {self.optimizer_of(name) for name in self.masters}
-        shares = {o: {n: g for n, g in self.window.gradients.items() if self.optimizer_of(n) == o} for o in owners}
-        found = frozenset(o for o, share in shares.items() if self.found_nonfinite(share))
-        return frozenset(owners) if found and self.conventions.partial_overflow == "skip-all" else found
-
-    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        """The scale after an update."""
-        return scaler.adjust(finite)
-
-    # decisions: update
-
-    def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
-        """Global 2-norm."""
-        squares = sum(float(np.vdot(g, g)) for g in gradients.values())
-        return float(self.rounding.round(np.sqrt(np.asarray(squares)), "float32"))
-
-    def clip(self, gradients: Arrays) -> Arrays:
-        """Gradients scaled down to the largest norm that the recipe allows."""
-        if self.recipe.clip is None:
-            return gradients
-        coefficient = self.recipe.clip / (self.gradient_norm(gradients) + self.conventions.clip_epsilon)
-        if coefficient >= 1.0:
-            return gradients
-        factor = self.rounding.round(np.asarray(coefficient), "float32")
-        return {name: self.rounding.round(g * factor, self.accumulator_format(name)) for name, g in gradients.items()}
-
-    def apply_update(self, gradients: Arrays, rate: float) -> None:
-        """One optimizer step of every parameter that has a gradient, and of no other."""
-        for name, gradient in gradients.items():
-            r = Arithmetic(self.rounding, self.master_formats[name])
-            step = stepper(self.recipe.optimizer, self.conventions, r)
-            self.counts[name] += 1
-            slots = {slot: values[name] for slot, values in self.slots.items()}
-            self.masters[name], moved = step(self.masters[name], slots, r(gradient), rate, self.counts[name])
-            for slot, value in moved.items():
-                self.slots[slot][name] = value
-        self.steps += 1
-
-    def advance_schedule(self) -> None:
-        """Counts an applied update."""
-        self.schedule += 1
-
-    def learning_rate(self) -> float:
-        """The rate of the next update."""
-        factor = 1.0 if self.recipe.schedule is None else self.recipe.schedule.factor(self.schedule)
-        return self.recipe.optimizer.learning_rate * factor
-
-    def sync_masters(self) -> None:
-        """Makes the model's weights the rounded masters."""
-        for name, master in self.masters.items():
-            same = self.formats[name] == self.master_formats[name]
-            self.values[name] = master if same else self.rounding.round(master, self.formats[name])
-
-    def optimizer_of(self, name: str) -> int:
-        """Number of the optimizer that owns a parameter: places in model order, dealt out in turn."""
-        return self._places[name] % self.recipe.optimizers
-
-    # the verbs of the contract
+class ReferenceTrainer(Decisions, BaseTrainer):
+    """One training run: the verbs of the contract, by the decisions that it inherits."""
 
     def update(self, window: Window) -> Update:
         items = sum(batch.items for batch in window)
@@ -234,9 +57,8 @@ class ReferenceTrainer(Forward, BaseTrainer):
                 self.accumulate(batch, items)
             if not self.window.unscaled:
                 self.unscale_gradients()
-            low = self.recipe.precision.level == "O3"
             return {
-                name: self._out(gradient, self.formats[name] if low else self.accumulator_format(name))
+                name: self._out(self.as_applied(name, gradient), self.master_formats[name])
                 for name, gradient in self.window.gradients.items()
             }
         finally:
