@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from conformance.expectations import Expectation, load_expectations
 from conformance.inventory import SUITES, code_of, split
 from conformance.judgement import Judgement, conclude
-from conformance.recorder import PROPERTY, Recorder, to_property
+from conformance.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.subject import Subject
 from conformance.verdict import Verdict
 from frameworks.contract import Framework, MissingDevice
@@ -129,20 +128,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if leaks and judgement.outcome is Outcome.PASS:
         judgement = Judgement(Outcome.ERROR, "settings-leaked", f"the test left process-wide settings changed: {leaks}")
     collected = item.stash.get(_VERDICT, Verdict())
-    repro = _repro(item, framework)
-    _show(report, item, judgement, code.clause, repro)
-    content = to_property(item.nodeid, judgement, collected, call.duration, leaks, item.config.option.seed, repro)
+    command = repro(item.config, framework, item.nodeid)
+    _show(report, item, judgement, code.clause, command)
+    content = to_property(item.nodeid, judgement, collected, call.duration, leaks, item.config.option.seed, command)
     report.user_properties.append((PROPERTY, json.dumps(content, allow_nan=False)))
     return report
 
 
-def _repro(item: pytest.Item, framework: Framework) -> str:
-    option = item.config.option
-    words = [f"--framework={option.framework}", f"--device={framework.device}", f"--mode={framework.mode}"]
-    return shlex.join(["python", "-m", "pytest", *words, f"--seed={option.seed}", item.nodeid])
-
-
-def _show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, clause: str, repro: str) -> None:
+def _show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, clause: str, command: str) -> None:
     """Makes pytest's own report say what the judgement says."""
     if judgement.outcome is Outcome.PASS:
         report.outcome = "passed"
@@ -153,6 +146,6 @@ def _show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, cl
         path, line, _ = item.location
         report.longrepr = (path, (line or 0) + 1, f"{judgement.outcome}: {judgement.message}")
     else:
-        described = f"{clause} [{judgement.outcome}] {judgement.message}\nrepeat: {repro}"
+        described = f"{clause} [{judgement.outcome}] {judgement.message}\nrepeat: {command}"
         trace = str(report.longrepr) if judgement.outcome is Outcome.ERROR and report.longrepr else ""
         report.outcome, report.longrepr = "failed", f"{trace}\n{described}" if trace else described

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from conformance.inventory import code_of, inventory, split
 from conformance.judgement import Judgement
 from conformance.verdict import Verdict as Collected
 from frameworks.contract import Framework
+from results.files import RecordError
 from results.journal import Journal, now
 from results.model import Check, ClauseText, Header, Measurement, Series, Suite, Variant, Verdict
 from results.outcomes import Outcome
@@ -63,11 +67,22 @@ def to_property(
     return found
 
 
+@contextmanager
+def _writing() -> Generator[None]:
+    """Ends the session with one line when the record cannot be written."""
+    try:
+        yield
+    except RecordError as error:
+        pytest.exit(str(error), returncode=2)
+
+
 class Recorder:
     """Plugin of the process that runs the session: keeps the journal, and turns it into the record at the end."""
 
     def __init__(self, config: pytest.Config, framework: Framework, expectations: tuple[Expectation, ...]) -> None:
         self._expectations = expectations
+        self._seed: int = config.option.seed
+        self._repro = partial(repro, config, framework)
         self._seen: list[tuple[str, str]] = []
         self._counts: dict[Outcome, int] = {}
         self._selection = _selection(config)
@@ -83,8 +98,11 @@ class Recorder:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """A test begins: from now on its death would be noticed."""
         code = code_of(nodeid)
-        if code is not None and self._journal is not None:
-            self._journal.start(nodeid, code.clause, case=split(nodeid)[2], code_hash=code.code_hash)
+        if code is None or self._journal is None:
+            return
+        with _writing():
+            about = {"code_hash": code.code_hash, "seed": self._seed, "repro": self._repro(nodeid)}
+            self._journal.start(nodeid, code.clause, case=split(nodeid)[2], **about)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -93,17 +111,18 @@ class Recorder:
         report.user_properties = [p for p in report.user_properties if p[0] != PROPERTY]
         code = code_of(report.nodeid)
         if given:
-            self._keep(decode(json.loads(str(given[0]))))
+            with _writing():
+                self._keep(json.loads(str(given[0])))
         elif code is not None and report.failed:
             message = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "the test ended without a verdict"
             outcome = Outcome.CRASH if report.when == "???" else Outcome.ERROR
-            case = split(report.nodeid)[2]
-            self._write(Verdict(report.nodeid, code.clause, outcome, case, message=message, code_hash=code.code_hash))
+            about = {"message": message, "code_hash": code.code_hash, "seed": self._seed, "repro": self._repro(report.nodeid)}
+            self._write(Verdict(report.nodeid, code.clause, outcome, split(report.nodeid)[2], **about))
 
     def _keep(self, content: Mapping[str, Any]) -> None:
         given = dict(content["verdict"])
         given["outcome"] = Outcome(given["outcome"])
-        given["checks"] = tuple(Check(**check) for check in given["checks"])
+        given["checks"] = tuple(_check(check) for check in given["checks"])
         given["leaks"] = tuple(given["leaks"])
         verdict = Verdict(**given)
         self._write(verdict)
@@ -111,10 +130,10 @@ class Recorder:
             return
         suffix = f"/{verdict.case}"
         for key, value in content["observations"].items():
-            self._journal.observation(verdict.clause, key + suffix, value)
-        for name, (unit, samples) in content["measurements"].items():
+            self._journal.observation(verdict.clause, key + suffix, decode(value))
+        for name, (unit, samples) in decode(content["measurements"]).items():
             self._journal.measurement(f"{name}{suffix}", Measurement(unit, tuple(samples), verdict.clause))
-        for name, trace in content["traces"].items():
+        for name, trace in decode(content["traces"]).items():
             self._journal.trace(f"{name}{suffix}", {key: tuple(values) for key, values in trace.items()})
 
     def _write(self, verdict: Verdict) -> None:
@@ -125,7 +144,8 @@ class Recorder:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Holds the expectations against a whole run, and finishes the record."""
-        whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        stopped = bool(session.shouldfail or session.shouldstop)
+        whole = not stopped and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if whole and not self._selection:
             for entry in unmatched(self._expectations, self._seen):
                 cases = f", cases {', '.join(entry.cases)}" if entry.cases else ""
@@ -133,7 +153,8 @@ class Recorder:
                 self._write(Verdict(f"expectations/{entry.framework}.toml::{entry.clause}", entry.clause, Outcome.ERROR, message=message))
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._journal is not None:
-            self._path = self._journal.finish("complete" if whole else "interrupted")
+            with _writing():
+                self._path = self._journal.finish("complete" if whole else "interrupted")
 
     def pytest_unconfigure(self) -> None:
         """Lets go of a journal that the session did not finish."""
@@ -148,6 +169,18 @@ class Recorder:
         terminalreporter.line(f"{' · '.join(parts) or 'nothing judged'} (of {total} verdicts)")
         if self._path is not None:
             terminalreporter.line(f"record: {self._path}")
+
+
+def _check(content: Mapping[str, Any]) -> Check:
+    values = {name: decode(content[name]) for name in ("measured", "bound", "expected", "derivation")}
+    return Check(what=content["what"], passed=content["passed"], **values)
+
+
+def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
+    """The command that repeats one test."""
+    option = config.option
+    words = [f"--framework={option.framework}", f"--device={framework.device}", f"--mode={framework.mode}"]
+    return shlex.join(["python", "-m", "pytest", *words, f"--seed={option.seed}", node_id])
 
 
 def _file_name(framework: Framework) -> str:
