@@ -12,6 +12,7 @@ from keras import ops
 
 from fixtures.arrays import Array
 from frameworks.contract import OpResult
+from frameworks.tf.rewriting import rewriting, run_traced
 from frameworks.tf.steps import compiled
 
 Operation = Callable[..., Any]
@@ -125,5 +126,11 @@ def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:
         KeyError: no operation of that name.
     """
     function = _function(op)
-    result = compiled(lambda given: function(given), mode)([tf.convert_to_tensor(array) for array in arrays])
-    return OpResult(np.array(result.numpy()), tf.as_dtype(result.dtype).name)
+    run = compiled(lambda given: function(given), mode)
+    tensors = [tf.convert_to_tensor(array) for array in arrays]
+    if rewriting():
+        result, name = run_traced(run, tensors)
+    else:
+        result = run(tensors)
+        name = tf.as_dtype(result.dtype).name
+    return OpResult(np.array(result.numpy()), name)
