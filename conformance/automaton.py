@@ -1,6 +1,6 @@
 """The dynamic loss scaler's automaton in closed form, as frameworks document it.
 
-    on a non-finite update:  scale ← max(scale · backoff, minimum);  good ← 0;  the update is skipped
+    on a non-finite update:  scale ← max(scale · backoff, min(minimum, scale));  good ← 0;  the update is skipped
     on a finite update:      good ← good + 1;  if good = interval: good ← 0 and scale ← scale · growth,
                              unless that is beyond the declared maximum
 
@@ -33,7 +33,7 @@ class Scale:
         with np.errstate(over="ignore", under="ignore"):
             if not finite:
                 lower = float(np.float32(self.scale) * np.float32(self.backoff))
-                return replace(self, scale=max(lower, self.minimum), good=0)
+                return replace(self, scale=max(lower, min(self.minimum, self.scale)), good=0)
             if self.good + 1 < self.interval:
                 return replace(self, good=self.good + 1)
             higher = float(np.float32(self.scale) * np.float32(self.growth))

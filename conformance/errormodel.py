@@ -126,9 +126,11 @@ def relevant(conventions: Conventions, model: Model, recipe: Recipe) -> Conventi
     default = Conventions()
     normalised = any(isinstance(layer, BatchNorm) for _, layer, _ in model.shapes())
     momentum = isinstance(recipe.optimizer, SGD) and recipe.optimizer.momentum > 0
+    adam = default if isinstance(recipe.optimizer, SGD) else conventions
     return replace(
         default,
-        adam_epsilon=default.adam_epsilon if isinstance(recipe.optimizer, SGD) else conventions.adam_epsilon,
+        adam_epsilon=adam.adam_epsilon,
+        adam_correction=adam.adam_correction,
         momentum_rate=conventions.momentum_rate if momentum else default.momentum_rate,
         running_variance=conventions.running_variance if normalised else default.running_variance,
         clip_epsilon=conventions.clip_epsilon if recipe.clip is not None else default.clip_epsilon,

@@ -125,8 +125,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     matching = [e for e in item.config.stash[_EXPECTATIONS] if e.covers(code.clause, case)]
     judgement = conclude(framework, call.excinfo.value if call.excinfo else None, matching)
     leaks = item.stash.get(_LEAKS, ())
-    if leaks and judgement.outcome is Outcome.PASS:
-        judgement = Judgement(Outcome.ERROR, "settings-leaked", f"the test left process-wide settings changed: {leaks}")
     collected = item.stash.get(_VERDICT, Verdict())
     command = repro(item.config, framework, item.nodeid)
     _show(report, item, judgement, code.clause, command)

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 from conformance.clauses import load_clauses
 from conformance.expectations import Expectation, unmatched
 from conformance.inventory import code_of, inventory, split
-from conformance.judgement import Judgement
+from conformance.judgement import Judgement, conclude
 from conformance.verdict import Verdict as Collected
+from conformance.verdict import Violation
 from frameworks.contract import Framework
 from results.files import RecordError
 from results.journal import Journal, now
@@ -26,6 +28,7 @@ from results.outcomes import Outcome
 from results.values import decode, plain
 
 PROPERTY = "conformance"
+SETTINGS, EVERY_TEST = "autocast.settings-restored", "every test"
 RECORDS = Path(__file__).parent.parent / "results" / "records"
 
 
@@ -84,13 +87,15 @@ class Recorder:
         self._seed: int = config.option.seed
         self._repro = partial(repro, config, framework)
         self._seen: list[tuple[str, str]] = []
+        self._framework = framework
+        self._leaks: dict[str, list[str]] = {}
         self._counts: dict[Outcome, int] = {}
         self._selection = _selection(config)
         self._journal: Journal | None = None
         self._path: Path | None = None
         chosen = config.option.record
         if chosen is None and not self._selection:
-            chosen = RECORDS / f"{_file_name(framework)}.json"
+            chosen = RECORDS / f"{_file_name(config, framework)}.json"
         if chosen is not None:
             chosen.parent.mkdir(parents=True, exist_ok=True)
             self._journal = Journal.create(chosen, _header(config, framework, self._selection))
@@ -126,6 +131,8 @@ class Recorder:
         given["leaks"] = tuple(given["leaks"])
         verdict = Verdict(**given)
         self._write(verdict)
+        for leak in verdict.leaks:
+            self._leaks.setdefault(leak, []).append(verdict.case)
         if self._journal is None:
             return
         suffix = f"/{verdict.case}"
@@ -147,6 +154,8 @@ class Recorder:
         stopped = bool(session.shouldfail or session.shouldstop)
         whole = not stopped and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if whole and not self._selection:
+            if self._judge_leaks().bad:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
             for entry in unmatched(self._expectations, self._seen):
                 cases = f", cases {', '.join(entry.cases)}" if entry.cases else ""
                 message = f"the expectation for {entry.clause}{cases} matched no test of this run: take it out or correct it"
@@ -155,6 +164,16 @@ class Recorder:
         if self._journal is not None:
             with _writing():
                 self._path = self._journal.finish("complete" if whole else "interrupted")
+
+    def _judge_leaks(self) -> Outcome:
+        """One verdict for all process-wide settings that any test left changed."""
+        told = "; ".join(f"{leak} ({len(cases)} tests, {cases[0]} first)" for leak, cases in sorted(self._leaks.items()))
+        error = Violation("settings-leaked", told) if told else None
+        matching = [entry for entry in self._expectations if entry.covers(SETTINGS, EVERY_TEST)]
+        found = conclude(self._framework, error, matching)
+        verdict = Verdict(f"session::{EVERY_TEST}", SETTINGS, found.outcome, EVERY_TEST, found.signature, found.message)
+        self._write(replace(verdict, reason=found.reason, link=found.link, seed=self._seed))
+        return found.outcome
 
     def pytest_unconfigure(self) -> None:
         """Lets go of a journal that the session did not finish."""
@@ -183,8 +202,14 @@ def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
     return shlex.join(["python", "-m", "pytest", *words, f"--seed={option.seed}", node_id])
 
 
-def _file_name(framework: Framework) -> str:
-    return "-".join((framework.name, framework.version(), framework.device, framework.mode))
+def _name(config: pytest.Config, framework: Framework) -> str:
+    """The adapter's name, or the class that the user named instead of one."""
+    given = str(config.option.framework)
+    return given.replace(":", ".") if ":" in given else framework.name
+
+
+def _file_name(config: pytest.Config, framework: Framework) -> str:
+    return "-".join((_name(config, framework), framework.version(), framework.device, framework.mode))
 
 
 def _selection(config: pytest.Config) -> str:
@@ -197,7 +222,7 @@ def _selection(config: pytest.Config) -> str:
 
 def _header(config: pytest.Config, framework: Framework, selection: str) -> Header:
     clauses = load_clauses()
-    tested = {code.clause for code in inventory().values()}
+    tested = {SETTINGS, *(code.clause for code in inventory().values())}
     environment = framework.environment()
     texts = {
         c.id: ClauseText(str(c.level), c.requirement, c.source, tuple(f"{i.what}: {i.url}" for i in c.history), c.family)
@@ -210,7 +235,7 @@ def _header(config: pytest.Config, framework: Framework, selection: str) -> Head
     kind = "cpu" if framework.device == "cpu" else environment.get("device", framework.device)
     return Header(
         suite=Suite(suite, tuple(sorted(tested)), tuple(sorted(clauses.keys() - tested))),
-        series=Series(framework.name, framework.device, kind, framework.mode),
+        series=Series(_name(config, framework), framework.device, kind, framework.mode),
         variant=Variant(framework.version(), environment),
         started=now(),
         seed=config.option.seed,

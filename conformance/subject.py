@@ -10,7 +10,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.contract import Conventions, Framework, Trainer
+from frameworks.contract import Capability, Conventions, Framework, Trainer, Unsupported
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.rounding import Exact
 
@@ -35,6 +35,17 @@ class Subject:
         """The same run on the float64 reference, with the framework's conventions and no rounding."""
         reference = ReferenceFramework("cpu", conventions=self.conventions, rounding=Exact())
         return reference.trainer(model, recipe.but(seed=recipe.seed + self.seed), weights)
+
+
+def need(subject: Subject, *capabilities: Capability | None) -> None:
+    """Leaves the test if the framework declares that it does not do one of these here.
+
+    Raises:
+        Unsupported: with the declared reason.
+    """
+    for capability in capabilities:
+        if capability is not None and not (declared := subject.framework.declares(capability)).supported:
+            raise Unsupported(capability, declared.reason)
 
 
 def full(trainer: Trainer, value: float) -> dict[str, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging import Subject, Verdict, clause, need
 from fixtures.arrays import FORMATS, Array
 from fixtures.recipe import BFLOAT16, FLOAT16, Precision
 from frameworks.contract import Capability, OpResult, Unsupported
@@ -17,9 +17,7 @@ each_half = pytest.mark.parametrize("precision", HALVES, ids=lambda p: p.format)
 
 def under(subject: Subject, precision: Precision, op: str, *arrays: Array) -> OpResult:
     """One operation inside the framework's scope."""
-    capability = Capability.of(precision)
-    if capability is not None and not (declared := subject.framework.declares(capability)).supported:
-        raise Unsupported(capability, declared.reason)
+    need(subject, Capability.of(precision))
     with subject.framework.autocast(precision):
         return subject.framework.run_op(op, *arrays)
 
@@ -203,6 +201,7 @@ def _format(subject: Subject, precision: Precision, op: str, arrays: list[Array]
 def test_operations_that_the_user_names_are_honoured(
     subject: Subject, verdict: Verdict, precision: Precision
 ) -> None:
+    need(subject, Capability.of(precision), Capability.AUTOCAST_LISTS)
     (logits,), (a, b) = CATALOGUE["softmax"](), CATALOGUE["matmul"]()
     with subject.framework.autocast(precision, low=("softmax",), wide=("matmul",)):
         named_low, named_wide = subject.framework.run_op("softmax", logits), subject.framework.run_op("matmul", a, b)

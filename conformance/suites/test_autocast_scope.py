@@ -8,24 +8,17 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging import Subject, Verdict, clause, need
 from fixtures.arrays import FORMATS
 from fixtures.data import digits_batch, token_batch
 from fixtures.model import Batch
 from fixtures.models import digits_convolution, digits_mlp, encoder, exact_linear
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Adam, Precision, Recipe
-from frameworks.contract import Capability, Unsupported
+from frameworks.contract import Capability
 from frameworks.operations import CATALOGUE
 
 each_half = pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.format)
 RECIPE = Recipe(SGD(2.0**-4))
-
-
-def need(subject: Subject, precision: Precision) -> None:
-    """Raises `Unsupported` if the framework declares that it does not do this precision here."""
-    capability = Capability.of(precision)
-    if capability is not None and not (declared := subject.framework.declares(capability)).supported:
-        raise Unsupported(capability, declared.reason)
 
 
 def seen(subject: Subject) -> str:
@@ -67,7 +60,7 @@ def test_a_disabled_scope_changes_no_bit(subject: Subject, verdict: Verdict) -> 
 @clause("autocast.nested-disable")
 @each_half
 def test_a_disabled_region_inside_an_enabled_one(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    need(subject, precision)
+    need(subject, Capability.of(precision))
     formats = []
     with subject.framework.autocast(precision):
         formats.append(seen(subject))
@@ -91,7 +84,7 @@ def scoped(subject: Subject, precision: Precision) -> Iterator[str]:
 def test_every_way_out_restores_the_setting(
     subject: Subject, verdict: Verdict, way: str, precision: Precision
 ) -> None:
-    need(subject, precision)
+    need(subject, Capability.of(precision))
     before, inside = subject.framework.global_state(), ""
     if way == "return":
         with subject.framework.autocast(precision):
@@ -117,7 +110,7 @@ def test_every_way_out_restores_the_setting(
 @clause("autocast.threads")
 @each_half
 def test_what_a_new_thread_sees_is_observed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    need(subject, precision)
+    need(subject, Capability.of(precision))
     found: list[str] = []
     with subject.framework.autocast(precision):
         thread = Thread(target=lambda: found.append(seen(subject)))

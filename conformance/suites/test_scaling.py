@@ -11,7 +11,7 @@ from conformance.judging import Scale, Subject, Verdict, clause, full, spiked
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, scalar
-from fixtures.recipe import SGD, DynamicScaling, Recipe, StaticScaling
+from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Recipe, StaticScaling
 from frameworks.contract import Trainer, Update
 
 GROW_AT_ONCE = DynamicScaling(initial=2.0**10, interval=1)
@@ -50,7 +50,7 @@ def test_random_schedules_follow_the_automaton(
     subject: Subject, verdict: Verdict, exponent: int, interval: int
 ) -> None:
     scaling = DynamicScaling(initial=2.0**exponent, interval=interval)
-    schedule = random_schedule(subject.seed + exponent)
+    schedule = random_schedule(subject.seed + exponent, 60 if interval == 1 else 200)
     updates = drive(subject.trainer(scalar(), Recipe(SGD(2.0**-6), scaling=scaling)), schedule)
     expected = list(automaton(subject, scaling).trace([v == 0.0 for v in schedule]))
     verdict.trace("scale", scale=[u.scale_after for u in updates])
@@ -157,6 +157,20 @@ def test_scale_stays_positive_however_often_it_backs_off(subject: Subject, verdi
     step = np.float32(2.0**-4 if applied else 0.0)
     expected = {name: (value - step).astype(value.dtype) for name, value in before.items()}
     verdict.equal(after, expected, "parameters after the finite update, or its refusal")
+
+
+@clause("scaling.stays-positive")
+def test_float16_trains_again_after_many_overflows(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(exact_linear(), Recipe(SGD(2.0**-4), FLOAT16, DynamicScaling(initial=2.0**16)))
+    spoilt = spiked(trainer, math.inf)
+    for _ in range(400):
+        trainer.feed(spoilt)
+    before = trainer.parameters()
+    update = trainer.update((exact_batch(),))
+    after = trainer.parameters()
+    verdict.finite(after, "parameters after 400 overflows and one good batch", "parameters-destroyed")
+    if not update.skipped:
+        verdict.changed(before, after, "the good batch is learnt from", "gradients-underflowed")
 
 
 def finite_step(trainer: Trainer) -> bool:

@@ -20,7 +20,7 @@ FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
     "sincos": lambda: (sincos(32), sincos_batch(64)),
     "encoder": lambda: (encoder(width=16, heads=2, blocks=1), token_batch(4)),
 }
-OPTIMIZERS: dict[str, Optimizer] = {"sgd": SGD(2.0**-4), "adam": Adam(), "adamw": AdamW()}
+OPTIMIZERS: dict[str, Optimizer] = {"sgd": SGD(2.0**-8), "adam": Adam(), "adamw": AdamW()}
 
 
 def trained(subject: Subject, fixture: str, recipe: Recipe, updates: int = 3) -> Trainer:
@@ -49,7 +49,7 @@ def test_any_power_of_two_gives_the_same_bits(subject: Subject, verdict: Verdict
 def test_clipping_gives_the_same_bits_at_any_scale(
     subject: Subject, verdict: Verdict, fixture: str, limit: float
 ) -> None:
-    recipe = Recipe(SGD(2.0**-2), clip=limit)
+    recipe = Recipe(SGD(2.0**-8), clip=limit)
     expected = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=1.0)))
     for exponent in (4, 15):
         scaled = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=2.0**exponent)))
@@ -59,8 +59,8 @@ def test_clipping_gives_the_same_bits_at_any_scale(
 @clause("scaling.is-transparent")
 def test_scaling_equals_no_scaling(subject: Subject, verdict: Verdict) -> None:
     for fixture in FIXTURES:
-        plain = trained(subject, fixture, Recipe(SGD(2.0**-4)))
-        scaled = trained(subject, fixture, Recipe(SGD(2.0**-4), scaling=DynamicScaling(initial=2.0**12)))
+        plain = trained(subject, fixture, Recipe(SGD(2.0**-8)))
+        scaled = trained(subject, fixture, Recipe(SGD(2.0**-8), scaling=DynamicScaling(initial=2.0**12)))
         verdict.same_state(scaled.parameters(), plain.parameters(), f"{fixture}: parameters with and without scaling")
 
 

@@ -84,8 +84,8 @@ class PaddleFramework(BaseFramework):
     def conventions(self) -> Conventions:
         if self.mode == STATIC:
             rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))
-            return Conventions(scaler=rule)
-        return Conventions()
+            return Conventions(adam_correction="float32", scaler=rule)
+        return Conventions(adam_correction="float32")
 
     def recompute_variants(self) -> tuple[str, ...]:
         return () if self.mode == STATIC else (REENTRANT, HOOKS)

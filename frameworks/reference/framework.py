@@ -29,7 +29,7 @@ from frameworks.reference.ops import Operations
 from frameworks.reference.rounding import Nearest, Rounding
 from frameworks.reference.trainer import ReferenceTrainer
 
-CONVENTIONS = Conventions(scaler=ScalerRule(minimum=2.0**-126, maximum=2.0**127, latched=False))
+CONVENTIONS = Conventions(scaler=ScalerRule(minimum=2.0**-14, maximum=2.0**127, latched=False))
 
 VARIANTS = ("default",)
 

@@ -14,7 +14,8 @@ from frameworks.reference import products, scope
 from frameworks.reference.rounding import Rounding
 from frameworks.reference.tensor import Tensor, converted, plain, rounded
 
-Round = Callable[[Any], Any]
+Round = Callable[..., Any]
+"""Rounds an intermediate value to the computing format; a second argument says how many terms it is the sum of."""
 
 
 class Tape:
@@ -61,7 +62,7 @@ class Operations:
         """
         computing, yielding = self.formats(op, *(x.format for x in operands if x.floating))
         inside = [self.cast(x, computing) if x.floating else x for x in operands]
-        value = function(*(x.value for x in inside), lambda v: rounded(v, self.rounding, computing))
+        value = function(*(x.value for x in inside), lambda v, n=1: rounded(v, self.rounding, computing, n))
         value = rounded(value, self.rounding, computing)
         if yielding != computing:
             return self.cast(Tensor(value, computing), yielding)
@@ -107,7 +108,7 @@ class Operations:
         turned = anp.swapaxes(k.value, -1, -2)
         scores = rounded(products.product(q.value, turned, self.rounding, wide) * scale, self.rounding, wide)
         weights = Tensor(
-            rounded(softmax(scores, lambda x: rounded(x, self.rounding, wide)), self.rounding, computing), computing
+            rounded(softmax(scores, lambda x, n=1: rounded(x, self.rounding, wide, n)), self.rounding, computing), computing
         )
         mixed = products.product(weights.value, v.value, self.rounding, computing)
         if self.tape:
@@ -175,8 +176,8 @@ class Operations:
         def compute(a: Any, r: Round) -> Any:
             shifted = r(a - plain(a).max(axis=-1, keepdims=True))
             chosen = anp.sum(anp.where(labels[..., None] == np.arange(a.shape[-1]), shifted, 0.0), axis=-1)
-            each = r(r(anp.log(anp.sum(anp.exp(shifted), axis=-1))) - chosen)
-            return anp.sum(each if mask is None else anp.where(mask > 0, each, 0.0))
+            each = r(r(anp.log(r(anp.sum(anp.exp(shifted), axis=-1), a.shape[-1]))) - chosen)
+            return r(anp.sum(each if mask is None else anp.where(mask > 0, each, 0.0)), labels.size)
 
         self._keep_bytes(int(np.prod(logits.shape)) * (8 if logits.format == "float64" else 4))
         return self.apply("cross_entropy", compute, logits)
@@ -186,7 +187,7 @@ class Operations:
 
         def compute(a: Any, b: Any, r: Round) -> Any:
             difference = r(a - b)
-            return anp.sum(r(anp.sum(difference * difference, axis=-1) / a.shape[-1]))
+            return r(anp.sum(r(anp.sum(difference * difference, axis=-1) / a.shape[-1], a.shape[-1])), a.shape[0])
 
         self._keep_bytes(int(np.prod(outputs.shape)) * (8 if "float64" in (outputs.format, targets.format) else 4))
         return self.apply("squared_error", compute, outputs, targets)
@@ -194,16 +195,17 @@ class Operations:
 
 def normalise(x: Any, axes: tuple[int, ...], epsilon: float, r: Round) -> tuple[Any, Any, Any]:
     """x with mean 0 and variance 1 over `axes`, the mean and the biased variance."""
-    mean = r(anp.mean(x, axis=axes, keepdims=True))
+    terms = int(np.prod([x.shape[axis] for axis in axes]))
+    mean = r(anp.mean(x, axis=axes, keepdims=True), terms)
     centred = r(x - mean)
-    variance = r(anp.mean(centred * centred, axis=axes, keepdims=True))
+    variance = r(anp.mean(centred * centred, axis=axes, keepdims=True), terms)
     return centred * r(1.0 / anp.sqrt(variance + epsilon)), mean, variance
 
 
 def softmax(x: Any, r: Round) -> Any:
     """Softmax over the last axis."""
     powers = r(anp.exp(r(x - plain(x).max(axis=-1, keepdims=True))))
-    return powers / r(anp.sum(powers, axis=-1, keepdims=True))
+    return powers / r(anp.sum(powers, axis=-1, keepdims=True), x.shape[-1])
 
 
 def _relu(x: Any) -> Any:

@@ -82,10 +82,17 @@ def _adam(
         p = r(p * r.number(1.0 - rate * optimizer.weight_decay))
     first = r(r(r.number(beta1) * slots["first_moment"]) + r(r.number(1.0 - beta1) * g))
     second = r(r(r.number(beta2) * slots["second_moment"]) + r(r(r.number(1.0 - beta2) * g) * g))
-    one, two = 1.0 - beta1**count, 1.0 - beta2**count
+    one, two = (_correction(beta, count, conventions, r) for beta in (beta1, beta2))
     if conventions.adam_epsilon == "inside":
         moved = r(r(r.number(rate * np.sqrt(two) / one) * first) / r(r(np.sqrt(second)) + epsilon))
     else:
         root = r(r(np.sqrt(second)) / r.number(float(np.sqrt(two))))
         moved = r(r.number(rate / one) * r(first / r(root + epsilon)))
     return r(p - moved), {"first_moment": first, "second_moment": second}
+
+
+def _correction(beta: float, count: int, conventions: Conventions, r: Arithmetic) -> float:
+    """1 − βᵗ, the share of the zeros that the moments began with."""
+    if conventions.adam_correction == "float64":
+        return 1.0 - beta**count
+    return r.number(1.0 - r.number(beta**count))

@@ -10,27 +10,27 @@ from autograd.extend import defvjp, primitive
 from numpy.lib.stride_tricks import sliding_window_view
 
 from fixtures.arrays import Array
-from frameworks.reference.rounding import Exact, Rounding
+from frameworks.reference.rounding import Rounding, Stochastic
 
-CHUNK = 32
-"""Length of the partial sums that a float32 contraction adds up, as blocked kernels do."""
-_MOST_CHUNKS = 64
+CHUNKS = 8
+"""Partial sums that a float32 contraction is added up from."""
 
 
 def contract(a: Array, b: Array, rounding: Rounding, format_name: str) -> Array:
     """Matrix product a (..., M, K) · b (..., K, N) rounded to the format.
 
-    float32 results are partial sums over chunks of K, added one after the other and rounded after every addition. The
-    low formats take one rounding of the whole product: their kernels accumulate in float32 or wider.
+    float32 results are added up from at most `CHUNKS` partial sums along K, and rounded after each for the additions
+    that it stands for. The low formats take one rounding of the whole product: their kernels accumulate in float32 or
+    wider.
     """
     length = a.shape[-1]
-    if format_name != "float32" or length <= CHUNK or isinstance(rounding, Exact):
+    if format_name != "float32" or length == 1 or not isinstance(rounding, Stochastic):
         return rounding.round(a @ b, format_name)
-    step = max(CHUNK, -(-length // _MOST_CHUNKS))
-    total = rounding.round(a[..., :step] @ b[..., :step, :], format_name)
+    step = -(-length // CHUNKS)
+    total = rounding.round(a[..., :step] @ b[..., :step, :], format_name, step)
     for start in range(step, length, step):
         part = a[..., start : start + step] @ b[..., start : start + step, :]
-        total = rounding.round(total + part, format_name)
+        total = rounding.round(total + part, format_name, step)
     return total
 
 
@@ -65,6 +65,11 @@ def _right(a: Array, b: Array, gradient: Array, rounding: Rounding, name: str) -
     return _fold(contract(_transposed(a), gradient, rounding, name), b.shape)
 
 
+def _column_sums(gradient: Array, rounding: Rounding, name: str) -> Array:
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    return rounding.round(rows.sum(axis=0), name, len(rows))
+
+
 @primitive
 def affine(x: Array, weight: Array, bias: Array, rounding: Rounding, format_name: str) -> Array:
     """x (..., I) · weight (I, O) + bias (O). float32 rounds the product and the sum, low formats only the sum."""
@@ -76,7 +81,7 @@ defvjp(
     affine,
     lambda _ans, _x, weight, _bias, rounding, name: lambda g: contract(g, weight.T, rounding, name),
     lambda _ans, x, weight, _bias, rounding, name: lambda g: _right(x, weight, g, rounding, name),
-    lambda _ans, _x, _w, _bias, rounding, name: lambda g: rounding.round(g.reshape(-1, g.shape[-1]).sum(axis=0), name),
+    lambda _ans, _x, _w, _bias, rounding, name: lambda g: _column_sums(g, rounding, name),
     None,
     None,
 )
@@ -141,7 +146,7 @@ def _convolution_bias(
     ans: Array, x: Array, weight: Array, bias: Array, stride: int, padding: int, rounding: Rounding, name: str
 ) -> Pullback:
     del ans, x, weight, bias, stride, padding
-    return lambda g: rounding.round(g.sum(axis=(0, 1, 2)), name)
+    return lambda g: _column_sums(g, rounding, name)
 
 
 defvjp(convolution, _convolution_x, _convolution_weight, _convolution_bias, None, None, None, None)

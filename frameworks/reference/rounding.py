@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,13 +11,17 @@ from fixtures.arrays import Array, format_of
 
 _RANDOM_BITS = 32
 _CARRIER_BITS = 53
+LANES = 16
+"""Accumulators that a vectorised reduction has at least."""
 
 
 class Rounding(Protocol):
     """How a value that was computed in float64 is brought to a format."""
 
-    def round(self, array: Array, format_name: str) -> Array:
+    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
         """`array`, float64, with every value rounded to the format; the result is float64 again.
+
+        `terms` says how many additions a value is the sum of, each of which an implementation may have rounded.
 
         Raises:
             ValueError: the format is unknown.
@@ -27,9 +32,9 @@ class Rounding(Protocol):
 
 
 class Nearest:
-    """Rounds to the nearest value, ties to even: bit for bit `astype` to the format and back."""
+    """Rounds to the nearest value, ties to even: bit for bit `astype` to the format and back, sums once at their end."""
 
-    def round(self, array: Array, format_name: str) -> Array:
+    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:  # noqa: ARG002
         if format_name == "float64":
             return array
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -43,18 +48,22 @@ class Stochastic:
     """Rounds to one of the two neighbours at random, up with the probability that makes the error's mean zero.
 
     A value between the largest finite one and the next power of two becomes infinite with its fraction's probability;
-    subnormal results keep the format's spacing. Source: Parker, "Monte Carlo Arithmetic", UCLA CSD-970002 (1997).
+    subnormal results keep the format's spacing. A sum of n terms is rounded as coarsely as adding one after the other in
+    the format would be: by √n units, as far as a random walk of n roundings goes, or by n / `LANES` units if that is
+    more, since terms that are alike (the background of an image) are all rounded the same way.
+    Source: Parker, "Monte Carlo Arithmetic", UCLA CSD-970002 (1997); Higham and Mary, "A new approach to probabilistic
+    rounding error analysis", SIAM J. Sci. Comput. 41 (2019).
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
-    def round(self, array: Array, format_name: str) -> Array:
+    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
         if format_name == "float64":
             return array
         target = format_of(format_name)
         value = np.ascontiguousarray(array, np.float64).reshape(np.shape(array))
-        dropped = _CARRIER_BITS - target.bits
+        dropped = _CARRIER_BITS - target.bits + round(math.log2(max(math.sqrt(terms), terms / LANES)))
         smallest = 2.0**target.smallest_exponent
         rounded = self._truncated(value, dropped)
         magnitude = np.abs(value)
@@ -90,7 +99,7 @@ class Stochastic:
 class Exact:
     """Rounds nothing: every format is float64. The centre of an ensemble's envelope."""
 
-    def round(self, array: Array, format_name: str) -> Array:  # noqa: ARG002
+    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:  # noqa: ARG002
         return array
 
     def dtype(self, format_name: str) -> np.dtype[Any]:

@@ -20,7 +20,7 @@ class LossScale:
     """A loss scale, held in float32, and the rule that moves it.
 
     adjust(finite):
-        not finite:                    scale ← max(scale · backoff, minimum);  good_steps ← 0
+        not finite:                    scale ← max(scale · backoff, min(minimum, scale));  good_steps ← 0
         finite, before the interval:   good_steps ← good_steps + 1
         finite, at the interval:       scale ← scale · growth unless that exceeds maximum;  good_steps ← 0
 
@@ -45,7 +45,8 @@ class LossScale:
         if not self.dynamic:
             return self
         if not finite:
-            return replace(self, scale=max(_float32(self.scale * _float32(self.backoff)), self.minimum), good_steps=0)
+            lower = _float32(self.scale * _float32(self.backoff))
+            return replace(self, scale=max(lower, min(self.minimum, self.scale)), good_steps=0)
         if self.good_steps + 1 < self.interval:
             return replace(self, good_steps=self.good_steps + 1)
         grown = _float32(self.scale * _float32(self.growth))

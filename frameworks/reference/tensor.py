@@ -60,12 +60,18 @@ def tensor(array: Array, owned: bool = True) -> Tensor:
 
 
 @primitive
-def rounded(x: Array, rounding: Rounding, format_name: str) -> Array:
-    """x rounded to the format; so is the gradient that comes back."""
-    return rounding.round(x, format_name)
+def rounded(x: Array, rounding: Rounding, format_name: str, terms: int = 1) -> Array:
+    """x, a sum of `terms` values, rounded to the format; so is the gradient that comes back."""
+    return rounding.round(x, format_name, terms)
 
 
-defvjp(rounded, lambda _ans, _x, rounding, name: lambda g: rounding.round(g, name), None, None)
+defvjp(
+    rounded,
+    lambda _ans, _x, rounding, name, terms=1: lambda g: rounding.round(g, name, terms),
+    None,
+    None,
+    None,
+)
 
 
 @primitive
