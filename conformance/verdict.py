@@ -53,7 +53,8 @@ class Check:
 def shown(value: object) -> str:
     """A short text for a value: arrays by shape and first entries, floats in full precision."""
     if isinstance(value, np.ndarray):
-        flat = value.astype(np.float64).ravel() if value.dtype.kind in "fV" or value.dtype.name == "bfloat16" else value.ravel()
+        floating = value.dtype.kind in "fV" or value.dtype.name == "bfloat16"
+        flat = value.astype(np.float64).ravel() if floating else value.ravel()
         head = ", ".join(repr(x.item()) for x in flat[:6])
         text = f"{value.dtype.name}{list(value.shape)}[{head}{', …' if flat.size > 6 else ''}]"
     elif isinstance(value, float | np.floating):
@@ -100,7 +101,7 @@ def _apart(a: Array, b: Array) -> str:
         gap = np.abs(wide[0] - wide[1])
     worst = int(np.argmax(np.where(np.isnan(gap), np.inf, gap)))
     count = int(np.sum(~((wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1])))))
-    return f"{count} of {a.size} differ, most {wide[0].ravel()[worst]!r} against {wide[1].ravel()[worst]!r}"
+    return f"{count} of {a.size} differ, most {wide[0].ravel()[worst].item()!r} against {wide[1].ravel()[worst].item()!r}"
 
 
 @dataclass
@@ -138,7 +139,16 @@ class Verdict:
         left = {k: v for k, v in measured.items() if not k.startswith(tuple(but))}
         right = {k: v for k, v in expected.items() if not k.startswith(tuple(but))}
         apart = difference(right, left)
-        self._add(Check(what, not apart, apart or f"{len(left)} equal entries", f"{len(right)} equal entries"), signature)
+        measured_text = apart or f"{len(left)} equal entries"
+        self._add(Check(what, not apart, measured_text, f"{len(right)} equal entries"), signature)
+
+    def same_gradients(
+        self, measured: Mapping[str, Array], expected: Mapping[str, Array], what: str, signature: str = "gradient-differs"
+    ) -> None:
+        """The same parameters have gradients, and these are equal bit for bit."""
+        __tracebackhide__ = True
+        self.equal(sorted(measured), sorted(expected), "parameters that have a gradient", "gradient-missing")
+        self.same_state(measured, expected, what, signature)
 
     def holds(
         self, condition: bool, what: str, measured: object = "", expected: object = "", signature: str = "does-not-hold"
@@ -157,7 +167,8 @@ class Verdict:
         """A deviation of at most the bound; NaN is beyond every bound."""
         __tracebackhide__ = True
         passed = bool(measured <= bound.value)
-        self._add(Check(what, passed, repr(float(measured)), "within the bound", bound.value, bound.derivation), signature)
+        check = Check(what, passed, repr(float(measured)), "within the bound", bound.value, bound.derivation)
+        self._add(check, signature)
 
     def changed(
         self, before: Mapping[str, Array], after: Mapping[str, Array], what: str, signature: str = "unchanged"

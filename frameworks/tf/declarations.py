@@ -47,6 +47,7 @@ def declaration(capability: Capability, device: str, mode: str) -> Declaration:
 
 CONVENTIONS = Conventions(
     adam_epsilon="inside",
+    adam_correction="float32",
     momentum_rate="inside",
     running_variance="biased",
     clip_epsilon=0.0,
