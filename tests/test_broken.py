@@ -1,0 +1,65 @@
+"""The shared suites catch implementations that are one line from being right, and blame nothing else."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from results.model import Record, Verdict
+from results.outcomes import Outcome
+from results.records import load
+from tests.support import ROOT, clauses_of, environment, judge, outcomes
+
+BAD = {outcome for outcome in Outcome if outcome.bad}
+
+
+def family(clause: str) -> str:
+    """The first half of a clause's id."""
+    return clause.split(".", 1)[0]
+
+
+def failures(record: Record, clause: str) -> list[Verdict]:
+    """Failed verdicts on a clause."""
+    return [verdict for verdict in record.verdicts if verdict.clause == clause and verdict.outcome is Outcome.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("twin", "selection", "named"),
+    [
+        ("AppliesOverflow", "scaling_skip or resume", "scaling.skip-is-atomic"),
+        ("MeanOfMeans", "accumulation or resume", "accumulation.weighs-items"),
+        ("RedrawsDropout", "recompute or resume", "recompute.replays-dropout"),
+    ],
+)
+def test_a_twin_fails_what_its_fault_breaks_and_nothing_else(
+    twin: str, selection: str, named: str, tmp_path: Path
+) -> None:
+    ended = judge(f"--framework=tests.broken:{twin}", "-k", selection, f"--record={tmp_path / 'twin.json'}")
+    assert ended.status == 1, ended.output
+    record = load(tmp_path / "twin.json")
+    assert record.status == "complete"
+    assert Outcome.FAIL in outcomes(record, named)
+    passed, bad = clauses_of(record, {Outcome.PASS}), clauses_of(record, BAD)
+    assert {family(clause) for clause in bad} == {family(named)}
+    assert len([clause for clause in passed - bad if family(clause) == "resume"]) >= 5
+
+
+def test_a_failure_says_what_was_seen_and_its_command_repeats_it(tmp_path: Path) -> None:
+    judge("--framework=tests.broken:AppliesOverflow", "-k", "changes_nothing and nan", f"--record={tmp_path / 'twin.json'}")
+    found = failures(load(tmp_path / "twin.json"), "scaling.skip-is-atomic")
+    for verdict in found:
+        assert verdict.signature
+        assert not verdict.checks[-1].passed
+        assert "measured" in verdict.message
+        assert "expected" in verdict.message
+        assert verdict.code_hash
+    first, *command = shlex.split(found[0].repro)
+    assert first == "python"
+    again = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert again.returncode == 1
+    assert "1 failed" in again.stdout
+    assert found[0].message[:60] in again.stdout
