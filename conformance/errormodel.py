@@ -18,13 +18,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from conformance.verdict import Bound
 from fixtures.arrays import Array, format_of
 from fixtures.layers import BatchNorm
-from fixtures.model import Model, Window
+from fixtures.model import Batch, Model, Window
 from fixtures.recipe import SGD, Recipe
 from frameworks.contract import Conventions, Trainer
 from frameworks.reference import ReferenceFramework
@@ -108,17 +109,54 @@ def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Se
         "seed": recipe.seed,
         "origin": key[:16],
     }
-    if path.is_file():
-        try:
-            with np.load(path) as saved:
-                exact = Run(saved["losses"], saved["gradient"], saved["parameters"])
-                spread = saved["spread"]
-                return Envelope(exact, saved["loss_spread"], float(spread[0]), float(spread[1]), derivation)
-        except (OSError, ValueError, KeyError, EOFError):
-            path.unlink(missing_ok=True)
-    made = _derive(conventions, model, recipe, windows, derivation)
-    _store(path, made)
-    return made
+    found = _loaded(path, "losses", "gradient", "parameters", "loss_spread", "spread")
+    if found is None:
+        made = _derive(conventions, model, recipe, windows, derivation)
+        exact = {"losses": made.exact.losses, "gradient": made.exact.gradient, "parameters": made.exact.parameters}
+        spread = np.array([made.gradient_spread, made.parameter_spread])
+        _store(path, {**exact, "loss_spread": made.loss_spread, "spread": spread})
+        return made
+    exact_run = Run(found["losses"], found["gradient"], found["parameters"])
+    gradient_spread, parameter_spread = (float(s) for s in found["spread"])
+    return Envelope(exact_run, found["loss_spread"], gradient_spread, parameter_spread, derivation)
+
+
+def quality(
+    conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], test: Batch
+) -> tuple[float, Bound]:
+    """Accuracy on `test` that training should end with, and how far from it a correct run may end.
+
+    The ensemble's mean, and `IMPLEMENTATION_FREEDOM` times its spread, at least that of one test sample.
+    """
+    conventions = relevant(conventions, model, recipe)
+    key = _origin(conventions, model, recipe, [*windows, (test,)])
+    path = _folder() / f"{key[:32]}.quality.npz"
+    found = _loaded(path, "accuracies")
+    if found is None:
+        rounding = [Stochastic(np.random.default_rng([recipe.seed, 9, i])) for i in range(SAMPLES)]
+        runs = [ReferenceFramework("cpu", conventions=conventions, rounding=r).trainer(model, recipe) for r in rounding]
+        found = {"accuracies": np.array([trained_accuracy(run, windows, test) for run in runs])}
+        _store(path, found)
+    accuracies = found["accuracies"]
+    spread = max(float(np.std(accuracies, ddof=1)), 1.0 / len(test))
+    derivation = {
+        "method": "accuracies of randomly rounded reference runs",
+        "format": recipe.precision.format,
+        "samples": SAMPLES,
+        "multiplier": IMPLEMENTATION_FREEDOM,
+        "spread": spread,
+        "seed": recipe.seed,
+        "origin": key[:16],
+    }
+    return float(accuracies.mean()), Bound(IMPLEMENTATION_FREEDOM * spread, derivation)
+
+
+def trained_accuracy(trainer: Trainer, windows: Sequence[Window], test: Batch) -> float:
+    """Share of `test` that a run classifies rightly after an update from each window."""
+    for window in windows:
+        trainer.update(window)
+    outputs = trainer.predict(test.inputs)["output"].astype(np.float64)
+    return float(np.mean(outputs.argmax(-1) == test.targets["output"]))
 
 
 def relevant(conventions: Conventions, model: Model, recipe: Recipe) -> Conventions:
@@ -141,7 +179,9 @@ def _derive(
     conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], derivation: dict[str, Any]
 ) -> Envelope:
     def made(rounding: Rounding) -> Run:
-        return run(ReferenceFramework("cpu", conventions=conventions, rounding=rounding).trainer(model, recipe), windows)
+        return run(
+            ReferenceFramework("cpu", conventions=conventions, rounding=rounding).trainer(model, recipe), windows
+        )
 
     exact = made(Exact())
     members = [made(Stochastic(np.random.default_rng([recipe.seed, 8, i]))) for i in range(SAMPLES)]
@@ -177,7 +217,11 @@ def _origin(conventions: Conventions, model: Model, recipe: Recipe, windows: Seq
 @cache
 def _code() -> bytes:
     root = Path(__file__).parent.parent
-    files = [Path(__file__), *sorted((root / "frameworks" / "reference").glob("*.py")), *sorted((root / "fixtures").glob("*.py"))]
+    files = [
+        Path(__file__),
+        *sorted((root / "frameworks" / "reference").glob("*.py")),
+        *sorted((root / "fixtures").glob("*.py")),
+    ]
     return b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)
 
 
@@ -185,16 +229,21 @@ def _folder() -> Path:
     return Path(os.environ.get(CACHE_FOLDER) or Path(__file__).parent.parent / "results" / "cache")
 
 
-def _store(path: Path, made: Envelope) -> None:
+def _loaded(path: Path, *names: str) -> dict[str, Array] | None:
+    """Arrays of a cache file; None, and the file removed, if it is not whole."""
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path) as saved:
+            return {name: saved[name] for name in names}
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        path.unlink(missing_ok=True)
+        return None
+
+
+def _store(path: Path, arrays: dict[str, Array]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
     with partial.open("wb") as file:
-        np.savez(
-            file,
-            losses=made.exact.losses,
-            gradient=made.exact.gradient,
-            parameters=made.exact.parameters,
-            loss_spread=made.loss_spread,
-            spread=np.array([made.gradient_spread, made.parameter_spread]),
-        )
+        np.savez(file, **arrays)  # type: ignore[arg-type]
     partial.replace(path)

@@ -1,6 +1,6 @@
 """The pytest plugin: options, the fixtures `subject`, `verdict` and `variant`, and the outcome of every test.
 
-It is inert unless the suites are among what pytest was asked to run, so that the suite's own tests do not need a framework.
+It is inert unless the suites are among what pytest was asked to run, so that the suite's own tests need no framework.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--mode", default=None, metavar="NAME", help="the adapter's mode; its first by default")
     group.addoption("--seed", default=0, type=int, metavar="N", help="seed of weights, data and schedules")
     group.addoption(
-        "--record", default=None, type=Path, metavar="FILE",
-        help="where the record goes; by default a run of all tests writes results/records/FRAMEWORK-VERSION-DEVICE-MODE.json, "
-        "and a run of some tests writes none",
+        "--record",
+        default=None,
+        type=Path,
+        metavar="FILE",
+        help="where the record goes; by default a run of all tests writes "
+        "results/records/FRAMEWORK-VERSION-DEVICE-MODE.json, and a run of some tests writes none",
     )
 
 

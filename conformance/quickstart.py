@@ -1,6 +1,6 @@
 """The suite in half a minute, without any framework: a correct implementation passes, a broken one is caught.
 
-The reference runs the scaling family; so does a twin of it that applies the update which an overflow should have skipped.
+The reference runs the scaling family; so does a twin that applies the update which an overflow should have skipped.
 Exit status 0 only if the first passes everything and the second fails the clause that the fault breaks.
 """
 
@@ -27,7 +27,10 @@ def start(framework: str, record: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*command, f"--framework={framework}", "--device=cpu", f"--record={record}"],
-        cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
 
@@ -62,11 +65,13 @@ def explain(reference: Record, caught: list[Verdict]) -> None:
         print(f"  UNEXPECTED: no test of {BROKEN_CLAUSE} failed on the broken twin")
         return
     text = reference.clauses[BROKEN_CLAUSE]
-    print(f"\nThe reference does what the scaling clauses ask. The twin differs in one line: it applies an overflowed update.\n"
-          f"{len(caught)} tests of {BROKEN_CLAUSE} ({text.level}) caught it:\n"
-          f"  requirement  {' '.join(text.requirement.split())}\n"
-          f"  seen         {caught[0].message}\n"
-          f"Repeat one: {caught[0].repro}")
+    print(
+        "\nThe reference does what the scaling clauses ask; the twin differs in one line and applies overflowed updates.\n"
+        f"{len(caught)} tests of {BROKEN_CLAUSE} ({text.level}) caught it:\n"
+        f"  requirement  {' '.join(text.requirement.split())}\n"
+        f"  seen         {caught[0].message}\n"
+        f"Repeat one: {caught[0].repro}"
+    )
 
 
 if __name__ == "__main__":

@@ -106,8 +106,14 @@ class Recorder:
         if code is None or self._journal is None:
             return
         with _writing():
-            about = {"code_hash": code.code_hash, "seed": self._seed, "repro": self._repro(nodeid)}
-            self._journal.start(nodeid, code.clause, case=split(nodeid)[2], **about)
+            self._journal.start(
+                nodeid,
+                code.clause,
+                case=split(nodeid)[2],
+                code_hash=code.code_hash,
+                seed=self._seed,
+                repro=self._repro(nodeid),
+            )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -119,10 +125,21 @@ class Recorder:
             with _writing():
                 self._keep(json.loads(str(given[0])))
         elif code is not None and report.failed:
-            message = str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "the test ended without a verdict"
-            outcome = Outcome.CRASH if report.when == "???" else Outcome.ERROR
-            about = {"message": message, "code_hash": code.code_hash, "seed": self._seed, "repro": self._repro(report.nodeid)}
-            self._write(Verdict(report.nodeid, code.clause, outcome, split(report.nodeid)[2], **about))
+            message = (
+                str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "the test ended without a verdict"
+            )
+            self._write(
+                Verdict(
+                    report.nodeid,
+                    code.clause,
+                    Outcome.CRASH if str(report.when) == "???" else Outcome.ERROR,
+                    split(report.nodeid)[2],
+                    message=message,
+                    code_hash=code.code_hash,
+                    seed=self._seed,
+                    repro=self._repro(report.nodeid),
+                )
+            )
 
     def _keep(self, content: Mapping[str, Any]) -> None:
         given = dict(content["verdict"])
@@ -158,8 +175,17 @@ class Recorder:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
             for entry in unmatched(self._expectations, self._seen):
                 cases = f", cases {', '.join(entry.cases)}" if entry.cases else ""
-                message = f"the expectation for {entry.clause}{cases} matched no test of this run: take it out or correct it"
-                self._write(Verdict(f"expectations/{entry.framework}.toml::{entry.clause}", entry.clause, Outcome.ERROR, message=message))
+                message = (
+                    f"the expectation for {entry.clause}{cases} matched no test of this run: take it out or correct it"
+                )
+                self._write(
+                    Verdict(
+                        f"expectations/{entry.framework}.toml::{entry.clause}",
+                        entry.clause,
+                        Outcome.ERROR,
+                        message=message,
+                    )
+                )
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._journal is not None:
             with _writing():
@@ -167,7 +193,9 @@ class Recorder:
 
     def _judge_leaks(self) -> Outcome:
         """One verdict for all process-wide settings that any test left changed."""
-        told = "; ".join(f"{leak} ({len(cases)} tests, {cases[0]} first)" for leak, cases in sorted(self._leaks.items()))
+        told = "; ".join(
+            f"{leak} ({len(cases)} tests, {cases[0]} first)" for leak, cases in sorted(self._leaks.items())
+        )
         error = Violation("settings-leaked", told) if told else None
         matching = [entry for entry in self._expectations if entry.covers(SETTINGS, EVERY_TEST)]
         found = conclude(self._framework, error, matching)
@@ -225,7 +253,9 @@ def _header(config: pytest.Config, framework: Framework, selection: str) -> Head
     tested = {SETTINGS, *(code.clause for code in inventory().values())}
     environment = framework.environment()
     texts = {
-        c.id: ClauseText(str(c.level), c.requirement, c.source, tuple(f"{i.what}: {i.url}" for i in c.history), c.family)
+        c.id: ClauseText(
+            str(c.level), c.requirement, c.source, tuple(f"{i.what}: {i.url}" for i in c.history), c.family
+        )
         for c in clauses.values()
     }
     try:

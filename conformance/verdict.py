@@ -13,7 +13,7 @@ from fixtures.arrays import Array
 _SHOWN = 200
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - an outcome, not an error
     """The clause does not hold. `signature` is a stable slug that an expectation can name."""
 
     def __init__(self, signature: str, message: str) -> None:
@@ -101,7 +101,9 @@ def _apart(a: Array, b: Array) -> str:
         gap = np.abs(wide[0] - wide[1])
     worst = int(np.argmax(np.where(np.isnan(gap), np.inf, gap)))
     count = int(np.sum(~((wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1])))))
-    return f"{count} of {a.size} differ, most {wide[0].ravel()[worst].item()!r} against {wide[1].ravel()[worst].item()!r}"
+    return (
+        f"{count} of {a.size} differ, most {wide[0].ravel()[worst].item()!r} against {wide[1].ravel()[worst].item()!r}"
+    )
 
 
 @dataclass
@@ -143,7 +145,11 @@ class Verdict:
         self._add(Check(what, not apart, measured_text, f"{len(right)} equal entries"), signature)
 
     def same_gradients(
-        self, measured: Mapping[str, Array], expected: Mapping[str, Array], what: str, signature: str = "gradient-differs"
+        self,
+        measured: Mapping[str, Array],
+        expected: Mapping[str, Array],
+        what: str,
+        signature: str = "gradient-differs",
     ) -> None:
         """The same parameters have gradients, and these are equal bit for bit."""
         __tracebackhide__ = True

@@ -119,7 +119,7 @@ class Conventions:
 
     Attributes:
         adam_epsilon: "outside": m̂ / (√v̂ + ε); "inside": α·√(1-β2ᵗ)/(1-β1ᵗ) · m / (√v + ε), Kingma & Ba's epsilon-hat.
-        adam_correction: the format that 1 − βᵗ is computed in; float32 costs up to half of its digits in the first updates.
+        adam_correction: the format that 1 − βᵗ is computed in; float32 costs half of its digits in the first updates.
         momentum_rate: "outside": v ← μv + g, p ← p − αv; "inside": v ← μv − αg, p ← p + v.
         running_variance: which variance batch norm's running statistics take in.
         clip_epsilon: added to the global norm when the clip coefficient is computed.
@@ -212,9 +212,7 @@ class Trainer(Protocol):
         left out.
         """
 
-    def feed(
-        self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None
-    ) -> Update:
+    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
         """One update attempt from given unscaled gradients instead of a backward pass of the model.
 
         Each mapping is the gradient of one micro-batch's mean loss over equally many items; their mean is the window's
@@ -241,10 +239,10 @@ class Trainer(Protocol):
         """Batch norm's running statistics by canonical name."""
 
     def scaler_state(self) -> dict[str, Array]:
-        """"scale" and "good_steps", as 0-d arrays in their true formats, and any other flags; empty without scaling."""
+        """Scaler: "scale" and "good_steps" as 0-d arrays in their true formats, other flags; empty without one."""
 
     def scaler_settings(self) -> dict[str, float]:
-        """"initial", "growth", "backoff" and "interval" as read back from the framework's scaler before any update."""
+        """ "initial", "growth", "backoff" and "interval" as read back from the framework's scaler before any update."""
 
     def accumulator(self) -> dict[str, Array]:
         """What the accumulator holds, by canonical name; empty at a window's start."""
@@ -262,7 +260,7 @@ class Trainer(Protocol):
         """How often the forward of each recomputation segment has begun so far; one segment without recomputation."""
 
     def save(self, path: Path) -> None:
-        """Writes the whole run below the folder `path`: parameters, optimizer, scaler, counters, partial window, random state."""
+        """Writes the whole run below the folder `path`, a partial window and the random state included."""
 
     def restore(self, path: Path) -> None:
         """Goes back to what `save` wrote; raises ValueError, changing nothing, if the files are not whole."""
@@ -327,7 +325,7 @@ class Framework(Protocol):
         """
 
     def global_state(self) -> dict[str, str]:
-        """Process-wide settings that a run may leak: default formats, policies, gradient mode, scopes, thread counts."""
+        """Process-wide settings that a run may leak: default formats, policies, gradient mode, scopes, threads."""
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:
         """Puts back what `global_state` returned."""

@@ -75,7 +75,9 @@ def main(arguments: list[str]) -> int:
     if done.returncode == 0:
         return 0
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or ["ERROR: pip gave no reason"]
-    return _refuse(f"{package} {wanted} cannot be installed ({errors[-1][7:].strip()}); set {chosen.variable} to another version")
+    return _refuse(
+        f"{package} {wanted} cannot be installed ({errors[-1][7:].strip()}); set {chosen.variable} to another version"
+    )
 
 
 def _refuse(line: str) -> int:

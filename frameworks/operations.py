@@ -1,7 +1,7 @@
 """The operations that `Framework.run_op` knows, each with example inputs as a function of the input's dtype.
 
-`CATALOGUE` maps a name to the arrays that the operation takes, float32 unless said otherwise. Layouts are channels-last;
-an operation reduces over its last axis unless its comment says otherwise.
+`CATALOGUE` maps a name to the arrays that the operation takes, float32 unless said otherwise. Layouts are
+channels-last; an operation reduces over its last axis unless its comment says otherwise.
 """
 
 from __future__ import annotations

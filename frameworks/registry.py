@@ -38,12 +38,16 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
     """
     path = name if ":" in name else known().get(name)
     if path is None:
-        raise UnknownFramework(f"unknown framework {name!r}: one of {', '.join(sorted(known()))}, or package.module:Class")
+        raise UnknownFramework(
+            f"unknown framework {name!r}: one of {', '.join(sorted(known()))}, or package.module:Class"
+        )
     module, _, attribute = path.partition(":")
     try:
         made = getattr(import_module(module), attribute)
     except ImportError as error:
-        raise UnknownFramework(f"framework {name!r} cannot be imported ({error}); install it, or run `tox -e {name}`") from error
+        raise UnknownFramework(
+            f"framework {name!r} cannot be imported ({error}); install it, or run `tox -e {name}`"
+        ) from error
     except AttributeError as error:
         raise UnknownFramework(f"framework {name!r}: {error}") from error
     return cast(Framework, made(device, mode))

@@ -13,7 +13,19 @@ from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, one_hot_batch, token_batch
 from fixtures.model import Window
 from fixtures.models import digits_convolution, digits_mlp, dropout_probe, encoder, exact_linear, scalar
-from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe, Steps
+from fixtures.recipe import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    SGD,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Optimizer,
+    Precision,
+    Recipe,
+    Steps,
+)
 from frameworks.contract import Trainer, Unsupported
 
 RECIPE = Recipe(SGD(2.0**-4))
@@ -50,7 +62,9 @@ def test_accumulated_training_lies_inside_the_envelope_of_the_full_batch(
     expected = errormodel.envelope(subject.conventions, model, recipe, [(batch,) for batch in whole])
     measured = errormodel.run(subject.trainer(model, recipe.but(accumulation=k)), [batch.into(k) for batch in whole])
     verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient from the full batch's")
-    verdict.within(*expected.parameters(measured.parameters), "relative distance of the parameters from the full batch's")
+    verdict.within(
+        *expected.parameters(measured.parameters), "relative distance of the parameters from the full batch's"
+    )
 
 
 @clause("accumulation.weighs-items")
@@ -70,7 +84,11 @@ def test_ragged_sequences_weigh_by_their_tokens(subject: Subject, verdict: Verdi
     model, batch = encoder(width=16, heads=2, blocks=1), token_batch(4, seed=subject.seed)
     expected = errormodel.envelope(subject.conventions, model, RECIPE, [(batch,)])
     measured = errormodel.run(subject.trainer(model, RECIPE.but(accumulation=2)), [batch.into(2)])
-    verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient from the full batch's", "mean-of-means")
+    verdict.within(
+        *expected.gradient(measured.gradient),
+        "relative distance of the gradient from the full batch's",
+        "mean-of-means",
+    )
     loss, bound, _ = expected.worst_loss(measured.losses)
     verdict.within(loss, bound, "distance of the loss from the full batch's", "mean-of-means")
 
@@ -80,7 +98,9 @@ def test_ragged_sequences_weigh_by_their_tokens(subject: Subject, verdict: Verdi
 def test_nothing_but_the_accumulator_changes_inside_a_window(
     subject: Subject, verdict: Verdict, optimizer: str
 ) -> None:
-    recipe = Recipe(OPTIMIZERS[optimizer], accumulation=4, schedule=Steps((1,), (1.0, 0.5)), scaling=scaling_if(subject))
+    recipe = Recipe(
+        OPTIMIZERS[optimizer], accumulation=4, schedule=Steps((1,), (1.0, 0.5)), scaling=scaling_if(subject)
+    )
     trainer = subject.trainer(exact_linear(), recipe)
     trainer.update(exact_batch(8).into(4))
     before = trainer.state()
@@ -141,7 +161,7 @@ def test_optimizer_clip_and_schedule_act_once_a_window(
     whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=n)) for n in (1, 4))
     for step in range(3):
         micro = [full(whole, (2.0**-step) * f) for f in (1.0, -0.5, 2.0, 1.5)]
-        mean = {name: np.mean([m[name] for m in micro], axis=0, dtype=np.float32) for name in micro[0]}
+        mean = {name: np.asarray(np.mean([m[name] for m in micro], 0, np.float32)) for name in micro[0]}
         rates = whole.feed(mean).learning_rate, parts.feed(*micro).learning_rate
         verdict.equal(rates[1], rates[0], f"learning rate of window {step}")
         verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after window {step}")
@@ -196,19 +216,23 @@ def test_the_remainder_rule_is_observed(subject: Subject, verdict: Verdict) -> N
         applied = not all(np.array_equal(before[n], v) for n, v in trainer.parameters().items())
     except Unsupported:
         applied = False
-    verdict.equal(applied, subject.conventions.remainder == "flush", "a lone micro-batch is applied at the end of an epoch")
+    verdict.equal(
+        applied, subject.conventions.remainder == "flush", "a lone micro-batch is applied at the end of an epoch"
+    )
 
 
 @clause("accumulation.keeps-precision")
 @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16], ids=lambda p: p.label)
-def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, precision: object) -> None:
+def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     k = 64
-    trainer = subject.trainer(scalar(1.0), Recipe(SGD(1.0), precision, accumulation=k))  # type: ignore[arg-type]
+    trainer = subject.trainer(scalar(1.0), Recipe(SGD(1.0), precision, accumulation=k))
     before = trainer.master_parameters()
     trainer.feed(full(trainer, 1.0), *[full(trainer, 2.0**-12)] * (k - 1))
     mean = (1.0 + (k - 1) * 2.0**-12) / k
     expected = {name: (value.astype(np.float64) - mean).astype(value.dtype) for name, value in before.items()}
-    verdict.equal(trainer.master_parameters(), expected, "parameters after 1 + 63 × 2^-12, a mean of 64", "contributions-lost")
+    verdict.equal(
+        trainer.master_parameters(), expected, "parameters after 1 + 63 × 2^-12, a mean of 64", "contributions-lost"
+    )
 
 
 @clause("accumulation.scale-is-constant-in-window")
@@ -284,7 +308,9 @@ def test_each_micro_batch_draws_its_own_mask(subject: Subject, verdict: Verdict)
     batch = type(batch)(np.ones((1, 64), np.float32), {"output": np.full((1, 1), 1000.0, np.float32)})
     first, second = (trainer.gradients((part,))["1.output.weight"] != 0 for part in (batch, batch))
     verdict.holds(0 < first.sum() < 64, "a mask keeps some and drops some", int(first.sum()), "1 to 63")
-    verdict.holds(bool((first != second).any()), "two micro-batches draw different masks", int((first != second).sum()), "> 0")
+    verdict.holds(
+        bool((first != second).any()), "two micro-batches draw different masks", int((first != second).sum()), "> 0"
+    )
 
 
 @clause("accumulation.batch-statistics")
@@ -311,4 +337,6 @@ def test_saved_bytes_do_not_grow_with_the_window(subject: Subject, verdict: Verd
             trainer.accumulate(part, 32 * k)
         measured[str(k)] = float(trainer.saved_bytes(parts[-1]))
         verdict.measure(f"saved bytes of a micro-batch of 32, k = {k}", "B", [measured[str(k)]])
-    verdict.equal(list(measured.values()), [measured["1"]] * 4, "bytes between forward and backward of the last micro-batch")
+    verdict.equal(
+        list(measured.values()), [measured["1"]] * 4, "bytes between forward and backward of the last micro-batch"
+    )

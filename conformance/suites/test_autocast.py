@@ -7,7 +7,7 @@ import pytest
 
 from conformance.judging import Subject, Verdict, clause, need
 from fixtures.arrays import FORMATS, Array
-from fixtures.recipe import BFLOAT16, FLOAT16, Precision
+from fixtures.recipe import BFLOAT16, FLOAT16, MASTERED, PURE_LOW, Precision
 from frameworks.contract import Capability, OpResult, Unsupported
 from frameworks.operations import CATALOGUE
 
@@ -66,7 +66,9 @@ def test_reductions_of_low_values_do_not_overflow(
     value = under(subject, precision, op, low(values, precision)).value.astype(np.float64).item()
     verdict.holds(np.isfinite(value), f"{op} is finite, as in float32", value, exact, "overflow")
     relative = abs(value - exact) / exact
-    verdict.holds(relative <= FORMATS[precision.format].unit_roundoff, f"{op} to one rounding", value, exact, "inaccurate")
+    verdict.holds(
+        relative <= FORMATS[precision.format].unit_roundoff, f"{op} to one rounding", value, exact, "inaccurate"
+    )
 
 
 @clause("autocast.softmax-is-wide")
@@ -80,7 +82,13 @@ def test_softmax_equals_the_wide_one(subject: Subject, verdict: Verdict, op: str
     worst = _units_apart(result.value.astype(np.float64), rounded, result.dtype)
     verdict.observe(f"{op}-format", result.dtype)
     slack = 1.0 if result.dtype == precision.format else 2.0**6
-    verdict.holds(worst <= slack, f"{op} of logits in ±60, in units of the last place of {result.dtype}", worst, f"<= {slack}", "inaccurate")
+    verdict.holds(
+        worst <= slack,
+        f"{op} of logits in ±60, in units of the last place of {result.dtype}",
+        worst,
+        f"<= {slack}",
+        "inaccurate",
+    )
 
 
 def _softmax(op: str, logits: Array) -> Array:
@@ -110,7 +118,9 @@ def test_a_small_cross_entropy_beside_large_logits(subject: Subject, verdict: Ve
     exact = float(np.log1p(np.exp(wide[0, 1:] - wide[0, 0]).sum()))
     verdict.equal(result.dtype, "float32", "format of the loss", "loss-is-low")
     relative = abs(float(result.value.item()) - exact) / exact
-    verdict.holds(relative < 2.0**-9, "a true loss of about 1e-4, relatively", float(result.value.item()), exact, "inaccurate")
+    verdict.holds(
+        relative < 2.0**-9, "a true loss of about 1e-4, relatively", float(result.value.item()), exact, "inaccurate"
+    )
 
 
 @clause("autocast.loss-is-wide")
@@ -135,7 +145,9 @@ def test_statistics_are_wide(subject: Subject, verdict: Verdict, op: str, precis
     result = under(subject, precision, op, low(values, precision))
     worst = float(np.abs(result.value.astype(np.float64) - exact).max())
     bound = 2 * FORMATS[result.dtype].unit_roundoff * float(np.abs(exact).max()) + 2.0**-12
-    verdict.holds(worst <= bound, f"{op} of values near {offset:g}, to one rounding", worst, f"<= {bound}", "statistics-low")
+    verdict.holds(
+        worst <= bound, f"{op} of values near {offset:g}, to one rounding", worst, f"<= {bound}", "statistics-low"
+    )
 
 
 @clause("autocast.exp-pow-are-wide")
@@ -170,7 +182,9 @@ def test_integer_ids_above_2048_survive(subject: Subject, verdict: Verdict, prec
     verdict.equal(result.value.astype(np.int64), ids, "ids", "integers-cast")
     table = np.arange(4096, dtype=np.float32)[:, None] % 7
     rows = under(subject, precision, "embedding", np.array([2049, 4095], np.int64), table).value
-    verdict.equal(rows.astype(np.float64).ravel().tolist(), [2049.0 % 7, 4095.0 % 7], "rows that the ids pick", "integers-cast")
+    verdict.equal(
+        rows.astype(np.float64).ravel().tolist(), [2049.0 % 7, 4095.0 % 7], "rows that the ids pick", "integers-cast"
+    )
 
 
 @clause("autocast.op-dtypes")
@@ -178,7 +192,7 @@ def test_integer_ids_above_2048_survive(subject: Subject, verdict: Verdict, prec
 def test_formats_of_every_operation_are_observed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     census: dict[str, str] = {}
     for op, example in CATALOGUE.items():
-        given = [a for a in example()]
+        given = list(example())
         narrow = [low(a, precision) if a.dtype.kind == "f" else a for a in given]
         found = [_format(subject, precision, op, arrays) for arrays in (given, narrow)]
         census[op] = " / ".join(found)
@@ -198,9 +212,7 @@ def _format(subject: Subject, precision: Precision, op: str, arrays: list[Array]
 
 @clause("autocast.user-lists")
 @each_half
-def test_operations_that_the_user_names_are_honoured(
-    subject: Subject, verdict: Verdict, precision: Precision
-) -> None:
+def test_operations_that_the_user_names_are_honoured(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     need(subject, Capability.of(precision), Capability.AUTOCAST_LISTS)
     (logits,), (a, b) = CATALOGUE["softmax"](), CATALOGUE["matmul"]()
     with subject.framework.autocast(precision, low=("softmax",), wide=("matmul",)):
@@ -209,7 +221,7 @@ def test_operations_that_the_user_names_are_honoured(
     verdict.equal(named_wide.dtype, "float32", "format of matmul on the user's wide list", "list-ignored")
 
 
-PRECISIONS = [Precision(level, form) for level in ("O1", "O2", "O3") for form in ("float16", "bfloat16")]  # type: ignore[arg-type]
+PRECISIONS = (*HALVES, *MASTERED, *PURE_LOW)
 
 
 @clause("autocast.request-is-honoured-or-refused")
@@ -218,7 +230,9 @@ def test_what_is_declared_is_what_happens(subject: Subject, verdict: Verdict, ca
     declared, seen = subject.framework.declares(capability), subject.framework.probe(capability)
     verdict.observe(str(capability), {"declared": declared.supported, "observed": seen, "reason": declared.reason})
     if not declared.supported:
-        verdict.holds(bool(declared.reason), "a refusal has a reason", declared.reason, "a reason", "refused-without-reason")
+        verdict.holds(
+            bool(declared.reason), "a refusal has a reason", declared.reason, "a reason", "refused-without-reason"
+        )
     if seen is not None:
         verdict.equal(seen, declared.supported, f"{capability}: observed against declared", "misdeclared")
     if not declared.supported:

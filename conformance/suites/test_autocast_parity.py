@@ -39,8 +39,14 @@ def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, wind
     verdict.trace("loss", loss=measured.losses, exact=expected.exact.losses, spread=expected.loss_spread)
     worst, bound, update = expected.worst_loss(measured.losses)
     verdict.within(worst, bound, f"distance of the loss from float64's at update {update}", "loss-beyond-envelope")
-    verdict.within(*expected.gradient(measured.gradient), "relative distance of the first gradient", "gradient-beyond-envelope")
-    verdict.within(*expected.parameters(measured.parameters), "relative distance of the final parameters", "parameters-beyond-envelope")
+    verdict.within(
+        *expected.gradient(measured.gradient), "relative distance of the first gradient", "gradient-beyond-envelope"
+    )
+    verdict.within(
+        *expected.parameters(measured.parameters),
+        "relative distance of the final parameters",
+        "parameters-beyond-envelope",
+    )
 
 
 def parity(subject: Subject, verdict: Verdict, fixture: str, optimizer: str, precision: Precision) -> None:
@@ -89,3 +95,20 @@ def test_bfloat16_sgd(subject: Subject, verdict: Verdict, fixture: str) -> None:
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
 def test_bfloat16_optimizers(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     parity(subject, verdict, "encoder", optimizer, BFLOAT16)
+
+
+@clause("autocast.final-quality")
+@pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16], ids=lambda p: p.label)
+def test_accuracy_after_training(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    scaling = DynamicScaling(initial=2.0**8) if precision.format == "float16" else None
+    model, recipe = digits_mlp((32,)), Recipe(Adam(5e-3), precision, scaling)
+    windows, test = [(digits_batch(64, 64 * i),) for i in range(20)], digits_batch(500, 64 * 20)
+    measured = errormodel.trained_accuracy(subject.trainer(model, recipe), windows, test)
+    expected, bound = errormodel.quality(subject.conventions, model, recipe, windows, test)
+    verdict.observe("accuracy", measured)
+    verdict.holds(
+        expected > 0.75, "the oracle learns: accuracy of its ensemble", expected, "> 0.75", "oracle-did-not-learn"
+    )
+    verdict.within(
+        abs(measured - expected), bound, f"distance of the accuracy {measured} from the ensemble's {expected}"
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from threading import Thread
 
 import numpy as np
 import pytest
 
 from conformance.judging import Subject, Verdict, clause, need
-from fixtures.arrays import FORMATS
+from fixtures.arrays import FORMATS, Array
 from fixtures.data import digits_batch, token_batch
 from fixtures.model import Batch
 from fixtures.models import digits_convolution, digits_mlp, encoder, exact_linear
@@ -68,35 +68,43 @@ def test_a_disabled_region_inside_an_enabled_one(subject: Subject, verdict: Verd
             formats.append(seen(subject))
         formats.append(seen(subject))
     formats.append(seen(subject))
-    verdict.equal(formats, [precision.format, "float32", precision.format, "float32"], "inside, disabled, inside, outside")
+    verdict.equal(
+        formats, [precision.format, "float32", precision.format, "float32"], "inside, disabled, inside, outside"
+    )
 
 
-def scoped(subject: Subject, precision: Precision) -> Iterator[str]:
+def scoped(subject: Subject, precision: Precision) -> Generator[str]:
     """A generator that is left while its scope is open."""
     with subject.framework.autocast(precision):
         yield seen(subject)
         yield "never reached"
 
 
+def seen_and_raised(subject: Subject, precision: Precision, found: list[str]) -> None:
+    """Notes what a scope does and leaves it by an exception."""
+    with subject.framework.autocast(precision):
+        found.append(seen(subject))
+        raise ZeroDivisionError
+
+
 @clause("autocast.scope-restored")
 @each_half
 @pytest.mark.parametrize("way", ["return", "exception", "generator", "nested"])
-def test_every_way_out_restores_the_setting(
-    subject: Subject, verdict: Verdict, way: str, precision: Precision
-) -> None:
+def test_every_way_out_restores_the_setting(subject: Subject, verdict: Verdict, way: str, precision: Precision) -> None:
     need(subject, Capability.of(precision))
     before, inside = subject.framework.global_state(), ""
     if way == "return":
         with subject.framework.autocast(precision):
             inside = seen(subject)
     elif way == "exception":
-        with pytest.raises(ZeroDivisionError), subject.framework.autocast(precision):
-            inside = seen(subject)
-            raise ZeroDivisionError
+        found: list[str] = []
+        with pytest.raises(ZeroDivisionError):
+            seen_and_raised(subject, precision, found)
+        inside = found[0]
     elif way == "generator":
         steps = scoped(subject, precision)
         inside = next(steps)
-        steps.close()  # type: ignore[attr-defined]
+        steps.close()
     else:
         with subject.framework.autocast(precision), subject.framework.autocast(precision):
             inside = seen(subject)
@@ -132,7 +140,9 @@ def test_a_forward_uses_the_current_weights(subject: Subject, verdict: Verdict, 
         second = inside.predict(batch.inputs)["output"]
     outside.update((batch,))
     verdict.changed({"output": first}, {"output": second}, "the update changes the prediction", "stale-cast")
-    verdict.equal(second, outside.predict(batch.inputs)["output"], "prediction after an update in one open scope", "stale-cast")
+    verdict.equal(
+        second, outside.predict(batch.inputs)["output"], "prediction after an update in one open scope", "stale-cast"
+    )
 
 
 @clause("autocast.no-grad-then-grad")
@@ -158,7 +168,9 @@ def test_gradients_of_products_are_low_values(subject: Subject, verdict: Verdict
     for name in [n for n in gradients if n.endswith(".weight")]:
         value = gradients[name].astype(np.float32)
         rounded = value.astype(low).astype(np.float32)
-        verdict.equal(rounded, value, f"every value of {name}'s gradient is a {precision.format} number", "backward-not-low")
+        verdict.equal(
+            rounded, value, f"every value of {name}'s gradient is a {precision.format} number", "backward-not-low"
+        )
 
 
 @clause("autocast.policy-does-not-leak")
@@ -174,7 +186,9 @@ def test_another_model_keeps_its_precision(subject: Subject, verdict: Verdict, p
         low.update((batch,))
         measured.append(other.update((batch,)).loss)
     verdict.equal(measured, expected, "losses of a float32 model beside a mixed one", "policy-leaked")
-    verdict.equal(other.predict(batch.inputs)["output"].dtype.name, "float32", "format of its predictions", "policy-leaked")
+    verdict.equal(
+        other.predict(batch.inputs)["output"].dtype.name, "float32", "format of its predictions", "policy-leaked"
+    )
 
 
 @clause("autocast.policy-does-not-leak")
@@ -186,7 +200,9 @@ def test_a_loss_over_three_thousand_items_does_not_overflow(
     x = np.zeros((count, 8), np.float32)
     batch = Batch(x, {"output": np.full((count, 4), 8.0, np.float32)})
     trainer = subject.trainer(exact_linear(), RECIPE.but(precision=precision))
-    verdict.equal(trainer.update((batch,)).loss, 64.0, "mean of 3,000 losses of 64, whose sum is beyond float16", "loss-is-low")
+    verdict.equal(
+        trainer.update((batch,)).loss, 64.0, "mean of 3,000 losses of 64, whose sum is beyond float16", "loss-is-low"
+    )
 
 
 @clause("autocast.bf16-needs-no-scaling")
@@ -199,7 +215,7 @@ def test_bfloat16_loses_no_gradient_to_underflow(subject: Subject, verdict: Verd
     verdict.equal(losses["O1-bfloat16"], losses["O0"], "share of gradient values that are zero", "underflow")
 
 
-def tiny_gradients(subject: Subject, precision: Precision, size: float) -> np.ndarray:  # type: ignore[type-arg]
+def tiny_gradients(subject: Subject, precision: Precision, size: float) -> Array:
     """Weight gradients of a linear model whose inputs make them as small as `size`² and below."""
     rng = np.random.default_rng(11)
     x = np.ldexp(rng.uniform(1.0, 2.0, (4, 8)), np.tile(np.arange(0, -16, -2), (4, 1))) * 2.0**10 * size
@@ -207,7 +223,7 @@ def tiny_gradients(subject: Subject, precision: Precision, size: float) -> np.nd
     return subject.trainer(exact_linear(), RECIPE.but(precision=precision)).gradients((batch,))["0.output.weight"]
 
 
-def share_of_zeros(values: np.ndarray) -> float:  # type: ignore[type-arg]
+def share_of_zeros(values: Array) -> float:
     """Share of the values that are exactly zero."""
     return float(np.mean(values == 0))
 
@@ -217,4 +233,6 @@ def test_underflow_in_float16_is_observed(subject: Subject, verdict: Verdict) ->
     census = {p.label: share_of_zeros(tiny_gradients(subject, p, 1e-7)) for p in (FLOAT32, FLOAT16)}
     verdict.observe("share-of-zeros-without-scaling", census)
     verdict.equal(census["O0"], 0.0, "share of zeros in float32")
-    verdict.holds(census["O1-float16"] > 0, "float16 loses some without scaling: the control", census["O1-float16"], "> 0")
+    verdict.holds(
+        census["O1-float16"] > 0, "float16 loses some without scaling: the control", census["O1-float16"], "> 0"
+    )

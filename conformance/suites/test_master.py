@@ -9,10 +9,10 @@ from conformance.judging import Subject, Verdict, clause, full
 from fixtures.arrays import FORMATS
 from fixtures.data import digits_batch
 from fixtures.models import digits_convolution, exact_linear, scalar
-from fixtures.recipe import SGD, Adam, AdamW, Precision, Recipe
+from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, MASTERED, PURE_LOW, SGD, Adam, AdamW, Precision, Recipe
 
-WITH_MASTERS = [Precision(level, form) for level in ("O1", "O2") for form in ("float16", "bfloat16")]  # type: ignore[arg-type]
-LEVELS = [Precision(), *WITH_MASTERS, Precision("O3", "float16"), Precision("O3", "bfloat16")]
+WITH_MASTERS = (FLOAT16, BFLOAT16, *MASTERED)
+LEVELS = (FLOAT32, *WITH_MASTERS, *PURE_LOW)
 each_level = pytest.mark.parametrize("precision", WITH_MASTERS, ids=lambda p: p.label)
 
 
@@ -29,15 +29,15 @@ def test_a_thousand_small_updates_add_up(subject: Subject, verdict: Verdict, pre
 
 
 @clause("master.pure-low-stagnates")
-@pytest.mark.parametrize("form", ["float16", "bfloat16"])
-def test_without_masters_the_same_run_stands_still(subject: Subject, verdict: Verdict, form: str) -> None:
-    trainer = subject.trainer(scalar(1.0), Recipe(SGD(2.0**-13), Precision("O3", form)))  # type: ignore[arg-type]
+@pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
+def test_without_masters_the_same_run_stands_still(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    trainer = subject.trainer(scalar(1.0), Recipe(SGD(2.0**-13), precision))
     start = trainer.parameters()["0.output.weight"].astype(np.float64).item()
     gradient = full(trainer, 1.0)
     for _ in range(1000):
         trainer.feed(gradient)
     moved = start - trainer.parameters()["0.output.weight"].astype(np.float64).item()
-    verdict.observe(f"{form}-moved", moved)
+    verdict.observe(f"{precision.format}-moved", moved)
     verdict.holds(moved < 1000 * 2.0**-13, "pure low precision moves less than it should: the control", moved)
 
 
@@ -65,13 +65,15 @@ def test_a_gradient_near_zero_gives_a_finite_update(
     verdict.finite(end, "masters after one Adam update", "epsilon-lost")
     moved = max(float(np.abs(end[n].astype(np.float64) - start[n].astype(np.float64)).max()) for n in end)
     bound = 1e-3 * (1 + 2.0**-9) + 2.0**-24
-    verdict.holds(moved <= bound, "one Adam update moves a weight by at most its rate", moved, f"<= {bound}", "epsilon-lost")
+    verdict.holds(
+        moved <= bound, "one Adam update moves a weight by at most its rate", moved, f"<= {bound}", "epsilon-lost"
+    )
 
 
 @clause("master.adam-epsilon-survives")
-@pytest.mark.parametrize("form", ["float16", "bfloat16"])
-def test_adams_epsilon_in_pure_low_precision(subject: Subject, verdict: Verdict, form: str) -> None:
-    trainer = subject.trainer(scalar(1.0), Recipe(Adam(1e-3), Precision("O3", form)))  # type: ignore[arg-type]
+@pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
+def test_adams_epsilon_in_pure_low_precision(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    trainer = subject.trainer(scalar(1.0), Recipe(Adam(1e-3), precision))
     trainer.feed(full(trainer, 0.0))
     verdict.finite(trainer.parameters(), "parameters after a zero gradient", "epsilon-lost")
 

@@ -46,7 +46,9 @@ def twins(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) 
 @clause("recompute.same-loss")
 @pytest.mark.parametrize("segments", [1, 3])
 @pytest.mark.parametrize("fixture", PLAIN)
-def test_losses_are_the_same_bits(subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str) -> None:
+def test_losses_are_the_same_bits(
+    subject: Subject, verdict: Verdict, fixture: str, segments: int, variant: str
+) -> None:
     model, batch = PLAIN[fixture]()
     plain, recomputed = twins(subject, model, RECIPE, Recompute(segments, variant=variant))
     expected = [plain.update((batch,)).loss for _ in range(3)]
@@ -183,7 +185,9 @@ def test_each_segment_runs_exactly_twice(subject: Subject, verdict: Verdict, seg
         for _ in range(2):
             run.update((batch,))
     verdict.equal(list(plain.segment_calls()), [2], "forward runs of two updates without recomputation")
-    verdict.equal(list(recomputed.segment_calls()), [4] * segments, "forward runs of each segment in two updates", "not-once-more")
+    verdict.equal(
+        list(recomputed.segment_calls()), [4] * segments, "forward runs of each segment in two updates", "not-once-more"
+    )
 
 
 @clause("recompute.detects-changed-weights")
@@ -261,7 +265,13 @@ def test_saved_bytes_fall(subject: Subject, verdict: Verdict, variant: str) -> N
         saved[segments] = trainer.saved_bytes(batch)
     for segments, count in saved.items():
         verdict.measure(f"saved bytes, {segments or 'no'} segments", "B", [float(count)])
-    verdict.holds(all(saved[s] < saved[0] for s in (2, 4, 8)), "fewer bytes with 2, 4 and 8 segments", saved, "falling", "nothing-saved")
+    verdict.holds(
+        all(saved[s] < saved[0] for s in (2, 4, 8)),
+        "fewer bytes with 2, 4 and 8 segments",
+        saved,
+        "falling",
+        "nothing-saved",
+    )
 
 
 @clause("recompute.replays-dropout")

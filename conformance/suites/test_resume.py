@@ -118,7 +118,9 @@ def test_a_save_inside_a_window_is_whole_or_refused(subject: Subject, verdict: V
     if resumed is None:
         verdict.holds(True, "the save was refused")
     else:
-        verdict.same_state(resumed.parameters(), through.parameters(), "parameters at the window's end", "partial-window-lost")
+        verdict.same_state(
+            resumed.parameters(), through.parameters(), "parameters at the window's end", "partial-window-lost"
+        )
 
 
 @clause("resume.mid-window-rule")
@@ -140,7 +142,9 @@ def test_dropout_continues_its_stream(subject: Subject, verdict: Verdict, tmp_pa
     resumed.restore(tmp_path)
     for batch in batches[2:]:
         resumed.update((batch,))
-    verdict.same_state(resumed.state(), through.state(), "state after two more updates under dropout", "stream-restarted")
+    verdict.same_state(
+        resumed.state(), through.state(), "state after two more updates under dropout", "stream-restarted"
+    )
 
 
 @clause("resume.truncated-file")
@@ -163,5 +167,7 @@ def test_damaged_files_are_refused_and_change_nothing(
         trainer.restore(tmp_path)
     except ValueError as error:
         refusal = str(error)
-    verdict.holds(bool(refusal), f"a {damage} file is refused with a message", refusal, "a ValueError", "damage-unnoticed")
+    verdict.holds(
+        bool(refusal), f"a {damage} file is refused with a message", refusal, "a ValueError", "damage-unnoticed"
+    )
     verdict.same_state(trainer.state(), before, "state after the refusal", "damaged-by-load")

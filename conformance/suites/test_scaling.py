@@ -98,7 +98,12 @@ def test_defaults_are_the_documented_ones(subject: Subject, verdict: Verdict) ->
     trainer = subject.trainer(scalar(), Recipe(scaling=DynamicScaling()))
     rule = subject.conventions.scaler
     settings = trainer.scaler_settings()
-    declared = {"initial": rule.initial, "growth": rule.growth, "backoff": rule.backoff, "interval": float(rule.interval)}
+    declared = {
+        "initial": rule.initial,
+        "growth": rule.growth,
+        "backoff": rule.backoff,
+        "interval": float(rule.interval),
+    }
     verdict.equal({k: float(v) for k, v in settings.items()}, declared, "scaler settings before the first update")
     verdict.equal(drive(trainer, [0.0])[0].scale_before, rule.initial, "scale of the first update")
 
@@ -115,14 +120,19 @@ def test_a_static_scale_never_moves(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(scalar(), Recipe(scaling=StaticScaling(128.0)))
     updates = drive(trainer, [0.0, 0.0, 0.0])
     verdict.equal([u.scale_after for u in updates], [128.0] * 3, "scale after each finite update")
-    scales = [u.scale_after for u in drive(subject.trainer(scalar(), Recipe(scaling=StaticScaling(128.0))), [0.0, math.inf])]
+    scales = [
+        u.scale_after for u in drive(subject.trainer(scalar(), Recipe(scaling=StaticScaling(128.0))), [0.0, math.inf])
+    ]
     verdict.equal(scales, [128.0, 128.0], "scale around an overflow")
 
 
 @clause("scaling.static-is-constant")
 def test_a_static_scale_is_transparent(subject: Subject, verdict: Verdict) -> None:
     batch = exact_batch()
-    plain, scaled = subject.trainer(exact_linear()), subject.trainer(exact_linear(), Recipe(scaling=StaticScaling(128.0)))
+    plain, scaled = (
+        subject.trainer(exact_linear()),
+        subject.trainer(exact_linear(), Recipe(scaling=StaticScaling(128.0))),
+    )
     losses = [trainer.update((batch,)).loss for trainer in (plain, scaled)]
     verdict.equal(losses[1], losses[0], "reported loss")
     verdict.same_state(scaled.parameters(), plain.parameters(), "parameters after one update")
@@ -153,7 +163,9 @@ def test_scale_stays_positive_however_often_it_backs_off(subject: Subject, verdi
     after = trainer.parameters()
     verdict.finite(after, "parameters after 400 overflows and one finite update", "parameters-destroyed")
     verdict.holds(scale > 0, "scale after 400 overflows is positive", scale, "> 0", "scale-zero")
-    verdict.holds(np.isfinite(np.float32(1.0) / np.float32(scale)), "1/scale is finite", scale, "1/scale finite", "scale-tiny")
+    verdict.holds(
+        np.isfinite(np.float32(1.0) / np.float32(scale)), "1/scale is finite", scale, "1/scale finite", "scale-tiny"
+    )
     step = np.float32(2.0**-4 if applied else 0.0)
     expected = {name: (value - step).astype(value.dtype) for name, value in before.items()}
     verdict.equal(after, expected, "parameters after the finite update, or its refusal")

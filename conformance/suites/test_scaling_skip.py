@@ -148,7 +148,9 @@ def test_what_became_non_finite_after_unscaling_is_not_applied(subject: Subject,
     trainer = subject.trainer(exact_linear(), Recipe(SGD(0.5), scaling=SCALING))
     before = trainer.parameters()
     trainer.feed(full(trainer, 2.0**-3), poison=spiked(trainer, bad))
-    verdict.finite(trainer.parameters(), "parameters after a gradient was poisoned behind the unscaling", "applied-poison")
+    verdict.finite(
+        trainer.parameters(), "parameters after a gradient was poisoned behind the unscaling", "applied-poison"
+    )
     verdict.equal(trainer.parameters(), before, "parameters of the skipped update")
 
 
@@ -161,7 +163,9 @@ def test_an_overflow_in_one_of_two_optimizers(subject: Subject, verdict: Verdict
     after = trainer.parameters()
     skip_all = subject.conventions.partial_overflow == "skip-all"
     for index, name in enumerate(names):
-        expected = before[name] if index % 2 or skip_all else (before[name] - np.float32(0.5)).astype(before[name].dtype)
+        expected = (
+            before[name] if index % 2 or skip_all else (before[name] - np.float32(0.5)).astype(before[name].dtype)
+        )
         verdict.equal(after[name], expected, f"{name}, of optimizer {index % 2}")
     verdict.equal(update.scale_after, 512.0, "the shared scale backs off once")
     scales = [trainer.feed(full(trainer, 2.0**-3)).scale_after for _ in range(2)]

@@ -12,7 +12,7 @@ from conformance.judging import Subject, Verdict, clause, full, spiked
 from fixtures.data import exact_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model
 from fixtures.models import encoder, exact_linear, scalar, sincos, two_heads
-from fixtures.recipe import FLOAT16, FLOAT32, SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe
+from fixtures.recipe import FLOAT16, FLOAT32, SGD, Adam, AdamW, DynamicScaling, Optimizer, Precision, Recipe
 from frameworks.contract import Trainer
 
 FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
@@ -66,8 +66,8 @@ def test_scaling_equals_no_scaling(subject: Subject, verdict: Verdict) -> None:
 
 @clause("scaling.reports-true-loss")
 @pytest.mark.parametrize("precision", [FLOAT32, FLOAT16], ids=lambda p: p.label)
-def test_a_loss_of_nine_is_reported_as_nine(subject: Subject, verdict: Verdict, precision: object) -> None:
-    trainer = subject.trainer(scalar(1.0), Recipe(SGD(0.0), precision, scaling=DynamicScaling()))  # type: ignore[arg-type]
+def test_a_loss_of_nine_is_reported_as_nine(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    trainer = subject.trainer(scalar(1.0), Recipe(SGD(0.0), precision, scaling=DynamicScaling()))
     batch = Batch(np.array([[4.0]], np.float32), {"output": np.array([[1.0]], np.float32)})
     update = trainer.update((batch,))
     verdict.equal(update.loss, 9.0, "reported loss at the default scale", "scaled-loss-reported")
@@ -82,7 +82,9 @@ def test_the_gradient_norm_is_the_unscaled_one(subject: Subject, verdict: Verdic
     update = trainer.feed({names[0]: np.full((1, 1), 3.0, np.float32), names[1]: np.full(1, 4.0, np.float32)})
     norm = update.gradient_norm
     verdict.observe("norm-is-reported", norm is not None)
-    verdict.holds(norm is None or norm == 5.0, "reported norm of the gradient (3, 4)", norm, 5.0, "scaled-norm-reported")
+    verdict.holds(
+        norm is None or norm == 5.0, "reported norm of the gradient (3, 4)", norm, 5.0, "scaled-norm-reported"
+    )
 
 
 @clause("scaling.unscales-once")
@@ -119,7 +121,9 @@ def test_clipping_sees_unscaled_gradients(subject: Subject, verdict: Verdict, ex
     for name, value in trainer.parameters().items():
         moved, wanted = float(start[name].item() - value.item()), float(start[name].item() - exact[name].item())
         units = abs(moved - wanted) / (2.0**-24 * max(abs(start[name].item()), 1.0))
-        verdict.holds(units <= 4, f"{name} moves by its clipped gradient, to 4 units of rounding", moved, wanted, "clipped-scaled")
+        verdict.holds(
+            units <= 4, f"{name} moves by its clipped gradient, to 4 units of rounding", moved, wanted, "clipped-scaled"
+        )
 
 
 @clause("scaling.scale-is-float32")
@@ -180,4 +184,6 @@ def test_the_constant_scale_of_the_papers_rule(subject: Subject, verdict: Verdic
     largest = max(float(np.abs(g).max()) for g in gradients.values())
     exponent = math.floor(math.log2(65504.0 / largest))
     verdict.observe("largest-power-of-two", exponent)
-    verdict.holds(largest * 2.0**exponent <= 65504.0 < largest * 2.0 ** (exponent + 1), "largest S that stays finite", exponent)
+    verdict.holds(
+        largest * 2.0**exponent <= 65504.0 < largest * 2.0 ** (exponent + 1), "largest S that stays finite", exponent
+    )

@@ -39,9 +39,7 @@ class Surroundings(Protocol):
     def running_statistics(self, path: str) -> tuple[Array, Array]:
         """Running mean and variance of the batch norm at `path`."""
 
-    def update_running_statistics(
-        self, path: str, mean: Array, variance: Array, count: int, momentum: float
-    ) -> None:
+    def update_running_statistics(self, path: str, mean: Array, variance: Array, count: int, momentum: float) -> None:
         """Takes in the biased statistics of `count` values a channel."""
 
 

@@ -107,9 +107,8 @@ class Operations:
         scale = 1.0 / np.sqrt(q.shape[-1])
         turned = anp.swapaxes(k.value, -1, -2)
         scores = rounded(products.product(q.value, turned, self.rounding, wide) * scale, self.rounding, wide)
-        weights = Tensor(
-            rounded(softmax(scores, lambda x, n=1: rounded(x, self.rounding, wide, n)), self.rounding, computing), computing
-        )
+        shares = softmax(scores, lambda x, n=1: rounded(x, self.rounding, wide, n))
+        weights = Tensor(rounded(shares, self.rounding, computing), computing)
         mixed = products.product(weights.value, v.value, self.rounding, computing)
         if self.tape:
             self.tape.keep(q, k, v, weights)

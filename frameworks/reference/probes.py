@@ -160,10 +160,9 @@ PROBES: dict[Capability, Callable[[ReferenceFramework], bool]] = {
         Capability(f"precision.{p.label}"): _precision(p)
         for p in (Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
     },
-    Capability.FLOAT64_HEADS: lambda f: f.trainer(sincos(4), Recipe(SGD(), FLOAT16))
-    .predict(sincos_batch(2).inputs)["sin"]
-    .dtype
-    == np.float64,
+    Capability.FLOAT64_HEADS: lambda f: (
+        f.trainer(sincos(4), Recipe(SGD(), FLOAT16)).predict(sincos_batch(2).inputs)["sin"].dtype == np.float64
+    ),
     Capability.AUTOCAST_SCOPE: lambda f: _op(f, "matmul") == "float16" and _op(f, "matmul", enabled=False) == "float32",
     Capability.AUTOCAST_LISTS: lambda f: _op(f, "softmax", low=("softmax",)) == "float16",
     Capability.DYNAMIC_SCALING: _moves,

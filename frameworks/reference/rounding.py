@@ -32,7 +32,7 @@ class Rounding(Protocol):
 
 
 class Nearest:
-    """Rounds to the nearest value, ties to even: bit for bit `astype` to the format and back, sums once at their end."""
+    """Rounds to the nearest value, ties to even: bit for bit `astype` to the format and back; sums once at the end."""
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:  # noqa: ARG002
         if format_name == "float64":
@@ -48,8 +48,8 @@ class Stochastic:
     """Rounds to one of the two neighbours at random, up with the probability that makes the error's mean zero.
 
     A value between the largest finite one and the next power of two becomes infinite with its fraction's probability;
-    subnormal results keep the format's spacing. A sum of n terms is rounded as coarsely as adding one after the other in
-    the format would be: by √n units, as far as a random walk of n roundings goes, or by n / `LANES` units if that is
+    subnormal results keep the format's spacing. A sum of n terms is rounded as coarsely as adding one after the other
+    in the format would be: by √n units, as far as a random walk of n roundings goes, or by n / `LANES` units if that is
     more, since terms that are alike (the background of an image) are all rounded the same way.
     Source: Parker, "Monte Carlo Arithmetic", UCLA CSD-970002 (1997); Higham and Mary, "A new approach to probabilistic
     rounding error analysis", SIAM J. Sci. Comput. 41 (2019).

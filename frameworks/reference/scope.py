@@ -46,7 +46,7 @@ class Scope:
         return self.precision.level != "O0"
 
     def kind(self, op: str) -> str:
-        """"low", "wide" or "follows"."""
+        """ "low", "wide" or "follows"."""
         if op in self.wide:
             return "wide"
         if op in self.low or op in LOW:
