@@ -66,7 +66,7 @@ def explain(reference: Record, caught: list[Verdict]) -> None:
         return
     text = reference.clauses[BROKEN_CLAUSE]
     print(
-        "\nThe reference does what the scaling clauses ask; the twin differs in one line and applies overflowed updates.\n"
+        "\nThe reference does what the scaling clauses ask; its twin, one line away, applies overflowed updates.\n"
         f"{len(caught)} tests of {BROKEN_CLAUSE} ({text.level}) caught it:\n"
         f"  requirement  {' '.join(text.requirement.split())}\n"
         f"  seen         {caught[0].message}\n"

@@ -11,8 +11,8 @@ from conformance import errormodel
 from conformance.judging import Subject, Verdict, clause, full, spiked
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, one_hot_batch, token_batch
-from fixtures.model import Window
-from fixtures.models import digits_convolution, digits_mlp, dropout_probe, encoder, exact_linear, scalar
+from fixtures.model import Batch, Window
+from fixtures.models import digits_convolution, digits_mlp, dropout_probe, embedded, encoder, exact_linear, scalar
 from fixtures.recipe import (
     BFLOAT16,
     FLOAT16,
@@ -149,6 +149,17 @@ def test_each_micro_batch_reaches_the_update_once(subject: Subject, verdict: Ver
         verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after window {window}")
     left = {name: value for name, value in parts.accumulator().items() if np.any(value)}
     verdict.equal(sorted(left), [], "what is left in the accumulator after the boundary")
+
+
+@clause("accumulation.repeated-rows")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_row_that_is_used_twice_gets_one_summed_gradient(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+    ids = np.array([[3, 3, 3, 5, 5, 1], [3, 1, 1, 2, 7, 7]], np.int64)
+    batch, model, recipe = Batch(ids, {"output": np.array([0, 2])}), embedded(), Recipe(OPTIMIZERS[optimizer])
+    expected = errormodel.envelope(subject.conventions, model, recipe, [(batch,)] * 2)
+    measured = errormodel.run(subject.trainer(model, recipe), [(batch,)] * 2)
+    verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient", "rows-not-summed")
+    verdict.within(*expected.parameters(measured.parameters), "relative distance of the parameters", "rows-not-summed")
 
 
 @clause("accumulation.once-per-window")
