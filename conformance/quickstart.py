@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from results.files import RecordError
 from results.model import Record, Verdict
 from results.outcomes import Outcome
 from results.records import load
@@ -29,8 +30,8 @@ def start(framework: str, record: Path) -> subprocess.Popen[bytes]:
         [*command, f"--framework={framework}", "--device=cpu", f"--record={record}"],
         cwd=ROOT,
         env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
 
 
@@ -46,9 +47,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         records = {name: Path(folder) / f"{name}.json" for name in ("reference", "twin")}
         running = [start("reference", records["reference"]), start(TWIN, records["twin"])]
-        for process in running:
-            process.wait()
-        reference, twin = (load(path) for path in records.values())
+        said = [process.communicate()[0].decode("utf-8", "replace") for process in running]
+        try:
+            reference, twin = (load(path) for path in records.values())
+        except RecordError as error:
+            print(*said, error, sep="\n", file=sys.stderr)
+            return 1
     tell("reference", reference)
     tell("broken twin", twin)
     caught = [v for v in twin.verdicts if v.clause == BROKEN_CLAUSE and v.outcome is Outcome.FAIL]
