@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from conformance.inventory import SUITES
 from results.files import RecordError
 from results.model import Record, Verdict
 from results.outcomes import Outcome
@@ -24,7 +25,7 @@ BROKEN_CLAUSE = "scaling.skip-is-atomic"
 
 def start(framework: str, record: Path) -> subprocess.Popen[bytes]:
     """The scaling family on one framework, in a process of its own."""
-    command = [sys.executable, "-m", "pytest", "-q", "-k", "scaling and not accumulation and not recompute"]
+    command = [sys.executable, "-m", "pytest", "-q", *map(str, sorted(SUITES.glob("test_scaling*.py")))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*command, f"--framework={framework}", "--device=cpu", f"--record={record}"],

@@ -47,7 +47,13 @@ def suites(*arguments: str | Path) -> list[str]:
 def judge(*arguments: str | Path, root: Path = ROOT, **changes: str) -> Ended:
     """Runs the suites of a checkout to their end."""
     done = subprocess.run(
-        suites(*arguments), cwd=root, env=environment(**changes), capture_output=True, text=True, timeout=100, check=False
+        suites(*arguments),
+        cwd=root,
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)
 

@@ -49,7 +49,12 @@ def test_a_twin_fails_what_its_fault_breaks_and_nothing_else(
 
 
 def test_a_failure_says_what_was_seen_and_its_command_repeats_it(tmp_path: Path) -> None:
-    judge("--framework=tests.broken:AppliesOverflow", "-k", "changes_nothing and nan", f"--record={tmp_path / 'twin.json'}")
+    judge(
+        "--framework=tests.broken:AppliesOverflow",
+        "-k",
+        "changes_nothing and nan",
+        f"--record={tmp_path / 'twin.json'}",
+    )
     found = failures(load(tmp_path / "twin.json"), "scaling.skip-is-atomic")
     for verdict in found:
         assert verdict.signature

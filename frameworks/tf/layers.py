@@ -7,7 +7,7 @@ Keras keeps dense kernels (inputs, outputs), convolution kernels (height, width,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -33,6 +33,9 @@ from fixtures.layers import (
 
 SEEDS_PER_RUN = 1000
 
+ZEROS = {"kernel_initializer": "zeros"}
+"""Kernels are loaded before a run starts; drawing Keras' own first would only cost time."""
+
 
 class PositionTable(keras.layers.Layer):
     """x + table, for sequences (N, length, width)."""
@@ -40,8 +43,30 @@ class PositionTable(keras.layers.Layer):
     def build(self, input_shape: Shape) -> None:
         self.table = self.add_weight(shape=tuple(input_shape[1:]), initializer="zeros", name="table")
 
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return inputs + self.table
+
+
+class PaddedConvolution(keras.layers.Layer):
+    """Symmetric zero padding, then a convolution; Keras' own "same" pads strided convolutions on one side."""
+
+    def __init__(self, layer: Convolution, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.padding = keras.layers.ZeroPadding2D(layer.padding, name="padding")
+        self.convolution = keras.layers.Conv2D(layer.filters, layer.size, layer.stride, name="convolution", **ZEROS)
+
+    def build(self, input_shape: Shape) -> None:
+        self.padding.build(input_shape)
+        self.convolution.build(self.padding.compute_output_shape(input_shape))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return tuple(self.convolution.compute_output_shape(self.padding.compute_output_shape(input_shape)))
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.convolution(self.padding(inputs))
 
 
 class SelfAttentionLayer(keras.layers.Layer):
@@ -49,7 +74,13 @@ class SelfAttentionLayer(keras.layers.Layer):
 
     def __init__(self, heads: int, width: int, **keywords: Any) -> None:
         super().__init__(**keywords)
-        self.attention = keras.layers.MultiHeadAttention(heads, width // heads, name="attention")
+        self.attention = keras.layers.MultiHeadAttention(heads, width // heads, name="attention", **ZEROS)
+
+    def build(self, input_shape: Shape) -> None:
+        self.attention.build(input_shape, input_shape)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return self.attention(inputs, inputs)
@@ -62,8 +93,25 @@ class ResidualLayer(keras.layers.Layer):
         super().__init__(**keywords)
         self.body = body
 
+    def build(self, input_shape: Shape) -> None:
+        build_layers(self.body, input_shape)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         return inputs + run_layers(self.body, inputs, training)
+
+
+def build_layers(layers: Sequence[keras.layers.Layer], shape: Shape) -> Shape:
+    """Makes the variables of layers that run one after another; returns the shape that leaves the last of them.
+
+    Without this Keras runs the layers symbolically, each level of nesting anew, to find their shapes.
+    """
+    for layer in layers:
+        layer.build(shape)
+        shape = tuple(layer.compute_output_shape(shape))
+    return shape
 
 
 def run_layers(layers: list[keras.layers.Layer], x: tf.Tensor, training: bool) -> tf.Tensor:
@@ -72,13 +120,6 @@ def run_layers(layers: list[keras.layers.Layer], x: tf.Tensor, training: bool) -
         told = isinstance(layer, ResidualLayer | keras.layers.Dropout | keras.layers.BatchNormalization)
         x = layer(x, training=training) if told else layer(x)
     return x
-
-
-def _convolution(layer: Convolution, path: str) -> keras.layers.Layer:
-    convolution = keras.layers.Conv2D(layer.filters, layer.size, strides=layer.stride, padding="valid", name=path)
-    if not layer.padding:
-        return convolution
-    return keras.Sequential([keras.layers.ZeroPadding2D(layer.padding), convolution], name=f"padded-{path}")
 
 
 _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor] | str] = {
@@ -106,7 +147,7 @@ class Builder:
     def head(self, head: Head, path: str) -> keras.layers.Layer:
         """The dense output layer of one head."""
         wide = {"dtype": "float64"} if head.format == "float64" else {}
-        made = keras.layers.Dense(head.units, name=f"{path}-{head.name}", **wide)
+        made = keras.layers.Dense(head.units, name=f"{path}-{head.name}", **ZEROS, **wide)
         self.sources[f"{path}.{head.name}"] = (made, head)
         return made
 
@@ -114,15 +155,15 @@ class Builder:
         name = "layer-" + path.replace(".", "-")
         match layer:
             case Dense():
-                return keras.layers.Dense(layer.units, use_bias=layer.bias, name=name)
+                return keras.layers.Dense(layer.units, use_bias=layer.bias, name=name, **ZEROS)
             case Convolution():
-                return _convolution(layer, name)
+                return PaddedConvolution(layer, name=name)
             case BatchNorm():
                 return keras.layers.BatchNormalization(momentum=1 - layer.momentum, epsilon=layer.epsilon, name=name)
             case LayerNorm():
                 return keras.layers.LayerNormalization(epsilon=layer.epsilon, name=name)
             case Embedding():
-                return keras.layers.Embedding(layer.entries, layer.width, name=name)
+                return keras.layers.Embedding(layer.entries, layer.width, "zeros", name=name)
             case Positions():
                 return PositionTable(name=name)
             case SelfAttention():
@@ -151,8 +192,7 @@ def parameters_of(made: keras.layers.Layer, layer: Layer | Head) -> dict[str, ke
         case Dense() | Head():
             return {"weight": made.kernel, **({"bias": made.bias} if made.bias is not None else {})}
         case Convolution():
-            convolution = made.layers[-1] if isinstance(made, keras.Sequential) else made
-            return {"weight": convolution.kernel, "bias": convolution.bias}
+            return {"weight": made.convolution.kernel, "bias": made.convolution.bias}
         case BatchNorm() | LayerNorm():
             return {"scale": made.gamma, "shift": made.beta}
         case Embedding():

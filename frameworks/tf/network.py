@@ -14,7 +14,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Shape
 from fixtures.model import Model
 from fixtures.recipe import Recompute, segment_sizes
-from frameworks.tf.layers import Builder, buffers_of, parameters_of, run_layers
+from frameworks.tf.layers import Builder, buffers_of, build_layers, parameters_of, run_layers
 
 VARIANTS = ("keras.remat", "keras.RematScope", "tf.recompute_grad")
 
@@ -26,6 +26,14 @@ class Segment(keras.layers.Layer):
         super().__init__(**keywords)
         self.parts = parts
         self.calls = tf.Variable(0, trainable=False, dtype=tf.int64)
+
+    def build(self, input_shape: Shape) -> None:
+        build_layers(self.parts, input_shape)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        for part in self.parts:
+            input_shape = tuple(part.compute_output_shape(input_shape))
+        return input_shape
 
     def forward(self, inputs: tf.Tensor, training: bool) -> tf.Tensor:
         """What is run, and run again if the segment is recomputed."""
@@ -95,6 +103,11 @@ class Network(keras.Model):
         self.segments = segments
         self.heads = heads
 
+    def build(self, input_shape: Shape) -> None:
+        features = build_layers(self.segments, input_shape)
+        for head in self.heads.values():
+            head.build(features)
+
     def call(self, inputs: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
         for segment in self.segments:
             inputs = run_segment(segment, inputs, training)
@@ -145,9 +158,7 @@ def build(model: Model, seed: int, recompute: Recompute | None) -> Bound:
     segments = _segments([builder.layer(layer, path, shape) for path, layer, shape in top], recompute)
     last = str(len(model.layers) - 1)
     network = Network(segments, {head.name: builder.head(head, last) for head in model.heads.heads}, model.name)
-    network(np.zeros((1, *model.sample), np.int64 if model.integer_inputs else np.float32), training=False)
-    for segment in segments:
-        segment.calls.assign(0)
+    network.build((None, *model.sample))
     found = [(path, *source) for path, source in builder.sources.items()]
     parameters = {f"{p}.{n}": v for p, made, layer in found for n, v in parameters_of(made, layer).items()}
     buffers = {f"{p}.{n}": v for p, made, layer in found for n, v in buffers_of(made, layer).items()}

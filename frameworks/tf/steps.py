@@ -43,7 +43,7 @@ def compiled(function: Callable[..., Any], mode: str, signature: Any = None) -> 
     """`function` as the mode runs it."""
     if mode not in COMPILED:
         return function
-    return tf.function(function, input_signature=signature, **COMPILED[mode])
+    return tf.function(function, input_signature=signature, autograph=False, **COMPILED[mode])
 
 
 def _loss(kind: LossKind, wide: bool, masked: bool) -> keras.losses.Loss:
