@@ -97,7 +97,6 @@ class Recorder:
         if chosen is None and not self._selection:
             chosen = RECORDS / f"{_file_name(config, framework)}.json"
         if chosen is not None:
-            chosen.parent.mkdir(parents=True, exist_ok=True)
             self._journal = Journal.create(chosen, _header(config, framework, self._selection))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
