@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from results.model import Record
 from results.outcomes import Outcome
 
 ROOT = Path(__file__).parent.parent
-THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+WORKERS, TIMEOUTS = ("-p", "xdist.plugin"), ("-p", "pytest_timeout")
+"""Words that load a plugin: the runs here load none of their own accord."""
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "cache", "records", "baselines", "torch", "tf", "paddle", "jax")
 
 
@@ -34,28 +37,39 @@ class Ended:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process' environment without what pytest and its plugins put there, one thread a process."""
+    """This process' environment without what pytest, its plugins and the suite's user put there."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CONFORMANCE_"))}
-    return {**kept, **THREADS, "COLUMNS": "160", **changes}
+    return {**kept, **ONE_THREAD, "COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **changes}
 
 
-def suites(*arguments: str | Path) -> list[str]:
-    """The command that runs the suites of a checkout on the CPU."""
+def command(*arguments: str | Path) -> list[str]:
+    """The command that runs the suites on the CPU."""
     return [sys.executable, "-m", "pytest", "-q", "--device=cpu", *map(str, arguments)]
 
 
-def judge(*arguments: str | Path, root: Path = ROOT, **changes: str) -> Ended:
-    """Runs the suites of a checkout to their end."""
+def run(words: list[str], root: Path = ROOT, **changes: str) -> Ended:
+    """Runs a command to its end."""
     done = subprocess.run(
-        suites(*arguments),
-        cwd=root,
-        env=environment(**changes),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+        words, cwd=root, env=environment(**changes), capture_output=True, text=True, timeout=100, check=False
     )
     return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def judge(*arguments: str | Path, root: Path = ROOT) -> Ended:
+    """Runs the suites of a checkout to their end."""
+    return run(command(*arguments), root)
+
+
+@contextmanager
+def judging(*arguments: str | Path, root: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The suites of a checkout while they run, their output in a file; killed at the end if they still do."""
+    with log.open("wb") as file:
+        process = subprocess.Popen(command(*arguments), cwd=root, env=environment(), stdout=file, stderr=file)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
 
 def checkout(folder: Path, **suite: str) -> Path:
@@ -72,6 +86,16 @@ def checkout(folder: Path, **suite: str) -> Path:
     return folder
 
 
+def expect(root: Path, *entries: tuple[str, str]) -> None:
+    """Makes these, as clause and signature, the known failures of the reference in a copy of the checkout."""
+    text = "".join(
+        f'[[expectation]]\nclause = "{clause}"\nversions = ">=1"\nsignature = "{signature}"\n'
+        'reason = "It does."\nlink = "https://example.org/1"\n'
+        for clause, signature in entries
+    )
+    (root / "conformance" / "expectations" / "reference.toml").write_text(text, encoding="utf-8")
+
+
 def outcomes(record: Record, clause: str) -> list[Outcome]:
     """Outcomes of every verdict on a clause."""
     return [verdict.outcome for verdict in record.verdicts if verdict.clause == clause]
@@ -80,6 +104,11 @@ def outcomes(record: Record, clause: str) -> list[Outcome]:
 def by_case(record: Record) -> dict[str, Outcome]:
     """Outcome of every verdict by its case."""
     return {verdict.case: verdict.outcome for verdict in record.verdicts}
+
+
+def clauses_of(record: Record, wanted: Collection[Outcome]) -> set[str]:
+    """Clauses with at least one verdict of these outcomes."""
+    return {verdict.clause for verdict in record.verdicts if verdict.outcome in wanted}
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -93,8 +122,3 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"nothing happened for {seconds} seconds")
         time.sleep(0.02)
-
-
-def clauses_of(record: Record, wanted: Iterable[Outcome]) -> set[str]:
-    """Clauses with at least one verdict of these outcomes."""
-    return {verdict.clause for verdict in record.verdicts if verdict.outcome in set(wanted)}
