@@ -132,10 +132,8 @@ def needs(recipe: Recipe) -> tuple[Capability, ...]:
     """The capabilities that a recipe asks for."""
     asked: list[Capability | None] = [Capability.of(recipe.precision)]
     match recipe.scaling:
-        case DynamicScaling():
-            asked.append(Capability.DYNAMIC_SCALING)
-            if not recipe.scaling.enabled:
-                asked.append(Capability.SCALING_DISABLED)
+        case DynamicScaling(enabled=enabled):
+            asked.append(Capability.DYNAMIC_SCALING if enabled else Capability.SCALING_DISABLED)
         case StaticScaling():
             asked.append(Capability.STATIC_SCALING)
     conditions = {

@@ -37,6 +37,7 @@ class Capability(StrEnum):
     FLOAT64_HEADS = "precision.float64-heads"
     AUTOCAST_SCOPE = "autocast.scope"
     AUTOCAST_LISTS = "autocast.user-lists"
+    OPERATIONS = "autocast.operations"  # every operation of the catalogue in every format
     DYNAMIC_SCALING = "scaling.dynamic"
     STATIC_SCALING = "scaling.static"
     SCALING_FACTORS = "scaling.factors"

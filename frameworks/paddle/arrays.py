@@ -25,9 +25,7 @@ def to_numpy(tensor: Any) -> Array:
 def to_tensor(value: Array, like: Any = None) -> Any:
     """`value` as a tensor on the current device, in the format of the tensor `like` or else in its own."""
     array = np.ascontiguousarray(value)
-    if like is None:
-        return paddle.to_tensor(array)
-    wanted = format_name(like.dtype)
+    wanted = str(array.dtype) if like is None else format_name(like.dtype)
     if wanted == "bfloat16":
         return paddle.to_tensor(array.astype(np.float32)).astype("bfloat16")
     return paddle.to_tensor(array.astype(wanted))

@@ -16,6 +16,7 @@ SCALING = {
     Capability.EXPLICIT_UNSCALE,
 }
 
+_KERNELS = "kernels are registered by device and format, and several operations have none for a low-precision one"
 _SCOPE_ON_CPU = "on a CPU auto_cast in dynamic mode warns and leaves every operation in float32"
 _DECORATE_ON_CPU = "on a CPU amp.decorate in dynamic mode returns the model unchanged, in float32"
 _SCALER_ON_CPU = "on a CPU GradScaler in dynamic mode warns and disables itself"
@@ -31,6 +32,8 @@ def _dygraph_on_cpu(capability: Capability) -> str | None:
 
 def reason_against(capability: Capability, device: str, mode: str) -> str | None:
     """Why `capability` is not supported, None if it is."""
+    if capability is Capability.OPERATIONS:
+        return _KERNELS
     if mode == STATIC:
         from frameworks.paddle.static_declarations import reason_against_static
 

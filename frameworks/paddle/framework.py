@@ -26,11 +26,11 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.paddle import probes, recomputation, settings
-from frameworks.paddle.arrays import format_name, to_numpy
+from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
 from frameworks.paddle.declarations import FORCED, MODES, STATIC, declaration
 from frameworks.paddle.forced import forced_scaler
 from frameworks.paddle.modules import HOOKS, REENTRANT
-from frameworks.paddle.operations import OPERATIONS, listed_names
+from frameworks.paddle.operations import OPERATIONS, listed_names, missing_kernel
 from frameworks.paddle.trainer import DygraphTrainer
 
 
@@ -90,19 +90,10 @@ class PaddleFramework(BaseFramework):
     def recompute_variants(self) -> tuple[str, ...]:
         return () if self.mode == STATIC else (REENTRANT, HOOKS)
 
-    def require_recipe(self, recipe: Recipe) -> None:
-        """As the base class, but a disabled scaler asks for no more than that; and hooks do not nest."""
-        if isinstance(recipe.scaling, DynamicScaling) and not recipe.scaling.enabled:
-            self.require(Capability.SCALING_DISABLED)
-            recipe = recipe.but(scaling=None)
-        super().require_recipe(recipe)
-        plan = recipe.recompute
-        if plan is not None and plan.depth > 1 and plan.variant == HOOKS:
-            reason = "recompute(use_reentrant=False) needs saved_tensors_hooks, and Paddle allows one pair at a time"
-            raise Unsupported(Capability.RECOMPUTE_NESTED, reason)
-
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)
+        if any(head.format == "float64" for head in model.heads.heads):
+            self.require(Capability.FLOAT64_HEADS)
         start = model.weights(recipe.seed) if weights is None else weights
         if self.mode == STATIC:
             from frameworks.paddle.static_trainer import StaticTrainer
@@ -128,11 +119,19 @@ class PaddleFramework(BaseFramework):
         return paddle.amp.auto_cast(enable=enabled and level != "O0", level=level, dtype=dtype, **lists)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
+        try:
+            return self._run_op(op, arrays)
+        except (TypeError, RuntimeError) as error:
+            if reason := missing_kernel(error):
+                raise Unsupported(Capability.OPERATIONS, f"{op}: {reason}") from error
+            raise
+
+    def _run_op(self, op: str, arrays: Sequence[Array]) -> OpResult:
         if self.mode == STATIC:
             from frameworks.paddle.static_programs import run_operation
 
             return run_operation(OPERATIONS[op], arrays)
-        value = OPERATIONS[op](*(paddle.to_tensor(array) for array in arrays))
+        value = OPERATIONS[op](*(to_tensor(array) for array in arrays))
         return OpResult(to_numpy(value), format_name(value.dtype))
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:

@@ -182,6 +182,7 @@ class Network(paddle.nn.Layer):
     def __init__(self, model: Model, plan: Recompute | None = None) -> None:
         super().__init__()
         *body, heads = _build(model.layers, model.sample)
+        self.is_reentrant = plan is not None and plan.variant in (None, REENTRANT)
         self.steps, self.segments = cut(body, plan)
         self.runs = paddle.nn.LayerList(self.steps)
         self.heads = heads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -88,6 +89,15 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "reshape": paddle.flatten,
 }
 
+_MISSING_KERNEL = re.compile(
+    r"""\(NotFound\)\ The\ kernel\ .*           # dynamic mode
+    | Check\ data\ type\ error\ for\ op.*       # the static graph's verifier
+    | The\ data\ type\ of\ .*\ must\ be\ .*,\ but\ received\ .*  # a Python function's own check
+    """,
+    re.VERBOSE,
+)
+_LONGEST = 160
+
 _LISTED: dict[str, tuple[str, ...]] = {
     "matmul": ("matmul", "matmul_v2"),
     "linear": ("matmul", "matmul_v2", "linear_v2"),
@@ -114,3 +124,12 @@ _LISTED: dict[str, tuple[str, ...]] = {
 def listed_names(op: str) -> tuple[str, ...]:
     """The names by which Paddle's white and black lists know an operation: dynamic mode's and the static graph's."""
     return _LISTED.get(op, (op,))
+
+
+def missing_kernel(error: Exception) -> str | None:
+    """The line in which Paddle says that an operation has no kernel for a format here; None for any other error."""
+    found = _MISSING_KERNEL.search(str(error))
+    if found is None:
+        return None
+    line = " ".join(found[0].split())
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

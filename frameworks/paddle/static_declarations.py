@@ -10,6 +10,7 @@ _ONE_CALL = "GradScaler.minimize in static mode goes backward, unscales, updates
 _RECOMPUTE = "recompute() in static mode only marks operations: the program computes each of them once"
 
 _REASONS: dict[Capability, str] = {
+    Capability.FLOAT64_HEADS: "an optimizer of the static graph has one learning rate in one format for all parameters",
     Capability.EXPLICIT_UNSCALE: _ONE_CALL,
     Capability.TWO_OPTIMIZERS: _ONE_CALL,
     Capability.TWO_LOSSES: _ONE_CALL,

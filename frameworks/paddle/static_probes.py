@@ -117,7 +117,7 @@ assert (read(net.weight.name) == 0.0).all() and (read(other.weight.name) == 1.0)
 _FLOAT64 = """
 wide = paddle.create_parameter([1], 'float64', default_initializer=Constant(1.0))
 loss = (net(x).sum().astype('float64') * wide).sum()
-paddle.optimizer.SGD(0.5).minimize(loss)
+paddle.optimizer.Momentum(0.5).minimize(loss)
 assert run([loss])[0].dtype == np.float64 and read(wide.name).dtype == np.float64 and read(wide.name)[0] == 0.0
 """
 

@@ -112,6 +112,11 @@ def run_operation(function: Callable[..., Any], arrays: Sequence[Array]) -> OpRe
     executor = paddle.static.Executor(_place())
     with paddle.static.scope_guard(paddle.static.Scope()):
         executor.run(startup)
-        (value,) = executor.run(main, feed={f"x{i}": a for i, a in enumerate(arrays)}, fetch_list=[shown])
+        (value,) = executor.run(main, feed={f"x{i}": _fed(a) for i, a in enumerate(arrays)}, fetch_list=[shown])
     wanted = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
     return OpResult(np.asarray(value).astype(wanted), name)
+
+
+def _fed(array: Array) -> Array:
+    """The array as an executor takes it: bfloat16 as its bits in uint16."""
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array

@@ -13,7 +13,7 @@ import paddle
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import SGD, Recipe
+from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.paddle import memory, static_checkpoint
@@ -35,17 +35,10 @@ class StaticTrainer(BaseTrainer):
     A whole update is one run of one program, so a window is one micro-batch and `apply` only reports. `skipped` is read
     from the scale and the step counters that `GradScaler` keeps in the scope or, where they cannot tell, from whether
     parameters or slots changed.
-
-    Raises:
-        Unsupported: float64 heads with an optimizer that keeps one learning rate in one format, or under scaling.
     """
 
     def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> None:
         self.model, self.recipe = model, recipe
-        wide = any(head.format == "float64" for head in model.heads.heads)
-        if wide and (recipe.scaling is not None or not isinstance(recipe.optimizer, SGD) or recipe.optimizer.momentum):
-            reason = "one static optimizer takes parameters of one format, and static loss scaling no float64 at all"
-            raise Unsupported(Capability.FLOAT64_HEADS, reason)
         self.stream, self.store = Stream(recipe.seed), Store()
         self.programs: dict[tuple[object, ...], Built] = {}
         self.heads = tuple(head.name for head in model.heads.heads)
@@ -82,7 +75,7 @@ class StaticTrainer(BaseTrainer):
         return inputs
 
     def _loss(self, network: Network, heads: tuple[str, ...], *, masked: bool) -> Any:
-        kinds, formats = dict(self.model.losses), {head.name: head.format for head in self.model.heads.heads}
+        kinds = dict(self.model.losses)
         inputs = self._inputs()
         positions = list(self.model.sample) if self.model.token_level else []
         mask = paddle.static.data("mask", [None, *positions], "float32") if masked else None
@@ -93,8 +86,7 @@ class StaticTrainer(BaseTrainer):
                 if kinds[name] == "cross_entropy":
                     target = paddle.static.data(f"target.{name}", [None, *positions], "int64")
                 else:
-                    wide = "float64" if formats[name] == "float64" else "float32"
-                    target = paddle.static.data(f"target.{name}", [None, output.shape[-1]], wide)
+                    target = paddle.static.data(f"target.{name}", [None, output.shape[-1]], "float32")
                 each = item_losses(kinds[name], output, target)
                 total = (each if mask is None else each * mask).sum()
                 losses.append(total / items.astype(total.dtype))
@@ -170,12 +162,10 @@ class StaticTrainer(BaseTrainer):
 
     def _feed_of(self, batch: Batch) -> tuple[dict[str, Array], tuple[str, ...]]:
         heads = tuple(name for name in self.heads if name in batch.targets)
-        formats = {head.name: head.format for head in self.model.heads.heads}
         feed = {"inputs": np.asarray(batch.inputs), "items": np.array(batch.items, np.float32)}
         for name in heads:
             target = np.asarray(batch.targets[name])
-            wide = np.float64 if formats[name] == "float64" else np.float32
-            feed[f"target.{name}"] = target if target.dtype.kind in "iu" else target.astype(wide)
+            feed[f"target.{name}"] = target if target.dtype.kind in "iu" else target.astype(np.float32)
         if batch.mask is not None:
             feed["mask"] = np.asarray(batch.mask)
         return feed, heads
@@ -244,8 +234,7 @@ class StaticTrainer(BaseTrainer):
             raise Unsupported(Capability.ACCUMULATION, _ONE)
         given = {name: value for name, value in window[0].items() if value is not None}
         built = self._feed_program(tuple(given))
-        formats = self.model.parameter_format
-        feed = {f"gradient.{name}": stored(np.asarray(value, formats(name))) for name, value in given.items()}
+        feed = {f"gradient.{name}": stored(np.asarray(value, np.float32)) for name, value in given.items()}
         return Update(math.nan, (), *self._run(built, feed)[1])
 
     def parameters(self) -> dict[str, Array]:

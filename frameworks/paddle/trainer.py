@@ -91,6 +91,13 @@ class DygraphTrainer(BaseTrainer):
         level = "O1" if precision.level == "O1" else "O2"
         return paddle.amp.auto_cast(level=level, dtype=precision.format)
 
+    def _batch(self, batch: Batch) -> BatchTensors:
+        """The micro-batch; reentrant recomputation is documented to need an input that asks for its gradient."""
+        tensors = batch_tensors(self.model, batch)
+        if self.network.is_reentrant and not self.model.integer_inputs:
+            tensors.inputs.stop_gradient = False
+        return tensors
+
     def _losses(self, tensors: BatchTensors) -> list[Any]:
         """Sum of the item losses of each head that the batch has targets for."""
         kinds = dict(self.model.losses)
@@ -102,7 +109,7 @@ class DygraphTrainer(BaseTrainer):
         return sums
 
     def _backward(self, batch: Batch, items: int, scaler: Any | None) -> float:
-        sums = self._losses(batch_tensors(self.model, batch))
+        sums = self._losses(self._batch(batch))
         total = float(sum(float(value) for value in sums))
         losses = [value / items for value in sums]
         if not self.recipe.separate_losses:
@@ -278,7 +285,7 @@ class DygraphTrainer(BaseTrainer):
         calls = self.segment_calls()
         try:
             with self._running():
-                tensors = batch_tensors(self.model, batch)
+                tensors = self._batch(batch)
                 return memory.bytes_held(lambda: add(self._losses(tensors)))
         finally:
             self.stream.state = state
