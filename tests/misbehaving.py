@@ -70,6 +70,13 @@ class Aborting(ReferenceFramework):
     trainer_class = _AbortingTrainer
 
 
+class AbortingAtOnce(ReferenceFramework):
+    """Making a trainer takes the interpreter with it."""
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        os.abort()
+
+
 class _HangingTrainer(ReferenceTrainer):
     def scaler_settings(self) -> dict[str, float]:
         time.sleep(60.0)

@@ -1,0 +1,121 @@
+"""A run that is killed, stopped or in another run's way costs at most the test that it was in."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from results.journal import recover
+from results.outcomes import Outcome
+from results.records import load
+from tests.support import by_case, checkout, judge, judging, wait_for
+
+SUITE = '''
+import pytest
+
+from conformance.judging import Subject, Verdict, clause
+from fixtures.models import scalar
+
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("value", range(40))
+def test_step(subject: Subject, verdict: Verdict, value: int) -> None:
+    subject.trainer(scalar())
+    verdict.equal(value % 4 == 3, False, "three of four pass", "fourth")
+'''
+SLOW = "--framework=tests.misbehaving:Slow"
+PRINTED = re.compile(r"::(test_step\[\d+\]) (PASSED|FAILED)")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A slow run of 40 tests that has finished some of them."""
+
+    process: subprocess.Popen[bytes]
+    root: Path
+    log: Path
+    record: Path
+
+    def printed(self) -> dict[str, str]:
+        """What the run has told so far: the word for each case."""
+        return dict(PRINTED.findall(self.log.read_text("utf-8")))
+
+    def interrupted(self) -> list[Path]:
+        """Records of interrupted runs beside the record."""
+        return sorted(self.record.parent.glob("run.interrupted-*.json"))
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkout(tmp_path_factory.mktemp("checkout"), slow=SUITE)
+
+
+@pytest.fixture
+def running(copied: Path, tmp_path: Path) -> Iterator[Running]:
+    record, log = tmp_path / "run.json", tmp_path / "log"
+    with judging(SLOW, "-vv", f"--record={record}", root=copied, log=log) as process:
+        made = Running(process, copied, log, record)
+        wait_for(lambda: len(made.printed()) >= 6 or process.poll() is not None)
+        assert process.poll() is None, log.read_text("utf-8")
+        yield made
+
+
+def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
+    running.process.kill()
+    running.process.wait()
+    printed, journal = running.printed(), running.record.with_suffix(".jsonl")
+    saved = by_case(recover(journal))
+    expected = {case: Outcome.PASS if word == "PASSED" else Outcome.FAIL for case, word in printed.items()}
+    assert expected.items() <= saved.items()
+    assert len(saved) <= len(printed) + 2
+    assert judge("-k", "3", f"--record={running.record}", root=running.root).status == 1
+    assert not journal.exists()
+    assert by_case(load(running.record)).keys() == {f"test_step[{n}]" for n in range(40) if "3" in str(n)}
+    (kept,) = running.interrupted()
+    assert by_case(load(kept)) == saved
+    assert load(kept).status == "interrupted"
+
+
+def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
+    running.process.send_signal(signal.SIGINT)
+    assert running.process.wait(timeout=30) == 2
+    (kept,) = running.interrupted()
+    found, printed = load(kept), running.printed()
+    assert found.status == "interrupted"
+    assert printed.keys() <= by_case(found).keys()
+    assert set(by_case(found).values()) <= {Outcome.PASS, Outcome.FAIL}
+    assert not running.record.exists()
+    assert not running.record.with_suffix(".jsonl").exists()
+
+
+def test_a_record_that_another_run_holds_is_refused(running: Running) -> None:
+    ended = judge(f"--record={running.record}", root=running.root)
+    assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
+    assert "another run is writing it" in ended.lines[0]
+    assert running.process.poll() is None
+
+
+def test_a_run_that_stops_at_the_first_failure_is_interrupted(copied: Path, tmp_path: Path) -> None:
+    ended = judge("-x", f"--record={tmp_path / 'run.json'}", root=copied)
+    assert ended.status == 1, ended.lines
+    (kept,) = tmp_path.glob("*.json")
+    assert kept.name == "run.interrupted-1.json"
+    assert list(by_case(load(kept)).values()).count(Outcome.FAIL) == 1
+    assert load(kept).status == "interrupted"
+
+
+def test_without_workers_a_crash_is_told_by_the_next_run(copied: Path, tmp_path: Path) -> None:
+    record = tmp_path / "run.json"
+    for _ in range(2):
+        ended = judge("--framework=tests.misbehaving:AbortingAtOnce", f"--record={record}", root=copied)
+        assert ended.status == -signal.SIGABRT, ended.lines
+    (kept,) = tmp_path.glob("run.interrupted-*.json")
+    (crash,) = load(kept).verdicts
+    assert (crash.outcome, crash.case) == (Outcome.CRASH, "test_step[0]")
+    assert crash.test in crash.repro
