@@ -16,7 +16,7 @@ from results.outcomes import Outcome
 from results.records import load
 from tests.support import by_case, checkout, judge, judging, wait_for
 
-SUITE = '''
+SUITE = """
 import pytest
 
 from conformance.judging import Subject, Verdict, clause
@@ -28,7 +28,7 @@ from fixtures.models import scalar
 def test_step(subject: Subject, verdict: Verdict, value: int) -> None:
     subject.trainer(scalar())
     verdict.equal(value % 4 == 3, False, "three of four pass", "fourth")
-'''
+"""
 SLOW = "--framework=tests.misbehaving:Slow"
 PRINTED = re.compile(r"::(test_step\[\d+\]) (PASSED|FAILED)")
 

@@ -15,7 +15,7 @@ from results.outcomes import Outcome
 from results.records import load
 from tests.support import TIMEOUTS, WORKERS, by_case, checkout, expect, judge, outcomes
 
-SUITE = '''
+SUITE = """
 import pytest
 
 from conformance.judging import Subject, Verdict, clause
@@ -57,7 +57,7 @@ def test_settings(subject: Subject) -> None:
 @clause("resume.random-state")
 def test_last(subject: Subject, verdict: Verdict) -> None:
     verdict.equal(subject.framework.global_state(), {**subject.framework.global_state()}, "settings")
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,10 @@ def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
     assert outcomes(record, "master.levels") == [Outcome.ERROR]
     assert outcomes(record, "recompute.nested") == [Outcome.ERROR]
     said = {verdict.clause: verdict for verdict in record.verdicts}
-    assert (said["scaling.stays-finite"].reason, said["scaling.stays-finite"].link) == ("It does.", "https://example.org/1")
+    assert (said["scaling.stays-finite"].reason, said["scaling.stays-finite"].link) == (
+        "It does.",
+        "https://example.org/1",
+    )
     assert "the signature differs" in said["master.levels"].message
     assert "matched no test" in said["recompute.nested"].message
 

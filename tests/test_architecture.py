@@ -1,0 +1,149 @@
+"""Imports run one way, the core needs no framework, and every test of the suites names its clause."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from conformance.clauses import Level, load_clauses
+from frameworks.operations import CATALOGUE
+from tests.support import ROOT, environment
+
+ROOMS = ("fixtures", "frameworks", "conformance", "results")
+FRAMEWORKS = frozenset(
+    {"torch", "torchvision", "tensorflow", "keras", "paddle", "jax", "jaxlib", "flax", "mlx", "mindspore"}
+)
+ADAPTERS = ("reference", "torch", "tf", "paddle", "jax")
+MAY_IMPORT = {
+    "fixtures": {"fixtures"},
+    "frameworks": {"fixtures", "frameworks"},
+    "conformance": {"fixtures", "frameworks", "conformance", "results"},
+    "results": {"results"},
+}
+
+
+def sources(*rooms: str) -> list[Path]:
+    """Every module of these packages."""
+    return [path for room in rooms for path in sorted((ROOT / room).rglob("*.py")) if "__pycache__" not in path.parts]
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """Syntax tree of a module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Full name of every module that a module imports, wherever the import stands; relative ones made absolute."""
+    package = list(path.relative_to(ROOT).parent.parts)
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            yield from (".".join([*base, *filter(None, [node.module]), name.name]) for name in node.names)
+
+
+def suite_tests() -> Iterator[tuple[Path, ast.FunctionDef]]:
+    """Every test function of the shared suites, with its file."""
+    for path in sources("conformance/suites"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                yield path, node
+
+
+def clauses_named(node: ast.FunctionDef) -> list[str]:
+    """The clauses that a test's marks name."""
+    return [
+        mark.args[0].value
+        for mark in node.decorator_list
+        if isinstance(mark, ast.Call)
+        and isinstance(mark.func, ast.Name)
+        and mark.func.id == "clause"
+        and isinstance(mark.args[0], ast.Constant)
+    ]
+
+
+@cache
+def clauses_with_tests() -> Counter[str]:
+    """How many tests name a clause."""
+    return Counter(name for _, node in suite_tests() for name in clauses_named(node))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_run_one_way(room: str) -> None:
+    for path in sources(room):
+        rooms = {name.split(".")[0] for name in imported(path)} & {*ROOMS, "tests"}
+        assert rooms <= MAY_IMPORT[room], f"{path.relative_to(ROOT)} imports {sorted(rooms - MAY_IMPORT[room])}"
+
+
+def test_only_an_adapter_imports_its_framework() -> None:
+    own = {"torch": {"torch"}, "tf": {"tensorflow", "keras"}, "paddle": {"paddle"}, "jax": {"jax", "jaxlib", "flax"}}
+    for path in sources(*ROOMS):
+        room, part, *_ = path.relative_to(ROOT).parts
+        allowed = own.get(part, set()) if room == "frameworks" else set()
+        found = {name.split(".")[0] for name in imported(path)} & FRAMEWORKS
+        assert found <= allowed, f"{path.relative_to(ROOT)} imports {sorted(found - allowed)}"
+
+
+def test_nothing_but_an_adapter_imports_an_adapter() -> None:
+    for path in sources(*ROOMS):
+        room, part, *_ = path.relative_to(ROOT).parts
+        for name in imported(path):
+            if name.startswith(tuple(f"frameworks.{adapter}." for adapter in ADAPTERS if adapter != "reference")):
+                assert (room, part) == ("frameworks", name.split(".")[1]), f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_the_core_runs_without_any_framework() -> None:
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sources("fixtures", "conformance", "results", "frameworks/reference")
+        if "suites" not in path.parts and path.name != "__main__.py"
+    ]
+    program = (
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        f"print(*sorted(set(sys.modules) & {set(FRAMEWORKS)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_every_test_of_the_suites_names_one_clause_that_exists() -> None:
+    known = load_clauses()
+    for path, node in suite_tests():
+        (named,) = clauses_named(node) or [f"none: {path.name}::{node.name}"]
+        assert named in known, f"{path.name}::{node.name} names {named}"
+
+
+def test_no_test_of_the_suites_hides_behind_a_skip() -> None:
+    hiding = {"skip", "skipif", "xfail", "importorskip", "SkipTest"}
+    for path in sources("conformance/suites"):
+        for node in ast.walk(tree(path)):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+            assert name not in hiding, f"{path.name}:{getattr(node, 'lineno', 0)} uses {name}"
+
+
+def test_no_two_tests_of_a_suite_share_a_name() -> None:
+    counts = Counter((path.name, node.name) for path, node in suite_tests())
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("family", ["scaling", "recompute"])
+def test_every_binding_clause_of_a_finished_family_has_a_test(family: str) -> None:
+    binding = {c.id for c in load_clauses().values() if c.family == family and c.level is Level.MUST}
+    assert binding
+    assert binding - clauses_with_tests().keys() == set()
+
+
+def test_the_suites_are_broad() -> None:
+    assert len(clauses_with_tests().keys()) >= 60
+    assert len(CATALOGUE) >= 40
