@@ -70,11 +70,15 @@ class Aborting(ReferenceFramework):
     trainer_class = _AbortingTrainer
 
 
+class _AbortingTrainerAtOnce(ReferenceTrainer):
+    def sync_masters(self) -> None:
+        os.abort()
+
+
 class AbortingAtOnce(ReferenceFramework):
     """Making a trainer takes the interpreter with it."""
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
-        os.abort()
+    trainer_class = _AbortingTrainerAtOnce
 
 
 class _HangingTrainer(ReferenceTrainer):

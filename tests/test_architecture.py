@@ -62,7 +62,7 @@ def suite_tests() -> Iterator[tuple[Path, ast.FunctionDef]]:
 def clauses_named(node: ast.FunctionDef) -> list[str]:
     """The clauses that a test's marks name."""
     return [
-        mark.args[0].value
+        str(mark.args[0].value)
         for mark in node.decorator_list
         if isinstance(mark, ast.Call)
         and isinstance(mark.func, ast.Name)
