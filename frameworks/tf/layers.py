@@ -114,6 +114,13 @@ def build_layers(layers: Sequence[keras.layers.Layer], shape: Shape) -> Shape:
     return shape
 
 
+def tells_training(layer: keras.layers.Layer) -> bool:
+    """Whether the layer, or one inside it, does something else in training than in evaluation."""
+    if isinstance(layer, ResidualLayer):
+        return any(tells_training(part) for part in layer.body)
+    return isinstance(layer, keras.layers.Dropout | keras.layers.BatchNormalization)
+
+
 def run_layers(layers: list[keras.layers.Layer], x: tf.Tensor, training: bool) -> tf.Tensor:
     """Layers one after another; `training` goes to those that tell training from evaluation."""
     for layer in layers:

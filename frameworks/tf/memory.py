@@ -31,7 +31,7 @@ def captured_bytes(loss: Callable[..., tf.Tensor], batch: Batch) -> int:
     arguments.append({name: tf.TensorSpec(value.shape, value.dtype) for name, value in sorted(batch.targets.items())})
     if batch.mask is not None:
         arguments.append(tf.TensorSpec(batch.mask.shape, batch.mask.dtype))
-    whole = tf.function(loss).get_concrete_function(*arguments)
+    whole = tf.function(loss, autograph=False).get_concrete_function(*arguments)
     results = len(whole.outputs)
     forward, _ = whole._delayed_rewrite_functions.forward_backward()
     sources = [_source(output) for output in forward.graph.outputs[results:]]

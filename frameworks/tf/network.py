@@ -14,13 +14,16 @@ from fixtures.arrays import Array
 from fixtures.layers import Shape
 from fixtures.model import Model
 from fixtures.recipe import Recompute, segment_sizes
-from frameworks.tf.layers import Builder, buffers_of, build_layers, parameters_of, run_layers
+from frameworks.tf.layers import Builder, buffers_of, build_layers, parameters_of, run_layers, tells_training
 
 VARIANTS = ("keras.remat", "keras.RematScope", "tf.recompute_grad")
 
 
 class Segment(keras.layers.Layer):
-    """A run of layers, or of inner segments; counts how often its forward began, inside graphs too."""
+    """A run of layers, or of inner segments; counts how often its forward began, inside graphs too.
+
+    Like Keras' own layers that do the same in training and in evaluation, it takes no argument `training`.
+    """
 
     def __init__(self, parts: list[keras.layers.Layer], **keywords: Any) -> None:
         super().__init__(**keywords)
@@ -42,18 +45,25 @@ class Segment(keras.layers.Layer):
             inputs = run_segment(part, inputs, training)
         return inputs
 
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.forward(inputs, False)
+
+
+class TrainingSegment(Segment):
+    """A segment that is told training from evaluation, because a layer in it wants to know."""
+
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         return self.forward(inputs, training)
 
 
-class RematSegment(Segment):
+class RematSegment(TrainingSegment):
     """A segment inside `keras.remat`, in the form of that function's documentation."""
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         return keras.remat(lambda x: self.forward(x, training))(inputs)
 
 
-class RecomputeGradSegment(Segment):
+class RecomputeGradSegment(TrainingSegment):
     """A segment that its caller wraps in `tf.recompute_grad`, as that function's documentation does with a layer."""
 
 
@@ -61,20 +71,27 @@ def run_segment(part: keras.layers.Layer, inputs: tf.Tensor, training: bool) -> 
     """A segment or a plain layer."""
     if isinstance(part, RecomputeGradSegment):
         return tf.recompute_grad(lambda x: part(x, training=training))(inputs)
-    return part(inputs, training=training) if isinstance(part, Segment) else run_layers([part], inputs, training)
+    if isinstance(part, Segment):
+        return part(inputs, training=training) if isinstance(part, TrainingSegment) else part(inputs)
+    return run_layers([part], inputs, training)
+
+
+def _told(part: keras.layers.Layer) -> bool:
+    return isinstance(part, TrainingSegment) or tells_training(part)
 
 
 def _segment(parts: list[keras.layers.Layer], name: str, variant: str | None) -> Segment:
+    plain = TrainingSegment if any(_told(part) for part in parts) else Segment
     match variant:
         case None:
-            return Segment(parts, name=name)
+            return plain(parts, name=name)
         case "keras.remat":
             return RematSegment(parts, name=name)
         case "tf.recompute_grad":
             return RecomputeGradSegment(parts, name=name)
         case "keras.RematScope":
             with keras.RematScope(mode="full"):
-                return Segment(parts, name=name)
+                return plain(parts, name=name)
         case _:
             raise ValueError(f"unknown recomputation variant {variant!r}: one of {', '.join(VARIANTS)}")
 
@@ -158,7 +175,7 @@ def build(model: Model, seed: int, recompute: Recompute | None) -> Bound:
     segments = _segments([builder.layer(layer, path, shape) for path, layer, shape in top], recompute)
     last = str(len(model.layers) - 1)
     network = Network(segments, {head.name: builder.head(head, last) for head in model.heads.heads}, model.name)
-    network.build((None, *model.sample))
+    network.build((1, *model.sample))
     found = [(path, *source) for path, source in builder.sources.items()]
     parameters = {f"{p}.{n}": v for p, made, layer in found for n, v in parameters_of(made, layer).items()}
     buffers = {f"{p}.{n}": v for p, made, layer in found for n, v in buffers_of(made, layer).items()}

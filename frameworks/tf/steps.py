@@ -39,11 +39,11 @@ class Micro:
     rate: float
 
 
-def compiled(function: Callable[..., Any], mode: str, signature: Any = None) -> Callable[..., Any]:
-    """`function` as the mode runs it."""
+def compiled(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
+    """`function` as the mode runs it; traced, as `Model.fit` does it, for the shapes that come first, then for any."""
     if mode not in COMPILED:
         return function
-    return tf.function(function, input_signature=signature, autograph=False, **COMPILED[mode])
+    return tf.function(function, autograph=False, reduce_retracing=True, **COMPILED[mode])
 
 
 def _loss(kind: LossKind, wide: bool, masked: bool) -> keras.losses.Loss:
@@ -54,7 +54,7 @@ def _loss(kind: LossKind, wide: bool, masked: bool) -> keras.losses.Loss:
 
 
 class Steps:
-    """The functions of one run, each made once for the heads that a batch has targets for."""
+    """The functions of one run; each is traced when it is first called, and again for a batch of another structure."""
 
     def __init__(
         self, model: Model, bound: Bound, optimizer: keras.optimizers.Optimizer, mode: str, separate_losses: bool
@@ -62,9 +62,11 @@ class Steps:
         self._model = model
         self._bound = bound
         self._optimizer = optimizer
-        self._mode = mode
         self._separate = separate_losses
-        self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._train = compiled(self._train_step, mode)
+        self._gradients = compiled(self._unscaled, mode)
+        self._feed = compiled(self._surrogate_step, mode)
+        self._predict = compiled(lambda inputs: bound.network(inputs, training=False), mode)
         wide = {head.name for head in model.heads.heads if head.format == "float64"}
         self._losses = {
             (name, masked): _loss(kind, name in wide, masked) for name, kind in model.losses for masked in (False, True)
@@ -72,45 +74,27 @@ class Steps:
 
     def train(self, batch: Batch) -> Micro:
         """Forward, backward, and `optimizer.apply` of one micro-batch."""
-        function = self._of("train", batch, self._train)
-        return _micro(function(*_arguments(batch)), batch.items)
+        return _micro(self._train(*_arguments(batch)), batch.items)
 
     def gradients(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Gradients of one micro-batch, divided by the loss scale as `optimizer.apply` would."""
-        return self._of("gradients", batch, self._unscaled)(*_arguments(batch))
+        found: dict[str, tf.Tensor] = self._gradients(*_arguments(batch))
+        return found
 
     def feed(self, gradients: Mapping[str, Any]) -> Micro:
         """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
-        names = tuple(gradients)
-        key = ("feed", names)
-        if key not in self._made:
-            variables = [self._bound.variables[n] for n in names]
-            signature = [[tf.TensorSpec(variable.shape, _wide(variable)) for variable in variables]]
-            self._made[key] = compiled(lambda values: self._surrogate(names, values), self._mode, signature)
-        values = [tf.convert_to_tensor(gradients[n], _wide(self._bound.variables[n])) for n in names]
-        return _micro(self._made[key](values), 1)
+        variables = self._bound.variables
+        given = {name: tf.convert_to_tensor(value, _wide(variables[name])) for name, value in gradients.items()}
+        return _micro(self._feed(given), 1)
 
     def predict(self, inputs: Any) -> dict[str, tf.Tensor]:
         """Evaluation-mode outputs by head."""
-        key = ("predict",)
-        if key not in self._made:
-            signature = [_spec(inputs.shape, inputs.dtype)]
-            self._made[key] = compiled(lambda x: self._bound.network(x, training=False), self._mode, signature)
-        return self._made[key](tf.convert_to_tensor(inputs))
+        outputs: dict[str, tf.Tensor] = self._predict(tf.convert_to_tensor(inputs))
+        return outputs
 
     def forward_loss(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tf.Tensor:
         """Training-mode loss, the sum over the heads that have targets."""
         return tf.add_n(_same_format(list(self._head_losses(inputs, targets, mask).values())))
-
-    def _of(self, kind: str, batch: Batch, function: Callable[..., Any]) -> Callable[..., Any]:
-        key = (kind, tuple(sorted(batch.targets)), batch.mask is not None)
-        if key not in self._made:
-            signature = [_spec(batch.inputs.shape, batch.inputs.dtype)]
-            signature.append({name: _spec(value.shape, value.dtype) for name, value in sorted(batch.targets.items())})
-            if batch.mask is not None:
-                signature.append(_spec(batch.mask.shape, batch.mask.dtype))
-            self._made[key] = compiled(function, self._mode, signature)
-        return self._made[key]
 
     def _head_losses(self, inputs: Any, targets: Mapping[str, Any], mask: Any) -> dict[str, tf.Tensor]:
         outputs = self._bound.network(inputs, training=True)
@@ -130,14 +114,14 @@ class Steps:
         gradients = [tape.gradient(part, variables) for part in scaled]
         return total, [_sum(list(column)) for column in zip(*gradients, strict=True)]
 
-    def _train(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[Any, ...]:
+    def _train_step(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[Any, ...]:
         total, gradients = self._backward(inputs, targets, mask)
         return self._apply(total, gradients)
 
-    def _surrogate(self, names: tuple[str, ...], values: list[tf.Tensor]) -> tuple[Any, ...]:
+    def _surrogate_step(self, gradients: Mapping[str, tf.Tensor]) -> tuple[Any, ...]:
         variables = self._bound.variables
         with tf.GradientTape() as tape:
-            products = [tf.cast(variables[n].value, g.dtype) * g for n, g in zip(names, values, strict=True)]
+            products = [tf.cast(variables[name].value, g.dtype) * g for name, g in gradients.items()]
             total = tf.add_n([tf.cast(tf.reduce_sum(product), tf.float32) for product in products])
             scaled = self._optimizer.scale_loss(total)
         return self._apply(total, tape.gradient(scaled, list(variables.values())))
@@ -171,10 +155,6 @@ def _arguments(batch: Batch) -> list[Any]:
     found: list[Any] = [tf.convert_to_tensor(batch.inputs)]
     found.append({name: tf.convert_to_tensor(value) for name, value in sorted(batch.targets.items())})
     return found if batch.mask is None else [*found, tf.convert_to_tensor(batch.mask)]
-
-
-def _spec(shape: tuple[int, ...], dtype: Any) -> tf.TensorSpec:
-    return tf.TensorSpec((None, *shape[1:]), tf.as_dtype(dtype))
 
 
 def _wide(variable: keras.Variable) -> tf.DType:
