@@ -91,7 +91,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 _MISSING_KERNEL = re.compile(
     r"""\(NotFound\)\ The\ kernel\ .*           # dynamic mode
-    | Check\ data\ type\ error\ for\ op.*       # the static graph's verifier
+    | Check\ data\ type\ error\ for\ op[^(]*    # the static graph's verifier
     | The\ data\ type\ of\ .*\ must\ be\ .*,\ but\ received\ .*  # a Python function's own check
     """,
     re.VERBOSE,
