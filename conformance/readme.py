@@ -1,4 +1,4 @@
-"""The parts of the README that a command regenerates: the table of the baselines, the clauses' count, the known failures.
+"""The parts of the README that a command regenerates: the baselines' table, the clauses' count, the known failures.
 
     python -m conformance.readme README.md
 

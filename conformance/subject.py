@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from conformance import errormodel
+from conformance.verdict import Bound
 from fixtures.arrays import Array
-from fixtures.model import Model
+from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Conventions, Framework, Trainer, Unsupported
 from frameworks.reference import ReferenceFramework
@@ -27,14 +29,26 @@ class Subject:
         """What the framework declares to do in its own way."""
         return self.framework.conventions()
 
+    def seeded(self, recipe: Recipe) -> Recipe:
+        """The recipe at the session's seed."""
+        return recipe.but(seed=recipe.seed + self.seed)
+
+    def envelope(self, model: Model, recipe: Recipe, windows: Sequence[Window]) -> errormodel.Envelope:
+        """Where a correct run of this recipe may be, with the framework's conventions."""
+        return errormodel.envelope(self.conventions, model, self.seeded(recipe), windows)
+
+    def quality(self, model: Model, recipe: Recipe, windows: Sequence[Window], test: Batch) -> tuple[float, Bound]:
+        """Accuracy that a correct run of this recipe ends with, and how far from it another may be."""
+        return errormodel.quality(self.conventions, model, self.seeded(recipe), windows, test)
+
     def trainer(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:  # noqa: B008
         """A run of the framework from the session's seed."""
-        return self.framework.trainer(model, recipe.but(seed=recipe.seed + self.seed), weights)
+        return self.framework.trainer(model, self.seeded(recipe), weights)
 
     def oracle(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:  # noqa: B008
         """The same run on the float64 reference, with the framework's conventions and no rounding."""
         reference = ReferenceFramework("cpu", conventions=self.conventions, rounding=Exact())
-        return reference.trainer(model, recipe.but(seed=recipe.seed + self.seed), weights)
+        return reference.trainer(model, self.seeded(recipe), weights)
 
 
 def need(subject: Subject, *capabilities: Capability | None) -> None:

@@ -110,14 +110,26 @@ class TestRounding:
         for rounding in (Nearest(), Stochastic(np.random.default_rng(seed)), Exact()):
             np.testing.assert_array_equal(rounding.round(given_values, name), given_values)
 
+    def test_equal_values_are_rounded_alike_within_a_call_and_anew_in_the_next(self) -> None:
+        rounding = Stochastic(np.random.default_rng(5))
+        calls = [rounding.round(np.full(100, 1.0 + 2.0**-24), "float32") for _ in range(50)]
+        assert all(len(np.unique(call)) == 1 for call in calls)
+        assert {call[0] for call in calls} == {1.0, 1.0 + 2.0**-23}
+
+    def test_unequal_values_are_rounded_independently(self) -> None:
+        values = 1.0 + np.arange(1, 20_001) * 2.0**-44
+        errors = Stochastic(np.random.default_rng(6)).round(values, "float32") - values
+        assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(values.size)
+
     @each_narrow
     @pytest.mark.parametrize("where", ["normal", "subnormal"])
     def test_random_rounding_has_no_bias(self, name: str, where: str) -> None:
         target = FORMATS[name]
         low, step = (1.0, 2.0 ** (1 - target.bits)) if where == "normal" else (0.0, target.smallest_subnormal)
-        count = 40_000
+        count = 10_000
+        rounding = Stochastic(np.random.default_rng(3))
         for share in (0.1, 0.5, 0.9):
-            rounded = Stochastic(np.random.default_rng(3)).round(np.full(count, low + share * step), name)
+            rounded = np.array([rounding.round(np.array(low + share * step), name) for _ in range(count)])
             up = np.mean(rounded > low)
             assert set(np.unique(rounded)) == {low, low + step}
             assert abs(up - share) < 5 * math.sqrt(share * (1 - share) / count)
@@ -150,8 +162,9 @@ class TestProducts:
 
     def test_the_ensemble_spreads_as_accumulation_does(self) -> None:
         rng = np.random.default_rng(1)
-        a, b = Nearest().round(rng.standard_normal((1, 2048)), "float32"), Nearest().round(
-            rng.standard_normal((2048, 50)), "float32"
+        a, b = (
+            Nearest().round(rng.standard_normal((1, 2048)), "float32"),
+            Nearest().round(rng.standard_normal((2048, 50)), "float32"),
         )
         error = contract(a, b, Stochastic(rng), "float32") - a @ b
         unit = 2.0**-24 * np.sqrt(2048)

@@ -59,7 +59,7 @@ def test_accumulated_training_lies_inside_the_envelope_of_the_full_batch(
 ) -> None:
     model, recipe = digits_mlp((32,)), Recipe(SGD(0.1) if optimizer == "sgd" else Adam())
     whole = [digits_batch(24, 24 * i) for i in range(3)]
-    expected = errormodel.envelope(subject.conventions, model, recipe, [(batch,) for batch in whole])
+    expected = subject.envelope(model, recipe, [(batch,) for batch in whole])
     measured = errormodel.run(subject.trainer(model, recipe.but(accumulation=k)), [batch.into(k) for batch in whole])
     verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient from the full batch's")
     verdict.within(
@@ -82,7 +82,7 @@ def test_unequal_micro_batches_weigh_by_their_samples(
 @clause("accumulation.weighs-items")
 def test_ragged_sequences_weigh_by_their_tokens(subject: Subject, verdict: Verdict) -> None:
     model, batch = encoder(width=16, heads=2, blocks=1), token_batch(4, seed=subject.seed)
-    expected = errormodel.envelope(subject.conventions, model, RECIPE, [(batch,)])
+    expected = subject.envelope(model, RECIPE, [(batch,)])
     measured = errormodel.run(subject.trainer(model, RECIPE.but(accumulation=2)), [batch.into(2)])
     verdict.within(
         *expected.gradient(measured.gradient),
@@ -156,7 +156,7 @@ def test_each_micro_batch_reaches_the_update_once(subject: Subject, verdict: Ver
 def test_a_row_that_is_used_twice_gets_one_summed_gradient(subject: Subject, verdict: Verdict, optimizer: str) -> None:
     ids = np.array([[3, 3, 3, 5, 5, 1], [3, 1, 1, 2, 7, 7]], np.int64)
     batch, model, recipe = Batch(ids, {"output": np.array([0, 2])}), embedded(), Recipe(OPTIMIZERS[optimizer])
-    expected = errormodel.envelope(subject.conventions, model, recipe, [(batch,)] * 2)
+    expected = subject.envelope(model, recipe, [(batch,)] * 2)
     measured = errormodel.run(subject.trainer(model, recipe), [(batch,)] * 2)
     verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient", "rows-not-summed")
     verdict.within(*expected.parameters(measured.parameters), "relative distance of the parameters", "rows-not-summed")

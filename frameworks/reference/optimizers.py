@@ -32,7 +32,7 @@ class Arithmetic:
 
     def number(self, value: float) -> float:
         """A hyperparameter as the update uses it."""
-        return float(self.rounding.round(np.asarray(value, np.float64), wider(self.format, "float32")))
+        return self.rounding.constant(value, wider(self.format, "float32"))
 
     def epsilon(self, value: float) -> float:
         """Adam's epsilon, raised to the smallest positive value of the format where it would be rounded to zero."""

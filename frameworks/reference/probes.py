@@ -164,6 +164,7 @@ PROBES: dict[Capability, Callable[[ReferenceFramework], bool]] = {
         f.trainer(sincos(4), Recipe(SGD(), FLOAT16)).predict(sincos_batch(2).inputs)["sin"].dtype == np.float64
     ),
     Capability.AUTOCAST_SCOPE: lambda f: _op(f, "matmul") == "float16" and _op(f, "matmul", enabled=False) == "float32",
+    Capability.OPERATIONS: lambda f: all(_op(f, op) for op in CATALOGUE),
     Capability.AUTOCAST_LISTS: lambda f: _op(f, "softmax", low=("softmax",)) == "float16",
     Capability.DYNAMIC_SCALING: _moves,
     Capability.STATIC_SCALING: _stays,

@@ -9,7 +9,8 @@ import numpy as np
 
 from fixtures.arrays import Array, format_of
 
-_RANDOM_BITS = 32
+_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93))
+"""Odd multipliers that spread a value's bits over a hash of it, as in Steele, Lea and Flood's SplitMix."""
 _CARRIER_BITS = 53
 LANES = 16
 """Accumulators that a vectorised reduction has at least."""
@@ -27,6 +28,9 @@ class Rounding(Protocol):
             ValueError: the format is unknown.
         """
 
+    def constant(self, value: float, format_name: str) -> float:
+        """A hyperparameter in the format; the same value is rounded the same way throughout a run."""
+
     def dtype(self, format_name: str) -> np.dtype[Any]:
         """The dtype that holds every value that `round` yields for the format."""
 
@@ -40,6 +44,9 @@ class Nearest:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             return np.asarray(array).astype(format_of(format_name).dtype).astype(np.float64)
 
+    def constant(self, value: float, format_name: str) -> float:
+        return float(self.round(np.asarray(value, np.float64), format_name))
+
     def dtype(self, format_name: str) -> np.dtype[Any]:
         return format_of(format_name).dtype
 
@@ -47,6 +54,8 @@ class Nearest:
 class Stochastic:
     """Rounds to one of the two neighbours at random, up with the probability that makes the error's mean zero.
 
+    Every call draws anew, and within it equal values are rounded alike, since that is what lets the errors of real
+    rounding add up: the direction is a hash of the value and of a key that is drawn for the call.
     A value between the largest finite one and the next power of two becomes infinite with its fraction's probability;
     subnormal results keep the format's spacing. A sum of n terms is rounded as coarsely as adding one after the other
     in the format would be: by √n units, as far as a random walk of n roundings goes, or by n / `LANES` units if that is
@@ -57,6 +66,7 @@ class Stochastic:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
+        self._constants: dict[tuple[float, str], float] = {}
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
         if format_name == "float64":
@@ -82,15 +92,20 @@ class Stochastic:
 
     def _truncated(self, value: Array, dropped: int) -> Array:
         """Adds random bits below the last kept one and cuts them off; the sign and exact values stay."""
-        noise = self._rng.integers(0, 1 << _RANDOM_BITS, value.shape, np.uint32)
-        bits = np.asarray(noise, np.int64)
-        if dropped < _RANDOM_BITS:
-            bits >>= _RANDOM_BITS - dropped
-        else:
-            bits <<= dropped - _RANDOM_BITS
-        bits += value.view(np.int64)
-        bits &= -(1 << dropped)
-        return bits.view(np.float64)
+        bits = value.reshape(-1).view(np.uint64)
+        noise = bits ^ np.uint64(self._rng.integers(1 << 63))
+        noise *= _MIX[0]
+        noise ^= noise >> np.uint64(32)
+        noise *= _MIX[1]
+        noise >>= np.uint64(64 - dropped)
+        noise += bits
+        noise &= np.uint64((1 << 64) - (1 << dropped))
+        return noise.view(np.float64).reshape(value.shape)
+
+    def constant(self, value: float, format_name: str) -> float:
+        if (value, format_name) not in self._constants:
+            self._constants[value, format_name] = float(self.round(np.asarray(value, np.float64), format_name))
+        return self._constants[value, format_name]
 
     def dtype(self, format_name: str) -> np.dtype[Any]:
         return format_of(format_name).dtype
@@ -101,6 +116,9 @@ class Exact:
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:  # noqa: ARG002
         return array
+
+    def constant(self, value: float, format_name: str) -> float:  # noqa: ARG002
+        return value
 
     def dtype(self, format_name: str) -> np.dtype[Any]:
         format_of(format_name)
