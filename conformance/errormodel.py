@@ -1,9 +1,9 @@
 """How far a correct implementation may be from the float64 trajectory, derived from the reference itself.
 
 An ensemble of reference runs in which every rounding goes up or down at random, with the probability that makes it
-unbiased, shows step by step the spread that the target precision brings about. The spread is the root mean square of
-the members' deviations from the run without rounding, and never falls from one update to the next. A bound is
-`IMPLEMENTATION_FREEDOM` times the spread.
+unbiased, shows step by step the spread that the target precision brings about. The spread is the largest deviation of a
+member from the run without rounding, and never falls from one update to the next. A bound is `IMPLEMENTATION_FREEDOM`
+times the spread.
 
 Source: stochastic arithmetic as an error estimator, Parker, "Monte Carlo Arithmetic", UCLA CSD-970002 (1997).
 """
@@ -126,7 +126,8 @@ def quality(
 ) -> tuple[float, Bound]:
     """Accuracy on `test` that training should end with, and how far from it a correct run may end.
 
-    The ensemble's mean, and `IMPLEMENTATION_FREEDOM` times its spread, at least that of one test sample.
+    The ensemble's mean, and `IMPLEMENTATION_FREEDOM` times its standard deviation, or times the standard error of an
+    accuracy on so many samples if that is larger: training is chaotic by then, and a run is one draw.
     """
     conventions = relevant(conventions, model, recipe)
     key = _origin(conventions, model, recipe, [*windows, (test,)])
@@ -138,7 +139,9 @@ def quality(
         found = {"accuracies": np.array([trained_accuracy(run, windows, test) for run in runs])}
         _store(path, found)
     accuracies = found["accuracies"]
-    spread = max(float(np.std(accuracies, ddof=1)), 1.0 / len(test))
+    mean = float(accuracies.mean())
+    sampling = float(np.sqrt(mean * (1.0 - mean) / len(test)))
+    spread = max(float(np.std(accuracies, ddof=1)), sampling)
     derivation = {
         "method": "accuracies of randomly rounded reference runs",
         "format": recipe.precision.format,
@@ -148,7 +151,7 @@ def quality(
         "seed": recipe.seed,
         "origin": key[:16],
     }
-    return float(accuracies.mean()), Bound(IMPLEMENTATION_FREEDOM * spread, derivation)
+    return mean, Bound(IMPLEMENTATION_FREEDOM * spread, derivation)
 
 
 def trained_accuracy(trainer: Trainer, windows: Sequence[Window], test: Batch) -> float:
@@ -185,8 +188,8 @@ def _derive(
 
     exact = made(Exact())
     members = [made(Stochastic(np.random.default_rng([recipe.seed, 8, i]))) for i in range(SAMPLES)]
-    squares = np.mean([(member.losses - exact.losses) ** 2 for member in members], axis=0)
-    loss_spread = np.maximum.accumulate(np.sqrt(squares))
+    deviations = np.max([np.abs(member.losses - exact.losses) for member in members], axis=0)
+    loss_spread = np.maximum.accumulate(deviations)
     floor = format_of("float32").unit_roundoff
     return Envelope(
         exact,
