@@ -1,4 +1,4 @@
-"""Deliberately broken twins of the reference, each one line from being right. `--framework=tests.broken:NAME` runs one."""
+"""Broken twins of the reference, each one line from being right. `--framework=tests.broken:NAME` runs one."""
 
 from __future__ import annotations
 
