@@ -111,35 +111,12 @@ def test_rounding_to_nearest_is_inside(precision: Precision, seed: int) -> None:
 
 
 @each_precision
-@pytest.mark.parametrize("seed", range(5))
-def test_gradients_and_parameters_rounded_at_random_are_inside(precision: Precision, seed: int) -> None:
-    for case in (digits_case(precision), exact_case(precision)):
-        measured = ran(case, rounding=Stochastic(np.random.default_rng([seed, 99])))
-        assert set(beyond(case, measured)) <= {"loss"}
-
-
-narrow = pytest.mark.xfail(
-    strict=True, reason="four times the spread of eight members leaves out one correct run in 10 to 100"
-)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        digits_case(FLOAT32),
-        pytest.param(digits_case(FLOAT16), marks=narrow),
-        digits_case(BFLOAT16),
-        pytest.param(exact_case(FLOAT32), marks=narrow),
-        pytest.param(exact_case(FLOAT16), marks=narrow),
-        pytest.param(exact_case(BFLOAT16), marks=narrow),
-    ],
-    ids=lambda case: f"{case[0].name}-{case[1].precision.label}",
-)
-def test_losses_rounded_at_random_are_inside(case: Case) -> None:
-    outside = [
-        seed for seed in range(120) if beyond(case, ran(case, rounding=Stochastic(np.random.default_rng([seed, 99]))))
-    ]
-    assert outside == []
+@pytest.mark.parametrize("make", [digits_case, exact_case])
+def test_rounding_at_random_is_inside(make: Callable[[Precision], Case], precision: Precision) -> None:
+    """40 fresh members of the ensemble; one in a hundred outside would show in some of the six cases."""
+    case = make(precision)
+    runs = {seed: ran(case, rounding=Stochastic(np.random.default_rng([seed, 99]))) for seed in range(40)}
+    assert {seed: found for seed, measured in runs.items() if (found := beyond(case, measured))} == {}
 
 
 def test_a_rate_one_per_cent_too_large_is_caught() -> None:
