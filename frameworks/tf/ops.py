@@ -23,11 +23,6 @@ def _attention(q: Any, k: Any, v: Any) -> Any:
     return ops.squeeze(ops.dot_product_attention(*expanded), 2)
 
 
-def _batch_norm(x: Any) -> Any:
-    mean, variance = ops.moments(x, axes=[0])
-    return ops.batch_normalization(x, mean, variance, axis=-1, epsilon=1e-5)
-
-
 OPERATIONS: dict[str, Operation] = {
     "matmul": ops.matmul,
     "batched_matmul": ops.matmul,
@@ -46,9 +41,6 @@ OPERATIONS: dict[str, Operation] = {
     "logsumexp": lambda x: ops.logsumexp(x, axis=-1),
     "softmax": ops.softmax,
     "log_softmax": ops.log_softmax,
-    "layer_norm": lambda x: ops.layer_normalization(x, epsilon=1e-5),
-    "batch_norm": _batch_norm,
-    "rms_norm": lambda x: ops.rms_normalization(x, epsilon=1e-5),
     "exp": ops.exp,
     "expm1": ops.expm1,
     "log": ops.log,
@@ -99,6 +91,14 @@ LOSSES: dict[str, Callable[[], keras.losses.Loss]] = {
 """Losses are Loss objects, which have a format of their own; they take targets first."""
 
 
+NORMALIZATIONS: dict[str, Callable[[], keras.layers.Layer]] = {
+    "layer_norm": lambda: keras.layers.LayerNormalization(epsilon=1e-5, center=False, scale=False),
+    "batch_norm": lambda: keras.layers.BatchNormalization(epsilon=1e-5, center=False, scale=False),
+    "rms_norm": lambda: keras.layers.RMSNormalization(epsilon=1e-5),
+}
+"""Normalisations are layers, which know about narrow formats; Keras' plain operations leave that to them."""
+
+
 class OperationLayer(keras.layers.Layer):
     """A layer whose `call` is one operation; Keras casts what comes in by the policy that it was made under."""
 
@@ -110,8 +110,13 @@ class OperationLayer(keras.layers.Layer):
         return self._operation(*inputs)
 
 
-def _function(op: str) -> Callable[[list[Any]], Any]:
+def _function(op: str, arrays: tuple[Array, ...]) -> Callable[[list[Any]], Any]:
     """The operation in a layer; a loss outside it, of the layer's output, as in a training step."""
+    if op in NORMALIZATIONS:
+        layer = NORMALIZATIONS[op]()
+        layer.build(arrays[0].shape)
+        training = {"training": True} if op == "batch_norm" else {}
+        return lambda given: layer(given[0], **training)
     if op not in LOSSES:
         return OperationLayer(OPERATIONS[op])
     loss = LOSSES[op]()
@@ -125,7 +130,7 @@ def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:
     Raises:
         KeyError: no operation of that name.
     """
-    function = _function(op)
+    function = _function(op, arrays)
     run = compiled(lambda given: function(given), mode)
     tensors = [tf.convert_to_tensor(array) for array in arrays]
     if rewriting():
