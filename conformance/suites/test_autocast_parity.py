@@ -17,6 +17,7 @@ from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Adam, AdamW, Dynami
 FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[int], Batch], int]] = {
     "exact-linear": (exact_linear, lambda i: exact_batch(8, seed=i), 3),
     "digits-mlp": (digits_mlp, lambda i: digits_batch(32, 32 * i), 5),
+    "digits-small": (lambda: digits_mlp((32,)), lambda i: digits_batch(32, 32 * i), 5),
     "digits-convolution": (lambda: digits_convolution(0.0, 4), lambda i: digits_batch(8, 8 * i, image=True), 3),
     "encoder": (lambda: encoder(blocks=1), lambda i: token_batch(8, seed=i), 3),
     "sincos": (sincos, lambda i: sincos_batch(128, seed=i), 5),
@@ -32,8 +33,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
 def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, windows: list[Window]) -> None:
     """A/A control, then the three comparisons against the envelope."""
     measured = errormodel.run(subject.trainer(model, recipe), windows)
-    again = errormodel.run(subject.trainer(model, recipe), windows)
-    if not np.array_equal(measured.losses, again.losses):
+    control = subject.trainer(model, recipe)
+    if not np.array_equal(measured.losses, [control.update(window).loss for window in windows]):
         verdict.abstain("A/A control: the same run twice gave different losses")
     expected = subject.envelope(model, recipe, windows)
     verdict.trace("loss", loss=measured.losses, exact=expected.exact.losses, spread=expected.loss_spread)
@@ -62,7 +63,7 @@ def parity(subject: Subject, verdict: Verdict, fixture: str, optimizer: str, pre
     judge(subject, verdict, make(), recipe, [(batch(i),) for i in range(updates)])
 
 
-each_fixture = pytest.mark.parametrize("fixture", FIXTURES)
+each_fixture = pytest.mark.parametrize("fixture", [name for name in FIXTURES if name != "digits-small"])
 
 
 @clause("autocast.float32-parity")
@@ -87,7 +88,7 @@ def test_float16_sgd(subject: Subject, verdict: Verdict, fixture: str) -> None:
 @clause("autocast.fp16-parity")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
 def test_float16_optimizers(subject: Subject, verdict: Verdict, optimizer: str) -> None:
-    parity(subject, verdict, "encoder", optimizer, FLOAT16)
+    parity(subject, verdict, "digits-small", optimizer, FLOAT16)
 
 
 @clause("autocast.bf16-parity")
@@ -99,7 +100,7 @@ def test_bfloat16_sgd(subject: Subject, verdict: Verdict, fixture: str) -> None:
 @clause("autocast.bf16-parity")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
 def test_bfloat16_optimizers(subject: Subject, verdict: Verdict, optimizer: str) -> None:
-    parity(subject, verdict, "encoder", optimizer, BFLOAT16)
+    parity(subject, verdict, "digits-small", optimizer, BFLOAT16)
 
 
 @clause("autocast.final-quality")
