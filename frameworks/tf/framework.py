@@ -27,6 +27,7 @@ from frameworks.tf.ops import run_op
 from frameworks.tf.probes import probe
 from frameworks.tf.recompute import recompute
 from frameworks.tf.settings import (
+    NO_REWRITE,
     REWRITES,
     describe,
     dtype_policy,
@@ -130,4 +131,6 @@ class TensorFlowFramework(BaseFramework):
         return f"mixed_{precision.format}" if precision.level == "O1" else precision.format
 
     def _rewrite(self, precision: Precision) -> str | None:
-        return REWRITES[precision.format] if self.mode == "rewrite" and precision.level == "O1" else None
+        if self.mode != "rewrite":
+            return None
+        return REWRITES[precision.format] if precision.level == "O1" else NO_REWRITE

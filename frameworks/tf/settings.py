@@ -40,18 +40,23 @@ def dtype_policy(name: str) -> Iterator[None]:
         keras.config.set_dtype_policy(former)
 
 
+NO_REWRITE = "none"
+"""Switches every rewrite off, where None leaves the switches alone."""
+
+
 @contextmanager
 def graph_rewrite(option: str | None) -> Iterator[None]:
-    """Functions called inside are rewritten by the grappler pass `option`; None changes nothing."""
-    if option is None:
+    """Functions called inside are rewritten by the grappler pass `option` and by no other rewrite."""
+    former = {name: name in _switched_on() for name in REWRITES.values()}
+    wanted = former if option is None else {name: name == option for name in former}
+    if wanted == former:
         yield
         return
-    former = bool(tf.config.optimizer.get_experimental_options().get(option, False))
-    tf.config.optimizer.set_experimental_options({option: True})
+    tf.config.optimizer.set_experimental_options(wanted)
     try:
         yield
     finally:
-        tf.config.optimizer.set_experimental_options({option: former})
+        tf.config.optimizer.set_experimental_options(former)
 
 
 def _switched_on() -> list[str]:

@@ -30,7 +30,7 @@ class TensorFlowTrainer(BaseTrainer):
 
     Args:
         policy: name of the dtype policy of the layers.
-        rewrite: grappler option that is on while this run's functions run, None for none.
+        rewrite: grappler option that is on while this run's functions run, `NO_REWRITE` for none, None for what is set.
         place: TensorFlow's device name, such as "/GPU:0".
     """
 
