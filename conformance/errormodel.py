@@ -64,8 +64,14 @@ class Envelope:
         return int(beyond[0]) if beyond.size else len(self.loss_spread)
 
     def worst_loss(self, losses: Array) -> tuple[float, Bound, int]:
-        """The judged update whose loss is furthest out: its deviation, its bound and its number."""
+        """The judged update whose loss is furthest out: its deviation, its bound and its number.
+
+        Raises:
+            ValueError: no update is judged.
+        """
         count = self.judged()
+        if not count:
+            raise ValueError("the spread is beyond what can be learnt from at the first update already")
         deviation = np.abs(losses[:count] - self.exact.losses[:count])
         bounds = IMPLEMENTATION_FREEDOM * self.loss_spread[:count]
         worst = int(np.argmax(np.where(np.isnan(deviation), np.inf, deviation / bounds)))

@@ -55,6 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     option = config.option
     try:
+        if option.seed < 0:
+            raise ValueError(f"a seed is 0 or more, not {option.seed}")
         framework = load(option.framework, option.device, option.mode)
         expectations = tuple(
             entry

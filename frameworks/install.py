@@ -16,6 +16,8 @@ import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from packaging.requirements import Requirement
+
 
 @dataclass(frozen=True)
 class Distribution:
@@ -57,6 +59,13 @@ def installed(package: str) -> str | None:
         return None
 
 
+def satisfied(requirement: str) -> bool:
+    """Whether an installed package meets a requirement such as "numpy<2.4"."""
+    wanted = Requirement(requirement)
+    found = installed(wanted.name)
+    return found is not None and wanted.specifier.contains(found, prereleases=True)
+
+
 def main(arguments: list[str]) -> int:
     """Installs one framework; returns the exit status."""
     if len(arguments) != 1 or arguments[0] not in DISTRIBUTIONS:
@@ -66,7 +75,7 @@ def main(arguments: list[str]) -> int:
     if not _VERSION.fullmatch(wanted):
         return _refuse(f"{chosen.variable}={wanted!r} is not a version; write one such as {chosen.pinned}")
     package = chosen.gpu if gpu_present() else chosen.cpu
-    if installed(package) == wanted.partition("+")[0]:
+    if installed(package) == wanted.partition("+")[0] and all(satisfied(requirement) for requirement in chosen.beside):
         return 0
     requirements = [f"{package}=={wanted}", *chosen.beside]
     done = subprocess.run(

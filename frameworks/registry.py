@@ -45,9 +45,8 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
     try:
         made = getattr(import_module(module), attribute)
     except ImportError as error:
-        raise UnknownFramework(
-            f"framework {name!r} cannot be imported ({error}); install it, or run `tox -e {name}`"
-        ) from error
+        remedy = "check its name" if ":" in name else f"install it, or run `tox -e {name}`"
+        raise UnknownFramework(f"framework {name!r} cannot be imported ({error}); {remedy}") from error
     except AttributeError as error:
         raise UnknownFramework(f"framework {name!r}: {error}") from error
     return cast(Framework, made(device, mode))

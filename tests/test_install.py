@@ -162,7 +162,6 @@ def test_a_gpu_chooses_the_build(pip: Pip, framework: str, package: str, monkeyp
     assert pip.requirements[0] == f"{package}=={install.DISTRIBUTIONS[framework].pinned}"
 
 
-@pytest.mark.xfail(strict=True, reason="only the framework's own version is looked at, not what must stand beside it")
 def test_numpy_stays_below_what_paddle_breaks_on_even_if_paddle_is_there(
     pip: Pip, monkeypatch: pytest.MonkeyPatch
 ) -> None:

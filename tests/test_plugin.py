@@ -95,9 +95,7 @@ def judged(small: Path, *arguments: str) -> Record:
         ("--device=cuda", "reference sees no device 'cuda' here; it sees cpu"),
         ("--mode=eager", "reference has no mode 'eager': one of emulated"),
         ("--record=run.txt", "ends in .json"),
-        pytest.param(
-            "--seed=-1", "seed", marks=pytest.mark.xfail(strict=True, reason="every drawing test raises ValueError")
-        ),
+        ("--seed=-1", "seed"),
         ("--record=/dev/null/run.json", "/dev/null/run.json"),
     ],
 )
@@ -242,12 +240,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
     "words",
     [
         ["conformance/suites/test_scaling_skip.py", "conformance/suites/test_scaling.py"],
-        pytest.param(
-            ["-k", "scaling"],
-            marks=pytest.mark.xfail(
-                strict=True, reason="three cases of resume.bit-identical need scikit-learn's digits"
-            ),
-        ),
+        ["-k", "scaling"],
     ],
     ids=["files", "keyword"],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.judging import Subject, Verdict, clause, full, spiked
 from fixtures.data import digits_batch, exact_batch
-from fixtures.models import digits_convolution, digits_mlp, exact_linear, scalar
+from fixtures.models import digits_convolution, exact_linear, exact_stack, scalar
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe, Recompute, Steps
 from frameworks.contract import Trainer
 
@@ -31,7 +31,7 @@ TECHNIQUES: dict[str, Recipe] = {
 def train(trainer: Trainer, start: int, stop: int, k: int = 1) -> None:
     """Updates `start` to `stop`, each on a batch of its own."""
     for i in range(start, stop):
-        trainer.update(digits_batch(8, 8 * i).into(k))
+        trainer.update(exact_batch(8, seed=i).into(k))
 
 
 @clause("resume.bit-identical")
@@ -41,7 +41,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(
     subject: Subject, verdict: Verdict, tmp_path: Path, technique: str, optimizer: str
 ) -> None:
     recipe = TECHNIQUES[technique].but(optimizer=OPTIMIZERS[optimizer])
-    model, k = digits_mlp((16,)), recipe.accumulation
+    model, k = exact_stack(), recipe.accumulation
     through, saved, resumed = (subject.trainer(model, recipe) for _ in range(3))
     train(through, 0, 8, k)
     train(saved, 0, 4, k)
