@@ -75,9 +75,7 @@ class TensorFlowFramework(BaseFramework):
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
 
-    def trainer(
-        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> TensorFlowTrainer:
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TensorFlowTrainer:
         self.require_recipe(recipe)
         return TensorFlowTrainer(
             model,

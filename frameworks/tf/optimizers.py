@@ -35,9 +35,7 @@ def _inner(recipe: Recipe) -> keras.optimizers.Optimizer:
         case SGD(momentum=momentum):
             return keras.optimizers.SGD(rate, momentum=momentum, **common)
         case Adam() as adam:
-            return keras.optimizers.Adam(
-                rate, beta_1=adam.beta1, beta_2=adam.beta2, epsilon=adam.epsilon, **common
-            )
+            return keras.optimizers.Adam(rate, beta_1=adam.beta1, beta_2=adam.beta2, epsilon=adam.epsilon, **common)
         case AdamW() as adamw:
             return keras.optimizers.AdamW(
                 rate,

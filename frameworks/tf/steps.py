@@ -171,4 +171,3 @@ def _sum(gradients: list[Any]) -> Any:
     if not present:
         return None
     return present[0] if len(present) == 1 else tf.add_n(present)
-
