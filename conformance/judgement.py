@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,7 +48,7 @@ def _unsupported(framework: Framework, error: Unsupported) -> Judgement:
 
 
 def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
-    text = str(error) or type(error).__name__
+    text = cleaned(str(error)) or type(error).__name__
     if isinstance(error, Violation):
         bad, signature = Outcome.FAIL, error.signature
     elif text.startswith("Timeout"):
@@ -64,3 +65,11 @@ def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
 
 
 _LONGEST = 2000
+_FRAME = re.compile(r'^\s*File "[^"]*", line \d+.*(?:\n(?!\s*File ").*)?$', re.MULTILINE)
+_FOLDER = re.compile(r"(?<![\w:/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
+
+
+def cleaned(text: str) -> str:
+    """A framework's message without the stack frames that it quotes and without this machine's folders."""
+    lines = _FOLDER.sub("", _FRAME.sub("", text)).splitlines()
+    return "\n".join(line.rstrip() for line in lines if line.strip())
