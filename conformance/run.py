@@ -22,10 +22,10 @@ from frameworks import install
 ROOT = Path(__file__).parent.parent
 
 
-def judge(framework: str, mode: str | None, words: Sequence[str]) -> int:
+def judge(framework: str, mode: str, workers: int, words: Sequence[str]) -> int:
     """Runs the suites in a process of their own; returns pytest's exit status, 0 also if nothing was selected."""
     device = os.environ.get("CONFORMANCE_DEVICE") or "auto"
-    command = [sys.executable, "-m", "pytest", "--numprocesses=2", "--timeout=120"]
+    command = [sys.executable, "-m", "pytest", f"--numprocesses={workers}", "--timeout=120"]
     command += [f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else []), *words]
     status = subprocess.run(command, cwd=ROOT, check=False).returncode
     return 0 if status == 5 else status
@@ -38,10 +38,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m conformance.run")
     parser.add_argument("framework")
     parser.add_argument("--modes", default="", help="comma-separated; the framework's first mode if not given")
+    parser.add_argument("--serial", default="", help="comma-separated modes whose process keeps state between tests")
     chosen = parser.parse_args(own)
+    serial = chosen.serial.split(",")
     if chosen.framework in install.DISTRIBUTIONS and install.main([chosen.framework]):
         return 2
-    statuses = [judge(chosen.framework, mode or None, words) for mode in chosen.modes.split(",")]
+    statuses = [
+        judge(chosen.framework, mode, 1 if mode and mode in serial else 2, words) for mode in chosen.modes.split(",")
+    ]
     if 2 in statuses:
         return 2
     if not any(RECORDS.glob("*.json")):
