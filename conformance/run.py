@@ -1,10 +1,11 @@
 """One framework's whole job: installs it, runs the suites in each of the given modes, sets all records side by side.
 
     python -m conformance.run torch
-    python -m conformance.run paddle --modes dygraph,static -- -k scaling
+    python -m conformance.run paddle --modes dygraph,static --serial static -- -k scaling
 
-What stands behind `--` goes to pytest. CONFORMANCE_DEVICE names the device, "auto" by default. Exit status: 0; 1 if a
-test failed that no expectation names; 2 if a run could not be made.
+Two workers share the tests of a mode; one runs those of a serial mode, in their order. What stands behind `--` goes to
+pytest. CONFORMANCE_DEVICE names the device, "auto" by default. Exit status: 0; 1 if a test failed that no expectation
+names; 2 if a run could not be made.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def read_settings(scaler: Any) -> dict[str, float]:
 
 
 def read_state(scaler: Any) -> dict[str, Array]:
-    """"scale", "good_steps" and "bad_steps" from `state_dict()`; nothing for a disabled scaler."""
+    """ "scale", "good_steps" and "bad_steps" from `state_dict()`; nothing for a disabled scaler."""
     state = scaler.state_dict()
     if not state:
         return {}

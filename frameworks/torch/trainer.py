@@ -149,9 +149,7 @@ class TorchTrainer(BaseTrainer):
     def apply(self) -> Update:
         return self._finish(None, None)
 
-    def feed(
-        self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None
-    ) -> Update:
+    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
         for mapping in window:
             parts = [
                 (self.slots[name].tensor * self.slots[name].tensor_of(value)).sum()
