@@ -16,7 +16,7 @@ from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Adam, AdamW, Dynami
 
 FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[int], Batch], int]] = {
     "exact-linear": (exact_linear, lambda i: exact_batch(8, seed=i), 3),
-    "digits-mlp": (digits_mlp, lambda i: digits_batch(32, 32 * i), 5),
+    "digits-mlp": (digits_mlp, lambda i: digits_batch(32, 32 * i), 3),
     "digits-small": (lambda: digits_mlp((32,)), lambda i: digits_batch(32, 32 * i), 5),
     "digits-convolution": (lambda: digits_convolution(0.0, 4), lambda i: digits_batch(8, 8 * i, image=True), 3),
     "encoder": (lambda: encoder(blocks=1), lambda i: token_batch(8, seed=i), 3),

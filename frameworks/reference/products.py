@@ -90,8 +90,8 @@ defvjp(
 def _windows(x: Array, size: int, stride: int, padding: int) -> Array:
     """Every window of (N, H, W, C) as a row: (N, H', W', size·size·C)."""
     padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    views = sliding_window_view(padded, (size, size), axis=(1, 2))  # type: ignore[call-overload]
-    views = views[:, ::stride, ::stride]
+    sliding: Callable[..., Array] = sliding_window_view
+    views = sliding(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
     return views.transpose(0, 1, 2, 4, 5, 3).reshape(*views.shape[:3], -1)
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-T = torch.Tensor
 
-
-def _second(x: T) -> T:
+def _second(x: Tensor) -> Tensor:
     return x.movedim(-1, 1)
 
 
-def _last(x: T) -> T:
+def _last(x: Tensor) -> Tensor:
     return x.movedim(1, -1)
 
 
-OPERATIONS: dict[str, Callable[..., T]] = {
+OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "matmul": torch.matmul,
     "batched_matmul": torch.bmm,
     "einsum": lambda a, b: torch.einsum("ij,jk->ik", a, b),
