@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conformance.expectations import Expectation, explain, judge
-from conformance.verdict import Abstention, Violation
+from conformance.verdict import Abstention, Violation, cleaned
 from frameworks.contract import Framework, Unsupported
 from results.outcomes import Outcome
 
@@ -65,11 +64,3 @@ def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
 
 
 _LONGEST = 2000
-_FRAME = re.compile(r'^\s*File "[^"]*", line \d+.*(?:\n(?!\s*File ").*)?$', re.MULTILINE)
-_FOLDER = re.compile(r"(?<![\w:/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
-
-
-def cleaned(text: str) -> str:
-    """A framework's message without the stack frames that it quotes and without this machine's folders."""
-    lines = _FOLDER.sub("", _FRAME.sub("", text)).splitlines()
-    return "\n".join(line.rstrip() for line in lines if line.strip())

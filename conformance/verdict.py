@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,16 @@ class Check:
     derivation: Mapping[str, Any] = field(default_factory=dict)
 
 
+_FRAME = re.compile(r'^\s*File "[^"]*", line \d+.*(?:\n(?!\s*File ").*)?$', re.MULTILINE)
+_FOLDER = re.compile(r"(?<![\w:/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
+
+
+def cleaned(text: str) -> str:
+    """A framework's message without the stack frames that it quotes and without this machine's folders."""
+    lines = _FOLDER.sub("", _FRAME.sub("", text)).splitlines()
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
 def shown(value: object) -> str:
     """A short text for a value: arrays by shape and first entries, floats in full precision."""
     if isinstance(value, np.ndarray):
@@ -64,7 +75,7 @@ def shown(value: object) -> str:
     elif isinstance(value, list | tuple):
         text = "[" + ", ".join(shown(v) for v in value) + "]"
     else:
-        text = str(value)
+        text = cleaned(str(value))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
