@@ -52,7 +52,7 @@ class Check:
 
 
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+.*(?:\n(?!\s*File ").*)?$', re.MULTILINE)
-_FOLDER = re.compile(r"(?<![\w:/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
+_FOLDER = re.compile(r"(?<![\w/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
 
 
 def cleaned(text: str) -> str:
