@@ -26,7 +26,7 @@ from fixtures.recipe import (
     Recipe,
     Steps,
 )
-from frameworks.contract import Trainer, Unsupported
+from frameworks.contract import Capability, Trainer, Unsupported
 
 RECIPE = Recipe(SGD(2.0**-4))
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -115,14 +115,9 @@ def test_nothing_but_the_accumulator_changes_inside_a_window(
 
 def scaling_if(subject: Subject) -> DynamicScaling | None:
     """Dynamic scaling at 2^10 where growth is counted in updates; none where micro-batches are counted."""
-    return DynamicScaling(initial=2.0**10) if _declares_scaling(subject) else None
-
-
-def _declares_scaling(subject: Subject) -> bool:
-    from frameworks.contract import Capability
-
     declared = subject.framework.declares(Capability.DYNAMIC_SCALING).supported
-    return declared and subject.conventions.scaler.counts == "updates"
+    counted = subject.conventions.scaler.counts == "updates"
+    return DynamicScaling(initial=2.0**10) if declared and counted else None
 
 
 @clause("accumulation.evaluation-changes-nothing")
