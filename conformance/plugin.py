@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from conformance.expectations import Expectation, load_expectations
 from conformance.inventory import SUITES, code_of, split
 from conformance.judgement import Judgement, conclude
 from conformance.recorder import PROPERTY, Recorder, repro, to_property
-from conformance.subject import Subject
+from conformance.subject import Profile, Subject
 from conformance.verdict import Verdict
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import UnknownFramework, load
@@ -28,6 +29,7 @@ _FRAMEWORK = pytest.StashKey[Framework]()
 _EXPECTATIONS = pytest.StashKey[tuple[Expectation, ...]]()
 _VERDICT = pytest.StashKey[Verdict]()
 _LEAKS = pytest.StashKey[tuple[str, ...]]()
+PROFILES = {"ci": Profile(), "nightly": Profile(20, time.time_ns() % 2**32)}
 _SILENT = {Outcome.UNSUPPORTED, Outcome.ABSTAIN}
 
 
@@ -38,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device", default="auto", metavar="NAME", help="auto (a GPU where there is one), cpu or cuda")
     group.addoption("--mode", default=None, metavar="NAME", help="the adapter's mode; its first by default")
     group.addoption("--seed", default=0, type=int, metavar="N", help="seed of weights, data and schedules")
+    group.addoption(
+        "--profile",
+        default="ci",
+        choices=("ci", "nightly"),
+        help="how far properties are explored: ci repeats the same cases, nightly draws 20 times as many new ones",
+    )
     group.addoption(
         "--record",
         default=None,
@@ -88,7 +96,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def subject(pytestconfig: pytest.Config) -> Subject:
     """The framework under judgement."""
-    return Subject(pytestconfig.stash[_FRAMEWORK], pytestconfig.option.seed)
+    option = pytestconfig.option
+    return Subject(pytestconfig.stash[_FRAMEWORK], option.seed, PROFILES[option.profile])
 
 
 @pytest.fixture

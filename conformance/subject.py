@@ -18,11 +18,20 @@ from frameworks.reference.rounding import Exact
 
 
 @dataclass(frozen=True)
+class Profile:
+    """How far properties are explored: `factor` times as many cases, drawn from `seed` (None: the session's seed)."""
+
+    factor: int = 1
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
 class Subject:
     """A framework on its device and in its mode; `seed` seeds weights and data of every test."""
 
     framework: Framework
     seed: int = 0
+    profile: Profile = Profile()
 
     @property
     def conventions(self) -> Conventions:
@@ -40,6 +49,11 @@ class Subject:
     def quality(self, model: Model, recipe: Recipe, windows: Sequence[Window], test: Batch) -> tuple[float, Bound]:
         """Accuracy that a correct run of this recipe ends with, and how far from it another may be."""
         return errormodel.quality(self.conventions, model, self.seeded(recipe), windows, test)
+
+    def state(self, trainer: Trainer) -> dict[str, Array]:
+        """The run's whole state and the process-wide settings: nothing that a run depends on is left out."""
+        settings = {f"global/{name}": np.array(value) for name, value in self.framework.global_state().items()}
+        return trainer.state() | settings
 
     def trainer(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:  # noqa: B008
         """A run of the framework from the session's seed."""

@@ -1,0 +1,54 @@
+"""Mutants: frameworks with one fault each, small overrides that bring a real bug back.
+
+    @fault("https://…", component="scaler", clauses=("scaling.stays-finite",))
+    class ScaleGrowsToInfinity(ReferenceTrainer):
+        \"\"\"The scale has no largest value.\"\"\"
+
+        def next_scale(self, scaler, finite): ...
+
+The decorator makes a framework of it, so that `pytest --framework=tests.mutants.scaling:ScaleGrowsToInfinity` runs it.
+What the decorator is given are literals: `tests.mutants.catalogue` reads them without importing a framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.ops import Operations
+from frameworks.reference.trainer import ReferenceTrainer
+
+
+def fault(
+    link: str,
+    *,
+    component: str,
+    clauses: tuple[str, ...],
+    raises: bool = False,
+    mode: str = "",
+) -> Callable[[type], type]:
+    """Makes a framework of a class that overrides part of one.
+
+    A subclass of the reference's trainer or operations takes their place in the reference; a framework stays as it is.
+
+    Args:
+        link: the real bug that the mutant brings back.
+        component: where it lives, such as "scaler".
+        clauses: the clauses that are about it. Each of them must fail.
+        raises: the fault is an exception of the framework's own, so an outcome `error` is what must be seen.
+        mode: the adapter's mode in which it is run, the first one by default.
+    """
+    del link, component, clauses, raises, mode
+
+    def decorate(broken: type) -> type:
+        overrides: dict[str, Any] = {"__doc__": broken.__doc__, "__module__": broken.__module__}
+        if issubclass(broken, ReferenceTrainer):
+            overrides["trainer_class"] = broken
+        elif issubclass(broken, Operations):
+            overrides["operations_class"] = broken
+        else:
+            return broken
+        return type(broken.__name__, (ReferenceFramework,), overrides)
+
+    return decorate
