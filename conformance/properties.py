@@ -6,8 +6,8 @@ A law takes `subject`, `verdict`, `case` and other fixtures; `explore` turns it 
     @explore(schedules(), examples=40)
     def test_the_scale_follows_the_automaton(subject, verdict, case): ...
 
-Draws are seeded by the session's seed, so that a run can be repeated; `--profile=nightly` draws many more from a seed of
-its own.
+Draws are seeded by the session's seed, so that a run can be repeated; `--profile=nightly` draws many more, from a seed
+of its own.
 """
 
 from __future__ import annotations

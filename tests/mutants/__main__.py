@@ -1,0 +1,124 @@
+"""Runs the mutants and prints the score.
+
+    python -m tests.mutants                          every mutant of the reference and of every adapter
+    python -m tests.mutants --of reference           those of one framework
+    python -m tests.mutants ScaleGrowsToInfinity     these
+    python -m tests.mutants --readme README.md       and puts the table between the markers of that file
+    python -m tests.mutants --list                   names them
+
+Exit status 0 if every mutant is caught by every clause that is about it and no MUST clause is unproven; 1 if not; 2 if
+a run could not be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+
+from conformance.clauses import load_clauses
+from conformance.readme import placed
+from tests.mutants.catalogue import Mutant, mutants
+from tests.mutants.engine import Baseline, Engine, Fate, Group, RunError
+from tests.mutants.score import Score, must_clauses
+
+MODULES = {"tf": "tensorflow"}
+
+
+class Baselines:
+    """Runs without a fault, each made once when it is first asked for."""
+
+    def __init__(self, engine: Engine, group: Group, chosen: Sequence[Mutant], workers: int) -> None:
+        self._engine, self._group, self._workers = engine, group, workers
+        self._clauses = {clause for mutant in chosen for clause in mutant.clauses}
+        self._lock = threading.Lock()
+
+    def whole(self) -> Baseline:
+        """All tests."""
+        with self._lock:
+            return self._all
+
+    @cached_property
+    def _all(self) -> Baseline:
+        return self._engine.baseline(self._group)
+
+    @cached_property
+    def needed(self) -> Baseline:
+        """The tests of the clauses that the mutants name."""
+        return self._engine.baseline(self._group, self._clauses, self._workers)
+
+
+def run(chosen: Sequence[Mutant], workers: int) -> list[Fate]:
+    """The fate of every mutant, told as it comes."""
+    engine = Engine()
+    groups = dict.fromkeys((mutant.framework, mutant.mode) for mutant in chosen)
+    held = {g: Baselines(engine, g, [m for m in chosen if (m.framework, m.mode) == g], workers) for g in groups}
+    for group in groups:
+        print(f"baseline of {' '.join(filter(None, group))} …", flush=True)
+        _ = held[group].needed
+
+    def judged(mutant: Mutant) -> Fate:
+        baselines = held[mutant.framework, mutant.mode]
+        fate = engine.fate(mutant, baselines.needed, baselines.whole)
+        seen = ", ".join(fate.broken) or "-"
+        print(f"{fate.word:12}{mutant.framework:10} {mutant.label}: {seen}  ({fate.seconds:.1f} s)", flush=True)
+        return fate
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(judged, chosen))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs what the arguments choose; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="The suite's mutation score.")
+    parser.add_argument("names", nargs="*", metavar="CLASS", help="mutants by class name; all without any")
+    parser.add_argument("--of", action="append", metavar="FRAMEWORK", help="only mutants of this framework")
+    parser.add_argument("--workers", type=int, default=2, help="how many run at once")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="file whose block `mutants` takes the table")
+    parser.add_argument("--list", action="store_true", help="names the mutants and runs none")
+    given = parser.parse_args(arguments)
+    every = mutants()
+    chosen = [
+        m for m in every if (not given.names or m.label in given.names) and (not given.of or m.framework in given.of)
+    ]
+    if unknown := set(given.names) - {m.label for m in chosen} | set(given.of or ()) - {m.framework for m in every}:
+        return _refuse(f"there is no mutant {', '.join(sorted(unknown))}; --list names them all")
+    whole = len(chosen) == len(every)
+    if given.readme and not whole:
+        return _refuse("--readme takes the score of all mutants: leave out names and --of")
+    if given.list:
+        for m in chosen:
+            print(f"{m.name}  {m.component}: {m.fault} [{', '.join(m.clauses)}] {m.link}")
+        return 0
+    if absent := sorted(f for f in {m.framework for m in chosen} - {"reference"} if not find_spec(MODULES.get(f, f))):
+        return _refuse(f"{', '.join(absent)} not installed: `python -m frameworks.install NAME`, or choose with --of")
+    begun = time.monotonic()
+    try:
+        score = Score(tuple(run(chosen, given.workers)), must_clauses(load_clauses().values()))
+    except RunError as error:
+        return _refuse(str(error))
+    table = score.table(time.monotonic() - begun, whole)
+    problems = score.problems(whole)
+    print("", table, *problems, sep="\n")
+    if given.readme:
+        try:
+            text = given.readme.read_text("utf-8")
+            given.readme.write_text(placed(text, {"mutants": f"```text\n{table}\n```"}), "utf-8")
+        except (OSError, ValueError) as error:
+            return _refuse(f"{given.readme}: {error}")
+    return 1 if problems else 0
+
+
+def _refuse(line: str) -> int:
+    print(line, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,173 @@
+"""Runs mutants: the tests of the clauses that are about a fault, each clause up to its first failure.
+
+Only tests that pass without the fault count, so every framework is first run as it is (the baseline). A mutant that its
+own clauses do not all catch is run through all other tests too, to tell whether anything else saw it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conformance.inventory import code_of
+from conformance.recorder import SETTINGS
+from results.records import Outcome, RecordError, Verdict, load
+from tests.mutants.catalogue import Mutant
+
+ROOT = Path(__file__).parent.parent.parent
+SUITES = "conformance/suites"
+LIMIT_S = 600
+SEEN = {Outcome.FAIL, Outcome.MISDECLARED}
+RAISED = SEEN | {Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH}
+_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+Group = tuple[str, str]
+"""A framework and the mode that it runs in, "" for its first."""
+
+
+class RunError(Exception):
+    """A run could not be made; one line says why."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a framework does without a fault: node id and seconds of every test that passed, by clause."""
+
+    passed: Mapping[str, Sequence[tuple[str, float]]]
+
+    def tests(self, clauses: Iterable[str]) -> list[str]:
+        """Node ids of the passing tests of some clauses, the quickest first.
+
+        `autocast.settings-restored` has none of its own: every test shows it, the scopes' first of all.
+        """
+        chosen: list[tuple[float, str]] = []
+        for clause in clauses:
+            entries = self.passed.get(clause, ())
+            if clause == SETTINGS:
+                entries = [e for held in self.passed.values() for e in held if "test_autocast_scope" in e[0]]
+            chosen += [(seconds, node) for node, seconds in entries]
+        return list(dict.fromkeys(node for _, node in sorted(chosen)))
+
+    def others(self, clauses: Iterable[str]) -> list[str]:
+        """Node ids of every other passing test."""
+        return self.tests(self.passed.keys() - set(clauses))
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a mutant.
+
+    Attributes:
+        broken: clauses that failed among those that are about the fault.
+        missed: those of them that did not.
+        elsewhere: other clauses that failed, looked for only where some were missed.
+        seconds: wall time.
+    """
+
+    mutant: Mutant
+    broken: tuple[str, ...]
+    missed: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def word(self) -> str:
+        """ "caught"; "missed by" some of its clauses; "by accident", if only other clauses saw it; or "survived"."""
+        if not self.missed:
+            return "caught"
+        if self.broken:
+            return "missed by"
+        return "by accident" if self.elsewhere else "survived"
+
+
+@dataclass
+class Engine:
+    """Runs pytest in a process of its own for each mutant; `folder` takes the records."""
+
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="mutants-")))
+    device: str = "cpu"
+
+    def baseline(self, group: Group, clauses: Iterable[str] | None = None, workers: int = 1) -> Baseline:
+        """Runs a framework without a fault on the tests of some clauses, on all tests without them.
+
+        Raises:
+            RunError: nothing passed.
+        """
+        framework, mode = group
+        tests = [SUITES] if clauses is None else _files(set(clauses))
+        verdicts = self._run(framework, mode, tests, f"baseline-{framework}-{mode}", workers)
+        passed: dict[str, list[tuple[str, float]]] = {}
+        for verdict in verdicts:
+            if verdict.outcome is Outcome.PASS and "::test_" in verdict.test:
+                passed.setdefault(verdict.clause, []).append((verdict.test, verdict.duration_s))
+        if not passed:
+            raise RunError(f"no test passes on {framework} {mode} without a fault")
+        return Baseline(passed)
+
+    def fate(self, mutant: Mutant, baseline: Baseline, whole: Callable[[], Baseline]) -> Fate:
+        """What becomes of a mutant; `whole` gives the baseline over all tests, where one is needed."""
+        begun = time.monotonic()
+        counted = RAISED if mutant.raises else SEEN
+
+        def failing(tests: list[str], stop: bool) -> set[str]:
+            verdicts = self._run(mutant.name, mutant.mode, tests, mutant.label, stop=stop) if tests else ()
+            leaking = {SETTINGS} if any(v.leaks for v in verdicts) else set()
+            return {v.clause for v in verdicts if v.outcome in counted} | leaking
+
+        found = failing(baseline.tests(mutant.clauses), True)
+        broken = tuple(c for c in mutant.clauses if c in found)
+        missed = tuple(c for c in mutant.clauses if c not in found)
+        elsewhere: set[str] = set()
+        if missed:
+            elsewhere = failing(whole().others(mutant.clauses), True) - set(mutant.clauses)
+        return Fate(mutant, broken, missed, tuple(sorted(elsewhere)), time.monotonic() - begun)
+
+    def _run(
+        self, framework: str, mode: str, tests: Sequence[str], name: str, workers: int = 1, stop: bool = False
+    ) -> tuple[Verdict, ...]:
+        record = self.folder / f"{name}.json"
+        words = [sys.executable, "-m", "pytest", "-q", f"--framework={framework}", f"--device={self.device}"]
+        words += [f"--mode={mode}"] if mode else []
+        words += ["-p", "tests.mutants.stop"] if stop else []
+        words += [f"--numprocesses={workers}"] if workers > 1 else ["-p", "no:xdist"]
+        words += ["--timeout=120", f"--record={record}", *tests]
+        try:
+            ended = subprocess.run(
+                words,
+                cwd=ROOT,
+                env={**os.environ, **_THREADS},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+            said = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()] or ["no word"]
+        except subprocess.TimeoutExpired:
+            said = [f"it did not end within {LIMIT_S} s"]
+        journal = record.with_suffix(".jsonl")
+        try:
+            return load(record if record.exists() else journal).verdicts
+        except RecordError:
+            raise RunError(f"{framework}: no record was written: {said[-1]}") from None
+
+
+def _files(clauses: set[str]) -> list[str]:
+    """Node ids, without parameters, of the tests of these clauses; for the settings clause the scopes' file."""
+    found = []
+    for path in sorted((ROOT / SUITES).glob("test_*.py")):
+        if SETTINGS in clauses and path.stem == "test_autocast_scope":
+            found.append(f"{SUITES}/{path.name}")
+            continue
+        for line in path.read_text("utf-8").splitlines():
+            if line.startswith("def test_"):
+                node = f"{SUITES}/{path.name}::{line[4:].split('(')[0]}"
+                code = code_of(node)
+                if code is not None and code.clause in clauses:
+                    found.append(node)
+    return found
