@@ -19,6 +19,7 @@ from conformance.inventory import SUITES, code_of, split
 from conformance.judgement import Judgement, conclude
 from conformance.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.subject import Profile, Subject
+from conformance.vacuity import Vacuity
 from conformance.verdict import Verdict
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import UnknownFramework, load
@@ -47,6 +48,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how far properties are explored: ci repeats the same cases, nightly draws 20 times as many new ones",
     )
     group.addoption(
+        "--vacuity",
+        action="store_true",
+        help="run every passing test again on blinded frameworks, and fail if one of them changes no verdict",
+    )
+    group.addoption(
         "--record",
         default=None,
         type=Path,
@@ -72,6 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
             if entry.applies(framework.name, framework.version(), framework.device, framework.mode)
         )
         config.stash[_FRAMEWORK], config.stash[_EXPECTATIONS] = framework, expectations
+        if option.vacuity:
+            config.pluginmanager.register(Vacuity(), "conformance-vacuity")
         if not hasattr(config, "workerinput") and not config.option.collectonly:
             config.pluginmanager.register(Recorder(config, framework, expectations), "conformance-recorder")
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:

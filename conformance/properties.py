@@ -27,9 +27,6 @@ from conformance.subject import Subject
 from conformance.verdict import Abstention, Check, Verdict, Violation
 from frameworks.contract import Unsupported
 
-SHRINKING_S = 20.0
-"""How long a failing case is made smaller, in seconds."""
-
 Law = Callable[..., None]
 
 
@@ -111,7 +108,7 @@ class _Search:
             self._refused = refusal
         except Exception:
             if not self._failing:
-                self._end = time.monotonic() + SHRINKING_S
+                self._end = time.monotonic() + self._subject.profile.shrinking_s
             self._failing.append(case)
             self._found = found
             raise

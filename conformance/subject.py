@@ -19,10 +19,17 @@ from frameworks.reference.rounding import Exact
 
 @dataclass(frozen=True)
 class Profile:
-    """How far properties are explored: `factor` times as many cases, drawn from `seed` (None: the session's seed)."""
+    """How far properties are explored.
+
+    Attributes:
+        factor: how many times as many cases are drawn.
+        seed: what they are drawn from, None for the session's seed.
+        shrinking_s: how long a failing case is made smaller, in seconds.
+    """
 
     factor: int = 1
     seed: int | None = None
+    shrinking_s: float = 20.0
 
 
 @dataclass(frozen=True)
