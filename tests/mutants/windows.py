@@ -1,0 +1,338 @@
+"""Faults of accumulation windows: what acts once a window, where one ends, and what happens inside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Window
+from fixtures.recipe import AdamW
+from frameworks.contract import Update
+from frameworks.reference.decisions import Arrays
+from frameworks.reference.ops import Operations
+from frameworks.reference.tensor import Tensor, plain
+from frameworks.reference.trainer import ReferenceTrainer
+from tests.mutants import fault
+
+# what acts once a window
+
+
+@fault(
+    "https://github.com/keras-team/keras/issues/19990",
+    component="optimizer",
+    clauses=("accumulation.nothing-before-boundary", "accumulation.once-per-window"),
+)
+class WeightDecayInsideTheWindow(ReferenceTrainer):
+    """Decoupled weight decay shrinks the weights with every micro-batch but the last, whose update has its own."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        super().take_micro_batch(gradients)
+        if isinstance(self.recipe.optimizer, AdamW) and self.window.micro_batches < self.recipe.accumulation:
+            kept = 1.0 - self.learning_rate() * self.recipe.optimizer.weight_decay
+            self.masters = {name: self.rounding.round(p * kept, "float32") for name, p in self.masters.items()}
+            self.sync_masters()
+
+
+@fault(
+    "https://github.com/keras-team/keras/pull/19998",
+    component="clipping",
+    clauses=("accumulation.once-per-window",),
+)
+class ClipsEveryMicroBatch(ReferenceTrainer):
+    """Each micro-batch's gradient is clipped, not the window's."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        super().take_micro_batch(self.clip(gradients))
+
+
+@fault(
+    "https://github.com/keras-team/keras/issues/19990",
+    component="optimizer",
+    clauses=("accumulation.nothing-before-boundary", "accumulation.once-per-window"),
+)
+class AdamCountsMicroBatches(ReferenceTrainer):
+    """Adam's counter of updates, which its bias correction reads, counts micro-batches."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        super().take_micro_batch(gradients)
+        if self.window.micro_batches > 1:
+            self.counts = {name: count + 1 for name, count in self.counts.items()}
+
+
+@fault(
+    "https://github.com/huggingface/accelerate/issues/963",
+    component="schedule",
+    clauses=("accumulation.nothing-before-boundary", "accumulation.once-per-window"),
+)
+class ScheduleCountsMicroBatches(ReferenceTrainer):
+    """The learning-rate schedule advances with every micro-batch."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        super().take_micro_batch(gradients)
+        if self.window.micro_batches > 1:
+            self.advance_schedule()
+
+
+@fault(
+    "https://github.com/AI-Hypercomputer/maxtext/pull/3452",
+    component="schedule",
+    clauses=("accumulation.once-per-window",),
+)
+class ScheduleReadsMicroBatches(ReferenceTrainer):
+    """The counter of updates is right, and the schedule is asked for its value at k times that."""
+
+    def learning_rate(self) -> float:
+        factor = (
+            1.0
+            if self.recipe.schedule is None
+            else self.recipe.schedule.factor(self.schedule * self.recipe.accumulation)
+        )
+        return self.recipe.optimizer.learning_rate * factor
+
+
+# windows
+
+
+@fault(
+    "https://github.com/huggingface/accelerate/issues/1847",
+    component="window",
+    clauses=("accumulation.nothing-before-boundary", "accumulation.remainder"),
+)
+class EveryMicroBatchSyncsAfterTheFirstEpoch(ReferenceTrainer):
+    """Once the end of the data was seen, every micro-batch makes an update of its own."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        super().take_micro_batch(gradients)
+        if self.steps and self.scaler is None:
+            self.apply_update(dict(self.window.gradients), self.learning_rate())
+            self.sync_masters()
+            self.window.gradients.clear()
+
+
+@fault(
+    "https://github.com/hpcaitech/ColossalAI/issues/1028",
+    component="window",
+    clauses=("accumulation.remainder",),
+)
+class TailIsNeverApplied(ReferenceTrainer):
+    """An incomplete last window is thrown away, though the declared rule flushes it."""
+
+    def apply(self) -> Update:
+        if self.window.micro_batches < self.recipe.accumulation:
+            self.window.gradients.clear()
+        return super().apply()
+
+
+@fault(
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/19987",
+    component="window",
+    clauses=("accumulation.remainder", "accumulation.remainder-rule"),
+)
+class TailIsCarriedOver(ReferenceTrainer):
+    """An incomplete last window waits for the next epoch, though the declared rule flushes it."""
+
+    def window_ended(self) -> bool:
+        return self.window.micro_batches >= self.recipe.accumulation
+
+
+@fault(
+    "https://github.com/TrenTorch/TrenTorch/pull/187",
+    component="window",
+    clauses=("accumulation.remainder",),
+)
+class FlushIsDividedByAWholeWindow(ReferenceTrainer):
+    """A window that is flushed is divided by k, not by the number of micro-batches that it holds."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        share = min(1.0, self.window.micro_batches / self.recipe.accumulation)
+        super().apply_update({name: g * share for name, g in gradients.items()}, rate)
+
+
+@fault(
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/21808",
+    component="window",
+    clauses=("accumulation.remainder",),
+)
+class ShortEpochIsNotAccumulated(ReferenceTrainer):
+    """When an epoch is shorter than a window, only the last of its micro-batches is applied."""
+
+    def apply(self) -> Update:
+        if 1 < self.window.micro_batches < self.recipe.accumulation:
+            self.window.gradients = {name: g - self._before[name] for name, g in self.window.gradients.items()}
+        return super().apply()
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        self._before = {name: self.window.gradients.get(name, np.zeros_like(g)) for name, g in gradients.items()}
+        super().take_micro_batch(gradients)
+
+
+@fault(
+    "https://github.com/deepspeedai/DeepSpeed/issues/7819",
+    component="optimizer",
+    clauses=("accumulation.groups-change-nothing",),
+)
+class CounterAdvancesWithEveryGroup(ReferenceTrainer):
+    """The counter behind Adam's bias correction advances with every group of one update."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        for name in list(self.masters)[1 :: self.recipe.groups] if self.recipe.groups > 1 else ():
+            self.counts[name] += 1
+        super().apply_update(gradients, rate)
+
+
+@fault(
+    "https://github.com/huggingface/transformers/issues/37766",
+    component="normalisation",
+    clauses=("accumulation.one-is-identity",),
+)
+class WindowOfOneIsNormalisedAgain(ReferenceTrainer):
+    """With k = 1 the normaliser depends on the path: by hand it counts one item more than in a whole update."""
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        return super().accumulate(batch, items + (self.recipe.accumulation == 1 and not self._whole))
+
+    def update(self, window: Window) -> Update:
+        self._whole = True
+        return super().update(window)
+
+    _whole = False
+
+
+# scale and overflow inside a window
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/pull/36601",
+    component="scaler",
+    clauses=("accumulation.scale-is-constant-in-window",),
+)
+class ScaleIsUpdatedByEveryMicroBatch(ReferenceTrainer):
+    """The scale is adjusted behind every micro-batch, so that a window's gradients are of several scales."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        super().take_micro_batch(gradients)
+        if self.scaler is not None:
+            self.scaler = self.next_scale(self.scaler, not self.found_nonfinite(gradients))
+
+
+@fault(
+    "https://github.com/microsoft/Swin-Transformer/issues/311",
+    component="scaler",
+    clauses=("accumulation.scale-is-constant-in-window",),
+)
+class UnscalesWithEveryMicroBatch(ReferenceTrainer):
+    """The accumulator is unscaled behind every micro-batch, what was unscaled before included."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        super().take_micro_batch(gradients)
+        if self.scaler is not None:
+            self.window.gradients = {name: self.unscale(name, g) for name, g in self.window.gradients.items()}
+            self.window.unscaled = True
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/issues/67895",
+    component="accumulator",
+    clauses=("accumulation.nonfinite-micro-batch",),
+)
+class OverflowIsNeverCleared(ReferenceTrainer):
+    """A window that overflowed is not emptied, so every later one overflows too."""
+
+    def empty_accumulator(self) -> None:
+        held = self.window.gradients
+        super().empty_accumulator()
+        if self.found_nonfinite(held):
+            self.window.gradients = held
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/issues/67895",
+    component="scaler",
+    clauses=("accumulation.nonfinite-micro-batch",),
+)
+class OnlyTheLastMicroBatchIsChecked(ReferenceTrainer):
+    """Overflow is looked for in the window's last micro-batch alone."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        self._last = gradients
+        super().take_micro_batch(gradients)
+
+    def judge(self) -> frozenset[int]:
+        found = super().judge()
+        return found if self.found_nonfinite(self._last) else frozenset()
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/pull/34075",
+    component="scaler",
+    clauses=("accumulation.nonfinite-micro-batch",),
+)
+class OverflowBecomesZero(ReferenceTrainer):
+    """Non-finite values of a micro-batch are replaced by zeros, and the window is applied without them."""
+
+    def take_micro_batch(self, gradients: Arrays) -> None:
+        super().take_micro_batch({n: np.where(np.isfinite(g), g, 0.0) for n, g in gradients.items()})
+
+
+# forward passes of a window
+
+
+@fault(
+    "https://github.com/google-research/vision_transformer/issues/286",
+    component="random stream",
+    clauses=("accumulation.fresh-dropout",),
+)
+class OneMaskForTheWholeWindow(ReferenceTrainer):
+    """Every micro-batch of a window draws its masks from the same key."""
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        self.draws = 1000 * self.steps
+        return super().accumulate(batch, items)
+
+
+@fault(
+    "https://github.com/piergiaj/pytorch-i3d/issues/57",
+    component="evaluation",
+    clauses=("accumulation.evaluation-changes-nothing",),
+)
+class EvaluationEmptiesTheAccumulator(ReferenceTrainer):
+    """Changing to evaluation sets the gathered gradients to zero."""
+
+    def predict(self, inputs: Array) -> Arrays:
+        self.window.gradients = {name: np.zeros_like(g) for name, g in self.window.gradients.items()}
+        return super().predict(inputs)
+
+
+@fault(
+    "https://github.com/huggingface/accelerate/issues/1050",
+    component="evaluation",
+    clauses=("accumulation.evaluation-changes-nothing",),
+)
+class EvaluationAdvancesTheSchedule(ReferenceTrainer):
+    """The end of an evaluation's data is taken for the end of a training window."""
+
+    def predict(self, inputs: Array) -> Arrays:
+        self.advance_schedule()
+        return super().predict(inputs)
+
+
+@fault(
+    "https://github.com/tensorflow/tensorflow/issues/28090",
+    component="embedding",
+    clauses=("accumulation.repeated-rows",),
+)
+class RepeatedRowsCountOnce(Operations):
+    """Of a row that a batch uses several times, only the last use gives a gradient."""
+
+    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        flat = ids.value.reshape(-1)
+        last = {int(row): place for place, row in enumerate(flat)}
+        counts = np.array([last[int(row)] == place for place, row in enumerate(flat)]).reshape(ids.value.shape)
+
+        def rows(i: Array, t: Any, _: Any) -> Any:
+            return anp.where(counts[..., None], t[i], plain(t)[i])
+
+        return self.apply("embedding", rows, ids, table)
