@@ -65,6 +65,9 @@ class BaseTrainer(ABC):
         }
         return {f"{part}/{name}": np.array(value) for part, values in parts.items() for name, value in values.items()}
 
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        raise Unsupported(Capability.AVERAGE, f"this adapter has no average to evaluate {len(inputs)} samples with")
+
     def segment_calls(self) -> tuple[int, ...]:
         raise Unsupported(Capability.SEGMENT_CALLS, "this adapter counts no segment calls")
 
@@ -145,6 +148,7 @@ def needs(recipe: Recipe) -> tuple[Capability, ...]:
         Capability.GROUPS: recipe.groups > 1,
         Capability.TWO_OPTIMIZERS: recipe.optimizers > 1,
         Capability.TWO_LOSSES: recipe.separate_losses,
+        Capability.AVERAGE: recipe.average is not None,
     }
     asked += [capability for capability, wanted in conditions.items() if wanted]
     return tuple(capability for capability in asked if capability is not None)

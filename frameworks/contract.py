@@ -55,6 +55,7 @@ class Capability(StrEnum):
     CLIP = "optimizer.clip"
     SCHEDULE = "optimizer.schedule"
     MISSING_GRADIENTS = "optimizer.missing-gradients"
+    AVERAGE = "optimizer.average"
     FEED = "trainer.feed"
     CHECKPOINT = "trainer.checkpoint"
     SAVED_BYTES = "trainer.saved-bytes"
@@ -213,7 +214,13 @@ class Trainer(Protocol):
         left out.
         """
 
-    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
         """One update attempt from given unscaled gradients instead of a backward pass of the model.
 
         Each mapping is the gradient of one micro-batch's mean loss over equally many items; their mean is the window's
@@ -223,6 +230,7 @@ class Trainer(Protocol):
         Args:
             unscale_calls: how often the caller unscales by hand before the step; None leaves it to the framework.
             poison: after unscaling by hand once, add these to the gradients.
+            abandon: unscale by hand once and leave the step out, ending the update as the documentation says.
         Raises:
             Unsupported: EXPLICIT_UNSCALE, where there is no call to unscale by hand.
         """
@@ -234,7 +242,10 @@ class Trainer(Protocol):
         """The weights that the optimizer updates: float32 masters where the level has them, else the parameters."""
 
     def optimizer_state(self) -> dict[str, Array]:
-        """Moments as "SLOT/PARAMETER" in their true formats, and every counter: "steps", "schedule"."""
+        """Moments as "SLOT/PARAMETER" in their true formats, and every counter: "steps", "schedule".
+
+        The average of the weights is "average/PARAMETER".
+        """
 
     def buffers(self) -> dict[str, Array]:
         """Batch norm's running statistics by canonical name."""
@@ -256,6 +267,9 @@ class Trainer(Protocol):
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         """Evaluation-mode forward under the recipe's precision: output by head name, in its true format."""
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        """`predict` with the average in the weights' place, by the framework's own way of evaluating with it."""
 
     def segment_calls(self) -> tuple[int, ...]:
         """How often the forward of each recomputation segment has begun so far; one segment without recomputation."""

@@ -22,6 +22,9 @@ _DECORATE_ON_CPU = "on a CPU amp.decorate in dynamic mode returns the model unch
 _SCALER_ON_CPU = "on a CPU GradScaler in dynamic mode warns and disables itself"
 
 
+_AVERAGE = "ExponentialMovingAverage raises in dynamic mode, and ModelAverage weighs the updates of a window equally"
+
+
 def _dygraph_on_cpu(capability: Capability) -> str | None:
     if capability in SCOPES or capability in (Capability.O1_FLOAT16, Capability.O1_BFLOAT16):
         return _SCOPE_ON_CPU
@@ -38,6 +41,8 @@ def reason_against(capability: Capability, device: str, mode: str) -> str | None
         from frameworks.paddle.static_declarations import reason_against_static
 
         return reason_against_static(capability, device)
+    if capability is Capability.AVERAGE:
+        return _AVERAGE
     if device != "cpu":
         return None
     if capability is Capability.PEAK_BYTES:

@@ -174,6 +174,13 @@ def _missing() -> bool:
     return (weight.item(), other.item()) == (0.0, 1.0)
 
 
+def _average() -> bool:
+    weight, _ = _weight()
+    average = paddle.static.ExponentialMovingAverage(0.5)
+    average.update()
+    return weight.item() == 1.0
+
+
 def _bytes() -> bool:
     layer = paddle.nn.Linear(64, 64)
     x = paddle.ones([64, 64])
@@ -204,5 +211,6 @@ _PROBES: dict[Capability, Probe] = {
     Capability.CLIP: _clip,
     Capability.SCHEDULE: _schedule,
     Capability.MISSING_GRADIENTS: _missing,
+    Capability.AVERAGE: _average,
     Capability.SAVED_BYTES: _bytes,
 }

@@ -21,6 +21,7 @@ _REASONS: dict[Capability, str] = {
     Capability.RECOMPUTE_CASES: _RECOMPUTE,
     Capability.SEGMENT_CALLS: "a segment's Python code runs only when the program is built",
     Capability.GROUPS: "parameter groups exist in dynamic mode only: minimize raises TypeError",
+    Capability.AVERAGE: "ExponentialMovingAverage raises TypeError in programs of the new IR",
     Capability.SAVED_BYTES: "forward and backward are one program, which never stops between the two",
 }
 _ON_CPU: dict[Capability, str] = {

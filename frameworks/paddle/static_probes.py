@@ -114,6 +114,16 @@ paddle.optimizer.Momentum(1.0).minimize(loss)
 run([loss])
 assert (read(net.weight.name) == 0.0).all() and (read(other.weight.name) == 1.0).all()
 """
+_AVERAGE = """
+loss = net(x).sum()
+paddle.optimizer.SGD(1.0).minimize(loss)
+average = paddle.static.ExponentialMovingAverage(0.5)
+average.update()
+run([loss])
+with average.apply(exe):
+    assert (read(net.weight.name) == 0.0).all()
+assert (read(net.weight.name) == 0.0).all()
+"""
 _FLOAT64 = """
 wide = paddle.create_parameter([1], 'float64', default_initializer=Constant(1.0))
 loss = (net(x).sum().astype('float64') * wide).sum()
@@ -140,6 +150,7 @@ _SCRIPTS: dict[Capability, str] = {
     Capability.SCHEDULE: _SCHEDULE,
     Capability.MISSING_GRADIENTS: _MISSING,
     Capability.FLOAT64_HEADS: _FLOAT64,
+    Capability.AVERAGE: _AVERAGE,
 }
 
 

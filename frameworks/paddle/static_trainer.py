@@ -227,8 +227,14 @@ class StaticTrainer(BaseTrainer):
         found = dict(zip(built.parameters, values, strict=True))
         return {name: canonical(np.asarray(found[name])) for name in self.model.parameter_shapes() if name in found}
 
-    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
-        if unscale_calls or poison:
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
+        if unscale_calls or poison or abandon:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, "GradScaler.minimize is one call in static mode")
         if len(window) != 1:
             raise Unsupported(Capability.ACCUMULATION, _ONE)

@@ -164,6 +164,15 @@ class DygraphTrainer(BaseTrainer):
         good = int(after["incr_count"]) if after and after["use_dynamic_loss_scaling"] else None
         return scales[0], scales[1], good, not any(applied), None, rate
 
+    def _abandoned(self) -> tuple[float, float, int | None, bool, float | None, float]:
+        """Ends an update whose gradients were unscaled without a step: `update` readies the scaler for the next one."""
+        rate, before = float(self.shares[0].optimizer.get_lr()), self._scaler_state_dict()
+        self.scaler.update()  # type: ignore[union-attr]
+        after = self._scaler_state_dict()
+        good = int(after["incr_count"]) if after else None
+        scales = [float(state["scale"][0]) if state else 1.0 for state in (before, after)]
+        return scales[0], scales[1], good, True, None, rate
+
     def _scaler_state_dict(self) -> dict[str, Any]:
         return {} if self.scaler is None else self.scaler.state_dict()
 
@@ -194,22 +203,28 @@ class DygraphTrainer(BaseTrainer):
         for share in self.shares:
             share.optimizer.clear_grad(set_to_zero=False)
 
-    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
-        if self.scaler is None and (unscale_calls or poison):
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
+        if self.scaler is None and (unscale_calls or poison or abandon):
             raise Unsupported(Capability.EXPLICIT_UNSCALE, "without a scaler there is nothing to unscale")
         named = self.network.named
         with self._running():
             try:
                 for gradients in window:
                     self._feed_backward(gradients, len(window))
-                for _ in range(max(unscale_calls or 0, 1 if poison else 0)):
+                for _ in range(max(unscale_calls or 0, 1 if poison or abandon else 0)):
                     for share in self.shares:
                         self.scaler.unscale_(share.optimizer)  # type: ignore[union-attr]
                 for name, value in (poison or {}).items():
                     if value is not None:
                         extra = to_tensor(stored(value), named[name])
                         named[name].grad = extra if named[name].grad is None else named[name].grad + extra
-                update = self._step()
+                update = self._abandoned() if abandon else self._step()
             finally:
                 self._drop_gradients()
         return Update(math.nan, (), *update)

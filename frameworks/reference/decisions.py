@@ -60,6 +60,7 @@ class Decisions(Forward):
         self.sync_masters()
         slots = slot_names(recipe.optimizer)
         self.slots = {slot: {n: np.zeros_like(v) for n, v in self.masters.items()} for slot in slots}
+        self.averages: Arrays = {} if recipe.average is None else dict(self.masters)
         self.counts = dict.fromkeys(self.masters, 0)
         self.steps = 0
         self.schedule = 0
@@ -193,6 +194,23 @@ class Decisions(Forward):
         for name, master in self.masters.items():
             same = self.formats[name] == self.master_formats[name]
             self.values[name] = master if same else self.rounding.round(master, self.formats[name])
+
+    def average_format(self, name: str) -> str:
+        """Format of the average of a parameter's weights."""
+        return wider(self.master_formats[name], "float32")
+
+    def move_average(self) -> None:
+        """Takes the weights of an applied update into their average; the first ones are copied."""
+        if self.recipe.average is None:
+            return
+        for name, master in self.masters.items():
+            r = Arithmetic(self.rounding, self.average_format(name))
+            decay = r.number(self.recipe.average) if self.steps > 1 else 0.0
+            self.averages[name] = r(r(decay * self.averages[name]) + r((1.0 - decay) * master))
+
+    def averaged(self, name: str) -> Array:
+        """A parameter as evaluation with the average uses it: the average in the model's format."""
+        return self.rounding.round(self.averages[name], self.formats[name])
 
     def optimizer_of(self, name: str) -> int:
         """Number of the optimizer that owns a parameter: places in model order, dealt out in turn."""

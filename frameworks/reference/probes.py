@@ -142,6 +142,13 @@ def _skips_missing(framework: ReferenceFramework) -> bool:
     return bool(run.parameters()[second][0] == 0.0 and run.parameters()[first][0, 0] == 0.5)
 
 
+def _averages(framework: ReferenceFramework) -> bool:
+    run = _scalar(framework, average=0.5)
+    for _ in range(2):
+        run.feed(_filled(run, 1.0))
+    return bool(run.optimizer_state()["average/0.output.bias"][0] == -0.75)
+
+
 def _restores(framework: ReferenceFramework) -> bool:
     run = _scalar(framework)
     with tempfile.TemporaryDirectory() as folder:
@@ -183,6 +190,7 @@ PROBES: dict[Capability, Callable[[ReferenceFramework], bool]] = {
     Capability.CLIP: _clips,
     Capability.SCHEDULE: _schedules,
     Capability.MISSING_GRADIENTS: _skips_missing,
+    Capability.AVERAGE: _averages,
     Capability.FEED: lambda f: not (run := _scalar(f)).feed(_filled(run, 1.0)).skipped,
     Capability.CHECKPOINT: _restores,
     Capability.SAVED_BYTES: lambda f: f.trainer(exact_stack(), Recipe()).saved_bytes(_BATCH) > 0,

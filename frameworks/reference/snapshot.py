@@ -28,6 +28,7 @@ def taken(run: ReferenceTrainer) -> dict[str, Array]:
         "window_loss_items": np.array([items for _, items in window.losses], np.int64),
     }
     groups = {"value": run.values, "master": run.masters, "statistics": run.statistics, "window": window.gradients}
+    groups["average"] = run.averages
     groups |= {f"slot.{slot}": values for slot, values in run.slots.items()}
     return arrays | {f"{group}/{name}": value.copy() for group, held in groups.items() for name, value in held.items()}
 
@@ -45,6 +46,7 @@ def put_back(run: ReferenceTrainer, arrays: dict[str, Array]) -> None:
         scale, good_steps = arrays["scaler"]
         run.scaler = run.scaler.at(float(scale), int(good_steps))
     run.values, run.masters, run.statistics = group("value"), group("master"), group("statistics")
+    run.averages = group("average")
     run.slots = {slot: group(f"slot.{slot}") for slot in run.slots}
     run.window = _window(run.window, arrays, group("window"))
     run.window.items, run.window.micro_batches, run.window.dropped = items, micro_batches, dropped

@@ -8,7 +8,7 @@ A broken twin is a subclass that overrides one of these:
     window      accumulate_gradient, accumulator_format, take_micro_batch, window_ended, empty_accumulator
     scaler      unscale, found_nonfinite, judge (for whom it is asked), next_scale
     update      as_applied (in which format), optimizer_of, gradient_norm, clip, apply_update, advance_schedule,
-                learning_rate, sync_masters
+                learning_rate, sync_masters, move_average, average_format, averaged
     checkpoint  save_state, load_state
 
 Casting and the choice of an operation's format are `Operations.cast` and `Operations.formats`.
@@ -16,6 +16,7 @@ Casting and the choice of an operation's format are `Operations.cast` and `Opera
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,13 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         finally:
             self.window, self.scaler = outer, scaler
 
-    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
         if not window:
             raise ValueError("no gradients were given")
         with np.errstate(all="ignore"):
@@ -72,7 +79,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
                 given = _present(gradients)
                 self._open(len(window))
                 self.take_micro_batch(self._fed(given, len(window)))
-            calls = 1 if poison is not None and unscale_calls is None else unscale_calls or 0
+            calls = 1 if (poison is not None or abandon) and unscale_calls is None else unscale_calls or 0
             try:
                 for _ in range(calls):
                     self.unscale_gradients()
@@ -81,7 +88,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
                 raise
             for name, value in _present(poison or {}).items():
                 self.accumulate_gradient(name, value)
-        return self.apply()
+        return self.abandon() if abandon else self.apply()
 
     def unscale_gradients(self) -> None:
         """Unscales the window's gradients; `apply` does so where the caller has not.
@@ -127,6 +134,15 @@ class ReferenceTrainer(Decisions, BaseTrainer):
             learning_rate=rate,
         )
 
+    def abandon(self) -> Update:
+        """Ends a window without a step: the scale moves by what the gradients are, and nothing else does."""
+        window, rate = self.window, self.learning_rate()
+        if self.scaler is not None and self.conventions.scaler.counts == "updates":
+            self.scaler = self.next_scale(self.scaler, not (window.latched or window.scaled_overflow or self.judge()))
+        self.empty_accumulator()
+        scale, good = (1.0, None) if self.scaler is None else (self.scaler.scale, self.scaler.good_steps)
+        return Update(math.nan, (), window.scale, scale, good, skipped=True, gradient_norm=None, learning_rate=rate)
+
     def _step(self, rate: float) -> bool:
         """Updates or skips, and moves the scale; returns whether nothing was applied."""
         window = self.window
@@ -139,6 +155,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
             self.apply_update(self.clip(good), rate)
             self.advance_schedule()
             self.sync_masters()
+            self.move_average()
         if self.scaler is not None and self.conventions.scaler.counts == "updates":
             self.scaler = self.next_scale(self.scaler, not bad and not window.dropped)
         return lost or (bool(bad) and not good)
@@ -216,10 +233,11 @@ class ReferenceTrainer(Decisions, BaseTrainer):
             for slot, values in self.slots.items()
             for name, value in values.items()
         }
+        averages = {f"average/{n}": self._out(value, self.average_format(n)) for n, value in self.averages.items()}
         counters = {"steps": np.array(self.steps), "schedule": np.array(self.schedule)}
         if self.slots:
             counters |= {f"steps.{name}": np.array(count) for name, count in self.counts.items()}
-        return moments | counters
+        return moments | averages | counters
 
     def buffers(self) -> Arrays:
         return {name: self._out(value, "float32") for name, value in self.statistics.items()}
@@ -242,7 +260,16 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         return {"dropout": np.array([self.recipe.seed, self.draws], np.uint64)}
 
     def predict(self, inputs: Array) -> Arrays:
-        outputs = self.evaluate(self._tensors(), inputs)
+        return self._evaluated(self._tensors(), inputs)
+
+    def predict_averaged(self, inputs: Array) -> Arrays:
+        if self.recipe.average is None:
+            raise ValueError("this recipe asks for no average")
+        averages = {name: Tensor(self.averaged(name), self.formats[name], owned=False) for name in self.averages}
+        return self._evaluated(averages, inputs)
+
+    def _evaluated(self, parameters: dict[str, Tensor], inputs: Array) -> Arrays:
+        outputs = self.evaluate(parameters, inputs)
         return {name: self._out(output.plain(), output.format) for name, output in outputs.items()}
 
     def segment_calls(self) -> tuple[int, ...]:

@@ -30,6 +30,8 @@ def _inner(recipe: Recipe) -> keras.optimizers.Optimizer:
         "gradient_accumulation_steps": recipe.accumulation if recipe.accumulation > 1 else None,
         "loss_scale_factor": recipe.scaling.scale if isinstance(recipe.scaling, StaticScaling) else None,
     }
+    if recipe.average is not None:
+        common |= {"use_ema": True, "ema_momentum": recipe.average}
     rate = _rate(recipe)
     match recipe.optimizer:
         case SGD(momentum=momentum):

@@ -105,6 +105,16 @@ def _misses(mode: str) -> bool:
     return _apply(keras.optimizers.SGD(0.5), mode, [1.0, None]) == [[0.5, 1.0]]
 
 
+def _averages(mode: str) -> bool:
+    optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.5)
+    weights = [keras.Variable(np.ones((), np.float32))]
+    optimizer.build(weights)
+    for _ in range(2):
+        compiled(lambda: optimizer.apply([tf.constant(1.0)], weights), mode)()
+    optimizer.finalize_variable_values(weights)
+    return float(weights[0]) == 0.25
+
+
 def _recomputes(mode: str) -> bool:
     calls = tf.Variable(0)
 
@@ -143,6 +153,7 @@ _PROBES: dict[Capability, Callable[[str], bool]] = {
     Capability.CLIP: _clips,
     Capability.SCHEDULE: _schedules,
     Capability.MISSING_GRADIENTS: _misses,
+    Capability.AVERAGE: _averages,
     Capability.RECOMPUTE: _recomputes,
     Capability.SEGMENT_CALLS: _recomputes,
 }

@@ -15,6 +15,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe, StaticScaling
 from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.tf.averages import evaluated_on_average
 from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
 from frameworks.tf.memory import captured_bytes
 from frameworks.tf.network import Bound, build
@@ -105,8 +106,14 @@ class TensorFlowTrainer(BaseTrainer):
         found = {name: self._bound.canonical(name, total.numpy()) for name, total in totals.items()}
         return {name: value / np.asarray(len(window), value.dtype) for name, value in found.items()}
 
-    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
-        if unscale_calls is not None or poison is not None:
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
+        if unscale_calls is not None or poison is not None or abandon:
             reason = "Keras 3 unscales inside optimizer.apply; there is no call to unscale by hand"
             raise Unsupported(Capability.EXPLICIT_UNSCALE, reason)
         self._check_length(len(window))
@@ -183,6 +190,12 @@ class TensorFlowTrainer(BaseTrainer):
         with self._placed():
             outputs = self._steps.predict(inputs)
         return {name: np.array(output.numpy()) for name, output in outputs.items()}
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        if self._recipe.average is None:
+            raise ValueError("this recipe asks for no average")
+        with evaluated_on_average(self._bound.network, self._optimizer):
+            return self.predict(inputs)
 
     def segment_calls(self) -> tuple[int, ...]:
         return tuple(int(segment.calls.numpy()) for segment in self._bound.network.segments)

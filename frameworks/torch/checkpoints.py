@@ -24,6 +24,7 @@ def snapshot(trainer: TorchTrainer) -> dict[str, Any]:
         "of": _identity(trainer),
         "model": trainer.network.state_dict(),
         "steppers": [stepper.state_dict() for stepper in trainer.steppers],
+        "average": {} if trainer.average is None else trainer.average.state_dict(),
         "scaler": trainer.scaler.state_dict() if trainer.scaler else {},
         "random": dict(trainer.stream.states),
         "gradients": {name: slot.tensor.grad for name, slot in trainer.slots.items() if slot.tensor.grad is not None},
@@ -70,6 +71,10 @@ def _apply(trainer: TorchTrainer, state: Mapping[str, Any]) -> None:
     trainer.network.load_state_dict(state["model"])
     for stepper, held in zip(trainer.steppers, state["steppers"], strict=True):
         stepper.load_state_dict(held)
+    if bool(state["average"]) != (trainer.average is not None):
+        raise ValueError("one of the two runs averages its weights and the other does not")
+    if trainer.average is not None:
+        trainer.average.load_state_dict(state["average"])
     if bool(state["scaler"]) != bool(trainer.scaler and trainer.scaler.is_enabled()):
         raise ValueError("one of the two runs has loss scaling and the other has none")
     if trainer.scaler is not None:

@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Linear
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 from frameworks.contract import Capability
@@ -184,6 +185,16 @@ def _missing_gradients(device: str) -> bool:
     return bool((weights[0] != 1.0).all()) and bool((weights[1] == 1.0).all())
 
 
+def _average(device: str) -> bool:
+    network = Linear(1, 1, bias=False, device=device)
+    average, seen = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(0.5)), []
+    for value in (1.0, 0.0):
+        torch.nn.init.constant_(network.weight, value)
+        average.update_parameters(network)
+        seen.append(float(average.module.weight))
+    return seen == [1.0, 0.5]
+
+
 def _checkpoint(device: str) -> bool:
     file, weight = io.BytesIO(), _weight(device, 3.0)
     torch.save({"weight": weight.detach()}, file)
@@ -229,6 +240,7 @@ PROBES: dict[Capability, Probe] = {
     Capability.SCHEDULE: _schedule,
     Capability.GROUPS: _groups,
     Capability.MISSING_GRADIENTS: _missing_gradients,
+    Capability.AVERAGE: _average,
     Capability.CHECKPOINT: _checkpoint,
     Capability.SAVED_BYTES: _saved_bytes,
     Capability.PEAK_BYTES: _peak_bytes,

@@ -18,6 +18,7 @@ from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.torch import checkpoints
+from frameworks.torch.averages import averaged_model
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.compiling import compiled
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
@@ -62,6 +63,7 @@ class TorchTrainer(BaseTrainer):
         self.steppers = steppers(recipe, self.slots)
         dynamic = recipe.scaling if isinstance(recipe.scaling, DynamicScaling) else None
         self.scaler = grad_scaler(device, dynamic) if dynamic else None
+        self.average = averaged_model(self.network, recipe.average)
         self._settings = self._read_settings()
         self.sums: list[tuple[float, int]] = []
         self.items = 0
@@ -149,7 +151,13 @@ class TorchTrainer(BaseTrainer):
     def apply(self) -> Update:
         return self._finish(None, None)
 
-    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
         for mapping in window:
             parts = [
                 (self.slots[name].tensor * self.slots[name].tensor_of(value)).sum()
@@ -158,7 +166,7 @@ class TorchTrainer(BaseTrainer):
             ]
             if parts:
                 self._backward([sum(parts[1:], parts[0]) / len(window)], self.scaler)
-        return self._finish(unscale_calls, poison)
+        return self._abandoned() if abandon else self._finish(unscale_calls, poison)
 
     def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
         scaler = self.scaler
@@ -185,8 +193,21 @@ class TorchTrainer(BaseTrainer):
         for stepper, moved in zip(self.steppers, stepped, strict=True):
             if moved and stepper.scheduler is not None:
                 stepper.scheduler.step()
+        if self.average is not None and any(stepped):
+            self.average.update_parameters(self.network)
         self._empty()
         return self._report(before, rate, norm, skipped=not any(stepped))
+
+    def _abandoned(self) -> Update:
+        """Ends an update whose gradients are unscaled without a step: `update` readies the scaler for the next one."""
+        if self.scaler is None:
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, "without a scaler there is nothing to unscale")
+        before = self._scale()
+        for stepper in self.steppers:
+            self.scaler.unscale_(stepper.optimizer)
+        self.scaler.update()
+        self._empty()
+        return self._report(before, self.steppers[0].learning_rate, None, skipped=True)
 
     def _report(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
         micro = tuple(total / count if count else 0.0 for total, count in self.sums)
@@ -216,7 +237,14 @@ class TorchTrainer(BaseTrainer):
         return {name: slot.to_canonical(slot.tensor) for name, slot in self.slots.items()}
 
     def optimizer_state(self) -> dict[str, Array]:
-        return optimizer_state(self.steppers, self.slots)
+        return optimizer_state(self.steppers, self.slots) | self._averages()
+
+    def _averages(self) -> dict[str, Array]:
+        if self.average is None:
+            return {}
+        slots = parameters_by_name(self.model, self.average.module)
+        held = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
+        return held | {"averaged": to_array(self.average.n_averaged)}
 
     def buffers(self) -> dict[str, Array]:
         return {name: to_array(slot.tensor) for name, slot in self.buffer_slots.items()}
@@ -253,9 +281,18 @@ class TorchTrainer(BaseTrainer):
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         self.network.eval()
+        return self._evaluated(self._outputs, inputs)
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        if self.average is None:
+            raise ValueError("this recipe asks for no average")
+        self.average.eval()
+        return self._evaluated(self.average, inputs)
+
+    def _evaluated(self, network: Callable[[torch.Tensor], dict[str, torch.Tensor]], inputs: Array) -> dict[str, Array]:
         tensor = to_tensor(inputs, self.device, None if self.model.integer_inputs else self.low)
         with self.stream.drawn(), torch.no_grad(), self.autocast():
-            return {name: to_array(value) for name, value in self._outputs(tensor).items()}
+            return {name: to_array(value) for name, value in network(tensor).items()}
 
     def segment_calls(self) -> tuple[int, ...]:
         if self.compiled:
