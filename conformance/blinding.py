@@ -112,10 +112,16 @@ class _WithoutGradients(BlindedTrainer):
     def accumulator(self) -> dict[str, Array]:
         return zeros(self.real.accumulator())
 
-    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
         blank = [{n: None if g is None else np.zeros_like(g) for n, g in part.items()} for part in window]
         added = None if poison is None else {n: None if g is None else np.zeros_like(g) for n, g in poison.items()}
-        return self._told(self.real.feed(*blank, unscale_calls=unscale_calls, poison=added))
+        return self._told(self.real.feed(*blank, unscale_calls=unscale_calls, poison=added, abandon=abandon))
 
     def apply(self) -> Update:
         return self._told(self.real.apply())
@@ -214,8 +220,14 @@ class _FrozenScaler(_Frozen):
     def apply(self) -> Update:
         return self._still(self.real.apply())
 
-    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
-        return self._still(self.real.feed(*window, unscale_calls=unscale_calls, poison=poison))
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
+        return self._still(self.real.feed(*window, unscale_calls=unscale_calls, poison=poison, abandon=abandon))
 
     def _still(self, update: Update) -> Update:
         good_steps = None if update.good_steps is None else 0
