@@ -11,7 +11,7 @@ import keras
 @contextmanager
 def evaluated_on_average(network: keras.Model, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
     """`SwapEMAWeights` around an evaluation, as `Model.predict` calls it."""
-    if network.optimizer is not optimizer:
+    if getattr(network, "optimizer", None) is not optimizer:
         network.compile(optimizer=optimizer)
     swap = keras.callbacks.SwapEMAWeights()
     swap.set_model(network)

@@ -18,8 +18,8 @@ from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.torch import checkpoints
-from frameworks.torch.averages import averaged_model
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
+from frameworks.torch.averages import averaged_model
 from frameworks.torch.compiling import compiled
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
 from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
@@ -240,7 +240,7 @@ class TorchTrainer(BaseTrainer):
         return optimizer_state(self.steppers, self.slots) | self._averages()
 
     def _averages(self) -> dict[str, Array]:
-        if self.average is None:
+        if self.average is None or not isinstance(self.average.module, Network):
             return {}
         slots = parameters_by_name(self.model, self.average.module)
         held = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
