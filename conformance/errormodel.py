@@ -55,6 +55,7 @@ class Envelope:
     exact: Run
     loss_spread: Array
     gradient_spread: float
+    gain_spread: float
     parameter_spread: float
     derivation: dict[str, Any]
 
@@ -80,6 +81,13 @@ class Envelope:
     def gradient(self, measured: Array) -> tuple[float, Bound]:
         """Relative distance of the first gradient from the exact one, and its bound."""
         return _distance(measured, self.exact.gradient), self._bound(self.gradient_spread)
+
+    def gain(self, measured: Array) -> tuple[float, Bound]:
+        """How much longer than the exact first gradient the measured one is along it, relatively, and the bound.
+
+        Rounding errors of many values average out here, so that a common factor shows that the distance hides.
+        """
+        return _gain(measured, self.exact.gradient), self._bound(self.gain_spread)
 
     def parameters(self, measured: Array) -> tuple[float, Bound]:
         """Relative distance of the final parameters from the exact ones, and its bound."""
@@ -119,12 +127,12 @@ def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Se
     if found is None:
         made = _derive(conventions, model, recipe, windows, derivation)
         exact = {"losses": made.exact.losses, "gradient": made.exact.gradient, "parameters": made.exact.parameters}
-        spread = np.array([made.gradient_spread, made.parameter_spread])
+        spread = np.array([made.gradient_spread, made.gain_spread, made.parameter_spread])
         _store(path, {**exact, "loss_spread": made.loss_spread, "spread": spread})
         return made
     exact_run = Run(found["losses"], found["gradient"], found["parameters"])
-    gradient_spread, parameter_spread = (float(s) for s in found["spread"])
-    return Envelope(exact_run, found["loss_spread"], gradient_spread, parameter_spread, derivation)
+    gradient_spread, gain_spread, parameter_spread = (float(s) for s in found["spread"])
+    return Envelope(exact_run, found["loss_spread"], gradient_spread, gain_spread, parameter_spread, derivation)
 
 
 def quality(
@@ -201,6 +209,7 @@ def _derive(
         exact,
         np.maximum(loss_spread, floor * np.abs(exact.losses)),
         max(_distance(member.gradient, exact.gradient) for member in members),
+        max(_gain(member.gradient, exact.gradient) for member in members),
         max(_distance(member.parameters, exact.parameters) for member in members),
         derivation,
     )
@@ -208,6 +217,10 @@ def _derive(
 
 def _distance(measured: Array, exact: Array) -> float:
     return float(np.linalg.norm(measured - exact) / np.linalg.norm(exact))
+
+
+def _gain(measured: Array, exact: Array) -> float:
+    return float(abs(np.dot(measured - exact, exact) / np.dot(exact, exact)))
 
 
 def _origin(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> str:

@@ -37,11 +37,20 @@ def test_products_come_out_low(subject: Subject, verdict: Verdict, op: str, prec
 
 @clause("autocast.matmul-is-low")
 @each_half
-def test_a_product_has_the_values_of_low_operands(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    unit = 2.0 ** -FORMATS[precision.format].bits
-    x, w = np.array([[1.0 + unit, 1.0]], np.float32), np.array([[1.0], [-1.0]], np.float32)
-    value = under(subject, precision, "matmul", x, w).value.astype(np.float64)
-    verdict.equal(value.item(), 0.0, "(1+u)·1 − 1·1, whose operand 1+u rounds to 1", "computed-wide")
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_product_has_the_values_of_low_operands(
+    subject: Subject, verdict: Verdict, side: str, precision: Precision
+) -> None:
+    ulp = 2.0 ** (1 - FORMATS[precision.format].bits)
+    beyond = 1.0 + ulp * np.array([0.25, 0.5, 0.75, 1.0], np.float32)
+    x, w = np.stack([beyond, np.ones(4)], 1).astype(np.float32), np.array([[1.0], [-1.0]], np.float32)
+    value = under(subject, precision, "matmul", *((x, w) if side == "left" else (w.T, x.T))).value.astype(np.float64)
+    verdict.equal(
+        (value.ravel() / ulp).tolist(),
+        [0.0, 0.0, 1.0, 1.0],
+        "(1+e)·1 − 1·1 in units of the last place, for e of 1/4, 1/2, 3/4 and 1: the operand is rounded to nearest",
+        "operands-not-rounded",
+    )
 
 
 @clause("autocast.matmul-is-low")

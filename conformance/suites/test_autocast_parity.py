@@ -17,7 +17,7 @@ from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Adam, AdamW, Dynami
 FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[int], Batch], int]] = {
     "exact-linear": (exact_linear, lambda i: exact_batch(8, seed=i), 3),
     "digits-mlp": (digits_mlp, lambda i: digits_batch(32, 32 * i), 3),
-    "digits-small": (lambda: digits_mlp((32,)), lambda i: digits_batch(32, 32 * i), 5),
+    "digits-small": (lambda: digits_mlp((32,), "tanh"), lambda i: digits_batch(32, 32 * i), 5),
     "digits-convolution": (lambda: digits_convolution(0.0, 4), lambda i: digits_batch(8, 8 * i, image=True), 3),
     "encoder": (lambda: encoder(blocks=1), lambda i: token_batch(8, seed=i), 3),
     "sincos": (sincos, lambda i: sincos_batch(128, seed=i), 5),
@@ -27,7 +27,9 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "momentum": SGD(0.02, momentum=0.9),
     "adam": Adam(1e-3),
     "adamw": AdamW(1e-3, weight_decay=0.01),
+    "adam-epsilon": Adam(2.0**-4, epsilon=0.25),
 }
+"""The last one's epsilon is as large as the gradients, so that its place shows."""
 
 
 def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, windows: list[Window]) -> None:
@@ -45,6 +47,7 @@ def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, wind
     verdict.within(
         *expected.gradient(measured.gradient), "relative distance of the first gradient", "gradient-beyond-envelope"
     )
+    verdict.within(*expected.gain(measured.gradient), "length along the exact gradient", "gradient-beyond-envelope")
     verdict.within(
         *expected.parameters(measured.parameters),
         "relative distance of the final parameters",
@@ -79,6 +82,11 @@ def test_float32_sgd(subject: Subject, verdict: Verdict, fixture: str) -> None:
 @pytest.mark.parametrize("fixture", ["exact-linear", "encoder", "sincos"])
 def test_float32_optimizers(subject: Subject, verdict: Verdict, fixture: str, optimizer: str) -> None:
     parity(subject, verdict, fixture, optimizer, FLOAT32)
+
+
+@clause("autocast.float32-parity")
+def test_adam_adds_its_epsilon_where_it_says(subject: Subject, verdict: Verdict) -> None:
+    parity(subject, verdict, "exact-linear", "adam-epsilon", FLOAT32)
 
 
 @clause("autocast.fp16-parity")

@@ -54,7 +54,7 @@ def test_a_disabled_scope_changes_no_bit(subject: Subject, verdict: Verdict) -> 
         with subject.framework.autocast(BFLOAT16, enabled=False):
             measured = inside.update((batch,)).loss
         verdict.equal(measured, expected, "loss inside a disabled scope")
-    verdict.same_state(inside.state(), plain.state(), "state after three updates inside a disabled scope")
+    verdict.same_state(subject.state(inside), subject.state(plain), "state after three updates inside a disabled scope")
 
 
 @clause("autocast.nested-disable")
@@ -138,11 +138,13 @@ def test_a_forward_uses_the_current_weights(subject: Subject, verdict: Verdict, 
         first = inside.predict(batch.inputs)["output"]
         inside.update((batch,))
         second = inside.predict(batch.inputs)["output"]
+        third = inside.update((batch,)).loss
     outside.update((batch,))
     verdict.changed({"output": first}, {"output": second}, "the update changes the prediction", "stale-cast")
     verdict.equal(
         second, outside.predict(batch.inputs)["output"], "prediction after an update in one open scope", "stale-cast"
     )
+    verdict.equal(third, outside.update((batch,)).loss, "loss of the next update in that scope", "stale-cast")
 
 
 @clause("autocast.no-grad-then-grad")
@@ -157,6 +159,29 @@ def test_a_forward_without_gradient_costs_the_next_one_nothing(
         trainer.predict(batch.inputs)
         measured = trainer.gradients((batch,))
     verdict.same_gradients(measured, expected, "every gradient")
+
+
+@clause("autocast.backward-in-forward-precision")
+@each_half
+def test_the_gradient_of_an_output_is_rounded_to_the_low_format(
+    subject: Subject, verdict: Verdict, precision: Precision
+) -> None:
+    form = FORMATS[precision.format]
+    ulp, least = 2.0 ** (1 - form.bits), 2.0**form.smallest_exponent
+    first, second = np.array([1 + ulp / 4, 1 + ulp * 3 / 4, 1 + ulp, least]), np.array([1.0, 1.0, 1.0, 0.0])
+    x = np.zeros((2, 8), np.float32)
+    x[:, 0] = 1.0, -1.0
+    batch = Batch(x, {"output": -4.0 * np.stack([first, second]).astype(np.float32)})
+    weights = {"0.output.weight": np.zeros((8, 4), np.float32), "0.output.bias": np.zeros(4, np.float32)}
+    trainer = subject.trainer(exact_linear(), RECIPE.but(precision=precision), weights)
+    gradient = trainer.gradients((batch,))["0.output.weight"][0].astype(np.float64)
+    expected = [0.0, ulp, ulp, least]
+    verdict.equal(
+        gradient.tolist(),
+        expected,
+        "1+e − 1 for gradients 1+e of two samples' outputs, e of 1/4, 3/4 and 1 ulp; then the smallest normal number",
+        "backward-not-low",
+    )
 
 
 @clause("autocast.backward-in-forward-precision")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,39 @@ def test_the_model_holds_the_rounded_masters(subject: Subject, verdict: Verdict,
         verdict.same_state(model, rounded, f"model weights against rounded masters after update {step}", "out-of-step")
 
 
+@clause("master.model-is-cast-of-master")
+@each_level
+def test_a_load_brings_model_and_masters_back_in_step(
+    subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path
+) -> None:
+    trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
+    trainer.feed(full(trainer, 1.0))
+    trainer.save(tmp_path)
+    trainer.feed(full(trainer, 1.0))
+    trainer.restore(tmp_path)
+    masters, model = trainer.master_parameters(), trainer.parameters()
+    rounded = {name: masters[name].astype(model[name].dtype) for name in model}
+    verdict.same_state(model, rounded, "model weights against rounded masters behind a load", "out-of-step")
+
+
+@clause("master.masters-survive-load")
+@each_level
+def test_masters_keep_their_bits_through_a_load(
+    subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path
+) -> None:
+    recipe = Recipe(SGD(2.0**-13), precision)
+    first, second = subject.trainer(scalar(1.0), recipe), subject.trainer(scalar(1.0), recipe)
+    gradient = full(first, 1.0)
+    for _ in range(3):
+        first.feed(gradient)
+    first.save(tmp_path)
+    second.restore(tmp_path)
+    verdict.same_state(subject.state(second), subject.state(first), "state that was loaded", "masters-lost")
+    second.feed(gradient)
+    moved = 1.0 - second.master_parameters()["0.output.weight"].astype(np.float64).item()
+    verdict.equal(moved, 4 * 2.0**-13, "distance moved by three updates of 2^-13, a load and another", "masters-lost")
+
+
 @clause("master.adam-epsilon-survives")
 @each_level
 @pytest.mark.parametrize("value", [0.0, 2.0**-24, 1.0], ids=["zero", "tiny", "one"])
@@ -78,6 +113,18 @@ def test_adams_epsilon_in_pure_low_precision(subject: Subject, verdict: Verdict,
     verdict.finite(trainer.parameters(), "parameters after a zero gradient", "epsilon-lost")
 
 
+@clause("master.adam-epsilon-survives")
+@pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
+def test_gradients_of_every_size_in_pure_low_precision(
+    subject: Subject, verdict: Verdict, precision: Precision
+) -> None:
+    trainer = subject.trainer(exact_linear(), Recipe(Adam(1e-3), precision))
+    gradients = full(trainer, 1.0)
+    gradients["0.output.weight"][0, :3] = 0.0, 2.0**-13, 1.0
+    trainer.feed(gradients)
+    verdict.finite(trainer.parameters(), "parameters after gradients of 0, 2^-13 and 1", "epsilon-lost")
+
+
 @clause("master.decay-survives")
 @each_level
 def test_weight_decay_acts_on_the_masters(subject: Subject, verdict: Verdict, precision: Precision) -> None:
@@ -102,6 +149,22 @@ def test_moments_keep_their_format(subject: Subject, verdict: Verdict, precision
     verdict.holds(bool(formats[0]), "Adam has moments", formats[0], "moments")
     verdict.equal(formats[1:], [formats[0]] * 2, "formats after each update", "format-changed")
     verdict.equal(sorted(set(formats[0].values())), ["float32"], "format of every moment", "moments-low")
+
+
+@clause("master.moments-keep-precision")
+@each_level
+def test_moments_hold_float32_values(subject: Subject, verdict: Verdict, precision: Precision, tmp_path: Path) -> None:
+    trainer = subject.trainer(scalar(1.0), Recipe(Adam(2.0**-7, beta1=0.5, beta2=0.75), precision))
+    for value in (1.0 + 2.0**-7, 2.0**-12):
+        trainer.feed(full(trainer, value))
+    trainer.save(tmp_path)
+    expected = {2.0**-2 + 2.0**-9 + 2.0**-13, 3 * 2.0**-4 * (1.0 + 2.0**-7) ** 2 + 2.0**-26}
+    for when in ("after two updates", "behind a load"):
+        state = {n: v for n, v in trainer.optimizer_state().items() if n.endswith("/0.output.weight")}
+        found = {v.astype(np.float64).item() for v in state.values()}
+        verdict.holds(found >= expected, f"both moments {when}", sorted(found), sorted(expected), "moments-low")
+        trainer.feed(full(trainer, 1.0))
+        trainer.restore(tmp_path)
 
 
 @clause("master.levels")
