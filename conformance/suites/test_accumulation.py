@@ -11,12 +11,23 @@ from conformance import errormodel
 from conformance.judging import Subject, Verdict, clause, full, spiked
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, one_hot_batch, token_batch
-from fixtures.model import Batch, Window
-from fixtures.models import digits_convolution, digits_mlp, dropout_probe, embedded, encoder, exact_linear, scalar
+from fixtures.model import Batch
+from fixtures.models import (
+    digits_convolution,
+    digits_mlp,
+    dropout_probe,
+    embedded,
+    encoder,
+    exact_linear,
+    scalar,
+    sincos,
+)
 from fixtures.recipe import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
+    MASTERED,
+    PURE_LOW,
     SGD,
     Adam,
     AdamW,
@@ -26,7 +37,7 @@ from fixtures.recipe import (
     Recipe,
     Steps,
 )
-from frameworks.contract import Capability, Trainer, Unsupported
+from frameworks.contract import Capability, Trainer
 
 RECIPE = Recipe(SGD(2.0**-4))
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -103,10 +114,11 @@ def test_nothing_but_the_accumulator_changes_inside_a_window(
     )
     trainer = subject.trainer(exact_linear(), recipe)
     trainer.update(exact_batch(8).into(4))
-    before = trainer.state()
+    before = subject.state(trainer)
     for batch in exact_batch(8, seed=1).into(4)[:3]:
         trainer.accumulate(batch, 8)
-        verdict.same_state(trainer.state(), before, "whole state but the accumulator", but=("accumulator/", "random/"))
+        now = subject.state(trainer)
+        verdict.same_state(now, before, "whole state but the accumulator", but=("accumulator/", "random/"))
     trainer.accumulate(exact_batch(8, seed=1).into(4)[3], 8)
     trainer.apply()
     moved = {k: v for k, v in trainer.state().items() if k.startswith("parameter/")}
@@ -128,10 +140,10 @@ def test_a_prediction_changes_nothing(subject: Subject, verdict: Verdict, inside
     trainer.update(parts)
     if inside:
         trainer.accumulate(parts[0], 8)
-    before = trainer.state()
+    before = subject.state(trainer)
     first, second = (trainer.predict(100.0 * parts[1].inputs) for _ in range(2))
     verdict.equal(second, first, "two predictions of the same inputs")
-    verdict.same_state(trainer.state(), before, "whole state after two predictions")
+    verdict.same_state(subject.state(trainer), before, "whole state after two predictions")
 
 
 @clause("accumulation.each-counts-once")
@@ -144,6 +156,19 @@ def test_each_micro_batch_reaches_the_update_once(subject: Subject, verdict: Ver
         verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after window {window}")
     left = {name: value for name, value in parts.accumulator().items() if np.any(value)}
     verdict.equal(sorted(left), [], "what is left in the accumulator after the boundary")
+
+
+@clause("accumulation.each-counts-once")
+@pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *MASTERED, *PURE_LOW], ids=lambda p: p.label)
+def test_each_micro_batch_counts_once_in_every_format(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    trainer = subject.trainer(exact_linear(4, 1), Recipe(SGD(1.0), precision, accumulation=4))
+    before, feeds = trainer.master_parameters(), [full(trainer, 0.0) for _ in range(4)]
+    for row, gradients in enumerate(feeds):
+        gradients["0.output.weight"][row] = 0.5
+    trainer.feed(*feeds)
+    moved = {"0.output.weight": 0.125, "0.output.bias": 0.0}
+    expected = {name: (value.astype(np.float64) - moved[name]).astype(value.dtype) for name, value in before.items()}
+    verdict.same_state(trainer.master_parameters(), expected, "weights, each row moved by one micro-batch")
 
 
 @clause("accumulation.repeated-rows")
@@ -175,70 +200,29 @@ def test_optimizer_clip_and_schedule_act_once_a_window(
     verdict.same_state(left, right, "optimizer state after three windows")
 
 
-@clause("accumulation.remainder")
-def test_an_incomplete_window_follows_the_declared_rule(subject: Subject, verdict: Verdict) -> None:
-    recipe = RECIPE.but(accumulation=2)
-    trainer, expected = subject.trainer(exact_linear(), recipe), subject.trainer(exact_linear(), recipe)
-    first, second = exact_batch(4), exact_batch(4, seed=1)
-    for _epoch in range(2):
-        trainer.update(first.into(2))
-        expected.update(first.into(2))
-        end_of_epoch(subject, verdict, trainer, expected, (second, first))
-
-
-def end_of_epoch(subject: Subject, verdict: Verdict, trainer: Trainer, expected: Trainer, rest: Window) -> None:
-    """Leaves `rest[0]` alone in a window of two; `rest[1]` is the next epoch's first micro-batch."""
-    rule = subject.conventions.remainder
-    trainer.accumulate(rest[0], rest[0].items if rule == "flush" else 2 * rest[0].items)
-    if rule == "flush":
-        trainer.apply()
-        single = subject.trainer(exact_linear(), RECIPE, expected.parameters())
-        single.update((rest[0],))
-        verdict.same_state(trainer.parameters(), single.parameters(), "a flush is normalised by what it holds")
-        expected.accumulate(rest[0], rest[0].items)
-        expected.apply()
-        return
-    before = expected.parameters()
-    try:
-        trainer.apply()
-    except Unsupported:
-        verdict.observe("flush", "refused")
-    verdict.same_state(trainer.parameters(), before, "parameters while the window is incomplete")
-    if rule == "carry":
-        trainer.accumulate(rest[1], 2 * rest[0].items)
-        trainer.apply()
-        expected.update(rest)
-    verdict.same_state(trainer.parameters(), expected.parameters(), f"parameters by the rule {rule!r}")
-
-
-@clause("accumulation.remainder-rule")
-def test_the_remainder_rule_is_observed(subject: Subject, verdict: Verdict) -> None:
-    verdict.observe("rule", subject.conventions.remainder)
-    trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=2))
-    before = trainer.parameters()
-    trainer.accumulate(exact_batch(4), 4)
-    try:
-        trainer.apply()
-        applied = not all(np.array_equal(before[n], v) for n, v in trainer.parameters().items())
-    except Unsupported:
-        applied = False
+@clause("accumulation.keeps-precision")
+@pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16, *MASTERED, *PURE_LOW], ids=lambda p: p.label)
+def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    k = 64
+    trainer = subject.trainer(scalar(0.0), Recipe(SGD(1.0), precision, accumulation=k))
+    before = trainer.master_parameters()
+    trainer.feed(full(trainer, 1.0), *[full(trainer, 2.0**-12)] * (k - 1))
+    mean = (1.0 + (k - 1) * 2.0**-12) / k
+    expected = {name: np.full_like(value, -mean) for name, value in before.items()}
     verdict.equal(
-        applied, subject.conventions.remainder == "flush", "a lone micro-batch is applied at the end of an epoch"
+        trainer.master_parameters(), expected, "parameters after 1 + 63 × 2^-12, a mean of 64", "contributions-lost"
     )
 
 
 @clause("accumulation.keeps-precision")
-@pytest.mark.parametrize("precision", [FLOAT32, FLOAT16, BFLOAT16], ids=lambda p: p.label)
-def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    k = 64
-    trainer = subject.trainer(scalar(1.0), Recipe(SGD(1.0), precision, accumulation=k))
-    before = trainer.master_parameters()
-    trainer.feed(full(trainer, 1.0), *[full(trainer, 2.0**-12)] * (k - 1))
-    mean = (1.0 + (k - 1) * 2.0**-12) / k
-    expected = {name: (value.astype(np.float64) - mean).astype(value.dtype) for name, value in before.items()}
-    verdict.equal(
-        trainer.master_parameters(), expected, "parameters after 1 + 63 × 2^-12, a mean of 64", "contributions-lost"
-    )
+def test_gradients_of_two_formats_accumulate_in_their_own(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(sincos(2), Recipe(SGD(1.0), accumulation=4))
+    before = trainer.parameters()
+    fine = {name: 2.0 ** (-40 if value.dtype == np.float64 else -12) for name, value in before.items()}
+    small = {name: np.full_like(value, fine[name]) for name, value in before.items()}
+    trainer.feed(full(trainer, 1.0), small, small, small)
+    expected = {name: value - value.dtype.type((1.0 + 3 * fine[name]) / 4) for name, value in before.items()}
+    verdict.same_state(trainer.parameters(), expected, "parameters in float32 and float64", "contributions-lost")
 
 
 @clause("accumulation.scale-is-constant-in-window")
@@ -267,10 +251,11 @@ def spoilt_window(trainer: Trainer) -> list[dict[str, Array]]:
 def test_a_non_finite_micro_batch_is_never_applied(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(0.5), accumulation=4, scaling=DynamicScaling(initial=2.0**10))
     trainer = subject.trainer(scalar(), recipe)
-    before = trainer.parameters()
+    before, state = trainer.parameters(), subject.state(trainer)
     update = trainer.feed(*spoilt_window(trainer))
     verdict.finite(trainer.parameters(), "parameters after inf in the second of four", "applied-non-finite")
-    verdict.equal(trainer.parameters(), before, "parameters while the window cannot be applied")
+    left = ("scaler/", "accumulator/")
+    verdict.same_state(subject.state(trainer), state, "whole state while the window cannot be applied", but=left)
     verdict.holds(update.skipped, "the window is reported as not applied", update.skipped, True)
     rule = subject.conventions.nonfinite_micro_batch
     following = [full(trainer, 2.0**-3)] * (4 if rule == "drop-window" else 1)
@@ -304,7 +289,8 @@ def test_a_window_of_one_is_no_accumulation(subject: Subject, verdict: Verdict, 
         at_once.update((batch,))
         by_hand.accumulate(batch, batch.items)
         by_hand.apply()
-    verdict.same_state(by_hand.state(), at_once.state(), "state after two windows of one micro-batch")
+    left, right = subject.state(by_hand), subject.state(at_once)
+    verdict.same_state(left, right, "whole state after two windows of one micro-batch")
 
 
 @clause("accumulation.fresh-dropout")
