@@ -57,13 +57,18 @@ def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, wind
 
 GENTLE: dict[str, Optimizer] = {"sgd": SGD(0.002), "momentum": SGD(0.001, momentum=0.9)}
 """Rates at which the two-head regression, whose gradients are large, does not diverge."""
+SMOOTH: dict[str, Optimizer] = {
+    "adam": Adam(1e-3, epsilon=2.0**-12),
+    "adamw": AdamW(1e-3, epsilon=2.0**-12, weight_decay=0.01),
+}
+"""An epsilon of a typical gradient's size: with a tiny one, rounding that turns a sign moves a weight by a whole rate."""
 
 
 def parity(subject: Subject, verdict: Verdict, fixture: str, optimizer: str, precision: Precision) -> None:
     """A fixture under a recipe against its envelope; float16 with dynamic scaling where the framework has it."""
     make, batch, updates = FIXTURES[fixture]
     scaling = DynamicScaling(initial=2.0**8) if precision.format == "float16" else None
-    gentle = GENTLE if fixture == "sincos" else {}
+    gentle = {"sincos": GENTLE, "digits-small": SMOOTH}.get(fixture, {})
     recipe = Recipe(gentle.get(optimizer, OPTIMIZERS[optimizer]), precision, scaling)
     judge(subject, verdict, make(), recipe, [(batch(i),) for i in range(updates)])
 
