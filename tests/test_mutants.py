@@ -1,0 +1,188 @@
+"""The mutants are declared whole, and their score gates: survivors, accidents and unproven clauses are told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.clauses import Level, load_clauses
+from frameworks.contract import Framework
+from frameworks.registry import load
+from results.records import Outcome, Verdict
+from tests.mutants.catalogue import Mutant, mutants
+from tests.mutants.engine import Baseline, Engine, Fate
+from tests.mutants.score import Score, must_clauses
+from tests.support import ROOT, environment
+
+EVERY = mutants()
+MUTANT = Mutant(
+    "tests.mutants.m:Broken", "reference", "It is.", "https://a.org/1", "scaler", ("scaling.a", "scaling.b")
+)
+BASELINE = Baseline(
+    {"scaling.a": [("s.py::test_slow", 2.0), ("s.py::test_quick", 1.0)], "scaling.b": [("s.py::test_b", 0.5)]}
+)
+WHOLE = Baseline({**BASELINE.passed, "resume.c": [("r.py::test_c", 0.1)]})
+
+
+class Script(Engine):
+    """An engine whose runs find what they are told to."""
+
+    def __init__(self, *found: Iterable[Verdict]) -> None:
+        self.found, self.asked = list(found), []
+
+    def _run(self, *given: Any, **_: Any) -> tuple[Verdict, ...]:
+        self.asked.append(list(given[2]))
+        return tuple(self.found.pop(0))
+
+
+def verdict(clause: str, outcome: Outcome = Outcome.FAIL) -> Verdict:
+    return Verdict(f"x.py::test_{clause}", clause, outcome)
+
+
+def fate(*found: Iterable[Verdict], mutant: Mutant = MUTANT) -> tuple[Fate, Script]:
+    engine = Script(*found)
+    return engine.fate(mutant, BASELINE, lambda: WHOLE), engine
+
+
+def test_every_mutant_is_declared_whole() -> None:
+    clauses = load_clauses()
+    for mutant in EVERY:
+        assert mutant.link.startswith("https://"), mutant.name
+        assert mutant.component, mutant.name
+        assert mutant.clauses, mutant.name
+        assert not set(mutant.clauses) - clauses.keys(), mutant.name
+        assert {clauses[clause].level for clause in mutant.clauses} <= {Level.MUST, Level.SHOULD, Level.MAY}
+    names = [mutant.label for mutant in EVERY]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_there_are_enough_of_them() -> None:
+    own = [mutant for mutant in EVERY if mutant.framework == "reference"]
+    assert len(own) >= 70
+    assert len(EVERY) - len(own) >= 20
+    assert {mutant.framework for mutant in EVERY} == {"reference", "torch", "tf", "paddle"}
+
+
+@pytest.mark.parametrize("mutant", [m for m in EVERY if m.framework == "reference"], ids=lambda m: m.label)
+def test_every_mutant_of_the_reference_can_be_named(mutant: Mutant) -> None:
+    framework: Framework = load(mutant.name, "cpu", mutant.mode or None)
+    assert framework.name == "reference"
+    module, _, name = mutant.name.partition(":")
+    assert getattr(import_module(module), name).__doc__
+
+
+def test_a_mutant_that_all_its_clauses_see_is_caught() -> None:
+    found, engine = fate([verdict("scaling.a"), verdict("scaling.b")])
+    assert (found.word, found.broken) == ("caught", ("scaling.a", "scaling.b"))
+    assert engine.asked == [["s.py::test_b", "s.py::test_quick", "s.py::test_slow"]]
+
+
+def test_a_mutant_that_one_of_its_clauses_misses_is_told() -> None:
+    found, _ = fate([verdict("scaling.a"), verdict("scaling.b", Outcome.PASS)], [])
+    assert (found.word, found.missed) == ("missed by", ("scaling.b",))
+
+
+def test_a_mutant_that_only_another_clause_sees_is_an_accident() -> None:
+    found, engine = fate([], [verdict("resume.c")])
+    assert (found.word, found.elsewhere) == ("by accident", ("resume.c",))
+    assert engine.asked[1] == ["r.py::test_c"]
+
+
+def test_a_mutant_that_nothing_sees_survives() -> None:
+    assert fate([], [])[0].word == "survived"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH])
+def test_an_exception_counts_only_where_the_fault_is_one(outcome: Outcome) -> None:
+    found = [verdict("scaling.a", outcome), verdict("scaling.b", outcome)]
+    assert fate(found, [])[0].word == "survived"
+    assert fate(found, mutant=replace(MUTANT, raises=True))[0].word == "caught"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.ABSTAIN])
+def test_what_is_no_failure_catches_nothing(outcome: Outcome) -> None:
+    assert fate([verdict("scaling.a", outcome), verdict("scaling.b", outcome)], [])[0].word == "survived"
+
+
+def test_a_setting_that_any_test_leaves_changed_breaks_its_clause() -> None:
+    leaking = replace(verdict("scaling.a", Outcome.PASS), leaks=("scope: off → on",))
+    mutant = replace(MUTANT, clauses=("scaling.a", "autocast.settings-restored"))
+    assert fate([leaking], [], mutant=mutant)[0].broken == ("autocast.settings-restored",)
+
+
+def test_the_score_names_whatever_is_not_perfect() -> None:
+    good = Fate(MUTANT, MUTANT.clauses)
+    bad = Fate(replace(MUTANT, name="tests.mutants.m:Sly"), (), MUTANT.clauses, ("resume.c",))
+    perfect = Score((good,), MUTANT.clauses)
+    assert perfect.problems() == []
+    assert "score 100 %: 1 of 1 mutants" in perfect.table(1.0)
+    assert "2 of 2 MUST clauses proven" in perfect.table(1.0)
+    marred = Score((good, bad), (*MUTANT.clauses, "scaling.z"))
+    assert marred.problems() == [
+        "by accident: tests.mutants.m:Sly was not caught by scaling.a, scaling.b; resume.c failed",
+        "unproven: no mutant breaks scaling.z",
+    ]
+    assert marred.problems(whole=False) == marred.problems()[:1]
+    assert "score 50 %: 1 of 2 mutants" in marred.table(1.0)
+
+
+def test_every_must_clause_has_a_mutant_that_names_it() -> None:
+    named = {clause for mutant in EVERY for clause in mutant.clauses}
+    assert set(must_clauses(load_clauses().values())) - named == set()
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.mutants", *words],
+        cwd=ROOT,
+        env=environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD=""),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_one_mutant_can_be_run_by_name() -> None:
+    ended = run("ScaleGrowsToInfinity", "--of", "reference")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "caught      reference  ScaleGrowsToInfinity: scaling.stays-finite" in ended.stdout
+    assert "score 100 %: 1 of 1 mutants" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["NoSuchMutant"], "there is no mutant NoSuchMutant; --list names them all"),
+        (["--of", "mxnet"], "there is no mutant mxnet; --list names them all"),
+        (["ScaleGrowsToInfinity", "--readme", "README.md"], "--readme takes the score of all mutants"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(words: list[str], told: str) -> None:
+    ended = run(*words)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.strip().splitlines()
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    ("component", "body", "told"),
+    [
+        ("NAME", '"A."', "m:A: @fault takes one link and keywords, all of them literals"),
+        ('"x"', "pass", "m:A: a docstring says what is wrong"),
+    ],
+)
+def test_a_mutant_without_literals_or_docstring_is_refused(
+    component: str, body: str, told: str, tmp_path: Path
+) -> None:
+    source = f'@fault("https://a.org", component={component}, clauses=("a.b",))\nclass A:\n    {body}\n'
+    (tmp_path / "m.py").write_text(source, "utf-8")
+    with pytest.raises(ValueError, match=told):
+        mutants(tmp_path)

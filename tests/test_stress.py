@@ -1,0 +1,46 @@
+"""A stress tells every verdict that is not the same at all seeds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from conformance.stress import changing, told
+from results.records import Header, Outcome, Record, Series, Suite, Variant, Verdict
+from tests.support import ROOT, environment
+
+
+def record(seed: int, **outcomes: Outcome) -> Record:
+    header = Header(Suite("0.1"), Series("torch", "cpu", "cpu", "eager"), Variant("2"), "now", seed, "", {})
+    verdicts = tuple(Verdict(f"s.py::{name}", "scaling.x", outcome, name) for name, outcome in outcomes.items())
+    return Record(*vars(header).values(), "later", 1.0, "complete", verdicts)
+
+
+P, F, K = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN
+
+
+def test_the_same_verdicts_at_every_seed_are_silent() -> None:
+    assert changing({seed: record(seed, a=P, b=K) for seed in range(3)}) == {}
+
+
+def test_a_verdict_that_changes_is_told_with_its_seeds() -> None:
+    changed = changing({0: record(0, a=P, b=P), 1: record(1, a=F, b=P), 2: record(2, a=P, b=P)})
+    assert told(changed) == ["s.py::a: fail at 1 (1); pass at 2 (0, 2)"]
+
+
+def test_a_verdict_that_is_bad_at_every_seed_is_told() -> None:
+    assert told(changing({seed: record(seed, a=F) for seed in (4, 5)})) == ["s.py::a: fail at 2 (4, 5)"]
+
+
+def test_a_test_that_a_seed_lacks_is_told() -> None:
+    assert told(changing({0: record(0, a=P, b=P), 1: record(1, a=P)})) == ["s.py::b: pass at 1 (0)"]
+
+
+@pytest.mark.parametrize("words", [["reference", "--seeds", "1"], ["reference", "--first", "-1"]])
+def test_bad_arguments_are_refused_in_one_line(words: list[str]) -> None:
+    command = [sys.executable, "-m", "conformance.stress", *words]
+    ended = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert len(ended.stderr.strip().splitlines()) == 1
