@@ -64,6 +64,8 @@ class _Search:
         self._judged = 0
         self._refused: Exception | None = None
         self._failing: list[Any] = []
+        self._error: Exception | None = None
+        self._settings = subject.framework.global_state()
         self._found: Verdict = Verdict()
         self._end = math.inf
 
@@ -88,11 +90,11 @@ class _Search:
             if not self._failing:
                 raise
             _merge(verdict, self._found)
-            signature = error.signature if isinstance(error, Violation) else ""
-            text = f"{error or type(error).__name__}\n{self._as_test(marks)}"
-            if not signature:
-                raise RuntimeError(f"{type(error).__name__}: {text}") from error
-            raise Violation(signature, text) from None
+            seen = self._error or error
+            text = f"{seen or type(seen).__name__}\n{self._as_test(marks)}"
+            if not isinstance(seen, Violation):
+                raise RuntimeError(f"{type(seen).__name__}: {text}") from seen
+            raise Violation(seen.signature, text) from None
         if not self._judged and self._refused is not None:
             raise self._refused
         _merge(verdict, self._found)
@@ -102,15 +104,16 @@ class _Search:
         if time.monotonic() > self._end and case != self._failing[-1]:
             return
         found = Verdict()
+        self._subject.framework.restore_global_state(self._settings)
         try:
             self._law(self._subject, found, case, **self._fixtures)
         except (Unsupported, Abstention) as refusal:
             self._refused = refusal
-        except Exception:
+        except Exception as error:
             if not self._failing:
                 self._end = time.monotonic() + self._subject.profile.shrinking_s
             self._failing.append(case)
-            self._found = found
+            self._found, self._error = found, error
             raise
         else:
             self._judged += 1

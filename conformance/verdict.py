@@ -105,8 +105,10 @@ def difference(a: Mapping[str, Array], b: Mapping[str, Array]) -> str:
 
 
 def _apart(a: Array, b: Array) -> str:
-    if a.dtype != b.dtype or a.shape != b.shape:
+    if (a.dtype != b.dtype and a.dtype.kind not in "US") or a.shape != b.shape:
         return f"{a.dtype.name}{list(a.shape)} against {b.dtype.name}{list(b.shape)}"
+    if a.dtype.kind in "US":
+        return f"{shown(a.tolist())} against {shown(b.tolist())}"
     wide = (a.astype(np.float64), b.astype(np.float64))
     with np.errstate(invalid="ignore"):
         gap = np.abs(wide[0] - wide[1])

@@ -68,11 +68,12 @@ def cases(
     last: tuple[Layer, ...] = (),
     precisions: tuple[Precision, ...] = (FLOAT32,),
     windows: bool = False,
+    fewest: int = 1,
 ) -> Case:
-    """Two to four blocks between given layers, in one to as many segments as there are layers."""
+    """Two to four blocks between given layers, in `fewest` to four segments."""
     body = draw(st.lists(st.sampled_from(blocks), min_size=2, max_size=4))
     layers = (*first, *(layer for block in body for layer in block), *last)
-    segments = draw(st.integers(1, min(4, len(layers))))
+    segments = draw(st.integers(fewest, min(4, len(layers))))
     cut = draw(st.integers(1, SAMPLES - 1)) if windows else SAMPLES
     parts = (cut, SAMPLES - cut) if windows else (cut,)
     return Case(layers, segments, draw(st.sampled_from(precisions)), parts)
@@ -115,7 +116,7 @@ def test_any_segmentation_replays_the_masks(subject: Subject, verdict: Verdict, 
 
 
 @clause("recompute.replays-autocast")
-@explore(cases((*BLOCKS, (LayerNorm(),)), precisions=LOW), examples=8)
+@explore(cases((*BLOCKS[2:], (LayerNorm(),)), precisions=LOW[:2], fewest=2), examples=8)
 def test_any_segmentation_replays_the_precision(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
     same_gradients(subject, verdict, case, variant)
 
