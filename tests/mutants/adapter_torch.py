@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import OptState
 from torch.nn import functional
+from torch.utils.checkpoint import CheckpointFunction
 
 from fixtures.arrays import Array
 from fixtures.model import Model
@@ -15,6 +16,7 @@ from fixtures.recipe import Recipe
 from frameworks.contract import Gradients, Update
 from frameworks.torch import TorchFramework, checkpoints, network, streams
 from frameworks.torch.arrays import DTYPES
+from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.trainer import TorchTrainer
 from tests.mutants import fault
 
@@ -276,6 +278,7 @@ class LossInLowPrecision(TorchFramework):
         super().__init__(*args)
         for name in ("cross_entropy", "mse_loss"):
             setattr(functional, name, partial(unlisted, getattr(functional, name)))
+        OPERATIONS.update(cross_entropy=functional.cross_entropy, squared_error=functional.mse_loss)
 
 
 def unlisted(function: Any, *args: Any, **named: Any) -> torch.Tensor:
@@ -306,17 +309,17 @@ class RedrawsDropout(TorchFramework):
     clauses=("recompute.replays-autocast",),
 )
 class RecomputesWide(TorchFramework):
-    """`checkpoint` replays the forward pass outside the precision scope that was open."""
+    """The reentrant `checkpoint` replays the forward pass outside the precision scope that was open."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        noted = torch.utils.checkpoint._get_autocast_kwargs
+        replay = CheckpointFunction.backward
 
-        def wide(device_type: str) -> tuple[Any, Any]:
-            device, cpu = noted(device_type)
-            return device, cpu | {"enabled": False}
+        def wide(ctx: Any, *gradients: Any) -> Any:
+            ctx.cpu_autocast_kwargs["enabled"] = False
+            return replay(ctx, *gradients)
 
-        torch.utils.checkpoint._get_autocast_kwargs = wide
+        CheckpointFunction.backward = staticmethod(wide)
 
 
 @fault(
