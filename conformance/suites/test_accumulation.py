@@ -50,10 +50,10 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 @clause("accumulation.equals-full-batch")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("k", [2, 4, 8])
 def test_equal_micro_batches_give_the_bits_of_the_full_batch(
-    subject: Subject, verdict: Verdict, k: int, optimizer: str
+    subject: Subject, verdict: Verdict, optimizer: str
 ) -> None:
+    k = 4
     recipe = Recipe(OPTIMIZERS[optimizer])
     whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=n)) for n in (1, k))
     batch = exact_batch(8)
@@ -79,7 +79,7 @@ def test_accumulated_training_lies_inside_the_envelope_of_the_full_batch(
 
 
 @clause("accumulation.weighs-items")
-@pytest.mark.parametrize("sizes", [(3, 1), (1, 3), (1, 2, 1), (5, 2, 1)], ids=lambda s: "+".join(map(str, s)))
+@pytest.mark.parametrize("sizes", [(3, 1), (1, 2, 1)], ids=lambda s: "+".join(map(str, s)))
 def test_unequal_micro_batches_weigh_by_their_samples(
     subject: Subject, verdict: Verdict, sizes: tuple[int, ...]
 ) -> None:

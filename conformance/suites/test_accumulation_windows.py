@@ -106,9 +106,7 @@ def epoch(trainer: Trainer, length: int, k: int, waiting: int, rule: str) -> int
 
 
 @clause("accumulation.missing-gradients-count")
-@pytest.mark.parametrize(
-    "absent", [(0,), (1,), (3,), (0, 3), (0, 1, 2), (1, 2, 3)], ids=lambda a: "-".join(map(str, a))
-)
+@pytest.mark.parametrize("absent", [(0,), (3,), (0, 1, 3)], ids=lambda a: "-".join(map(str, a)))
 def test_a_gradient_counts_though_other_micro_batches_have_none(
     subject: Subject, verdict: Verdict, absent: tuple[int, ...]
 ) -> None:
