@@ -16,7 +16,7 @@ from conformance.clauses import Level, load_clauses
 from frameworks.contract import Framework
 from frameworks.registry import load
 from results.records import Outcome, Verdict
-from tests.mutants.catalogue import Mutant, mutants
+from tests.mutants.catalogue import Mutant, markdown, mutants
 from tests.mutants.engine import Baseline, Engine, Fate
 from tests.mutants.score import Score, must_clauses
 from tests.support import ROOT, environment
@@ -61,6 +61,10 @@ def test_every_mutant_is_declared_whole() -> None:
         assert {clauses[clause].level for clause in mutant.clauses} <= {Level.MUST, Level.SHOULD, Level.MAY}
     names = [mutant.label for mutant in EVERY]
     assert sorted(names) == sorted(set(names))
+
+
+def test_the_page_of_mutants_is_what_their_source_says() -> None:
+    assert (ROOT / "docs" / "mutants.md").read_text("utf-8") == markdown(EVERY) + "\n"
 
 
 def test_there_are_enough_of_them() -> None:

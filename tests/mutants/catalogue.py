@@ -1,8 +1,12 @@
-"""Which mutants there are, read from their source without importing it."""
+"""Which mutants there are, read from their source without importing it.
+
+python -m tests.mutants.catalogue > docs/mutants.md
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,3 +86,28 @@ def _mutant(module: str, node: ast.ClassDef, mark: ast.Call) -> Mutant:
         raise ValueError(f"{where}: a docstring says what is wrong")
     framework = module.removeprefix("adapter_") if module.startswith("adapter_") else "reference"
     return Mutant(f"tests.mutants.{where}", framework, " ".join(told.split()), link, **given)
+
+
+def markdown(listed: Iterable[Mutant]) -> str:
+    """Every mutant in a table a family: what is wrong, in which framework, the bug, and the clauses about it."""
+    listed = list(listed)
+    lines = [
+        "# Mutants",
+        "",
+        "<!-- Made by `python -m tests.mutants.catalogue > docs/mutants.md` from tests/mutants; do not edit. -->",
+        "",
+        f"{len(listed)} faults, each of which brings a real bug back. `python -m tests.mutants CLASS` runs one and",
+        "`python -m pytest --framework=tests.mutants.MODULE:CLASS` shows what the suites say of it.",
+    ]
+    for family in sorted({mutant.family for mutant in listed}):
+        lines += ["", f"## {family}", "", "| mutant | of | component | what is wrong | must be caught by |"]
+        lines.append("|---|---|---|---|---|")
+        for m in (m for m in listed if m.family == family):
+            clauses = ", ".join(f"[{clause}](clauses.md#{clause})" for clause in m.clauses)
+            fault = m.fault.replace("|", "\\|")
+            lines.append(f"| {m.label} | {m.framework} | {m.component} | {fault} ([bug]({m.link})) | {clauses} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown(mutants()))

@@ -6,6 +6,7 @@ own clauses do not all catch is run through all other tests too, to tell whether
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from conformance.inventory import code_of
 from conformance.recorder import SETTINGS
 from results.records import Outcome, RecordError, Verdict, load
@@ -22,6 +25,15 @@ from tests.mutants.catalogue import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
 SUITES = "conformance/suites"
+PRELOADED = (
+    "conformance.plugin",
+    "conformance.recorder",
+    "frameworks.reference",
+    "hypothesis.strategies",
+    "pytest",
+    "scipy.special",
+    "sklearn.datasets",
+)
 LIMIT_S = 600
 SEEN = {Outcome.FAIL, Outcome.MISDECLARED}
 RAISED = SEEN | {Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH}
@@ -132,29 +144,64 @@ class Engine:
         self, framework: str, mode: str, tests: Sequence[str], name: str, workers: int = 1, stop: bool = False
     ) -> tuple[Verdict, ...]:
         record = self.folder / f"{name}.json"
-        words = [sys.executable, "-m", "pytest", "-q", f"--framework={framework}", f"--device={self.device}"]
+        words = ["-q", f"--framework={framework}", f"--device={self.device}"]
         words += [f"--mode={mode}"] if mode else []
         words += ["-p", "tests.mutants.stop"] if stop else []
         words += [f"--numprocesses={workers}"] if workers > 1 else ["-p", "no:xdist"]
         words += ["--timeout=120", f"--record={record}", *tests]
-        try:
-            ended = subprocess.run(
-                words,
-                cwd=ROOT,
-                env={**os.environ, **_THREADS},
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_S,
-                check=False,
-            )
-            said = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()] or ["no word"]
-        except subprocess.TimeoutExpired:
-            said = [f"it did not end within {LIMIT_S} s"]
+        said = _forked(words, self.folder / f"{name}.log") if workers == 1 and _light(framework) else _started(words)
         journal = record.with_suffix(".jsonl")
         try:
             return load(record if record.exists() else journal).verdicts
         except RecordError:
-            raise RunError(f"{framework}: no record was written: {said[-1]}") from None
+            raise RunError(f"{framework}: no record was written: {said}") from None
+
+
+def _light(framework: str) -> bool:
+    """Whether a run needs no framework but the reference, so that it can be forked off."""
+    module = framework.removeprefix("tests.mutants.")
+    return framework == "reference" or (module != framework and not module.startswith("adapter_"))
+
+
+def _started(words: Sequence[str]) -> str:
+    """Runs pytest in a new interpreter; returns the last line that it printed."""
+    command = [sys.executable, "-m", "pytest", *words]
+    environment = {**os.environ, **_THREADS}
+    try:
+        ended = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {LIMIT_S} s"
+    return _last_line(ended.stdout + ended.stderr)
+
+
+def _forked(words: Sequence[str], log: Path) -> str:
+    """Runs pytest in a fork of a process that has imported what every run needs; returns the last line printed."""
+    os.environ.update(_THREADS)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    process = context.Process(target=_pytest, args=(list(words), log))
+    process.start()
+    process.join(LIMIT_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        return f"it did not end within {LIMIT_S} s"
+    return _last_line(log.read_text("utf-8", "replace"))
+
+
+def _pytest(words: list[str], log: Path) -> None:
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(ROOT)
+    sys.exit(int(pytest.main(words)))
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "pytest said nothing"
 
 
 def _files(clauses: set[str]) -> list[str]:
