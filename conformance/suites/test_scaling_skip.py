@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause, full, spiked
+from conformance.judging import Subject, Verdict, clause, full, need, spiked
 from fixtures.models import exact_linear, two_heads
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe, Steps
-from frameworks.contract import Trainer
+from frameworks.contract import Capability, Trainer
 
 SCALING = DynamicScaling(initial=2.0**10)
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -38,9 +38,27 @@ def started(subject: Subject, optimizer: str, **changes: object) -> Trainer:
 @pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
 def test_a_skipped_update_changes_nothing(subject: Subject, verdict: Verdict, optimizer: str, bad: float) -> None:
     trainer = started(subject, optimizer)
-    before = trainer.state()
+    before = subject.state(trainer)
     trainer.feed(spiked(trainer, bad, base=1.0))
-    verdict.same_state(trainer.state(), before, "whole state but the scaler's", but=("scaler/",))
+    verdict.same_state(subject.state(trainer), before, "whole state but the scaler's", but=("scaler/",))
+
+
+@clause("scaling.skip-is-atomic")
+def test_a_skipped_update_leaves_the_average(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.AVERAGE)
+    trainer = started(subject, "sgd", average=0.5)
+    before = subject.state(trainer)
+    trainer.feed(spiked(trainer, math.inf, base=1.0))
+    verdict.same_state(subject.state(trainer), before, "whole state but the scaler's", but=("scaler/",))
+
+
+@clause("scaling.skip-is-atomic")
+def test_no_number_of_skips_in_a_row_makes_one_applied(subject: Subject, verdict: Verdict) -> None:
+    trainer = started(subject, "adam", scaling=DynamicScaling(initial=2.0**100))
+    before, spoilt = subject.state(trainer), spiked(trainer, math.nan, base=1.0)
+    for _ in range(100):
+        trainer.feed(spoilt)
+    verdict.same_state(subject.state(trainer), before, "whole state after 100 skips in a row", but=("scaler/",))
 
 
 @clause("scaling.skip-is-atomic")
@@ -53,7 +71,8 @@ def test_a_skipped_first_update_changes_no_parameter(subject: Subject, verdict: 
     verdict.equal(trainer.parameters(), before, "parameters")
     for run in (trainer, untouched):
         run.feed(full(run, 2.0**-3))
-    verdict.same_state(trainer.state(), untouched.state(), "state after the next finite update", but=MOVES)
+    states = subject.state(trainer), subject.state(untouched)
+    verdict.same_state(*states, "state after the next finite update", but=MOVES)
 
 
 @clause("scaling.skip-is-reported")
@@ -81,7 +100,10 @@ def test_a_run_with_skips_equals_the_run_without_them(subject: Subject, verdict:
         update = trainer.feed(gradient)
         if math.isfinite(value):
             rates.append((update.learning_rate, plain.feed(gradient).learning_rate))
-    verdict.same_state(trainer.state(), plain.state(), "state after three applied updates", but=MOVES)
+    states = subject.state(trainer), subject.state(plain)
+    verdict.same_state(*states, "state after three applied updates", but=MOVES)
+    held = {name: int(value) for name, value in trainer.optimizer_state().items() if name in ("steps", "schedule")}
+    verdict.equal(held, dict.fromkeys(held, 5), "counters after two applied updates and three more", "miscounted")
     verdict.equal([a for a, _ in rates], [b for _, b in rates], "learning rate of each applied update")
     base = OPTIMIZERS[optimizer].learning_rate
     expected = [float(np.float32(base * f)) for f in (0.5, 0.25, 0.25)]
@@ -142,6 +164,16 @@ def test_the_order_of_gradients_does_not_matter(subject: Subject, verdict: Verdi
     verdict.equal(trainer.parameters(), before, "parameters after NaN in reversed order", "applied-non-finite")
 
 
+@clause("scaling.tolerates-missing-gradients")
+def test_an_update_without_any_gradient_does_nothing(subject: Subject, verdict: Verdict) -> None:
+    trainer = started(subject, "adam", schedule=None)
+    before = subject.state(trainer)
+    update = trainer.feed({})
+    verdict.same_state(subject.state(trainer), before, "whole state but the scaler's", but=("scaler/",))
+    verdict.equal(update.scale_after, update.scale_before, "the scale, for nothing has overflowed")
+    verdict.observe("good-steps", update.good_steps)
+
+
 @clause("scaling.detects-what-is-applied")
 @each_spoiler
 def test_what_became_non_finite_after_unscaling_is_not_applied(subject: Subject, verdict: Verdict, bad: float) -> None:
@@ -155,21 +187,23 @@ def test_what_became_non_finite_after_unscaling_is_not_applied(subject: Subject,
 
 
 @clause("scaling.two-optimizers")
-def test_an_overflow_in_one_of_two_optimizers(subject: Subject, verdict: Verdict) -> None:
+@pytest.mark.parametrize("hit", [(0,), (1,), (0, 1)], ids=["first", "second", "both"])
+def test_an_overflow_under_two_optimizers(subject: Subject, verdict: Verdict, hit: tuple[int, ...]) -> None:
     trainer = subject.trainer(two_heads(), Recipe(SGD(0.5), scaling=DynamicScaling(2.0**10, interval=2), optimizers=2))
-    names = list(trainer.parameters())
-    before = trainer.parameters()
-    update = trainer.feed(spiked(trainer, math.inf, names[1], base=1.0))
+    names, before = list(trainer.parameters()), trainer.parameters()
+    skipped = (0, 1) if subject.conventions.partial_overflow == "skip-all" else hit
+    gradients = full(trainer, 1.0)
+    for optimizer in hit:
+        gradients[names[optimizer]].reshape(-1)[-1] = np.inf
+    update = trainer.feed(gradients)
     after = trainer.parameters()
-    skip_all = subject.conventions.partial_overflow == "skip-all"
     for index, name in enumerate(names):
-        expected = (
-            before[name] if index % 2 or skip_all else (before[name] - np.float32(0.5)).astype(before[name].dtype)
-        )
+        step = 0.0 if index % 2 in skipped else 0.5
+        expected = (before[name] - np.float32(step)).astype(before[name].dtype)
         verdict.equal(after[name], expected, f"{name}, of optimizer {index % 2}")
-    verdict.equal(update.scale_after, 512.0, "the shared scale backs off once")
+    verdict.equal(update.scale_after, 512.0, "the shared scale backs off once", "scale-differs")
     scales = [trainer.feed(full(trainer, 2.0**-3)).scale_after for _ in range(2)]
-    verdict.equal(scales, [512.0, 1024.0], "the shared scale moves once an update")
+    verdict.equal(scales, [512.0, 1024.0], "the shared scale moves once an update", "scale-differs")
 
 
 @clause("scaling.two-optimizers-rule")
@@ -182,3 +216,33 @@ def test_whose_update_an_overflow_skips_is_observed(subject: Subject, verdict: V
     rule = "skip-overflowing" if moved else "skip-all"
     verdict.observe("rule", rule)
     verdict.equal(rule, subject.conventions.partial_overflow, "rule against the declared one")
+
+
+@clause("scaling.abandoned-update-leaves-no-trace")
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_a_finite_update_is_given_up_on(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+    need(subject, Capability.EXPLICIT_UNSCALE)
+    trainer, fresh = started(subject, optimizer), started(subject, optimizer)
+    before = subject.state(trainer)
+    trainer.feed(full(trainer, 1.0), abandon=True)
+    verdict.same_state(subject.state(trainer), before, "whole state but the scaler's", but=("scaler/",))
+    for run in (trainer, fresh):
+        run.feed(full(run, 2.0**-3))
+    states = subject.state(trainer), subject.state(fresh)
+    verdict.same_state(*states, "state after the next finite update", but=MOVES)
+
+
+@clause("scaling.abandoned-update-leaves-no-trace")
+@each_spoiler
+def test_an_overflow_is_given_up_on(subject: Subject, verdict: Verdict, bad: float) -> None:
+    need(subject, Capability.EXPLICIT_UNSCALE)
+    scaling = DynamicScaling(initial=2.0**10, interval=2)
+    trainer = subject.trainer(exact_linear(), Recipe(SGD(2.0**-4), scaling=scaling))
+    before = trainer.parameters()
+    trainer.feed(full(trainer, 2.0**-3))
+    spoilt = trainer.feed(spiked(trainer, bad), abandon=True)
+    trainer.feed(full(trainer, 2.0**-3))
+    moved = {name: (value - np.float32(2.0**-6)).astype(value.dtype) for name, value in before.items()}
+    verdict.equal(trainer.parameters(), moved, "parameters after two finite updates", "not-ready")
+    scales = spoilt.scale_before, spoilt.scale_after
+    verdict.holds(scales[1] <= scales[0], "an overflow does not raise the scale", scales, "no growth", "scale-grows")

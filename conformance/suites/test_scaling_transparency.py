@@ -21,6 +21,10 @@ FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
     "encoder": lambda: (encoder(width=16, heads=2, blocks=1), token_batch(4)),
 }
 OPTIMIZERS: dict[str, Optimizer] = {"sgd": SGD(2.0**-8), "adam": Adam(), "adamw": AdamW()}
+TRAINED = [
+    *((fixture, optimizer) for fixture in ("exact-linear", "sincos") for optimizer in OPTIMIZERS),
+    ("encoder", "adamw"),
+]
 
 
 def trained(subject: Subject, fixture: str, recipe: Recipe, updates: int = 3) -> Trainer:
@@ -33,8 +37,7 @@ def trained(subject: Subject, fixture: str, recipe: Recipe, updates: int = 3) ->
 
 
 @clause("scaling.is-transparent")
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("fixture", FIXTURES)
+@pytest.mark.parametrize(("fixture", "optimizer"), TRAINED)
 def test_any_power_of_two_gives_the_same_bits(subject: Subject, verdict: Verdict, fixture: str, optimizer: str) -> None:
     recipe = Recipe(OPTIMIZERS[optimizer])
     expected = trained(subject, fixture, recipe.but(scaling=DynamicScaling(initial=1.0))).parameters()
@@ -62,6 +65,19 @@ def test_scaling_equals_no_scaling(subject: Subject, verdict: Verdict) -> None:
         plain = trained(subject, fixture, Recipe(SGD(2.0**-8)))
         scaled = trained(subject, fixture, Recipe(SGD(2.0**-8), scaling=DynamicScaling(initial=2.0**12)))
         verdict.same_state(scaled.parameters(), plain.parameters(), f"{fixture}: parameters with and without scaling")
+
+
+@clause("scaling.is-transparent")
+@pytest.mark.parametrize("limit", [None, 2.0**-6], ids=["unclipped", "clipped"])
+def test_a_window_gives_the_same_bits_at_any_scale(subject: Subject, verdict: Verdict, limit: float | None) -> None:
+    recipe, batch = Recipe(SGD(2.0**-8), accumulation=2, clip=limit), exact_batch()
+    unscaled, scaled = (
+        subject.trainer(exact_linear(), recipe.but(scaling=DynamicScaling(initial=2.0**exponent)))
+        for exponent in (0, 10)
+    )
+    for run in (unscaled, scaled):
+        run.update((batch, batch))
+    verdict.same_state(scaled.parameters(), unscaled.parameters(), "parameters after a window of 2 at S = 2^10")
 
 
 @clause("scaling.reports-true-loss")
@@ -138,11 +154,16 @@ def test_the_scale_is_held_in_float32_or_wider(subject: Subject, verdict: Verdic
 
 @clause("scaling.scale-is-float32")
 def test_scaling_a_low_precision_loss_does_not_overflow(subject: Subject, verdict: Verdict) -> None:
-    trainer = subject.trainer(scalar(1.0), Recipe(SGD(2.0**-6), FLOAT16, scaling=DynamicScaling(initial=2.0**14)))
-    batch = Batch(np.array([[4.0]], np.float32), {"output": np.array([[3.875]], np.float32)})
+    recipe = Recipe(SGD(2.0**-6), FLOAT16)
+    trainer, plain = (subject.trainer(scalar(), recipe.but(scaling=s)) for s in (DynamicScaling(2.0**10), None))
+    batch = Batch(np.array([[1.0]], np.float32), {"output": np.array([[-15.0]], np.float32)})
     update = trainer.update((batch,))
-    verdict.holds(not update.skipped, "loss 2^-6 at S = 2^14 trains", update.skipped, False)
-    verdict.equal(update.loss, 2.0**-6, "reported loss")
+    verdict.holds(not update.skipped, "a loss of 256 at S = 2^10 trains", update.skipped, False)
+    verdict.equal(update.loss, 256.0, "reported loss")
+    plain.update((batch,))
+    formats = [{n: v.dtype.name for n, v in run.state().items() if "scaler/" not in n} for run in (trainer, plain)]
+    verdict.equal(formats[0], formats[1], "formats of the state with and without scaling", "format-changed")
+    verdict.same_state(trainer.parameters(), plain.parameters(), "parameters with and without scaling")
 
 
 @clause("scaling.disabled-is-passthrough")
@@ -150,7 +171,9 @@ def test_disabled_scaling_is_none(subject: Subject, verdict: Verdict) -> None:
     for fixture in FIXTURES:
         off = trained(subject, fixture, Recipe(Adam(), scaling=DynamicScaling(enabled=False)))
         plain = trained(subject, fixture, Recipe(Adam()))
-        verdict.same_state(off.state(), plain.state(), f"{fixture}: state with disabled scaling", but=("scaler/",))
+        verdict.same_state(
+            subject.state(off), subject.state(plain), f"{fixture}: state with disabled scaling", but=("scaler/",)
+        )
 
 
 @clause("scaling.disabled-is-passthrough")
@@ -166,15 +189,19 @@ def test_two_losses_under_one_scaler(subject: Subject, verdict: Verdict) -> None
     x = exact_batch(outputs=2)
     batch = Batch(x.inputs, {"a": x.targets["output"], "b": -x.targets["output"]})
     recipe = Recipe(SGD(2.0**-6), scaling=DynamicScaling(2.0**10, interval=2))
-    joint, separate = (subject.trainer(two_heads(), recipe.but(separate_losses=s)) for s in (False, True))
+    few_bits = {name: np.rint(w * 8).astype(w.dtype) / w.dtype.type(8) for name, w in two_heads().weights(0).items()}
+    joint, separate = (subject.trainer(two_heads(), recipe.but(separate_losses=s), few_bits) for s in (False, True))
     updates = [run.update((batch,)) for run in (joint, separate)]
     verdict.equal(updates[1].loss, updates[0].loss, "loss of two backward passes against one")
-    spoilt = Batch(x.inputs, {"a": x.targets["output"], "b": np.full_like(x.targets["output"], np.inf)})
-    before = separate.parameters()
-    overflow = separate.update((spoilt,))
-    verdict.holds(overflow.skipped, "an overflow in the second loss skips the update", overflow.skipped, True)
-    verdict.equal(separate.parameters(), before, "parameters after it")
-    verdict.equal(overflow.scale_after, 2.0**9, "the scale moves once")
+    states = [run.parameters() for run in (separate, joint)]
+    verdict.same_state(*states, "parameters after two backward passes against one")
+    for place, head in enumerate("ab"):
+        before = subject.state(separate)
+        spoilt = {**batch.targets, head: np.full_like(batch.targets[head], np.inf)}
+        overflow = separate.update((Batch(x.inputs, spoilt),))
+        verdict.holds(overflow.skipped, f"an overflow in the loss of {head} skips the update", overflow.skipped, True)
+        verdict.same_state(subject.state(separate), before, "whole state after it", but=("scaler/",))
+        verdict.equal(overflow.scale_after, 2.0 ** (9 - place), "the scale moves once")
 
 
 @clause("scaling.constant-from-histogram")

@@ -154,7 +154,7 @@ class StaticTrainer(BaseTrainer):
                     p = network.named[name]
                     given = paddle.static.data(f"gradient.{name}", list(p.shape), format_name(p.dtype))
                     terms.append((p * given).sum())
-            loss = add(terms)
+            loss = add(terms) if terms else paddle.zeros([])
             self._minimize(network, loss, startup)
             return (loss,), self._names(network)
 

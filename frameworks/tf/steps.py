@@ -122,7 +122,7 @@ class Steps:
         variables = self._bound.variables
         with tf.GradientTape() as tape:
             products = [tf.cast(variables[name].value, g.dtype) * g for name, g in gradients.items()]
-            total = tf.add_n([tf.cast(tf.reduce_sum(product), tf.float32) for product in products])
+            total = tf.add_n([tf.zeros(()), *(tf.cast(tf.reduce_sum(product), tf.float32) for product in products)])
             scaled = self._optimizer.scale_loss(total)
         return self._apply(total, tape.gradient(scaled, list(variables.values())))
 

@@ -195,7 +195,7 @@ class OverflowLeavesAScopeOpen(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/daikichiba9511/my-kaggle-template/issues/9",
+    "https://github.com/pytorch/pytorch/issues/67590",
     component="skip",
     clauses=("scaling.skip-is-atomic",),
 )
