@@ -105,6 +105,19 @@ def epoch(trainer: Trainer, length: int, k: int, waiting: int, rule: str) -> int
     return updates
 
 
+@clause("accumulation.remainder")
+@pytest.mark.parametrize("held", [1, 2])
+def test_a_flush_is_the_full_batch_of_what_the_window_holds(subject: Subject, verdict: Verdict, held: int) -> None:
+    need(subject, Capability.PARTIAL_WINDOW)
+    whole, cut = (subject.trainer(exact_linear(), RECIPE.but(accumulation=k)) for k in (1, 4))
+    batch = exact_batch(4 * held)
+    whole.update((batch,))
+    cut.update(batch.into(held))
+    verdict.same_state(
+        cut.parameters(), whole.parameters(), f"parameters after a flush of {held} of 4", "not-full-batch"
+    )
+
+
 @clause("accumulation.missing-gradients-count")
 @pytest.mark.parametrize("absent", [(0,), (3,), (0, 1, 3)], ids=lambda a: "-".join(map(str, a)))
 def test_a_gradient_counts_though_other_micro_batches_have_none(

@@ -138,7 +138,7 @@ class FormatsAreNotRecorded(ReferenceTrainer):
     """A checkpoint does not say in which formats it is to be read."""
 
     def _identity(self) -> str:
-        return f"{self.model.name} {self.model.layers} {self.recipe.but(precision=Precision())}"
+        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(precision=Precision())}"
 
 
 @fault(

@@ -257,12 +257,12 @@ class OnlyTheLastMicroBatchIsChecked(ReferenceTrainer):
     """Overflow is looked for in the window's last micro-batch alone."""
 
     def take_micro_batch(self, gradients: Arrays) -> None:
-        self._last = gradients
+        self._newest = gradients
         super().take_micro_batch(gradients)
 
     def judge(self) -> frozenset[int]:
         found = super().judge()
-        return found if self.found_nonfinite(self._last) else frozenset()
+        return found if self.found_nonfinite(self._newest) else frozenset()
 
 
 @fault(

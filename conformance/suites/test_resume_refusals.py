@@ -1,0 +1,149 @@
+"""What a load refuses, and what a run that was loaded answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.judging import Subject, Verdict, clause, full, need
+from fixtures.data import exact_batch
+from fixtures.model import Model
+from fixtures.models import exact_linear, exact_stack
+from fixtures.recipe import MASTERED, PURE_LOW, SGD, Adam, DynamicScaling, Recipe, Steps
+from frameworks.contract import Capability, Trainer
+
+SCALING = DynamicScaling(initial=2.0**10, interval=3)
+
+
+def refusal(trainer: Trainer, path: Path) -> str:
+    """What a load is refused with; empty if it is not."""
+    try:
+        trainer.restore(path)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def damage(path: Path, how: str) -> None:
+    """Cuts a file in half, changes one byte in its middle, overwrites it, or takes it away."""
+    content = path.read_bytes()
+    middle = len(content) // 2
+    match how:
+        case "missing":
+            path.unlink()
+        case "truncated":
+            path.write_bytes(content[:middle])
+        case "altered":
+            path.write_bytes(content[:middle] + bytes([content[middle] ^ 0x55]) + content[middle + 1 :])
+        case _:
+            path.write_bytes(b"not a checkpoint at all")
+
+
+@clause("resume.truncated-file")
+@pytest.mark.parametrize("how", ["truncated", "altered", "foreign", "missing"])
+def test_damaged_files_are_refused_and_change_nothing(
+    subject: Subject, verdict: Verdict, tmp_path: Path, how: str
+) -> None:
+    trainer = subject.trainer(exact_stack(64), Recipe(Adam()))
+    trainer.update((exact_batch(inputs=64),))
+    trainer.save(tmp_path)
+    trainer.update((exact_batch(inputs=64, seed=1),))
+    for path in [p for p in sorted(tmp_path.rglob("*")) if p.is_file()]:
+        damage(path, how)
+    before = subject.state(trainer)
+    text = refusal(trainer, tmp_path)
+    verdict.holds(bool(text), f"a {how} file is refused with a message", text, "a ValueError", "damage-unnoticed")
+    verdict.same_state(subject.state(trainer), before, "whole state after the refusal", "damaged-by-load")
+
+
+PLAIN = Recipe(Adam())
+STRANGERS: dict[str, tuple[Model, Recipe, Model, Recipe]] = {
+    "scaler-into-none": (exact_linear(), PLAIN.but(scaling=SCALING), exact_linear(), PLAIN),
+    "none-into-scaler": (exact_linear(), PLAIN, exact_linear(), PLAIN.but(scaling=SCALING)),
+    "moments-into-none": (exact_linear(), PLAIN, exact_linear(), Recipe(SGD())),
+    "none-into-moments": (exact_linear(), Recipe(SGD()), exact_linear(), PLAIN),
+    "layers-into-none": (exact_stack(), PLAIN, exact_linear(), PLAIN),
+    "none-into-layers": (exact_linear(), PLAIN, exact_stack(), PLAIN),
+    "schedule-into-none": (exact_linear(), PLAIN.but(schedule=Steps((1,), (1.0, 0.5))), exact_linear(), PLAIN),
+    "other-shapes": (exact_linear(8, 4), PLAIN, exact_linear(4, 4), PLAIN),
+    "masters-into-none": (exact_linear(), PLAIN.but(precision=MASTERED[1]), exact_linear(), PLAIN),
+    "other-format": (exact_linear(), PLAIN.but(precision=PURE_LOW[1]), exact_linear(), PLAIN),
+}
+
+
+@clause("resume.unclaimed-is-refused")
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_part_that_has_no_receiver_is_refused(
+    subject: Subject, verdict: Verdict, tmp_path: Path, stranger: str
+) -> None:
+    model, recipe, other, wanted = STRANGERS[stranger]
+    saved, receiver = subject.trainer(model, recipe), subject.trainer(other, wanted)
+    saved.update((exact_batch(8, model.sample[0]),))
+    receiver.update((exact_batch(8, other.sample[0]),))
+    saved.save(tmp_path)
+    before = subject.state(receiver)
+    text = refusal(receiver, tmp_path)
+    verdict.holds(bool(text), f"{stranger} is refused with a message", text, "a ValueError", "silently-dropped")
+    verdict.same_state(subject.state(receiver), before, "whole state after the refusal", "changed-by-refusal")
+
+
+def gradients(trainer: Trainer) -> object:
+    """Unscaled gradients of a window."""
+    return trainer.gradients((exact_batch(),))
+
+
+def outputs(trainer: Trainer) -> object:
+    """An evaluation."""
+    return trainer.predict(exact_batch().inputs)
+
+
+def unscaled_by_hand(trainer: Trainer) -> object:
+    """An update whose gradients are unscaled by hand."""
+    trainer.feed(full(trainer, 0.5), unscale_calls=1)
+    return trainer.state()
+
+
+def fed(trainer: Trainer) -> object:
+    """An overflow."""
+    trainer.feed(full(trainer, np.inf))
+    return trainer.state()
+
+
+CALLS: dict[str, Callable[[Trainer], object]] = {
+    "scaler-state": lambda trainer: trainer.scaler_state(),
+    "scaler-settings": lambda trainer: trainer.scaler_settings(),
+    "gradients": gradients,
+    "predict": outputs,
+    "unscale": unscaled_by_hand,
+    "overflow": fed,
+}
+
+
+@clause("resume.restored-is-complete")
+@pytest.mark.parametrize("first", CALLS)
+def test_the_first_call_after_a_load_is_answered(
+    subject: Subject, verdict: Verdict, tmp_path: Path, first: str
+) -> None:
+    if first == "unscale":
+        need(subject, Capability.EXPLICIT_UNSCALE)
+    running, restored = (subject.trainer(exact_linear(), PLAIN.but(scaling=SCALING)) for _ in range(2))
+    for seed in range(2):
+        running.update((exact_batch(seed=seed),))
+    running.save(tmp_path)
+    restored.restore(tmp_path)
+    verdict.equal(CALLS[first](restored), CALLS[first](running), f"what {first} gives after a load", "answer-differs")
+
+
+@clause("resume.restored-is-complete")
+def test_a_loaded_run_can_be_saved_at_once(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    recipe = PLAIN.but(schedule=Steps((1,), (1.0, 0.5)))
+    first, second, third = (subject.trainer(exact_linear(), recipe) for _ in range(3))
+    first.update((exact_batch(),))
+    first.save(tmp_path / "first")
+    second.restore(tmp_path / "first")
+    second.save(tmp_path / "second")
+    third.restore(tmp_path / "second")
+    verdict.same_state(subject.state(third), subject.state(first), "whole state after two loads")
