@@ -47,7 +47,8 @@ def _unsupported(framework: Framework, error: Unsupported) -> Judgement:
 
 
 def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
-    text = cleaned(str(error)) or type(error).__name__
+    said = "\n".join((str(error), *getattr(error, "__notes__", ())))
+    text = cleaned(said) or type(error).__name__
     if isinstance(error, Violation):
         bad, signature = Outcome.FAIL, error.signature
     elif text.startswith("Timeout"):

@@ -91,10 +91,10 @@ class _Search:
                 raise
             _merge(verdict, self._found)
             seen = self._error or error
-            text = f"{seen or type(seen).__name__}\n{self._as_test(marks)}"
-            if not isinstance(seen, Violation):
-                raise RuntimeError(f"{type(seen).__name__}: {text}") from seen
-            raise Violation(seen.signature, text) from None
+            if isinstance(seen, Violation):
+                raise Violation(seen.signature, f"{seen}\n{self._as_test(marks)}") from None
+            seen.__notes__ = [self._as_test(marks)]
+            raise seen from None
         if not self._judged and self._refused is not None:
             raise self._refused
         _merge(verdict, self._found)

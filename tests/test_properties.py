@@ -134,9 +134,9 @@ def test_an_exception_is_no_violation_and_names_its_case() -> None:
         if case.size >= LIMIT:
             raise KeyError("lost")
 
-    with pytest.raises(RuntimeError, match=rf"KeyError: 'lost'(.|\n)*Case\(size={LIMIT}, items=\(\)\)") as caught:
+    with pytest.raises(KeyError, match="lost") as caught:
         seen(subject(), act, examples=60)
-    assert isinstance(caught.value.__cause__, KeyError)
+    assert f"Case(size={LIMIT}, items=())" in caught.value.__notes__[0]
 
 
 def test_a_failure_that_does_not_come_again_is_told_as_it_was_seen() -> None:
