@@ -10,10 +10,16 @@ _broken: set[str] = set()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """Leaves the test out if its clause is known to be broken."""
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Leaves the test out if its clause is known to be broken.
+
+    The test before it has left standing what this one shares with it; the next one may be of another file.
+    """
     code = code_of(item.nodeid)
-    return True if code is not None and code.clause in _broken else None
+    if code is None or code.clause not in _broken:
+        return None
+    item.session._setupstate.teardown_exact(nextitem)
+    return True
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
