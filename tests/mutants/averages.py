@@ -88,7 +88,7 @@ class StartsFromZeros(ReferenceTrainer):
 class KeptInTheComputeFormat(ReferenceTrainer):
     """The average is kept in the recipe's low-precision format."""
 
-    def average_format(self, name: str) -> str:  # noqa: ARG002
+    def average_format(self, name: str) -> str:
         return self.recipe.precision.format
 
 
