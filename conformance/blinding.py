@@ -341,6 +341,39 @@ class OtherDeclarations(Blinded):
         return not self.real.declares(capability).supported
 
 
+class _Scribbling(BlindedTrainer):
+    _touched = 0
+
+    def save(self, path: Path) -> None:
+        self.real.save(path)
+        self._touched += 1
+
+    def restore(self, path: Path) -> None:
+        self.real.restore(path)
+        self._touched += 1
+
+    def parameters(self) -> dict[str, Array]:
+        factor = 1.0 + self._touched / 8.0
+        return {name: (value * factor).astype(value.dtype) for name, value in self.real.parameters().items()}
+
+
+class CheckpointsDisturb(Blinded):
+    """Saving and restoring make the parameters larger by an eighth."""
+
+    trainer_class = _Scribbling
+
+
+class RestlessRuns(Blinded):
+    """No two runs begin with the same weights."""
+
+    _runs = itertools.count(1)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
+        given = model.weights(recipe.seed) if weights is None else weights
+        factor = 1.0 + next(self._runs) * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0
+        return super().trainer(model, recipe, {n: (w * factor).astype(w.dtype) for n, w in given.items()})
+
+
 class RestlessSettings(Blinded):
     """Process-wide settings read differently each time."""
 
@@ -366,6 +399,12 @@ BLINDINGS: dict[str, Callable[[Framework], Blinded]] = {
     "restores-nothing": RestoresNothing,
     "nothing-counted": NothingCounted,
     "other-declarations": OtherDeclarations,
+    "checkpoints-disturb": CheckpointsDisturb,
+    "restless-runs": RestlessRuns,
     "restless-settings": RestlessSettings,
 }
-"""The blindings by name, in the order in which they are tried."""
+"""The blindings by name, in the order in which they are tried.
+
+The first ones hide what a framework does; the last three only make it restless, which is enough to see that a test
+compares two runs, or a run with itself, and not that there is anything in them.
+"""

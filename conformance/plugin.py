@@ -17,6 +17,7 @@ import pytest
 from conformance.expectations import Expectation, load_expectations
 from conformance.inventory import SUITES, code_of, split
 from conformance.judgement import Judgement, conclude
+from conformance.pairs import rows
 from conformance.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.subject import Profile, Subject
 from conformance.vacuity import Vacuity
@@ -95,10 +96,16 @@ def _runs_suites(config: pytest.Config) -> bool:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`variant`: every recomputation variant that the framework offers."""
-    if "variant" in metafunc.fixturenames and _FRAMEWORK in metafunc.config.stash:
-        variants = metafunc.config.stash[_FRAMEWORK].recompute_variants() or (None,)
+    """`variant`: every recomputation variant that the framework offers; `row`: every row of its covering array."""
+    if _FRAMEWORK not in metafunc.config.stash:
+        return
+    framework = metafunc.config.stash[_FRAMEWORK]
+    if "variant" in metafunc.fixturenames:
+        variants = framework.recompute_variants() or (None,)
         metafunc.parametrize("variant", variants, ids=[variant or "default" for variant in variants])
+    for name in {"row", "dropping_row"} & {*metafunc.fixturenames}:
+        chosen = [row for row in rows(framework) if name == "row" or row.dropout]
+        metafunc.parametrize(name, chosen, ids=[row.label for row in chosen])
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,49 @@
+"""Techniques in combination: whatever two of them meet, the run is the oracle's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.errormodel import flat
+from conformance.judging import Subject, Verdict, clause
+from conformance.pairs import Row, covered, rows, wanted
+
+
+@clause("composition.pairs")
+def test_a_combination_trains_as_the_oracle_does(subject: Subject, verdict: Verdict, row: Row) -> None:
+    plain = row.recipe.but(recompute=None)
+    trainer, oracle = subject.trainer(row.model, row.recipe), subject.oracle(row.model, plain)
+    updates, expected = ([run.update(window) for window in row.windows] for run in (trainer, oracle))
+    for field in ("skipped", "learning_rate"):
+        seen, due = ([getattr(update, field) for update in run] for run in (updates, expected))
+        verdict.equal(seen, due, f"{field} of every update", f"{field}-differs")
+    envelope = subject.envelope(row.model, plain, row.windows)
+    losses = np.array([update.loss for update in updates])
+    verdict.trace("loss", loss=losses, exact=envelope.exact.losses, spread=envelope.loss_spread)
+    worst, bound, update = envelope.worst_loss(losses)
+    verdict.within(worst, bound, f"distance of the loss from float64's at update {update}", "loss-beyond-envelope")
+    distance, bound = envelope.parameters(flat(trainer.parameters()))
+    verdict.within(distance, bound, "relative distance of the final parameters", "parameters-beyond-envelope")
+    if (norm := updates[0].gradient_norm) is not None:
+        exact = float(np.linalg.norm(envelope.exact.gradient))
+        _, bound = envelope.gradient(envelope.exact.gradient)
+        verdict.within(abs(norm - exact) / exact, bound, "relative distance of the first norm", "norm-beyond-envelope")
+
+
+@clause("composition.pairs")
+def test_masks_act_in_a_combination(subject: Subject, verdict: Verdict, dropping_row: Row) -> None:
+    row = dropping_row
+    still = row.recipe.but(optimizer=replace(row.recipe.optimizer, learning_rate=0.0))
+    trainer, window = subject.trainer(row.masked, still), row.windows[0]
+    first, second = (trainer.update(window).loss for _ in range(2))
+    verdict.holds(first != second, "two masks give two losses of one window", second, f"not {first}", "mask-inert")
+
+
+@clause("composition.pairs")
+def test_every_declared_pair_is_judged(subject: Subject, verdict: Verdict) -> None:
+    due, found = wanted(subject.framework), covered(rows(subject.framework))
+    verdict.observe("pairs", f"{len(due & found)} of {len(due)}")
+    missing = sorted(due - found)
+    verdict.equal(missing, [], "declared pairs that stand in no row", "pair-uncovered")
