@@ -217,6 +217,15 @@ def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, pr
 
 
 @clause("accumulation.keeps-precision")
+def test_unscaled_gradients_are_taken_in(subject: Subject, verdict: Verdict) -> None:
+    recipe = Recipe(SGD(1.0), Precision("O3", "bfloat16"), DynamicScaling(initial=2.0**10), accumulation=2)
+    trainer = subject.trainer(scalar(0.0), recipe)
+    trainer.feed(full(trainer, 0.5), full(trainer, 0.25))
+    expected = {name: np.full_like(value, -0.375) for name, value in trainer.parameters().items()}
+    verdict.same_state(trainer.parameters(), expected, "parameters after the mean of two scaled gradients")
+
+
+@clause("accumulation.keeps-precision")
 def test_gradients_of_two_formats_accumulate_in_their_own(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(sincos(2), Recipe(SGD(1.0), accumulation=4))
     before = trainer.parameters()

@@ -18,7 +18,6 @@ from fixtures.recipe import (
     FLOAT16,
     FLOAT32,
     MASTERED,
-    PURE_LOW,
     SGD,
     Adam,
     AdamW,
@@ -33,7 +32,7 @@ SCALING = DynamicScaling(initial=2.0**10, interval=3)
 RECIPES = st.builds(
     Recipe,
     optimizer=st.sampled_from([SGD(2.0**-6, momentum=0.5), Adam(1e-3), AdamW(1e-3, weight_decay=0.01)]),
-    precision=st.sampled_from([FLOAT32, FLOAT32, BFLOAT16, FLOAT16, *MASTERED, *PURE_LOW]),
+    precision=st.sampled_from([FLOAT32, FLOAT32, BFLOAT16, FLOAT16, *MASTERED]),
     scaling=st.sampled_from([None, SCALING]),
     accumulation=st.sampled_from([1, 2, 4]),
     recompute=st.sampled_from([None, Recompute(2)]),

@@ -12,7 +12,7 @@ from conformance.judging import Subject, Verdict, clause, full, need
 from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear, exact_stack
-from fixtures.recipe import MASTERED, PURE_LOW, SGD, Adam, DynamicScaling, Recipe, Steps
+from fixtures.recipe import MASTERED, PURE_LOW, SGD, Adam, DynamicScaling, Precision, Recipe, Steps
 from frameworks.contract import Capability, Trainer
 
 SCALING = DynamicScaling(initial=2.0**10, interval=3)
@@ -60,6 +60,7 @@ def test_damaged_files_are_refused_and_change_nothing(
 
 
 PLAIN = Recipe(Adam())
+SCHEDULED = PLAIN.but(schedule=Steps((1,), (1.0, 0.5)))
 STRANGERS: dict[str, tuple[Model, Recipe, Model, Recipe]] = {
     "scaler-into-none": (exact_linear(), PLAIN.but(scaling=SCALING), exact_linear(), PLAIN),
     "none-into-scaler": (exact_linear(), PLAIN, exact_linear(), PLAIN.but(scaling=SCALING)),
@@ -67,10 +68,10 @@ STRANGERS: dict[str, tuple[Model, Recipe, Model, Recipe]] = {
     "none-into-moments": (exact_linear(), Recipe(SGD()), exact_linear(), PLAIN),
     "layers-into-none": (exact_stack(), PLAIN, exact_linear(), PLAIN),
     "none-into-layers": (exact_linear(), PLAIN, exact_stack(), PLAIN),
-    "schedule-into-none": (exact_linear(), PLAIN.but(schedule=Steps((1,), (1.0, 0.5))), exact_linear(), PLAIN),
+    "schedule-into-none": (exact_linear(), SCHEDULED, exact_linear(), PLAIN),
+    "none-into-schedule": (exact_linear(), PLAIN, exact_linear(), SCHEDULED),
     "other-shapes": (exact_linear(8, 4), PLAIN, exact_linear(4, 4), PLAIN),
     "masters-into-none": (exact_linear(), PLAIN.but(precision=MASTERED[1]), exact_linear(), PLAIN),
-    "other-format": (exact_linear(), PLAIN.but(precision=PURE_LOW[1]), exact_linear(), PLAIN),
 }
 
 
@@ -79,14 +80,33 @@ STRANGERS: dict[str, tuple[Model, Recipe, Model, Recipe]] = {
 def test_a_part_that_has_no_receiver_is_refused(
     subject: Subject, verdict: Verdict, tmp_path: Path, stranger: str
 ) -> None:
-    model, recipe, other, wanted = STRANGERS[stranger]
+    offer(subject, verdict, tmp_path, *STRANGERS[stranger])
+
+
+@clause("resume.other-format-is-refused")
+@pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
+@pytest.mark.parametrize("narrower", [False, True], ids=["into-float32", "from-float32"])
+def test_weights_in_another_format_are_refused(
+    subject: Subject, verdict: Verdict, tmp_path: Path, precision: Precision, narrower: bool
+) -> None:
+    recipes = PLAIN.but(precision=precision), PLAIN
+    recipe, wanted = reversed(recipes) if narrower else recipes
+    offer(subject, verdict, tmp_path, exact_linear(), recipe, exact_linear(), wanted)
+
+
+def offer(
+    subject: Subject, verdict: Verdict, tmp_path: Path, model: Model, recipe: Recipe, other: Model, wanted: Recipe
+) -> None:
+    """Saves a run of `model` by `recipe` and offers it to one of `other` by `wanted`, which must refuse it."""
     saved, receiver = subject.trainer(model, recipe), subject.trainer(other, wanted)
     saved.update((exact_batch(8, model.sample[0]),))
     receiver.update((exact_batch(8, other.sample[0]),))
     saved.save(tmp_path)
     before = subject.state(receiver)
     text = refusal(receiver, tmp_path)
-    verdict.holds(bool(text), f"{stranger} is refused with a message", text, "a ValueError", "silently-dropped")
+    verdict.holds(
+        bool(text), "a run of another recipe is refused with a message", text, "a ValueError", "silently-dropped"
+    )
     verdict.same_state(subject.state(receiver), before, "whole state after the refusal", "changed-by-refusal")
 
 
@@ -139,8 +159,7 @@ def test_the_first_call_after_a_load_is_answered(
 
 @clause("resume.restored-is-complete")
 def test_a_loaded_run_can_be_saved_at_once(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
-    recipe = PLAIN.but(schedule=Steps((1,), (1.0, 0.5)))
-    first, second, third = (subject.trainer(exact_linear(), recipe) for _ in range(3))
+    first, second, third = (subject.trainer(exact_linear(), SCHEDULED) for _ in range(3))
     first.update((exact_batch(),))
     first.save(tmp_path / "first")
     second.restore(tmp_path / "first")

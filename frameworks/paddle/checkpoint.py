@@ -69,6 +69,8 @@ def _check(trainer: DygraphTrainer, folder: Path, run: Any) -> None:
         wrong = "it is of another model"
     elif len(run["optimizers"]) != len(trainer.shares) or len(run["calls"]) != len(trainer.network.segments):
         wrong = "it is of another recipe"
+    elif any(s.scheduler and "LR_Scheduler" not in o for s, o in zip(trainer.shares, run["optimizers"], strict=True)):
+        wrong = "it is of a recipe without a learning-rate schedule"
     elif bool(run["scaler"]) != bool(trainer.scaler is not None and trainer.scaler.state_dict()):
         wrong = "it is of a recipe with other loss scaling"
     if wrong:

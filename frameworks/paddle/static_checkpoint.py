@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from frameworks.paddle.static_trainer import StaticTrainer
 
 FILE = "run.pdparams"
-_PARTS = {"variables", "schedule", "generator"}
+_PARTS = {"optimizer", "variables", "schedule", "generator"}
 
 
 def save(trainer: StaticTrainer, folder: Path) -> None:
     """Writes the scope's variables, the scheduler and the generator to one file below `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     run = {
+        "optimizer": type(trainer.recipe.optimizer).__name__,
         "variables": trainer.store.snapshot(),
         "schedule": {} if trainer.scheduler is None else trainer.scheduler.state_dict(),
         "generator": trainer.stream.state,
@@ -38,7 +39,8 @@ def restore(trainer: StaticTrainer, folder: Path) -> None:
     if not isinstance(run, dict) or set(run) != _PARTS:
         raise ValueError(f"{folder / FILE}: it is not a file of this adapter")
     trainer.store.check(run["variables"], str(folder / FILE))
-    if bool(run["schedule"]) != (trainer.scheduler is not None):
+    other = run["optimizer"] != type(trainer.recipe.optimizer).__name__
+    if other or bool(run["schedule"]) != (trainer.scheduler is not None):
         raise ValueError(f"{folder / FILE}: it is of another recipe")
     trainer.store.load(run["variables"])
     if trainer.scheduler is not None:

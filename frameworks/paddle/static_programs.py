@@ -67,7 +67,7 @@ class Store:
 
     def write(self, name: str, value: Array) -> None:
         """Sets a stored variable, in place."""
-        self.scope.find_var(name).get_tensor().set(np.ascontiguousarray(value), _place())
+        self.scope.find_var(name).get_tensor().set(np.asarray(value, order="C"), _place())
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all stored variables."""
@@ -87,7 +87,7 @@ class Store:
         """Sets every variable to what `snapshot` returned, and to its start where it was made later."""
         for name, value in (self.initial | dict(variables)).items():
             self.initial.setdefault(name, value)
-            self.scope.var(name).get_tensor().set(np.ascontiguousarray(value), _place())
+            self.scope.var(name).get_tensor().set(np.asarray(value, order="C"), _place())
 
 
 def _place() -> Any:

@@ -67,7 +67,13 @@ class Stepper:
         return {"optimizer": self.optimizer.state_dict(), "scheduler": scheduler, "applied": self.applied}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes back to what `state_dict` returned."""
+        """Goes back to what `state_dict` returned.
+
+        Raises:
+            ValueError: one of the two has a scheduler and the other has none.
+        """
+        if bool(state["scheduler"]) != bool(self.scheduler):
+            raise ValueError("one of the two runs has a learning-rate schedule and the other has none")
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler:
             self.scheduler.load_state_dict(state["scheduler"])

@@ -132,7 +132,7 @@ class DropsWhatHasNoReceiver(ReferenceTrainer):
 @fault(
     "https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1647",
     component="load",
-    clauses=("resume.unclaimed-is-refused",),
+    clauses=("resume.other-format-is-refused", "resume.unclaimed-is-refused"),
 )
 class FormatsAreNotRecorded(ReferenceTrainer):
     """A checkpoint does not say in which formats it is to be read."""

@@ -184,6 +184,20 @@ class CounterAdvancesWithEveryGroup(ReferenceTrainer):
 
 
 @fault(
+    "https://github.com/huggingface/transformers/pull/614",
+    component="clipping",
+    clauses=("accumulation.groups-change-nothing",),
+)
+class ClipsEveryGroupByItself(ReferenceTrainer):
+    """Each group of parameters is clipped by its own norm instead of the norm of all."""
+
+    def clip(self, gradients: Arrays) -> Arrays:
+        groups = [list(gradients)[place :: self.recipe.groups] for place in range(self.recipe.groups)]
+        clip = super().clip
+        return {n: g for group in groups for n, g in clip({n: gradients[n] for n in group}).items()}
+
+
+@fault(
     "https://github.com/huggingface/transformers/issues/37766",
     component="normalisation",
     clauses=("accumulation.one-is-identity",),
