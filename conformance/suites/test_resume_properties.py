@@ -87,13 +87,13 @@ def hold(subject: Subject, verdict: Verdict, case: Cut, signature: str) -> None:
 
 
 @clause("resume.bit-identical")
-@explore(cuts(inside=False), examples=8)
+@explore(cuts(inside=False), examples=6)
 def test_a_run_of_any_techniques_goes_on_as_it_was(subject: Subject, verdict: Verdict, case: Cut) -> None:
     hold(subject, verdict, case, "run-differs")
 
 
 @clause("resume.mid-window")
-@explore(cuts(inside=True), examples=8)
+@explore(cuts(inside=True), examples=6)
 def test_a_window_that_is_cut_anywhere_is_whole_or_refused(subject: Subject, verdict: Verdict, case: Cut) -> None:
     hold(subject, verdict, case, "partial-window-lost")
 
@@ -115,7 +115,7 @@ def scripts(draw: st.DrawFn) -> Script:
 
 
 @clause("resume.scaler-state")
-@explore(scripts(), examples=8)
+@explore(scripts(), examples=5)
 def test_the_scale_goes_on_from_any_update(subject: Subject, verdict: Verdict, case: Script) -> None:
     recipe = Recipe(SGD(2.0**-6), scaling=DynamicScaling(initial=2.0**10, interval=2))
     through, resumed = (subject.trainer(scalar(), recipe) for _ in range(2))
