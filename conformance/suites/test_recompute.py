@@ -118,6 +118,18 @@ def test_the_recomputed_forward_has_the_forwards_precision(
     verdict.same_gradients(measured, expected, "every gradient", "precision-not-replayed")
 
 
+@clause("recompute.replays-autocast")
+@pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
+def test_a_cut_between_a_product_and_its_function(
+    subject: Subject, verdict: Verdict, precision: Precision, variant: str
+) -> None:
+    layers: tuple[Layer, ...] = (Dense(12), Activation("tanh"), Dense(12), Activation("tanh"))
+    model = Model("cut", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
+    plain, recomputed = twins(subject, model, RECIPE.but(precision=precision), Recompute(4, variant=variant))
+    expected, measured = (run.gradients((digits_batch(8),)) for run in (plain, recomputed))
+    verdict.same_gradients(measured, expected, "every gradient", "precision-not-replayed")
+
+
 @clause("recompute.no-grad-input")
 def test_parameters_train_when_no_input_needs_a_gradient(subject: Subject, verdict: Verdict, variant: str) -> None:
     x, w = probe_arrays()

@@ -43,7 +43,7 @@ def read_as(x: Tensor, value: Array) -> Tensor:
 class StreamNotPutBack(ReferenceTrainer):
     """The recomputed forward draws on from where the random stream stands."""
 
-    def replay_random(self, draws: int) -> AbstractContextManager[None]:  # noqa: ARG002
+    def replay_random(self, draws: int) -> AbstractContextManager[None]:
         return nullcontext()
 
 
@@ -140,7 +140,7 @@ class TrainingFlagLost(ReferenceTrainer):
 class PrecisionOfBackward(ReferenceTrainer):
     """The recomputed forward runs in the scope that is open around the backward pass."""
 
-    def replay_precision(self, former: scope.Scope) -> AbstractContextManager[None]:  # noqa: ARG002
+    def replay_precision(self, former: scope.Scope) -> AbstractContextManager[None]:
         return nullcontext()
 
 
@@ -210,7 +210,7 @@ class CastsSavedElsewhere(ReferenceTrainer):
 @fault(
     "https://github.com/NVIDIA/Megatron-LM/pull/7538",
     component="values",
-    clauses=("recompute.same-loss", "recompute.same-state"),
+    clauses=("recompute.same-loss",),
 )
 class OutputsKeptInBfloat16(ReferenceTrainer):
     """A recomputed segment hands its output on in bfloat16."""
