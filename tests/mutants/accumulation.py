@@ -21,7 +21,7 @@ from tests.mutants import fault
 class MeanOfMeans(ReferenceTrainer):
     """A micro-batch's loss is its own mean over k, whatever number of items it holds."""
 
-    def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:  # noqa: ARG002
+    def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
         return Tensor(loss.value / (batch_items * self.recipe.accumulation), loss.format)
 
 
@@ -181,7 +181,7 @@ class AccumulatesInTheComputeFormat(ReferenceTrainer):
 class Float32AccumulatorForEveryFormat(ReferenceTrainer):
     """The accumulator is float32, also for float64 parameters."""
 
-    def accumulator_format(self, name: str) -> str:  # noqa: ARG002
+    def accumulator_format(self, name: str) -> str:
         return "float32"
 
 
