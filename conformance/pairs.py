@@ -50,7 +50,7 @@ FACTORS: dict[str, dict[str, Any]] = {
     "clip": {"unclipped": None, "clipped": 0.5},
     "schedule": {"constant": None, "steps": Steps((1, 3), (1.0, 0.5, 0.25))},
 }
-"""Fields of a recipe with their values by name, the plain one first. An epsilon of 1 lets Adam feel a gradient's size."""
+"""Fields of a recipe with their values by name, the plain one first. An epsilon of 1 lets Adam feel a norm."""
 LAYERS = {"dropout": ("kept", "dropout"), "norm": ("plain", "norm")}
 """What the model holds, beside what the recipe says."""
 
@@ -89,6 +89,12 @@ class Row:
     def windows(self) -> list[Window]:
         """A window an update, of 16 samples each."""
         return [exact_batch(16, WIDTH, seed=i).into(self.recipe.accumulation) for i in range(UPDATES)]
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rate of every update."""
+        factors = Steps((), (1.0,)) if self.recipe.schedule is None else self.recipe.schedule
+        return [self.recipe.optimizer.learning_rate * factors.factor(i) for i in range(UPDATES)]
 
 
 def _model(dropout: bool, norm: bool, bias: float) -> Model:

@@ -237,6 +237,7 @@ def test_bfloat16_loses_no_gradient_to_underflow(subject: Subject, verdict: Verd
         gradients = tiny_gradients(subject, precision, 1e-7)
         losses[precision.label] = share_of_zeros(gradients)
     verdict.observe("share-of-zeros", losses)
+    verdict.holds(losses["O0"] < 1.0, "share of gradient values that are zero in float32", losses["O0"], "< 1")
     verdict.equal(losses["O1-bfloat16"], losses["O0"], "share of gradient values that are zero", "underflow")
 
 

@@ -47,11 +47,13 @@ def test_without_masters_the_same_run_stands_still(subject: Subject, verdict: Ve
 @each_level
 def test_the_model_holds_the_rounded_masters(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     trainer = subject.trainer(exact_linear(), Recipe(Adam(2.0**-7), precision))
+    start = trainer.master_parameters()
     for step in range(5):
         trainer.feed(full(trainer, 2.0**-step))
         masters, model = trainer.master_parameters(), trainer.parameters()
         rounded = {name: masters[name].astype(model[name].dtype) for name in model}
         verdict.same_state(model, rounded, f"model weights against rounded masters after update {step}", "out-of-step")
+    verdict.changed(start, masters, "masters over five updates")
 
 
 @clause("master.model-is-cast-of-master")

@@ -1,27 +1,19 @@
-"""Frameworks that are spoilt on purpose, so that a test whose verdict they cannot change is seen to be vacuous.
-
-A blinding delegates to the real framework and spoils what crosses the contract. It knows no test, and the oracle stays
-as it is. `BLINDINGS` holds them by name.
-"""
+"""Blindings that hide what a framework does: it stands still, computes nothing or does not do what it is told."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 
+from conformance.blinding.delegates import Blinded, BlindedTrainer
 from fixtures.arrays import Array
-from fixtures.model import Batch, Model, Window
+from fixtures.model import Batch, Window
 from fixtures.recipe import FLOAT32, Precision, Recipe
 from frameworks.contract import (
-    Capability,
-    Framework,
     Gradients,
     OpResult,
     RecomputeCase,
@@ -35,74 +27,6 @@ from frameworks.contract import (
 def zeros(arrays: State) -> dict[str, Array]:
     """Zeros of the same names, shapes and formats."""
     return {name: np.zeros_like(value) for name, value in arrays.items()}
-
-
-PARTS = {
-    "parameter": "parameters",
-    "master": "master_parameters",
-    "optimizer": "optimizer_state",
-    "buffer": "buffers",
-    "scaler": "scaler_state",
-    "accumulator": "accumulator",
-    "random": "random_state",
-}
-"""The verb that reads a part of the whole state, by the part's prefix."""
-
-
-class BlindedTrainer:
-    """A trainer that passes on to `real` what it does not spoil; `update` and `state` go through the other verbs.
-
-    Args:
-        real: the run.
-        again: makes another run from the same start.
-    """
-
-    def __init__(self, real: Trainer, again: Callable[[], Trainer]) -> None:
-        self.real = real
-        self.again = again
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
-
-    def accumulate(self, batch: Batch, items: int) -> float:
-        return self.real.accumulate(batch, items)
-
-    def apply(self) -> Update:
-        return self.real.apply()
-
-    def update(self, window: Window) -> Update:
-        items = sum(batch.items for batch in window)
-        for batch in window:
-            self.accumulate(batch, items)
-        return self.apply()
-
-    def state(self) -> dict[str, Array]:
-        whole = dict(self.real.state())
-        for part, verb in PARTS.items():
-            whole |= {f"{part}/{name}": np.array(value) for name, value in getattr(self, verb)().items()}
-        return whole
-
-
-class Blinded:
-    """A framework that passes on to `real` what it does not spoil, with trainers of `trainer_class`."""
-
-    trainer_class: type[BlindedTrainer] = BlindedTrainer
-
-    def __init__(self, real: Framework) -> None:
-        self.real = real
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)
-
-    def asked(self, recipe: Recipe) -> Recipe:
-        """What is trained instead of a recipe."""
-        return recipe
-
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
-        def made() -> Trainer:
-            return self.real.trainer(model, self.asked(recipe), weights)
-
-        return cast(Trainer, self.trainer_class(made(), made))
 
 
 class _WithoutGradients(BlindedTrainer):
@@ -241,26 +165,19 @@ class FrozenScaler(Blinded):
     trainer_class = _FrozenScaler
 
 
-class _NoisyLoss(BlindedTrainer):
-    _draws = itertools.count(1)
-
-    def _noisy(self, loss: float) -> float:
-        """A loss that is off by up to itself and one, by another amount each time (a golden-section sequence)."""
-        return loss + (abs(loss) + 1.0) * (0.5 + next(self._draws) * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0 / 2.0)
-
+class _ConstantLoss(BlindedTrainer):
     def accumulate(self, batch: Batch, items: int) -> float:
-        return self._noisy(self.real.accumulate(batch, items))
+        return self.real.accumulate(batch, items) * 0.0 + 1.0
 
     def apply(self) -> Update:
         update = self.real.apply()
-        losses = tuple(map(self._noisy, update.micro_losses))
-        return replace(update, loss=self._noisy(update.loss), micro_losses=losses)
+        return replace(update, loss=1.0, micro_losses=tuple(1.0 for _ in update.micro_losses))
 
 
-class NoisyLoss(Blinded):
-    """Every loss is far too large, by another amount each time that it is told."""
+class ConstantLoss(Blinded):
+    """Every loss is 1."""
 
-    trainer_class = _NoisyLoss
+    trainer_class = _ConstantLoss
 
 
 class _Amnesiac(BlindedTrainer):
@@ -323,88 +240,4 @@ class NoResults(Blinded):
         return OpResult(np.zeros_like(result.value), "float8")
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        result = self.real.recompute(case, x, w, variant)
-        return result if case == "plain" else RecomputeResult(0.0, None, None)
-
-
-class _OtherSettings(BlindedTrainer):
-    def scaler_settings(self) -> dict[str, float]:
-        return {name: 3.0 * value + 1.0 for name, value in self.real.scaler_settings().items()}
-
-
-class OtherDeclarations(Blinded):
-    """What is probed is not what is declared, and settings that are read back are not those that were made."""
-
-    trainer_class = _OtherSettings
-
-    def probe(self, capability: Capability) -> bool | None:
-        return not self.real.declares(capability).supported
-
-
-class _Scribbling(BlindedTrainer):
-    _touched = 0
-
-    def save(self, path: Path) -> None:
-        self.real.save(path)
-        self._touched += 1
-
-    def restore(self, path: Path) -> None:
-        self.real.restore(path)
-        self._touched += 1
-
-    def parameters(self) -> dict[str, Array]:
-        factor = 1.0 + self._touched / 8.0
-        return {name: (value * factor).astype(value.dtype) for name, value in self.real.parameters().items()}
-
-
-class CheckpointsDisturb(Blinded):
-    """Saving and restoring make the parameters larger by an eighth."""
-
-    trainer_class = _Scribbling
-
-
-class RestlessRuns(Blinded):
-    """No two runs begin with the same weights."""
-
-    _runs = itertools.count(1)
-
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
-        given = model.weights(recipe.seed) if weights is None else weights
-        factor = 1.0 + next(self._runs) * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0
-        return super().trainer(model, recipe, {n: (w * factor).astype(w.dtype) for n, w in given.items()})
-
-
-class RestlessSettings(Blinded):
-    """Process-wide settings read differently each time."""
-
-    _readings = itertools.count()
-
-    def global_state(self) -> dict[str, str]:
-        return {name: f"{value} ({next(self._readings)})" for name, value in self.real.global_state().items()}
-
-    def restore_global_state(self, state: Mapping[str, str]) -> None:
-        self.real.restore_global_state({name: value.rpartition(" (")[0] for name, value in state.items()})
-
-
-BLINDINGS: dict[str, Callable[[Framework], Blinded]] = {
-    "zero-gradients": ZeroGradients,
-    "frozen-parameters": FrozenParameters,
-    "frozen-scaler": FrozenScaler,
-    "noisy-loss": NoisyLoss,
-    "frozen-optimizer": FrozenOptimizer,
-    "frozen-streams": FrozenStreams,
-    "no-precision": NoPrecision,
-    "no-recomputation": NoRecomputation,
-    "no-results": NoResults,
-    "restores-nothing": RestoresNothing,
-    "nothing-counted": NothingCounted,
-    "other-declarations": OtherDeclarations,
-    "checkpoints-disturb": CheckpointsDisturb,
-    "restless-runs": RestlessRuns,
-    "restless-settings": RestlessSettings,
-}
-"""The blindings by name, in the order in which they are tried.
-
-The first ones hide what a framework does; the last three only make it restless, which is enough to see that a test
-compares two runs, or a run with itself, and not that there is anything in them.
-"""
+        return self.real.recompute(case, x, w, variant) if case == "plain" else RecomputeResult(0.0, None, None)

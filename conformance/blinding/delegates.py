@@ -1,0 +1,84 @@
+"""A framework and its trainers that pass every call on to others, to be spoilt in part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.contract import (
+    Framework,
+    Trainer,
+    Update,
+)
+
+PARTS = {
+    "parameter": "parameters",
+    "master": "master_parameters",
+    "optimizer": "optimizer_state",
+    "buffer": "buffers",
+    "scaler": "scaler_state",
+    "accumulator": "accumulator",
+    "random": "random_state",
+}
+"""The verb that reads a part of the whole state, by the part's prefix."""
+
+
+class BlindedTrainer:
+    """A trainer that passes on to `real` what it does not spoil; `update` and `state` go through the other verbs.
+
+    Args:
+        real: the run.
+        again: makes another run from the same start.
+    """
+
+    def __init__(self, real: Trainer, again: Callable[[], Trainer]) -> None:
+        self.real = real
+        self.again = again
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        return self.real.accumulate(batch, items)
+
+    def apply(self) -> Update:
+        return self.real.apply()
+
+    def update(self, window: Window) -> Update:
+        items = sum(batch.items for batch in window)
+        for batch in window:
+            self.accumulate(batch, items)
+        return self.apply()
+
+    def state(self) -> dict[str, Array]:
+        whole = dict(self.real.state())
+        for part, verb in PARTS.items():
+            whole |= {f"{part}/{name}": np.array(value) for name, value in getattr(self, verb)().items()}
+        return whole
+
+
+class Blinded:
+    """A framework that passes on to `real` what it does not spoil, with trainers of `trainer_class`."""
+
+    trainer_class: type[BlindedTrainer] = BlindedTrainer
+
+    def __init__(self, real: Framework) -> None:
+        self.real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def asked(self, recipe: Recipe) -> Recipe:
+        """What is trained instead of a recipe."""
+        return recipe
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
+        def made() -> Trainer:
+            return self.real.trainer(model, self.asked(recipe), weights)
+
+        return cast(Trainer, self.trainer_class(made(), made))
