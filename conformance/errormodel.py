@@ -55,9 +55,10 @@ class Envelope:
     exact: Run
     loss_spread: Array
     gradient_spread: float
-    gain_spread: float
+    gain_spread: Array
     parameter_spread: float
     derivation: dict[str, Any]
+    sizes: dict[str, int]
 
     def judged(self) -> int:
         """How many updates say something about the implementation."""
@@ -83,11 +84,20 @@ class Envelope:
         return _distance(measured, self.exact.gradient), self._bound(self.gradient_spread)
 
     def gain(self, measured: Array) -> tuple[float, Bound]:
-        """How much longer than the exact first gradient the measured one is along it, relatively, and the bound.
+        """How much longer one parameter's first gradient is along the exact one, relatively, and the bound.
 
-        Rounding errors of many values average out here, so that a common factor shows that the distance hides.
+        The parameter is the one that is furthest out. Rounding errors of many values average out along the exact
+        gradient, so that a common factor, a mix-up or a small parameter shows that the distance of the whole hides.
+        Parameters whose gradient is little but rounding errors are left out.
         """
-        return _gain(measured, self.exact.gradient), self._bound(self.gain_spread)
+        bounds = IMPLEMENTATION_FREEDOM * self.gain_spread
+        gains = _gains(measured, self.exact.gradient, self.sizes)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.where(np.isnan(gains), np.inf, np.where(gains > 0.0, gains / bounds, 0.0))
+        worst = int(np.argmax(np.where(self.gain_spread <= LEARNABLE, ratios, -1.0)))
+        return float(gains[worst]), Bound(
+            float(bounds[worst]), {**self.derivation, "parameter": list(self.sizes)[worst]}
+        )
 
     def parameters(self, measured: Array) -> tuple[float, Bound]:
         """Relative distance of the final parameters from the exact ones, and its bound."""
@@ -123,16 +133,18 @@ def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Se
         "seed": recipe.seed,
         "origin": key[:16],
     }
-    found = _loaded(path, "losses", "gradient", "parameters", "loss_spread", "spread")
+    sizes = {name: int(np.prod(shape)) for name, shape in sorted(model.parameter_shapes().items())}
+    found = _loaded(path, "losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
     if found is None:
-        made = _derive(conventions, model, recipe, windows, derivation)
+        made = _derive(conventions, model, recipe, windows, derivation, sizes)
         exact = {"losses": made.exact.losses, "gradient": made.exact.gradient, "parameters": made.exact.parameters}
-        spread = np.array([made.gradient_spread, made.gain_spread, made.parameter_spread])
-        _store(path, {**exact, "loss_spread": made.loss_spread, "spread": spread})
+        spread = np.array([made.gradient_spread, made.parameter_spread])
+        spreads = {"loss_spread": made.loss_spread, "gain_spread": made.gain_spread, "spread": spread}
+        _store(path, exact | spreads)
         return made
     exact_run = Run(found["losses"], found["gradient"], found["parameters"])
-    gradient_spread, gain_spread, parameter_spread = (float(s) for s in found["spread"])
-    return Envelope(exact_run, found["loss_spread"], gradient_spread, gain_spread, parameter_spread, derivation)
+    along, final = (float(s) for s in found["spread"])
+    return Envelope(exact_run, found["loss_spread"], along, found["gain_spread"], final, derivation, sizes)
 
 
 def quality(
@@ -193,7 +205,12 @@ def relevant(conventions: Conventions, model: Model, recipe: Recipe) -> Conventi
 
 
 def _derive(
-    conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], derivation: dict[str, Any]
+    conventions: Conventions,
+    model: Model,
+    recipe: Recipe,
+    windows: Sequence[Window],
+    derivation: dict[str, Any],
+    sizes: dict[str, int],
 ) -> Envelope:
     def made(rounding: Rounding) -> Run:
         return run(
@@ -209,9 +226,10 @@ def _derive(
         exact,
         np.maximum(loss_spread, floor * np.abs(exact.losses)),
         max(_distance(member.gradient, exact.gradient) for member in members),
-        max(_gain(member.gradient, exact.gradient) for member in members),
+        np.max([_gains(member.gradient, exact.gradient, sizes) for member in members], axis=0),
         max(_distance(member.parameters, exact.parameters) for member in members),
         derivation,
+        sizes,
     )
 
 
@@ -219,8 +237,12 @@ def _distance(measured: Array, exact: Array) -> float:
     return float(np.linalg.norm(measured - exact) / np.linalg.norm(exact))
 
 
-def _gain(measured: Array, exact: Array) -> float:
-    return float(abs(np.dot(measured - exact, exact) / np.dot(exact, exact)))
+def _gains(measured: Array, exact: Array, sizes: dict[str, int]) -> Array:
+    """|⟨g, e⟩ / ⟨e, e⟩ − 1| of every parameter's gradient g and exact gradient e; NaN where e is zero."""
+    starts = np.cumsum([0, *sizes.values()])[:-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        along = np.add.reduceat((measured - exact) * exact, starts) / np.add.reduceat(exact * exact, starts)
+    return np.asarray(np.abs(along))
 
 
 def _origin(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> str:

@@ -171,14 +171,14 @@ def test_the_envelope_never_narrows_and_says_where_it_comes_from(precision: Prec
 def test_updates_beyond_what_can_be_learnt_are_not_judged() -> None:
     losses = np.array([2.0, 2.0, 2.0, 2.0])
     spread = np.array([0.01, 0.1, 0.3, 0.4])
-    found = Envelope(Run(losses, losses, losses), spread, 0.0, 0.0, 0.0, {})
+    found = Envelope(Run(losses, losses, losses), spread, 0.0, np.zeros(1), 0.0, {}, {})
     assert found.judged() == 2
     assert found.worst_loss(losses + np.array([0.0, 0.1, 50.0, math.nan]))[2] == 1
 
 
 def test_an_envelope_in_which_no_update_is_judged_has_no_worst_loss() -> None:
     losses = np.array([2.0, 2.0])
-    found = Envelope(Run(losses, losses, losses), np.array([1.0, 1.0]), 0.0, 0.0, 0.0, {})
+    found = Envelope(Run(losses, losses, losses), np.array([1.0, 1.0]), 0.0, np.zeros(1), 0.0, {}, {})
     assert found.judged() == 0
     with pytest.raises(ValueError, match="first update"):
         found.worst_loss(losses)

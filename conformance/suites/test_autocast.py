@@ -233,10 +233,11 @@ def test_operations_that_the_user_names_are_honoured(subject: Subject, verdict: 
 
 
 PRECISIONS = (*HALVES, *MASTERED, *PURE_LOW)
+OTHERS = (Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS, Capability.DYNAMIC_SCALING)
 
 
 @clause("autocast.request-is-honoured-or-refused")
-@pytest.mark.parametrize("capability", [*[Capability.of(p) for p in PRECISIONS], Capability.DYNAMIC_SCALING], ids=str)
+@pytest.mark.parametrize("capability", [*[Capability.of(p) for p in PRECISIONS], *OTHERS], ids=str)
 def test_what_is_declared_is_what_happens(subject: Subject, verdict: Verdict, capability: Capability) -> None:
     declared, seen = subject.framework.declares(capability), subject.framework.probe(capability)
     verdict.observe(str(capability), {"declared": declared.supported, "observed": seen, "reason": declared.reason})

@@ -47,7 +47,11 @@ def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, wind
     verdict.within(
         *expected.gradient(measured.gradient), "relative distance of the first gradient", "gradient-beyond-envelope"
     )
-    verdict.within(*expected.gain(measured.gradient), "length along the exact gradient", "gradient-beyond-envelope")
+    verdict.within(
+        *expected.gain(measured.gradient),
+        "length of a parameter's gradient along the exact one, relatively",
+        "gradient-beyond-envelope",
+    )
     verdict.within(
         *expected.parameters(measured.parameters),
         "relative distance of the final parameters",
@@ -61,7 +65,7 @@ SMOOTH: dict[str, Optimizer] = {
     "adam": Adam(1e-3, epsilon=2.0**-12),
     "adamw": AdamW(1e-3, epsilon=2.0**-12, weight_decay=0.01),
 }
-"""An epsilon of a typical gradient's size: with a tiny one, rounding that turns a sign moves a weight by a whole rate."""
+"""An epsilon of a typical gradient's size: with a tiny one, rounding that turns a sign moves a weight by a rate."""
 
 
 def parity(subject: Subject, verdict: Verdict, fixture: str, optimizer: str, precision: Precision) -> None:

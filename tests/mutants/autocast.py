@@ -362,6 +362,13 @@ class BackwardOutsideTheScope(Operations):
             return super().cast(x, target)
         return Tensor(altered(x.value, lambda v: self.rounding.round(v, target), same), target, x.owned)
 
+    def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
+        computing, yielding = self.formats(op, *(x.format for x in operands))
+        if not half(computing):
+            return super()._product(op, function, *operands)
+        value = function(*(self.cast(x, computing).value for x in operands), self.rounding, "float32")
+        return Tensor(altered(value, lambda v: self.rounding.round(v, computing), same), yielding)
+
 
 class _Products(Operations):
     """Changes the gradients of low products by operand."""
