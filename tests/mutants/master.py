@@ -247,3 +247,20 @@ class EpsilonIsDividedByTheCorrection(ReferenceTrainer):
             self.recipe = held.but(optimizer=replace(held.optimizer, epsilon=held.optimizer.epsilon / correction))
         super().apply_update(gradients, rate)
         self.recipe = held
+
+
+@fault(
+    "https://github.com/ooples/AiDotNet/issues/2008",
+    component="optimizer",
+    clauses=("autocast.float32-parity",),
+)
+class VelocityNeverDecays(ReferenceTrainer):
+    """Momentum's factor stands before the gradient instead of the velocity."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        factor = getattr(self.recipe.optimizer, "momentum", 0.0)
+        if factor:
+            held = self.slots["momentum"]
+            held.update({name: value / factor for name, value in held.items()})
+            gradients = {name: factor * g for name, g in gradients.items()}
+        super().apply_update(gradients, rate)
