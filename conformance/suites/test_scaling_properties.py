@@ -19,7 +19,7 @@ from frameworks.contract import Capability
 
 RATE = 2.0**-6
 QUIET = 2.0**-10
-STEPS = st.lists(st.sampled_from(["quiet", "quiet", "quiet", "huge", "inf", "-inf", "nan"]), min_size=1, max_size=32)
+STEPS = st.lists(st.sampled_from(["quiet", "quiet", "quiet", "huge", "inf", "-inf", "nan"]), min_size=8, max_size=32)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ SCHEDULES = st.builds(
     initial=st.integers(-6, 24),
     growth=st.integers(1, 2),
     backoff=st.integers(-3, -1),
-    interval=st.integers(1, 5),
+    interval=st.integers(1, 4),
     steps=STEPS.map(tuple),
 )
 
@@ -84,7 +84,7 @@ def moved(values: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Ar
 
 
 @clause("scaling.automaton")
-@explore(SCHEDULES, examples=10)
+@explore(SCHEDULES, examples=15)
 def test_scale_skips_and_parameters_follow_the_automaton(subject: Subject, verdict: Verdict, case: Schedule) -> None:
     scaling = case.scaling(subject)
     trainer = subject.trainer(scalar(), Recipe(SGD(RATE), scaling=scaling))

@@ -193,7 +193,7 @@ def test_two_losses_under_one_scaler(subject: Subject, verdict: Verdict) -> None
     joint, separate = (subject.trainer(two_heads(), recipe.but(separate_losses=s), few_bits) for s in (False, True))
     updates = [run.update((batch,)) for run in (joint, separate)]
     verdict.equal(updates[1].loss, updates[0].loss, "loss of two backward passes against one")
-    states = [run.parameters() for run in (separate, joint)]
+    states = separate.parameters(), joint.parameters()
     verdict.same_state(*states, "parameters after two backward passes against one")
     for place, head in enumerate("ab"):
         before = subject.state(separate)
