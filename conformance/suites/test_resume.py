@@ -131,7 +131,7 @@ def test_saving_changes_nothing(subject: Subject, verdict: Verdict, tmp_path: Pa
 
 def mid_window(subject: Subject, tmp_path: Path) -> tuple[Trainer, Trainer | None]:
     """A run through a window of four, and one that was saved in its middle; None where saving there was refused."""
-    recipe = Recipe(SGD(2.0**-4), accumulation=4)
+    recipe = Recipe(SGD(2.0**-4), accumulation=4, scaling=scaling_if(subject))
     through, saved, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(3))
     parts = exact_batch(8).into(4)
     for run in (through, saved):
