@@ -308,18 +308,18 @@ class RedrawsDropout(TorchFramework):
     component="recomputation",
     clauses=("recompute.replays-autocast",),
 )
-class RecomputesWide(TorchFramework):
-    """The reentrant `checkpoint` replays the forward pass outside the precision scope that was open."""
+class RecomputesInDefaultFormat(TorchFramework):
+    """The reentrant `checkpoint` replays the forward pass in a CPU's default format, whatever its scope had."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         replay = CheckpointFunction.backward
 
-        def wide(ctx: Any, *gradients: Any) -> Any:
-            ctx.cpu_autocast_kwargs["enabled"] = False
+        def forgetful(ctx: Any, *gradients: Any) -> Any:
+            ctx.cpu_autocast_kwargs["dtype"] = torch.bfloat16
             return replay(ctx, *gradients)
 
-        CheckpointFunction.backward = staticmethod(wide)
+        CheckpointFunction.backward = staticmethod(forgetful)
 
 
 @fault(
