@@ -81,7 +81,7 @@ class Envelope:
 
     def gradient(self, measured: Array) -> tuple[float, Bound]:
         """Relative distance of the first gradient from the exact one, and its bound."""
-        return _distance(measured, self.exact.gradient), self._bound(self.gradient_spread)
+        return distance(measured, self.exact.gradient), self._bound(self.gradient_spread)
 
     def gain(self, measured: Array) -> tuple[float, Bound]:
         """How much longer one parameter's first gradient is along the exact one, relatively, and the bound.
@@ -101,7 +101,7 @@ class Envelope:
 
     def parameters(self, measured: Array) -> tuple[float, Bound]:
         """Relative distance of the final parameters from the exact ones, and its bound."""
-        return _distance(measured, self.exact.parameters), self._bound(self.parameter_spread)
+        return distance(measured, self.exact.parameters), self._bound(self.parameter_spread)
 
     def _bound(self, spread: float) -> Bound:
         return Bound(IMPLEMENTATION_FREEDOM * spread, self.derivation)
@@ -188,6 +188,46 @@ def trained_accuracy(trainer: Trainer, windows: Sequence[Window], test: Batch) -
     return float(np.mean(outputs.argmax(-1) == test.targets["output"]))
 
 
+def evaluation(
+    conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], inputs: Array
+) -> dict[str, tuple[Array, Bound]]:
+    """What `evaluated` gives on the exact run, each with the relative distance that a correct run may have from it."""
+    conventions = relevant(conventions, model, recipe)
+    key = _origin(conventions, model, recipe, [*windows, (Batch(inputs, {}),)])
+    path = _folder() / f"{key[:32]}.evaluation.npz"
+    names = ("buffers", "predictions") if model.buffers() else ("predictions",)
+    found = _loaded(path, *names, *(f"{name}.spread" for name in names))
+    if found is None:
+
+        def made(rounding: Rounding) -> dict[str, Array]:
+            framework = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
+            return evaluated(framework.trainer(model, recipe), windows, inputs)
+
+        exact = made(Exact())
+        members = [made(Stochastic(np.random.default_rng([recipe.seed, 10, i]))) for i in range(SAMPLES)]
+        spread = {f"{n}.spread": np.array(max(distance(m[n], exact[n]) for m in members)) for n in names}
+        found = exact | spread
+        _store(path, found)
+    derivation = {
+        "method": "evaluations of randomly rounded reference runs",
+        "format": recipe.precision.format,
+        "samples": SAMPLES,
+        "multiplier": IMPLEMENTATION_FREEDOM,
+        "seed": recipe.seed,
+        "origin": key[:16],
+    }
+    return {n: (found[n], Bound(IMPLEMENTATION_FREEDOM * float(found[f"{n}.spread"]), derivation)) for n in names}
+
+
+def evaluated(trainer: Trainer, windows: Sequence[Window], inputs: Array) -> dict[str, Array]:
+    """Running statistics ("buffers", where there are any) and outputs ("predictions") after an update a window."""
+    for window in windows:
+        trainer.update(window)
+    predictions = flat(trainer.predict(inputs))
+    buffers = trainer.buffers()
+    return {"buffers": flat(buffers), "predictions": predictions} if buffers else {"predictions": predictions}
+
+
 def relevant(conventions: Conventions, model: Model, recipe: Recipe) -> Conventions:
     """The conventions that a recipe can feel; the others at their default, so that frameworks share envelopes."""
     default = Conventions()
@@ -225,15 +265,16 @@ def _derive(
     return Envelope(
         exact,
         np.maximum(loss_spread, floor * np.abs(exact.losses)),
-        max(_distance(member.gradient, exact.gradient) for member in members),
+        max(distance(member.gradient, exact.gradient) for member in members),
         np.max([_gains(member.gradient, exact.gradient, sizes) for member in members], axis=0),
-        max(_distance(member.parameters, exact.parameters) for member in members),
+        max(distance(member.parameters, exact.parameters) for member in members),
         derivation,
         sizes,
     )
 
 
-def _distance(measured: Array, exact: Array) -> float:
+def distance(measured: Array, exact: Array) -> float:
+    """Relative distance in the 2-norm."""
     return float(np.linalg.norm(measured - exact) / np.linalg.norm(exact))
 
 

@@ -57,6 +57,12 @@ class Subject:
         """Accuracy that a correct run of this recipe ends with, and how far from it another may be."""
         return errormodel.quality(self.conventions, model, self.seeded(recipe), windows, test)
 
+    def evaluation(
+        self, model: Model, recipe: Recipe, windows: Sequence[Window], inputs: Array
+    ) -> dict[str, tuple[Array, Bound]]:
+        """Running statistics and outputs that a correct run of this recipe has, and how far another may be."""
+        return errormodel.evaluation(self.conventions, model, self.seeded(recipe), windows, inputs)
+
     def state(self, trainer: Trainer) -> dict[str, Array]:
         """The run's whole state and the process-wide settings: nothing that a run depends on is left out."""
         settings = {f"global/{name}": np.array(value) for name, value in self.framework.global_state().items()}

@@ -44,6 +44,11 @@ class Mutant:
         return self.clauses[0].split(".", 1)[0]
 
     @property
+    def id(self) -> str:
+        """Module and class, which no other mutant shares."""
+        return self.name.removeprefix("tests.mutants.").replace(":", ".")
+
+    @property
     def label(self) -> str:
         """The class's name."""
         return self.name.rpartition(":")[2]

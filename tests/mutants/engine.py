@@ -128,7 +128,7 @@ class Engine:
         counted = RAISED if mutant.raises else SEEN
 
         def failing(tests: list[str], stop: bool) -> set[str]:
-            verdicts = self._run(mutant.name, mutant.mode, tests, mutant.label, stop=stop) if tests else ()
+            verdicts = self._run(mutant.name, mutant.mode, tests, mutant.id, stop=stop) if tests else ()
             leaking = {SETTINGS} if any(v.leaks for v in verdicts) else set()
             return {v.clause for v in verdicts if v.outcome in counted} | leaking
 
