@@ -229,7 +229,7 @@ def test_a_hang_costs_one_test(small: Path) -> None:
 
 BARE = """
 import sys
-optional = ("sklearn", "xdist", "pytest_timeout", "pytest_benchmark", "hypothesis")
+optional = ("sklearn", "xdist", "pytest_timeout", "pytest_benchmark")
 sys.modules.update(dict.fromkeys(optional))
 import pytest
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
