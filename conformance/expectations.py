@@ -19,7 +19,7 @@ from conformance.tables import Table, read_tables
 
 EXPECTATIONS = Path(__file__).parent / "expectations"
 
-_KEYS = frozenset({"clause", "versions", "device", "mode", "cases", "signature", "reason", "link"})
+_KEYS = frozenset({"clause", "versions", "device", "mode", "cases", "signature", "reason", "link", "spoils_process"})
 _SIGNATURE = re.compile(r"[A-Za-z0-9._-]+")
 _LINK = re.compile(r"https?://\S+")
 
@@ -37,6 +37,7 @@ class Expectation:
         signature: the slug under which the suite reports the failure.
         reason: what goes wrong, in one sentence.
         link: where it is reported or documented.
+        spoils_process: whether the failure changes what later tests of the same process find; such cases run last.
     """
 
     clause: str
@@ -48,6 +49,7 @@ class Expectation:
     signature: str
     reason: str
     link: str
+    spoils_process: bool = False
 
     def applies(self, framework: str, version: str, device: str, mode: str) -> bool:
         """Whether a run of this framework, at this version, on this device, in this mode, is meant.
@@ -98,6 +100,7 @@ def _expectation(table: Table, framework: str, clauses: Collection[str]) -> Expe
         signature=table.text("signature"),
         reason=table.text("reason"),
         link=table.text("link"),
+        spoils_process=table.flag("spoils_process"),
     )
     if entry.clause not in clauses:
         raise ValueError(f"{table.where}: there is no clause {entry.clause!r}")

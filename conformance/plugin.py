@@ -31,7 +31,7 @@ _FRAMEWORK = pytest.StashKey[Framework]()
 _EXPECTATIONS = pytest.StashKey[tuple[Expectation, ...]]()
 _VERDICT = pytest.StashKey[Verdict]()
 _LEAKS = pytest.StashKey[tuple[str, ...]]()
-PROFILES = {"ci": Profile(), "nightly": Profile(20, time.time_ns() % 2**32)}
+PROFILES = {"ci": Profile(), "nightly": Profile(20, time.time_ns() % 2**32, shrinking_s=60.0)}
 _SILENT = {Outcome.UNSUPPORTED, Outcome.ABSTAIN}
 
 
@@ -106,6 +106,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name in {"row", "dropping_row"} & {*metafunc.fixturenames}:
         chosen = [row for row in rows(framework) if name == "row" or row.dropout]
         metafunc.parametrize(name, chosen, ids=[row.label for row in chosen])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the cases last whose known failure spoils the process for whatever runs after them."""
+    spoiling = [entry for entry in config.stash.get(_EXPECTATIONS, ()) if entry.spoils_process]
+    if spoiling:
+        items.sort(key=lambda item: any(entry.covers(*_named(item)) for entry in spoiling))
+
+
+def _named(item: pytest.Item) -> tuple[str, str]:
+    code = code_of(item.nodeid)
+    return (code.clause, split(item.nodeid)[2]) if code else ("", "")
 
 
 @pytest.fixture(scope="session")

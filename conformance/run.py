@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 def judge(framework: str, mode: str, workers: int, words: Sequence[str]) -> int:
     """Runs the suites in a process of their own; returns pytest's exit status, 0 also if nothing was selected."""
     device = os.environ.get("CONFORMANCE_DEVICE") or "auto"
-    command = [sys.executable, "-m", "pytest", f"--numprocesses={workers}", "--timeout=120"]
+    command = [sys.executable, "-m", "pytest", f"--numprocesses={workers}", "--dist=worksteal", "--timeout=120"]
     command += [f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else []), *words]
     status = subprocess.run(command, cwd=ROOT, check=False).returncode
     return 0 if status == 5 else status

@@ -29,7 +29,7 @@ class Profile:
 
     factor: int = 1
     seed: int | None = None
-    shrinking_s: float = 20.0
+    shrinking_s: float = 5.0
 
 
 @dataclass(frozen=True)

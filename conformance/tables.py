@@ -32,6 +32,17 @@ class Table:
             raise ValueError(f"{self.where}: {key} is empty")
         return line
 
+    def flag(self, key: str) -> bool:
+        """The truth value under `key`; false if it is missing.
+
+        Raises:
+            ValueError: it is neither true nor false.
+        """
+        value = self.values.get(key, False)
+        if not isinstance(value, bool):
+            raise ValueError(f"{self.where}: {key} is {value!r}, neither true nor false")
+        return value
+
     def texts(self, key: str) -> tuple[str, ...]:
         """The strings of the array under `key`, as they stand; none if it is missing.
 

@@ -147,7 +147,7 @@ class Update:
 
     Attributes:
         loss: unscaled loss of the window, normalised by its items; NaN after `feed`.
-        micro_losses: unscaled mean loss of each micro-batch.
+        micro_losses: unscaled mean loss of each micro-batch; NaN, or what the framework says, of one without items.
         scale_before, scale_after: the loss scale, 1.0 where there is none.
         good_steps: the growth counter after the update, None where the framework has none to read.
         skipped: the framework's own word, or what its public state shows: nothing was applied.

@@ -86,11 +86,15 @@ def checkout(folder: Path, **suite: str) -> Path:
     return folder
 
 
-def expect(root: Path, *entries: tuple[str, str]) -> None:
-    """Makes these, as clause and signature, the known failures of the reference in a copy of the checkout."""
+def expect(root: Path, *entries: tuple[str, str], spoiling: bool = False) -> None:
+    """Makes these, as clause and signature, the known failures of the reference in a copy of the checkout.
+
+    `spoiling`: they spoil the process for later tests.
+    """
     text = "".join(
         f'[[expectation]]\nclause = "{clause}"\nversions = ">=1"\nsignature = "{signature}"\n'
         'reason = "It does."\nlink = "https://example.org/1"\n'
+        f"spoils_process = {str(spoiling).lower()}\n"
         for clause, signature in entries
     )
     (root / "conformance" / "expectations" / "reference.toml").write_text(text, encoding="utf-8")

@@ -53,6 +53,10 @@ def test_device_mode_and_cases_may_be_left_out(tmp_path: Path) -> None:
     assert read(tmp_path, short) == (replace(ENTRY, device="*", mode="*", cases=()),)
 
 
+def test_an_entry_may_say_that_it_spoils_the_process(tmp_path: Path) -> None:
+    assert read(tmp_path, f"{GOOD}spoils_process = true\n") == (replace(ENTRY, spoils_process=True),)
+
+
 def test_a_file_of_comments_holds_nothing(tmp_path: Path) -> None:
     assert read(tmp_path, "# nothing yet\n") == ()
 
@@ -79,6 +83,7 @@ def test_the_committed_files_can_be_read() -> None:
         ("not-finite", "it was 3.25, not 4", "is not one word"),
         ('["overflows-400"]', '"overflows-400"', "not an array of non-empty strings"),
         ('["overflows-400"]', '["a", "a"]', "names an entry twice"),
+        ('device = "cpu"', "spoils_process = 1", "spoils_process is 1, neither true nor false"),
         ("[[expectation]]", "[[expect]]", "torch.toml: unknown key 'expect'"),
         ("[[expectation]]", "[[expectation", "torch.toml: not TOML"),
         (GOOD, GOOD + GOOD, "expectation 2 (scaling.stays-positive): another entry has the same"),

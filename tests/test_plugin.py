@@ -163,6 +163,13 @@ def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
     assert "matched no test" in said["recompute.nested"].message
 
 
+def test_what_spoils_the_process_runs_last(small: Path) -> None:
+    expect(small, ("scaling.stays-finite", "falls"), spoiling=True)
+    ended = judge("-vv", root=small)
+    run = [line.split()[0].rpartition("::")[2] for line in ended.lines if "::" in line and "[" in line]
+    assert (run[0], run[-1]) == ("test_holds[1]", "test_falls"), ended.lines
+
+
 def test_a_run_of_some_tests_does_not_miss_the_others(small: Path) -> None:
     expect(small, ("recompute.nested", "falls"))
     assert judge("-k", "holds", root=small).status == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -104,6 +105,27 @@ def test_ragged_sequences_weigh_by_their_tokens(subject: Subject, verdict: Verdi
     verdict.within(loss, bound, "distance of the loss from the full batch's", "mean-of-means")
 
 
+@clause("accumulation.weighs-items")
+@pytest.mark.parametrize("place", [0, 1], ids=["first", "last"])
+def test_a_micro_batch_without_a_token_that_counts_weighs_nothing(
+    subject: Subject, verdict: Verdict, place: int
+) -> None:
+    model, batch = encoder(width=16, heads=2, blocks=1), token_batch(4, seed=subject.seed)
+    assert batch.mask is not None
+    parts = [batch, replace(batch, mask=np.zeros_like(batch.mask))]
+    expected = subject.envelope(model, RECIPE, [(batch,)])
+    trainer = subject.trainer(model, RECIPE.but(accumulation=2))
+    measured = errormodel.run(trainer, [tuple(parts if place else reversed(parts))])
+    verdict.finite(trainer.parameters(), "parameters after a window with an empty micro-batch", "empty-counts")
+    verdict.within(
+        *expected.gradient(measured.gradient),
+        "relative distance of the gradient from that of the other micro-batch",
+        "mean-of-means",
+    )
+    loss, bound, _ = expected.worst_loss(measured.losses)
+    verdict.within(loss, bound, "distance of the loss from that of the other micro-batch", "mean-of-means")
+
+
 @clause("accumulation.nothing-before-boundary")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_nothing_but_the_accumulator_changes_inside_a_window(
@@ -144,6 +166,25 @@ def test_a_prediction_changes_nothing(subject: Subject, verdict: Verdict, inside
     first, second = (trainer.predict(100.0 * parts[1].inputs) for _ in range(2))
     verdict.equal(second, first, "two predictions of the same inputs")
     verdict.same_state(subject.state(trainer), before, "whole state after two predictions")
+
+
+@clause("accumulation.evaluation-changes-nothing")
+@pytest.mark.parametrize("inside", [False, True], ids=["between-windows", "inside-a-window"])
+def test_training_after_a_prediction_is_training(subject: Subject, verdict: Verdict, inside: bool) -> None:
+    evaluated, plain = (subject.trainer(digits_convolution(0.25, 2), RECIPE.but(accumulation=2)) for _ in range(2))
+    parts = digits_batch(8, image=True).into(2)
+    for run in (evaluated, plain):
+        run.update(parts)
+        if inside:
+            run.accumulate(parts[0], 8)
+        if run is evaluated:
+            run.predict(parts[1].inputs)
+        if inside:
+            run.accumulate(parts[1], 8)
+            run.apply()
+        run.update(parts)
+    after, expected = subject.state(evaluated), subject.state(plain)
+    verdict.same_state(after, expected, "whole state after a prediction and more training", "not-training")
 
 
 @clause("accumulation.each-counts-once")

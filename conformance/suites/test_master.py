@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause, full
+from conformance.judging import Bound, Subject, Verdict, clause, full
 from fixtures.arrays import FORMATS
 from fixtures.data import digits_batch
 from fixtures.models import digits_convolution, exact_linear, scalar
@@ -28,6 +28,39 @@ def test_a_thousand_small_updates_add_up(subject: Subject, verdict: Verdict, pre
         trainer.feed(gradient)
     end = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
     verdict.equal(start - end, 1000 * 2.0**-13, "distance moved by 1,000 updates of 2^-13 from 1", "updates-lost")
+
+
+@clause("master.counts-every-update")
+@pytest.mark.parametrize(
+    ("precision", "updates"),
+    [(FLOAT32, 300), (BFLOAT16, 300), *((p, 300 if p.format == "bfloat16" else 2100) for p in MASTERED)],
+    ids=lambda value: value.label if isinstance(value, Precision) else str(value),
+)
+def test_bias_correction_counts_on(subject: Subject, verdict: Verdict, precision: Precision, updates: int) -> None:
+    optimizer = Adam(2.0**-10, beta2=0.9999)
+    trainer = subject.trainer(scalar(1.0), Recipe(optimizer, precision))
+    gradient = full(trainer, 1.0)
+    for _ in range(updates - 1):
+        trainer.feed(gradient)
+    before = trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
+    trainer.feed(gradient)
+    moved = before - trainer.master_parameters()["0.output.weight"].astype(np.float64).item()
+    apart = abs(moved / optimizer.learning_rate - 1.0)
+    verdict.within(apart, equal_steps(optimizer, updates), f"update {updates}, against the rate", "updates-uncounted")
+
+
+def equal_steps(optimizer: Adam, updates: int) -> Bound:
+    """How far one of many Adam updates by the gradient 1 may lie from the rate, relatively, in float32."""
+    unit = 2.0**-24
+    moments = 1.5 * unit * updates + 3.0 * unit / (1.0 - optimizer.beta1)
+    correction = unit / (1.0 - optimizer.beta2) + updates * unit / (1.0 - optimizer.beta2**updates)
+    return Bound(
+        moments + correction + unit / optimizer.learning_rate,
+        {
+            "method": "float32 roundings of the moments, of beta and its powers, and of the weight",
+            "updates": updates,
+        },
+    )
 
 
 @clause("master.pure-low-stagnates")

@@ -10,7 +10,7 @@ import pytest
 from conformance import fresh
 from conformance.judging import Subject, Verdict, clause, full, spiked
 from fixtures.data import digits_batch, exact_batch
-from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar
+from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar, two_heads
 from fixtures.recipe import MASTERED, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
 from frameworks.contract import Capability, Trainer
 
@@ -48,6 +48,34 @@ def test_a_resumed_run_is_the_run_that_never_stopped(
     for run in (through, resumed):
         train(run, 4, 14, recipe.accumulation)
     verdict.same_state(subject.state(resumed), subject.state(through), "whole state after ten more updates")
+
+
+@clause("resume.bit-identical")
+def test_two_optimizers_go_on_where_they_were(subject: Subject, verdict: Verdict, tmp_path: Path) -> None:
+    recipe = ADAM.but(optimizers=2, scaling=SCALING)
+    through, resumed = (subject.trainer(two_heads(), recipe) for _ in range(2))
+    for value in (1.0, 0.5, 0.25):
+        through.feed(full(through, value))
+    through.save(tmp_path)
+    resumed.restore(tmp_path)
+    verdict.same_state(subject.state(resumed), subject.state(through), "whole state right after the load")
+    for run in (through, resumed):
+        for value in (0.5, math.inf, 1.0):
+            run.feed(full(run, value))
+    verdict.same_state(subject.state(resumed), subject.state(through), "whole state after three more updates")
+
+
+@clause("resume.save-has-no-side-effects")
+def test_what_is_given_and_read_belongs_to_the_caller(subject: Subject, verdict: Verdict) -> None:
+    given = subject.trainer(exact_linear(), ADAM).parameters()
+    kept = {name: value.copy() for name, value in given.items()}
+    trainer = subject.trainer(exact_linear(), ADAM, given)
+    read = subject.state(trainer)
+    before = {name: value.copy() for name, value in read.items()}
+    trainer.feed(full(trainer, 1.0))
+    verdict.changed(kept, trainer.parameters(), "parameters over an update")
+    verdict.same_state(given, kept, "the arrays that the run was given, after an update", "shared-memory")
+    verdict.same_state(read, before, "the arrays that were read, after an update", "shared-memory")
 
 
 @clause("resume.bit-identical")

@@ -87,13 +87,13 @@ def hold(subject: Subject, verdict: Verdict, case: Cut, signature: str) -> None:
 
 
 @clause("resume.bit-identical")
-@explore(cuts(inside=False), examples=6)
+@explore(cuts(inside=False), examples=4)
 def test_a_run_of_any_techniques_goes_on_as_it_was(subject: Subject, verdict: Verdict, case: Cut) -> None:
     hold(subject, verdict, case, "run-differs")
 
 
 @clause("resume.mid-window")
-@explore(cuts(inside=True), examples=6)
+@explore(cuts(inside=True), examples=4)
 def test_a_window_that_is_cut_anywhere_is_whole_or_refused(subject: Subject, verdict: Verdict, case: Cut) -> None:
     hold(subject, verdict, case, "partial-window-lost")
 

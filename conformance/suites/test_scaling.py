@@ -25,11 +25,14 @@ def drive(trainer: Trainer, schedule: list[float]) -> list[Update]:
 
 
 @clause("scaling.grows-after-interval")
-@pytest.mark.parametrize("interval", [1, 2, 5])
-def test_grows_after_exactly_interval_finite_updates(subject: Subject, verdict: Verdict, interval: int) -> None:
+@pytest.mark.parametrize(("interval", "growths"), [(1, 3), (2, 3), (5, 3), (300, 1)])
+def test_grows_after_exactly_interval_finite_updates(
+    subject: Subject, verdict: Verdict, interval: int, growths: int
+) -> None:
     trainer = subject.trainer(scalar(), Recipe(scaling=DynamicScaling(initial=4.0, interval=interval)))
-    scales = [u.scale_after for u in drive(trainer, [0.0] * (3 * interval))]
-    verdict.equal(scales, [4.0 * 2.0 ** ((i + 1) // interval) for i in range(3 * interval)], "scale after each update")
+    scales = [u.scale_after for u in drive(trainer, [0.0] * (growths * interval))]
+    expected = [4.0 * 2.0 ** ((i + 1) // interval) for i in range(growths * interval)]
+    verdict.equal(scales, expected, "scale after each update")
 
 
 @clause("scaling.grows-after-interval")

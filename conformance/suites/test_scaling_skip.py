@@ -155,6 +155,22 @@ def test_parameters_without_a_gradient_are_left_alone(subject: Subject, verdict:
         verdict.equal(trainer.parameters(), after, f"parameters after inf without {missing}", "applied-non-finite")
 
 
+@clause("scaling.tolerates-missing-gradients")
+def test_a_parameter_without_a_gradient_keeps_its_moments(subject: Subject, verdict: Verdict) -> None:
+    trainer = subject.trainer(two_heads(), Recipe(Adam(2.0**-4), scaling=SCALING))
+    trainer.feed(full(trainer, 1.0))
+    before = {**trainer.master_parameters(), **trainer.optimizer_state()}
+    absent = next(iter(trainer.parameters()))
+    trainer.feed({name: value for name, value in full(trainer, 1.0).items() if name != absent})
+    after = {**trainer.master_parameters(), **trainer.optimizer_state()}
+    own = [key for key in before if key == absent or key.endswith(f"/{absent}")]
+    verdict.equal(
+        {key: after[key] for key in own}, {key: before[key] for key in own}, f"{absent} and its moments", "moved-anyway"
+    )
+    others = [key for key in trainer.parameters() if key != absent]
+    verdict.changed({k: before[k] for k in others}, {k: after[k] for k in others}, "the other parameters")
+
+
 @clause("scaling.detects-every-group")
 def test_the_order_of_gradients_does_not_matter(subject: Subject, verdict: Verdict) -> None:
     trainer = subject.trainer(two_heads(), Recipe(SGD(0.5), scaling=SCALING))

@@ -128,12 +128,12 @@ class DygraphTrainer(BaseTrainer):
         with self._running():
             total = self._backward(batch, items, self.scaler)
         self.pending.append((total, batch.items, items))
-        return total / batch.items
+        return total / batch.items if batch.items else math.nan
 
     def apply(self) -> Update:
         with self._running():
             update = self._step()
-        losses = tuple(total / own for total, own, _ in self.pending)
+        losses = tuple(total / own if own else math.nan for total, own, _ in self.pending)
         loss = sum(total / items for total, _, items in self.pending) if self.pending else math.nan
         self.pending = []
         return Update(loss, losses, *update)

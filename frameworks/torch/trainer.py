@@ -120,7 +120,7 @@ class TorchTrainer(BaseTrainer):
         total = self._pass(batch, items, self.scaler)
         self.sums.append((total, batch.items))
         self.items = items
-        return total / batch.items if batch.items else 0.0
+        return total / batch.items if batch.items else math.nan
 
     def gradients(self, window: Window) -> dict[str, Array]:
         held = {name: slot.tensor.grad for name, slot in self.slots.items()}
@@ -210,7 +210,7 @@ class TorchTrainer(BaseTrainer):
         return self._report(before, self.steppers[0].learning_rate, None, skipped=True)
 
     def _report(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
-        micro = tuple(total / count if count else 0.0 for total, count in self.sums)
+        micro = tuple(total / count if count else math.nan for total, count in self.sums)
         loss = sum(total for total, _ in self.sums) / self.items if self.sums else math.nan
         self.sums = []
         good = None

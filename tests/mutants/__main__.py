@@ -77,7 +77,7 @@ def run(chosen: Sequence[Mutant], workers: int) -> list[Fate]:
 def main(arguments: Sequence[str]) -> int:
     """Runs what the arguments choose; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="The suite's mutation score.")
-    parser.add_argument("names", nargs="*", metavar="CLASS", help="mutants by class name; all without any")
+    parser.add_argument("names", nargs="*", metavar="CLASS", help="mutants, as Class or module:Class; all if none")
     parser.add_argument("--of", action="append", metavar="FRAMEWORK", help="only mutants of this framework")
     parser.add_argument("--workers", type=int, default=2, help="how many run at once")
     parser.add_argument("--readme", type=Path, metavar="FILE", help="file whose block `mutants` takes the table")
@@ -85,9 +85,12 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     every = mutants()
     chosen = [
-        m for m in every if (not given.names or m.label in given.names) and (not given.of or m.framework in given.of)
+        m
+        for m in every
+        if (not given.names or {m.label, m.name} & set(given.names)) and (not given.of or m.framework in given.of)
     ]
-    if unknown := set(given.names) - {m.label for m in chosen} | set(given.of or ()) - {m.framework for m in every}:
+    known = {name for m in chosen for name in (m.label, m.name)}
+    if unknown := set(given.names) - known | set(given.of or ()) - {m.framework for m in every}:
         return _refuse(f"there is no mutant {', '.join(sorted(unknown))}; --list names them all")
     whole = len(chosen) == len(every)
     if given.readme and not whole:

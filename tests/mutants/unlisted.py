@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.contract import Update
+from fixtures.model import Batch, Model
+from fixtures.recipe import Recipe
+from frameworks.contract import Conventions, Update
 from frameworks.reference.decisions import Arrays
+from frameworks.reference.network import Pass
 from frameworks.reference.ops import Operations
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
@@ -103,3 +107,101 @@ class ReportsTheLastMicroBatch(ReferenceTrainer):
     def apply(self) -> Update:
         made = super().apply()
         return replace(made, loss=made.micro_losses[-1] if made.micro_losses else made.loss)
+
+
+@fault(
+    "https://github.com/pytorch/ao/pull/4915",
+    component="optimizer state",
+    clauses=("master.counts-every-update",),
+)
+class CountsInBfloat16(ReferenceTrainer):
+    """The count that Adam's bias correction reads stands still at 256."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update(gradients, rate)
+        self.counts = {name: min(count, 255) for name, count in self.counts.items()}
+
+
+@fault(
+    "https://github.com/wkentaro/pytorch-fcn/pull/56",
+    component="evaluation",
+    clauses=("accumulation.evaluation-changes-nothing",),
+)
+class StaysInEvaluationMode(ReferenceTrainer):
+    """What trains after an evaluation normalises by the running statistics and drops nothing."""
+
+    evaluated = False
+
+    def predict(self, inputs: Array) -> Arrays:
+        self.evaluated = True
+        return super().predict(inputs)
+
+    def _pass(self, parameters: Mapping[str, Tensor], training: bool) -> Pass:
+        return super()._pass(parameters, training and not self.evaluated)
+
+
+@fault(
+    "https://github.com/karpathy/nanochat/pull/623",
+    component="normalisation",
+    clauses=("accumulation.weighs-items",),
+)
+class EmptyMicroBatchIsNaN(ReferenceTrainer):
+    """A micro-batch in which no token counts divides nothing by nothing."""
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        loss = super().accumulate(batch, items)
+        if not batch.items:
+            self.window.gradients = {n: np.full_like(g, np.nan) for n, g in self.window.gradients.items()}
+        return loss
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/28294",
+    component="optimizer state",
+    clauses=("scaling.tolerates-missing-gradients",),
+)
+class MissingGradientsAreZero(ReferenceTrainer):
+    """A parameter without a gradient is updated as if its gradient were zero: its moments move it."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update({**{n: np.zeros_like(v) for n, v in self.masters.items()}, **gradients}, rate)
+
+
+@fault(
+    "https://github.com/NVlabs/stylegan2-ada-pytorch/issues/108",
+    component="checkpoint",
+    clauses=("resume.bit-identical",),
+)
+class SecondOptimizerIsNotLoaded(ReferenceTrainer):
+    """A load brings back the moments of the first optimizer only."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        kept = {slot: dict(values) for slot, values in self.slots.items()}
+        super().load_state(arrays)
+        for slot, values in self.slots.items():
+            values.update({name: kept[slot][name] for name in values if self.optimizer_of(name)})
+
+
+@fault(
+    "https://github.com/jax-ml/jax/issues/37830",
+    component="memory",
+    clauses=("resume.save-has-no-side-effects",),
+)
+class SharesTheGivenWeights(ReferenceTrainer):
+    """The weights that a run starts from are trained in place."""
+
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        conventions: Conventions,
+        ops: Operations,
+        weights: Mapping[str, Array] | None = None,
+    ) -> None:
+        super().__init__(model, recipe, conventions, ops, weights)
+        self.given = weights or {}
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update(gradients, rate)
+        for name, value in self.given.items():
+            value[...] = self.masters[name]

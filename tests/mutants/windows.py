@@ -129,7 +129,7 @@ class TailIsNeverApplied(ReferenceTrainer):
 @fault(
     "https://github.com/Lightning-AI/pytorch-lightning/issues/19987",
     component="window",
-    clauses=("accumulation.remainder", "accumulation.remainder-rule"),
+    clauses=("accumulation.remainder",),
 )
 class TailIsCarriedOver(ReferenceTrainer):
     """An incomplete last window waits for the next epoch, though the declared rule flushes it."""
