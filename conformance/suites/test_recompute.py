@@ -11,7 +11,7 @@ import pytest
 from conformance.judging import Subject, Verdict, clause
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, token_batch
-from fixtures.layers import Activation, Dense, Dropout, Head, Heads, Layer
+from fixtures.layers import Activation, Dense, Dropout, Head, Heads, Layer, Residual
 from fixtures.model import Batch, Model
 from fixtures.models import digits_convolution, digits_mlp, encoder
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Precision, Recipe, Recompute
@@ -123,7 +123,8 @@ def test_the_recomputed_forward_has_the_forwards_precision(
 def test_a_cut_between_a_product_and_its_function(
     subject: Subject, verdict: Verdict, precision: Precision, variant: str
 ) -> None:
-    layers: tuple[Layer, ...] = (Dense(12), Activation("tanh"), Dense(12), Activation("tanh"))
+    residual = Residual((Dense(12, bias=False),))
+    layers: tuple[Layer, ...] = (Dense(12), Activation("tanh"), residual, Activation("gelu"))
     model = Model("cut", (*layers, Heads((Head("output", 10),))), (784,), (("output", "cross_entropy"),))
     plain, recomputed = twins(subject, model, RECIPE.but(precision=precision), Recompute(4, variant=variant))
     expected, measured = (run.gradients((digits_batch(8),)) for run in (plain, recomputed))
