@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
+from conformance.baselines import BASELINES
 from conformance.clauses import Level, load_clauses
 from conformance.expectations import Expectation, load_expectations
 from conformance.inventory import inventory
@@ -20,7 +21,6 @@ from conformance.recorder import SETTINGS
 from results.records import load
 from results.table import plain
 
-BASELINES = Path(__file__).parent.parent / "results" / "baselines"
 WIDTH = 118
 
 

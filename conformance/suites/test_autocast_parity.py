@@ -42,8 +42,6 @@ def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, wind
     if not expected.judged():
         verdict.abstain("correct runs differ too much at the first update already")
     verdict.trace("loss", loss=measured.losses, exact=expected.exact.losses, spread=expected.loss_spread)
-    worst, bound, update = expected.worst_loss(measured.losses)
-    verdict.within(worst, bound, f"distance of the loss from float64's at update {update}", "loss-beyond-envelope")
     verdict.within(
         *expected.gradient(measured.gradient), "relative distance of the first gradient", "gradient-beyond-envelope"
     )
@@ -52,6 +50,10 @@ def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, wind
         "length of a parameter's gradient along the exact one, relatively",
         "gradient-beyond-envelope",
     )
+    worst, bound, update = expected.worst_loss(measured.losses)
+    verdict.within(worst, bound, f"distance of the loss from float64's at update {update}", "loss-beyond-envelope")
+    if expected.judged() < len(windows):
+        return
     verdict.within(
         *expected.parameters(measured.parameters),
         "relative distance of the final parameters",
@@ -59,7 +61,7 @@ def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, wind
     )
 
 
-GENTLE: dict[str, Optimizer] = {"sgd": SGD(0.002), "momentum": SGD(0.001, momentum=0.9)}
+GENTLE: dict[str, Optimizer] = {"sgd": SGD(2.0**-13), "momentum": SGD(2.0**-17, momentum=0.9)}
 """Rates at which the two-head regression, whose gradients are large, does not diverge."""
 SMOOTH: dict[str, Optimizer] = {
     "adam": Adam(1e-3, epsilon=2.0**-12),

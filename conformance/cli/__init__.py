@@ -1,0 +1,5 @@
+"""The command `conformance`: `main` runs one command and returns its exit status."""
+
+from conformance.cli.main import main
+
+__all__ = ["main"]

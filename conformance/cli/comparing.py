@@ -1,0 +1,80 @@
+"""`conformance compare` and `conformance baseline`: records beside each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from conformance import baselines
+from conformance.cli.records import read
+from results.differences import document, draw, markdown
+from results.pairing import Comparisons, compare_sets
+from results.records import load
+
+PATH = click.Path(path_type=Path)
+
+
+@click.command(short_help="What changed between two records, or two sets of them.")
+@click.argument("old", type=PATH, metavar="OLD")
+@click.argument("new", type=PATH, metavar="NEW")
+@click.option("--format", "style", type=click.Choice(["table", "markdown", "json"]), default="table", show_default=True)
+@click.option("--output", type=PATH, metavar="FILE", help="Write there instead of printing.")
+def compare(old: Path, new: Path, style: str, output: Path | None) -> int:
+    """What changed from OLD to NEW: records, journals, or folders of records that are compared series by series.
+
+    \b
+    conformance compare results/baselines results/records
+    conformance compare old.json new.json --format markdown >> "$GITHUB_STEP_SUMMARY"
+
+    A failure is a failure whether or not an expectation names it, and a changed observation counts as worse, for a new
+    default or another format is what an upgrade surprises people with. Costs are compared by a bootstrap interval over
+    pairs of samples. A test whose code changed is not comparable.
+
+    Exit status: 0, nothing is worse; 1, something is; 2, no reliable comparison could be made.
+    """
+    found = compare_sets(read([old]), read([new]))
+    _tell(found, style, output)
+    return found.status
+
+
+def _tell(found: Comparisons, style: str, output: Path | None) -> None:
+    if style == "table" and output is None:
+        draw(found, Console(soft_wrap=False))
+        return
+    if style == "json":
+        text = json.dumps(document(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    else:
+        text = markdown(found)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8", errors="replace")
+
+
+@click.group(short_help="The committed records that runs are compared with.")
+def baseline() -> None:
+    """The committed records of the pinned versions, which later runs are compared with."""
+
+
+@baseline.command(short_help="Make a record the baseline of its series.")
+@click.argument("record", type=PATH, metavar="RECORD")
+@click.option("--reason", required=True, metavar="TEXT", help="Why the new behaviour is to be taken as it is.")
+def accept(record: Path, reason: str) -> int:
+    """Replaces the baseline of RECORD's series, says what changes by it, and keeps the reason among the record's notes.
+
+    \b
+    conformance baseline accept results/records/torch-2.14.0-cpu-eager.json --reason "first run of 2.14"
+    """
+    if not reason.strip():
+        raise click.BadParameter("is empty", param_hint="--reason")
+    new = load(record)
+    old = baselines.former(new)
+    if old is not None:
+        draw(compare_sets([load(old)], [new]), Console())
+    path = baselines.accept(record, " ".join(reason.split()))
+    instead = f", instead of {old.name}" if old is not None and old != path else ""
+    click.echo(f"{path.name} is the baseline of its series{instead}")
+    return 0

@@ -1,0 +1,71 @@
+"""The commands put together, and what every one of them does with an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from conformance.cli import comparing, running, specifying
+from results.files import RecordError, one_line, os_problem
+
+
+def _version() -> str:
+    try:
+        return version("training-conformance")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(_version(), prog_name="conformance")
+def commands() -> None:
+    """Does a training framework do what it promises, and did an upgrade change it?
+
+    \b
+    conformance run torch                     judge a framework, write a record
+    conformance compare OLD.json NEW.json     what an upgrade changed
+    conformance spec show scaling.automaton   a clause, its bugs, how each framework does
+    conformance frameworks                    which adapters are there
+
+    Completion of commands and names in bash (zsh and fish likewise):
+
+    \b
+    eval "$(_CONFORMANCE_COMPLETE=bash_source conformance)"
+
+    Exit status: 0, nothing to act on; 1, something is worse or failed; 2, it could not be done, and one line says why.
+    """
+
+
+for command in (running.run, comparing.compare, comparing.baseline, specifying.spec, specifying.frameworks):
+    commands.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit status."""
+    try:
+        status = commands.main(arguments, prog_name="conformance", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 2
+    except click.Abort:
+        return _refuse("interrupted")
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        place = context.command_path if context else "conformance"
+        return _refuse(f"{error.format_message()}; `{place} --help` shows what can be said")
+    except RecordError as error:
+        return _refuse(str(error))
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1 if isinstance(error, BrokenPipeError) else _refuse(f"{os_problem(error)}; write the output elsewhere")
+
+
+def _refuse(problem: str) -> int:
+    click.echo(f"conformance: {one_line(problem)}", err=True)
+    return 2

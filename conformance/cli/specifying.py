@@ -1,0 +1,185 @@
+"""`conformance spec` and `conformance frameworks`: what is asked, and who answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import click
+from click.shell_completion import CompletionItem
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from conformance.baselines import BASELINES
+from conformance.clauses import Clause, Level, load_clauses
+from conformance.declared import Declared, ask
+from conformance.inventory import inventory
+from conformance.recorder import RECORDS
+from frameworks.registry import known
+from results.files import RecordError, one_line
+from results.outcomes import Outcome
+from results.records import Record, load
+from results.table import title
+from results.values import Json
+
+_CONFIRMED = "autocast.request-is-honoured-or-refused/"
+
+
+def _ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    return [CompletionItem(name) for name in load_clauses() if name.startswith(incomplete)]
+
+
+@click.group(short_help="The clauses: list, search, show.")
+def spec() -> None:
+    """The specification: what a framework has to do, clause by clause.
+
+    \b
+    conformance spec list --family scaling --level MUST
+    conformance spec search checkpoint
+    conformance spec show scaling.automaton
+    """
+
+
+@spec.command(name="list", short_help="Every clause, or those of a family or level.")
+@click.option("--family", help="Such as scaling.")
+@click.option("--level", type=click.Choice([level.value for level in Level], case_sensitive=False))
+def list_clauses(family: str | None, level: str | None) -> int:
+    """Every clause in one line each."""
+    clauses = load_clauses().values()
+    families = sorted({clause.family for clause in clauses})
+    if family is not None and family not in families:
+        raise click.BadParameter(f"no family {family!r}: one of {', '.join(families)}", param_hint="--family")
+    return _listed(c for c in clauses if family in (None, c.family) and level in (None, c.level.value))
+
+
+@spec.command(short_help="Clauses whose text, source or history holds every word.")
+@click.argument("words", nargs=-1, required=True)
+def search(words: tuple[str, ...]) -> int:
+    """Clauses that hold every one of WORDS, in upper or lower case."""
+    return _listed(c for c in load_clauses().values() if all(word.lower() in _text(c) for word in words))
+
+
+def _text(clause: Clause) -> str:
+    bugs = " ".join(f"{incident.url} {incident.what}" for incident in clause.history)
+    return f"{clause.id} {clause.requirement} {clause.observed_by} {clause.source} {bugs}".lower()
+
+
+def _listed(clauses: Iterable[Clause]) -> int:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for clause in clauses:
+        table.add_row(Text(clause.id, style="bold"), clause.level.value, Text(clause.requirement))
+    if not table.row_count:
+        click.echo("no clause is like that", err=True)
+        return 1
+    Console().print(table)
+    return 0
+
+
+@spec.command(short_help="One clause: source, bugs, tests, how each framework does.")
+@click.argument("identifier", metavar="CLAUSE", shell_complete=_ids)
+def show(identifier: str) -> int:
+    """CLAUSE with what it rests on and how it went in the last runs, or in the baselines where there was none."""
+    clauses = load_clauses()
+    if identifier not in clauses:
+        near = [name for name in clauses if identifier.partition(".")[2] and identifier.partition(".")[2] in name]
+        raise click.UsageError(f"no clause {identifier!r}{': ' + ', '.join(near[:5]) if near else ''}")
+    clause = clauses[identifier]
+    console = Console()
+    _line(console, f"{clause.id}  {clause.level.value}", "bold")
+    console.print(Text(clause.requirement))
+    console.print(Text(f"\nSeen by: {clause.observed_by}"))
+    _line(console, f"Source: {clause.source}")
+    if clause.history:
+        _line(console, "\nBroken before:", "bold")
+    for incident in clause.history:
+        _line(console, f"  {incident.what}\n    {incident.url}")
+    _line(console, "\nTests:", "bold")
+    for (file, function), code in inventory().items():
+        if code.clause == identifier:
+            _line(console, f"  conformance/suites/{file}::{function}")
+    _line(console, "\nFrameworks:", "bold")
+    for record in newest():
+        _line(console, f"  {_did(record, identifier)}")
+    return 0
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
+def _did(record: Record, clause: str) -> str:
+    verdicts = [verdict for verdict in record.verdicts if verdict.clause == clause]
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]) or "not judged"
+    reasons = sorted({verdict.reason for verdict in verdicts if verdict.reason})
+    return one_line(" · ".join((" ".join(title(record)), told, *reasons)))
+
+
+def newest() -> list[Record]:
+    """One record of every series: this checkout's last run, or the baseline where there was none."""
+    found: dict[tuple[str, str, str], Record] = {}
+    for path in (*sorted(BASELINES.glob("*.json")), *sorted(RECORDS.glob("*.json"))):
+        try:
+            record = load(path)
+        except RecordError as error:
+            click.echo(str(error), err=True)
+            continue
+        found[record.series.framework, record.series.device_kind, record.series.mode] = record
+    return list(found.values())
+
+
+@click.command(short_help="Which adapters are there, and what each declares.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--device", default="auto", show_default=True)
+def frameworks(names: tuple[str, ...], device: str) -> int:
+    """Every adapter that is built in or installed: version, device, modes, what it declares, what a run confirmed.
+
+    With NAMEs, the reasons for what those refuse as well.
+    """
+    adapters = known()
+    for name in names:
+        if name not in adapters and ":" not in name:
+            raise click.UsageError(f"unknown framework {name!r}: one of {', '.join(sorted(adapters))}")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("adapter", "version", "device", "modes", "declares", "confirmed by a run"):
+        table.add_column(heading)
+    asked = {name: ask(name, device) for name in names or sorted(adapters)}
+    answers = [found for found in asked.values() if isinstance(found, Declared)]
+    records = newest()
+    for found in answers:
+        table.add_row(*_row(found, records))
+    console = Console()
+    if answers:
+        console.print(table)
+    for found in answers if names else ():
+        for capability, reason in found.refused.items():
+            _line(console, f"{found.name} refuses {capability}: {one_line(reason)}")
+    for name, told in asked.items():
+        if isinstance(told, str):
+            _line(console, f"{name}: {one_line(told)}")
+    return 2 if names and len(answers) < len(names) else 0
+
+
+def _row(found: Declared, records: Iterable[Record]) -> tuple[str, ...]:
+    answers: list[Json] = [
+        value
+        for record in records
+        if (record.series.framework, record.variant.framework_version) == (found.name, found.version)
+        and record.series.mode == found.modes[0]
+        for key, value in record.observations.items()
+        if key.startswith(_CONFIRMED)
+    ]
+    seen = [a for a in answers if isinstance(a, dict) and a.get("observed") is not None]
+    agreed = sum(1 for answer in seen if answer["observed"] == answer["declared"])
+    asked = len(found.supported) + len(found.refused)
+    confirmed = f"{agreed} of {len(seen)} that show" if seen else "no record of this version"
+    return (
+        found.name,
+        found.version,
+        found.device,
+        ", ".join(found.modes),
+        f"{len(found.supported)} of {asked}",
+        confirmed,
+    )

@@ -1,0 +1,61 @@
+"""One framework's whole job: installs it, runs the suites in each of its modes, sets the records beside each other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from conformance.baselines import former
+from conformance.recorder import RECORDS
+from frameworks import install
+from results.differences import draw
+from results.pairing import compare_sets
+from results.records import load
+
+ROOT = Path(__file__).parent.parent
+
+
+def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
+    """Runs the suites in a process of their own; returns pytest's exit status, 0 also if nothing was selected."""
+    command = [sys.executable, "-m", "pytest", f"--numprocesses={workers}", "--dist=worksteal", "--timeout=120"]
+    command += [f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else []), *words]
+    status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    return 0 if status == 5 else status
+
+
+def job(framework: str, modes: Sequence[str], serial: Collection[str], device: str, words: Sequence[str]) -> int:
+    """Judges a framework in some modes ("" for its first) and tells how its records differ from the baselines.
+
+    Two workers share the tests of a mode; one runs those of a serial mode, in their order. `words` go to pytest.
+
+    Returns:
+        0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made.
+    """
+    if framework in install.DISTRIBUTIONS and install.main([framework]):
+        return 2
+    begun = time.time()
+    statuses = [judge(framework, mode, device, 1 if mode and mode in serial else 2, words) for mode in modes]
+    if any(status not in (0, 1) for status in statuses):
+        return 2
+    if not any(RECORDS.glob("*.json")):
+        return 1 if any(statuses) else 0
+    table = subprocess.run([sys.executable, "-m", "results", "table"], cwd=ROOT, check=False).returncode
+    for path in sorted(RECORDS.glob("*.json")):
+        if path.stat().st_mtime >= begun:
+            _beside_baseline(path)
+    return 1 if any(statuses) else table
+
+
+def _beside_baseline(path: Path) -> None:
+    record = load(path)
+    baseline = former(record)
+    if baseline is None:
+        print(f"{path.name}: no baseline of its series; `conformance baseline accept` makes it one")
+        return
+    print(f"against results/baselines/{baseline.name}:")
+    draw(compare_sets([load(baseline)], [record]), Console(), brief=True)

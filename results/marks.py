@@ -1,0 +1,32 @@
+"""Text of a record as Markdown that shows it and does nothing else."""
+
+from __future__ import annotations
+
+import re
+
+from results.files import one_line
+
+_URL = re.compile(r"https?://[^\s<>\[\]\"'`\\]+")
+
+
+def is_url(text: str) -> bool:
+    """Whether the text is a plain web address."""
+    return _URL.fullmatch(text) is not None
+
+
+def code(text: str, limit: int = 120) -> str:
+    """The text as a code span, cut to `limit` characters."""
+    return f"`{one_line(text, limit).replace('`', chr(39))}`"
+
+
+def words(text: str, limit: int = 500) -> str:
+    """The text without any meaning in Markdown or HTML; it mentions nobody and links to nothing."""
+    clean = one_line(text, limit).replace("&", "&amp;").replace("@", "@\u200b")
+    return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", clean)
+
+
+def source(link: str) -> str:
+    """A web address as a link in parentheses, any other text as words, nothing for nothing."""
+    if is_url(link):
+        return f" ([source]({link.replace('(', '%28').replace(')', '%29')}))"
+    return f" ({words(link)})" if link else ""

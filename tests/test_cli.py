@@ -1,0 +1,110 @@
+"""The command `conformance`: what it prints, and how it refuses."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance import baselines
+from results.files import RecordError
+from results.records import Outcome, load, write
+from tests.support import ROOT, Ended, run
+from tests.test_comparison import BASE, verdict
+
+
+def conformance(*words: str | Path, root: Path = ROOT) -> Ended:
+    return run([sys.executable, "-m", "conformance", *map(str, words)], root)
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("compare",), ("run",), ("spec",), ("spec", "show"), ("frameworks",), ("baseline", "accept")]
+)
+def test_help_shows_how(words: tuple[str, ...]) -> None:
+    ended = conformance(*words, "--help")
+    assert ended.status == 0
+    assert "conformance " in ended.output
+    assert not ended.errors
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("comapre",), "Did you mean 'compare'?"),
+        (("compare", "one.json"), "Missing argument 'NEW'"),
+        (("compare", "nowhere.json", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("spec", "show", "scaling.automation"), "no clause 'scaling.automation'"),
+        (("spec", "list", "--family", "x"), "no family 'x': one of accumulation"),
+        (("frameworks", "caffe"), "unknown framework 'caffe': one of paddle"),
+        (("baseline", "accept", "nowhere.json", "--reason", " "), "is empty"),
+        (("run", "caffe"), "unknown framework 'caffe'"),
+    ],
+)
+def test_what_cannot_be_done_ends_in_one_line(words: tuple[str, ...], told: str) -> None:
+    ended = conformance(*words)
+    assert ended.status == 2, ended.lines
+    assert len(ended.lines) == 1, ended.lines
+    assert told in ended.lines[0]
+
+
+def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
+    worse = verdict(BASE, 0, outcome=Outcome.FAIL)
+    for name, record in (("old", BASE), ("new", worse)):
+        write(tmp_path / f"{name}.json", record)
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    assert conformance("compare", old, old).status == 0
+    ended = conformance("compare", old, new, "--format", "markdown")
+    assert ended.status == 1
+    assert "| newly failing | `scaling.stays-finite` | `test_a` | pass | fail |" in ended.output
+    assert conformance("compare", old, new, "--format", "json", "--output", tmp_path / "told.json").status == 1
+    assert '"status": 1' in (tmp_path / "told.json").read_text("utf-8")
+    new.write_bytes(new.read_bytes()[:-20])
+    cut = conformance("compare", old, new)
+    assert (cut.status, len(cut.lines)) == (2, 1)
+    assert "new.json" in cut.lines[0]
+
+
+def test_a_clause_is_shown_with_its_bugs_its_tests_and_the_frameworks() -> None:
+    ended = conformance("spec", "show", "scaling.automaton")
+    assert ended.status == 0
+    for told in ("MUST", "https://github.com/deepspeedai/DeepSpeed/pull/4986", "test_scaling_properties.py::", "torch"):
+        assert told in ended.output
+
+
+def test_clauses_are_found_by_their_words() -> None:
+    ended = conformance("spec", "search", "bias", "DeepSpeed")
+    assert "master.counts-every-update" in ended.output
+    assert conformance("spec", "search", "nothing-is-called-so").status == 1
+
+
+def test_adapters_say_what_they_declare() -> None:
+    ended = conformance("frameworks", "reference")
+    assert ended.status == 0
+    assert "emulated" in ended.output
+    assert "reference refuses" in ended.output
+
+
+def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
+    folder = tmp_path / "baselines"
+    first, second = tmp_path / "torch-2.13.0.json", tmp_path / "torch-2.14.0.json"
+    write(first, BASE)
+    write(second, verdict(BASE, 0, outcome=Outcome.FAIL))
+    assert baselines.accept(first, "the first", folder) == folder / first.name
+    assert baselines.accept(second, "an upgrade", folder) == folder / second.name
+    assert [path.name for path in folder.iterdir()] == [second.name]
+    assert load(folder / second.name).notes == ("accepted as the baseline: an upgrade",)
+    assert baselines.former(BASE, folder) == folder / second.name
+    shutil.copy(first, tmp_path / "part.json")
+    parts: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"selection": "-k scaling"}, "of some tests only"),
+        ({"status": "interrupted"}, "of an interrupted run"),
+    )
+    for part, told in parts:
+        write(tmp_path / "part.json", replace(BASE, **part))
+        with pytest.raises(RecordError, match=told):
+            baselines.accept(tmp_path / "part.json", "no", folder)
+    assert [path.name for path in folder.iterdir()] == [second.name]

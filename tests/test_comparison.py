@@ -1,0 +1,240 @@
+"""The comparison of records: what counts as worse, what cannot be compared, and how it is told."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from results.comparison import Kind, compare, same
+from results.differences import document, draw, grouped, markdown
+from results.files import RecordError
+from results.paired import FEWEST, ratio
+from results.pairing import compare_sets
+from results.records import (
+    Check,
+    ClauseText,
+    Measurement,
+    Outcome,
+    Record,
+    Series,
+    Suite,
+    Variant,
+    Verdict,
+)
+
+CLAUSE = "scaling.stays-finite"
+DATE = "2026-01-02T03:04:05+00:00"
+TESTS = tuple(f"suites/test_a.py::test_{name}" for name in ("a", "b[1]", "b[2]"))
+BOUND = Check("distance", 0.5, 1.0, None, True)
+BASE = Record(
+    Suite("0.1"),
+    Series("torch", "cpu", "cpu", "eager"),
+    Variant("2.13.0", {"numpy": "2.3"}),
+    DATE,
+    0,
+    "",
+    {CLAUSE: ClauseText("MUST", "…", "", (), "scaling")},
+    DATE,
+    1.0,
+    "complete",
+    tuple(Verdict(test, CLAUSE, Outcome.PASS, checks=(BOUND,), code_hash="c", seed=0) for test in TESTS),
+    {f"{CLAUSE}/formats/test_a": {"add": "float16", "mul": {"low": math.nan}}, f"{CLAUSE}/rule/test_b[1]": "drop"},
+    {"bytes/test_a": Measurement("B", (100.0,), CLAUSE), "time/test_b[1]": Measurement("s", (1.0,) * 30, CLAUSE)},
+)
+
+
+def verdict(record: Record, place: int, **changes: Any) -> Record:
+    """The record with one of its verdicts changed."""
+    verdicts = list(record.verdicts)
+    verdicts[place] = replace(verdicts[place], **changes)
+    return replace(record, verdicts=tuple(verdicts))
+
+
+def observed(**changes: Any) -> Record:
+    """The base with other observations."""
+    return replace(BASE, observations={**BASE.observations, **changes})
+
+
+def measured(samples: Mapping[str, tuple[float, ...]]) -> Record:
+    """The base with other samples."""
+    kept = {name: replace(m, samples=samples.get(name, m.samples)) for name, m in BASE.measurements.items()}
+    return replace(BASE, measurements=kept)
+
+
+def test_a_record_beside_itself_is_no_worse() -> None:
+    found = compare(BASE, BASE)
+    assert (found.status, found.changes, found.compared) == (0, (), 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        (Outcome.PASS, Outcome.FAIL, Kind.NEWLY_FAILING),
+        (Outcome.PASS, Outcome.KNOWN, Kind.NEWLY_FAILING),
+        (Outcome.PASS, Outcome.CRASH, Kind.NEWLY_FAILING),
+        (Outcome.UNSUPPORTED, Outcome.KNOWN, Kind.NEWLY_FAILING),
+        (Outcome.FIXED, Outcome.ERROR, Kind.NEWLY_FAILING),
+        (Outcome.PASS, Outcome.UNSUPPORTED, Kind.NEWLY_UNSUPPORTED),
+        (Outcome.PASS, Outcome.ABSTAIN, Kind.NEWLY_UNSUPPORTED),
+        (Outcome.KNOWN, Outcome.UNSUPPORTED, Kind.NEWLY_UNSUPPORTED),
+        (Outcome.KNOWN, Outcome.FIXED, Kind.NEWLY_PASSING),
+        (Outcome.UNSUPPORTED, Outcome.PASS, Kind.NEWLY_PASSING),
+        (Outcome.FAIL, Outcome.KNOWN, None),
+        (Outcome.PASS, Outcome.FIXED, None),
+        (Outcome.UNSUPPORTED, Outcome.ABSTAIN, None),
+    ],
+)
+def test_what_the_framework_did_decides(old: Outcome, new: Outcome, kind: Kind | None) -> None:
+    found = compare(verdict(BASE, 1, outcome=old), verdict(BASE, 1, outcome=new))
+    assert [change.kind for change in found.changes] == ([] if kind is None else [kind])
+    assert found.status == (1 if kind is not None and kind.worse else 0)
+    assert all(change.subject == TESTS[1] for change in found.changes)
+
+
+def test_another_way_of_failing_is_worse() -> None:
+    old, new = (verdict(BASE, 0, outcome=Outcome.KNOWN, signature=name) for name in ("scale-inf", "applied-inf"))
+    (change,) = compare(old, new).changes
+    assert (change.kind, change.old, change.new) == (
+        Kind.FAILING_OTHERWISE,
+        "known (scale-inf)",
+        "known (applied-inf)",
+    )
+
+
+def test_a_test_that_came_or_went_is_told() -> None:
+    fewer = replace(BASE, verdicts=BASE.verdicts[1:])
+    assert [(c.kind, c.subject) for c in compare(BASE, fewer).changes] == [(Kind.REMOVED, TESTS[0])]
+    assert compare(BASE, fewer).status == 1
+    assert [(c.kind, c.subject) for c in compare(fewer, BASE).changes] == [(Kind.ADDED, TESTS[0])]
+    assert compare(fewer, BASE).status == 0
+
+
+def test_a_test_whose_code_changed_is_not_comparable() -> None:
+    found = compare(BASE, verdict(BASE, 0, outcome=Outcome.FAIL, code_hash="d"))
+    assert {c.kind for c in found.changes} == {Kind.NOT_COMPARABLE}
+    assert {c.subject for c in found.changes} == {TESTS[0], "bytes/test_a"}
+    assert (found.status, found.compared) == (0, 2)
+    other = BASE
+    for place in range(3):
+        other = verdict(other, place, code_hash="d")
+    assert compare(BASE, other).status == 2
+
+
+def test_an_observation_is_compared_leaf_by_leaf() -> None:
+    new = observed(**{f"{CLAUSE}/formats/test_a": {"add": "float32", "mul": {"low": math.nan}}})
+    (change,) = compare(BASE, new).changes
+    assert (change.kind, change.old, change.new) == (Kind.OBSERVATION_CHANGED, "float16", "float32")
+    assert change.subject == f"{CLAUSE}/formats/test_a › add"
+    assert compare(BASE, new).status == 1
+
+
+def test_an_observation_of_another_test_is_not_comparable() -> None:
+    new = verdict(observed(**{f"{CLAUSE}/rule/test_b[1]": "keep"}), 1, code_hash="d")
+    assert {c.kind for c in compare(BASE, new).changes} == {Kind.NOT_COMPARABLE}
+
+
+@pytest.mark.parametrize(("value", "kind"), [(104.0, Kind.MEASURE_WORSE), (96.0, Kind.MEASURE_BETTER), (100.5, None)])
+def test_counted_bytes_need_no_statistic(value: float, kind: Kind | None) -> None:
+    found = compare(BASE, measured({"bytes/test_a": (value,)}))
+    assert [c.kind for c in found.changes] == ([] if kind is None else [kind])
+
+
+def test_samples_that_vary_are_judged_by_an_interval_or_not_at_all() -> None:
+    noise = np.random.default_rng(1).gamma(2.0, 0.01, 60)
+    old = measured({"time/test_b[1]": tuple(1.0 + noise[:30])})
+    slower = measured({"time/test_b[1]": tuple(1.1 + noise[30:])})
+    few = measured({"time/test_b[1]": tuple(1.1 + noise[30 : 30 + FEWEST - 1])})
+    (change,) = compare(old, slower).changes
+    assert change.kind is Kind.MEASURE_WORSE
+    assert "interval, 30 pairs" in change.detail
+    (change,) = compare(old, few).changes
+    assert change.kind is Kind.NOT_COMPARABLE
+    assert "too few" in change.detail
+
+
+def test_a_bound_that_moved_is_told_and_is_not_worse() -> None:
+    found = compare(BASE, verdict(BASE, 0, checks=(replace(BOUND, bound=2.0),)))
+    assert [(c.kind, c.old, c.new) for c in found.changes] == [(Kind.BOUND_CHANGED, "1", "2")]
+    assert found.status == 0
+
+
+@pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        (replace(BASE, series=replace(BASE.series, framework="tf")), "another framework: torch and tf"),
+        (replace(BASE, series=replace(BASE.series, mode="")), "another mode: eager and none"),
+        (replace(BASE, series=replace(BASE.series, device_kind="H100")), "another kind of device: cpu and H100"),
+        (replace(BASE, seed=3), "another seed: 0 and 3"),
+        (replace(BASE, status="interrupted"), "the new run was interrupted"),
+        (replace(BASE, selection="-k scaling"), "another selection of tests: all and -k scaling"),
+        (replace(BASE, verdicts=()), ""),
+    ],
+)
+def test_what_cannot_be_compared_reliably_is_refused(new: Record, told: str) -> None:
+    found = compare(BASE, new)
+    assert found.status == 2
+    assert told in " ".join(found.refusals)
+
+
+def test_sets_are_paired_by_series() -> None:
+    tf = replace(BASE, series=replace(BASE.series, framework="tf", mode="graph"))
+    paddle = replace(BASE, series=replace(BASE.series, framework="paddle"))
+    found = compare_sets([BASE, tf], [verdict(tf, 0, outcome=Outcome.FAIL), BASE])
+    assert [pair.status for pair in found.pairs] == [1, 0]
+    assert found.status == 1
+    lonely = compare_sets([BASE, tf], [BASE, paddle])
+    assert lonely.status == 2
+    assert lonely.unmatched == (
+        "paddle eager cpu: only among the new records",
+        "tf graph cpu: only among the old records",
+    )
+    with pytest.raises(RecordError, match=r"two of them are of torch eager cpu \(2.13.0 and 2.13.0\)"):
+        compare_sets([BASE, BASE], [BASE, tf])
+
+
+def test_changes_that_are_alike_are_told_together() -> None:
+    new = verdict(verdict(BASE, 1, outcome=Outcome.FAIL), 2, outcome=Outcome.FAIL)
+    (group,) = grouped(compare(BASE, new).changes)
+    assert group.subjects == "test_b[1], test_b[2]"
+
+
+def test_the_forms_say_the_same() -> None:
+    new = verdict(BASE, 0, outcome=Outcome.FAIL, message="a | <b>@you</b> `c`", link="javascript:alert(1)")
+    found = compare_sets([BASE], [replace(new, variant=Variant("2.14.0", {"numpy": "2.4"}))])
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    draw(found, console)
+    shown = console.export_text()
+    for text in (shown, markdown(found)):
+        assert "2.13.0 → 2.14.0" in text
+        assert "1 newly failing" in text
+        assert "numpy: 2.3 → 2.4" in text
+        assert "test_a" in text
+    assert "<b>" not in markdown(found)
+    assert "@you" not in markdown(found)
+    assert "](javascript" not in markdown(found)
+    told = json.loads(json.dumps(document(found), allow_nan=False))
+    assert (told["status"], told["pairs"][0]["changes"][0]["worse"]) == (1, True)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text() | st.integers(), st.lists, max_leaves=5))
+@settings(max_examples=50)
+def test_every_value_equals_itself(value: Any) -> None:
+    assert same(value, value)
+    assert not same(value, [value])
+
+
+def test_what_one_side_has_more_of_is_left_out_and_nothing_is_no_ratio() -> None:
+    assert ratio((1.0, 1.0, 1.0), (2.0,)).pairs == 1
+    assert not ratio((), (1.0,)).judged
+    assert not ratio((0.0,), (1.0,)).judged
+    assert ratio((0.0,), (0.0,)).judged
+    assert not ratio((math.nan,), (1.0,)).judged
