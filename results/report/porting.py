@@ -1,0 +1,122 @@
+"""The porting table: what every run was observed to do, leaf by leaf, and where frameworks differ."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from results.records import Record
+from results.report.runs import judged
+from results.report.text import NAME, clean, told
+from results.values import Json, plain
+
+FORMATS = "autocast.op-dtypes"
+"""The clause whose observations are formats by operation."""
+
+_TEST = re.compile(r"/(test_\w+)(?:\[(.*)\])?$", re.DOTALL)
+_DEEPEST = 4
+_LEAVES = 2000
+_LOOKED_FOR = re.compile(r"scaling\.paper-defaults|.+-rule")
+
+Path = tuple[str, str, str, tuple[str, ...]]
+"""Clause, key, the test's parameters, and the way down into the value."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One observed value across the runs; None where a run has none."""
+
+    clause: str
+    name: str
+    case: str
+    values: tuple[str | None, ...]
+    differs: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """Lines that belong together, those that differ first; `folded` if few readers look for them."""
+
+    title: str
+    lines: tuple[Line, ...]
+    folded: bool
+
+    @property
+    def differing(self) -> int:
+        """How many differ between frameworks."""
+        return sum(line.differs for line in self.lines)
+
+
+def split(observation: str) -> tuple[str, str, str]:
+    """An observation's name taken apart: clause, key, the parameters of the test that saw it."""
+    clause, _, rest = observation.partition("/")
+    found = _TEST.search(rest)
+    return (clause, rest[: found.start()], found[2] or "") if found else (clause, rest, "")
+
+
+def groups(records: Sequence[Record]) -> tuple[Group, ...]:
+    """The porting table of these records."""
+    seen: dict[Path, list[Json | None]] = {}
+    present: set[tuple[Path, int]] = set()
+    for run, record in enumerate(records):
+        for path, value in _leaves(record):
+            seen.setdefault(path, [None] * len(records))[run] = value
+            present.add((path, run))
+    sorted_lines: dict[str, list[Line]] = {"rules": [], "differ": [], "formats": [], "same": []}
+    for path in sorted(seen):
+        here = [(path, run) in present for run in range(len(records))]
+        line = _line(path, seen[path], here, records)
+        if _LOOKED_FOR.fullmatch(path[0]):
+            kind = "rules"
+        elif path[0] == FORMATS:
+            kind = "formats"
+        else:
+            kind = "differ" if line.differs else "same"
+        sorted_lines[kind].append(line)
+    named = (
+        ("Defaults and rules", "rules", False),
+        ("Other observations that differ between frameworks", "differ", False),
+        ("Formats of operations under autocast", "formats", True),
+        ("Observations that do not differ between frameworks", "same", True),
+    )
+    return tuple(
+        Group(title, tuple(sorted(sorted_lines[kind], key=lambda line: not line.differs)), folded)
+        for title, kind, folded in named
+        if sorted_lines[kind]
+    )
+
+
+def _leaves(record: Record) -> Iterator[tuple[Path, Json]]:
+    for name, value in record.observations.items():
+        clause, key, case = split(name)
+        for count, (way, leaf) in enumerate(_down(value, ())):
+            if count == _LEAVES:
+                break
+            yield (clause, key, case, way), leaf
+
+
+def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
+    if isinstance(value, Mapping) and value and len(way) < _DEEPEST:
+        for key, item in value.items():
+            yield from _down(item, (*way, key))
+    else:
+        yield way, value
+
+
+def _line(path: Path, values: Sequence[Json], present: Sequence[bool], records: Sequence[Record]) -> Line:
+    clause, key, case, way = path
+    frameworks = judged(records)
+    by_framework: dict[str, set[str]] = {}
+    for value, here, record in zip(values, present, records, strict=True):
+        if here and record.series.framework in frameworks:
+            text = json.dumps(plain(value), sort_keys=True)
+            by_framework.setdefault(record.series.framework, set()).add(text)
+    return Line(
+        clause=clean(clause),
+        name=" › ".join(clean(part) for part in (key, *way) if part),
+        case=clean(case),
+        values=tuple(told(value, NAME) if here else None for value, here in zip(values, present, strict=True)),
+        differs=len({frozenset(texts) for texts in by_framework.values()}) > 1,
+    )

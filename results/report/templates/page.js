@@ -1,0 +1,189 @@
+(() => {
+  "use strict";
+  const byId = (id) => document.getElementById(id);
+  const json = (id) => JSON.parse(byId(id).textContent);
+
+  /** An element with attributes and children; texts become text nodes, never markup. */
+  const make = (tag, attributes, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes ?? {})) element.setAttribute(name, value);
+    element.append(...children.filter((child) => child !== null && child !== ""));
+    return element;
+  };
+
+  // ------------------------------------------------------------ dark mode
+
+  const root = document.documentElement;
+  const preferred = matchMedia("(prefers-color-scheme: dark)");
+  const button = byId("theme");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : preferred.matches);
+  const tellTheme = () => button.setAttribute("aria-pressed", String(isDark()));
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    try {
+      localStorage.setItem("conformance-theme", root.dataset.theme);
+    } catch {
+      // Not remembered then.
+    }
+    tellTheme();
+  });
+  preferred.addEventListener("change", tellTheme);
+  button.hidden = false;
+  tellTheme();
+
+  // ------------------------------------------------------------ filters
+
+  const bodies = [...document.querySelectorAll(".matrix tbody")].map((body) => ({
+    body,
+    rows: [...body.querySelectorAll(".clause")].map((row) => ({
+      row,
+      text: row.cells[0].textContent.toLowerCase(),
+      outcomes: [...row.cells].slice(1).map((cell) => cell.dataset.outcomes.trim().split(" ")),
+    })),
+  }));
+  const form = byId("filters");
+  const [search, family, level, outcome, run, lonely] = ["search", "family", "level", "outcome", "run", "lonely"].map(byId);
+  const total = bodies.reduce((sum, { rows }) => sum + rows.length, 0);
+
+  const filter = () => {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const here = (outcomes) => (run.value === "" ? outcomes : [outcomes[Number(run.value)]]);
+    const wanted = ({ row, text, outcomes }) =>
+      words.every((word) => text.includes(word)) &&
+      (level.value === "" || row.dataset.level === level.value) &&
+      (!lonely.checked || row.dataset.lonely === "1") &&
+      (outcome.value === "" || here(outcomes).some((found) => found.includes(outcome.value)));
+    let shown = 0;
+    for (const { body, rows } of bodies) {
+      const open = family.value === "" || body.dataset.family === family.value;
+      let left = 0;
+      for (const entry of rows) {
+        entry.row.hidden = !(open && wanted(entry));
+        left += entry.row.hidden ? 0 : 1;
+      }
+      body.hidden = left === 0;
+      shown += left;
+    }
+    byId("found").textContent = `${shown} of ${total} clauses`;
+  };
+  form.addEventListener("input", filter);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("reset", () => setTimeout(filter));
+  filter();
+
+  /** A link to a clause that the filters hide shows it again. */
+  const reveal = () => {
+    const target = byId(decodeURIComponent(location.hash.slice(1)));
+    if (target?.closest("[hidden]")) {
+      form.reset();
+      setTimeout(() => target.scrollIntoView());
+    }
+  };
+  addEventListener("hashchange", reveal);
+
+  // ------------------------------------------------------------ the tests behind a cell
+
+  const dialog = byId("cell");
+  const status = byId("cell-status");
+  let data;
+
+  const linked = (pieces) =>
+    pieces.map(([text, href]) => (href ? make("a", { href, rel: "noopener noreferrer" }, text) : text));
+
+  const copy = async (text, shown) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      status.textContent = "Copied.";
+    } catch {
+      getSelection().selectAllChildren(shown);
+      status.textContent = document.execCommand("copy") ? "Copied." : "Selected; copy it with the keyboard.";
+    }
+  };
+
+  const command = (text) => {
+    const shown = make("code", { class: "repro" }, text);
+    const press = make("button", { type: "button", class: "quiet copy" }, "Copy");
+    press.setAttribute("aria-label", "Copy the command that repeats this test");
+    press.addEventListener("click", async () => {
+      await copy(text, shown);
+      press.textContent = status.textContent === "Copied." ? "Copied" : "Selected";
+    });
+    return make("div", { class: "command" }, shown, press);
+  };
+
+  const checks = (list, left) => {
+    const heads = ["", "what", "measured", "expected", "bound", "how the bound was derived"];
+    const line = ([held, ...places]) => {
+      const [first, ...rest] = places.map((place) => data.texts[place]);
+      const mark = make("td", { class: held ? "held" : "broken" }, held ? "✓ held" : "✗ broken");
+      return make("tr", {}, mark, make("th", { scope: "row" }, first), ...rest.map((text) => make("td", {}, text)));
+    };
+    const head = heads.map((text) => make("th", { scope: "col" }, text || "result"));
+    const table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...list.map(line)));
+    const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Checks of the test" }, table);
+    return [scroll, left ? make("p", {}, `${left} more checks are left out.`) : null];
+  };
+
+  const inside = (verdict) => {
+    const [, , signature, reason, link, message, repro, seed, seconds, leaks, list, left] = verdict;
+    const text = (place) => data.texts[place];
+    const facts = [
+      text(signature) && `signature ${text(signature)}`,
+      seed !== null && `seed ${seed}`,
+      `${seconds} s`,
+      leaks.length > 0 && `left changed: ${leaks.map(text).join(", ")}`,
+    ];
+    const source = typeof link === "string" ? link && make("a", { href: link, rel: "noopener noreferrer" }, "source") : link[0];
+    return make(
+      "div",
+      { class: "inside" },
+      reason.length || source ? make("p", {}, ...linked(reason), reason.length ? " " : "", source) : null,
+      text(message) ? make("pre", { tabindex: "0", role: "region", "aria-label": "Message" }, text(message)) : null,
+      ...(list.length ? checks(list, left) : []),
+      make("p", { class: "sub" }, facts.filter(Boolean).join(" · ")),
+      text(repro) ? command(text(repro)) : null,
+    );
+  };
+
+  const test = (verdict, open) => {
+    const [word, symbol] = data.outcomes[verdict[0]];
+    const title = make("span", { class: `word o-${word}` }, `${symbol} ${word}`);
+    const details = make("details", { class: "test" }, make("summary", {}, title, make("code", {}, data.texts[verdict[1]])));
+    const fill = () => details.childElementCount === 1 && details.append(inside(verdict));
+    details.addEventListener("toggle", () => details.open && fill());
+    if (open) {
+      fill();
+      details.open = true;
+    }
+    return details;
+  };
+
+  const show = (number) => {
+    data ??= json("cells-data");
+    const [clause, column, verdicts] = data.cells[number];
+    const [name, strength, requirement, source, history] = data.clauses[clause];
+    byId("cell-title").textContent = name;
+    byId("cell-run").textContent = data.runs[column];
+    const past = history.map((entry) => make("li", {}, ...linked(entry)));
+    const about = make(
+      "div",
+      { class: "about" },
+      make("p", {}, `${strength}: ${requirement}`),
+      source.length ? make("p", {}, "Source: ", ...linked(source)) : null,
+      past.length ? make("details", {}, make("summary", {}, "What broke it before"), make("ul", {}, ...past)) : null,
+    );
+    const passed = data.outcomes.length - 1;
+    const open = verdicts.length === 1 ? 1 : Math.min(2, verdicts.filter(([outcome]) => outcome < passed - 1).length);
+    byId("cell-body").replaceChildren(about, ...verdicts.map((verdict, index) => test(verdict, index < open)));
+    status.textContent = "";
+    dialog.showModal();
+    byId("cell-body").scrollTop = 0;
+    byId("cell-title").focus();
+  };
+  document.addEventListener("click", (event) => {
+    const cell = event.target.closest("[data-cell]");
+    if (cell) show(Number(cell.dataset.cell));
+  });
+  byId("cell-close").addEventListener("click", () => dialog.close());
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+})();
