@@ -10,16 +10,13 @@ from typing import Any
 
 import altair as alt
 
-from results.report.runs import COLOURS
+from results.report.runs import COLOURS, DASHES, SHAPES
 
 CATEGORIES = ("low", "follows", "wide", "other")
 """What an operation does to the format of its input: lowers it, keeps it, widens it, or something else."""
 
 _KEYS = [str(index) for index in range(COLOURS)]
-_DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [10, 4], [4, 2], [1, 3], [12, 3, 3, 3]]
-_SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left"]
 _FONT = "system-ui, sans-serif"
-_ROW = 20
 
 
 def _colour() -> alt.Color:
@@ -28,11 +25,11 @@ def _colour() -> alt.Color:
 
 
 def _dash() -> alt.StrokeDash:
-    return alt.StrokeDash("c:N", scale=alt.Scale(domain=_KEYS, range=_DASHES), legend=None)
+    return alt.StrokeDash("c:N", scale=alt.Scale(domain=_KEYS, range=[list(dash) or [1, 0] for dash in DASHES]), legend=None)
 
 
 def _shape() -> alt.Shape:
-    return alt.Shape("c:N", scale=alt.Scale(domain=_KEYS, range=_SHAPES), legend=None)
+    return alt.Shape("c:N", scale=alt.Scale(domain=_KEYS, range=list(SHAPES)), legend=None)
 
 
 def _rows() -> alt.NamedData:
@@ -40,7 +37,7 @@ def _rows() -> alt.NamedData:
 
 
 def _steps(title: str) -> alt.X:
-    return alt.X("x:Q", title=title, axis=alt.Axis(format="d", tickMinStep=1), scale=alt.Scale(nice=False, padding=12))
+    return alt.X("x:Q", title=title, axis=alt.Axis(format="d"), scale=alt.Scale(nice=False, padding=12))
 
 
 def curves(title: str, logarithmic: bool = False) -> dict[str, Any]:
@@ -60,7 +57,7 @@ def curves(title: str, logarithmic: bool = False) -> dict[str, Any]:
     )
     lines = chart.transform_filter("datum.p === 'run'").encode(x=_steps("update"), y=y, color=_colour(), detail="r:N")
     marks = lines.mark_point(filled=True, size=50, opacity=1).encode(shape=_shape(), tooltip=alt.Tooltip("t:N"))
-    return _finished(alt.layer(band, base, lines.mark_line(strokeWidth=1.5).encode(strokeDash=_dash()), marks), 280)
+    return _finished(alt.layer(band, base, lines.mark_line(strokeWidth=1.5).encode(strokeDash=_dash()), marks))
 
 
 def scales() -> dict[str, Any]:
@@ -68,9 +65,8 @@ def scales() -> dict[str, Any]:
     y = alt.Y("y:Q", title="loss scale", scale=alt.Scale(type="log", base=2, nice=False), axis=alt.Axis(format="~s"))
     lines = alt.Chart(_rows()).encode(x=_steps("update"), y=y, color=_colour(), detail="r:N")
     marks = lines.mark_point(filled=True, size=35, opacity=1).encode(shape=_shape(), tooltip=alt.Tooltip("t:N"))
-    return _finished(
-        alt.layer(lines.mark_line(interpolate="step-after", strokeWidth=1.5).encode(strokeDash=_dash()), marks), 280
-    )
+    steps = lines.mark_line(interpolate="step-after", strokeWidth=1.5).encode(strokeDash=_dash())
+    return _finished(alt.layer(steps, marks))
 
 
 def costs() -> dict[str, Any]:
@@ -80,16 +76,16 @@ def costs() -> dict[str, Any]:
     chart = alt.Chart(_rows()).encode(y=y, yOffset=offset, color=_colour())
     span = chart.mark_rule(strokeWidth=2).encode(x=alt.X("lo:Q", title=None, scale=alt.Scale(zero=True)), x2="hi:Q")
     middle = chart.mark_point(filled=True, size=70, opacity=1).encode(
-        x=alt.X("x:Q", title=None, axis=alt.Axis(format="~s")), shape=_shape(), tooltip=alt.Tooltip("t:N")
+        x=alt.X("x:Q", title=None, axis=alt.Axis(format="~s", tickCount=8)), shape=_shape(), tooltip=alt.Tooltip("t:N")
     )
-    return _finished(alt.layer(span, middle), {"step": 11})
+    return _finished(alt.layer(span, middle))
 
 
 def formats() -> dict[str, Any]:
     """Operations down, runs across, the formats that come out written in each cell."""
-    y = alt.Y("g:N", title=None, sort=alt.EncodingSortField("o", "min"), axis=alt.Axis(labelLimit=200))
+    y = alt.Y("g:N", title=None, sort=alt.EncodingSortField("o", "min"), axis=alt.Axis(labelLimit=200, domain=False, ticks=False))
     x = alt.X("h:N", title=None, sort=alt.EncodingSortField("r", "min"))
-    x = x.axis(orient="top", labelAngle=0, labelLimit=150, labelOverlap=False)
+    x = x.axis(orient="top", domain=False, ticks=False, labelAngle=0, labelLimit=150, labelOverlap=False)
     colour = alt.Color(
         "k:N",
         scale=alt.Scale(domain=list(CATEGORIES), range=[f"var(--cast-{name})" for name in CATEGORIES]),
@@ -98,13 +94,12 @@ def formats() -> dict[str, Any]:
     chart = alt.Chart(_rows()).encode(x=x, y=y, tooltip=alt.Tooltip("t:N"))
     cells = chart.mark_rect(stroke="var(--paper)", strokeWidth=2).encode(color=colour)
     words = chart.mark_text(fontSize=11, color="var(--ink)", limit=170).encode(text="k2:N")
-    return _finished(alt.layer(cells, words), {"step": _ROW})
+    return _finished(alt.layer(cells, words))
 
 
-def _finished(chart: alt.LayerChart, height: int | dict[str, int]) -> dict[str, Any]:
-    height_of = alt.Step(height["step"]) if isinstance(height, dict) else height
+def _finished(chart: alt.LayerChart, height: int = 280) -> dict[str, Any]:
     configured = (
-        chart.properties(width="container", height=height_of, background="transparent")
+        chart.properties(width="container", height=height, background="transparent")
         .configure(font=_FONT, aria=False)
         .configure_view(stroke=None)
         .configure_axis(

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from results.outcomes import Outcome
 from results.records import Record
 from results.report import about, details, matrix, porting, series
-from results.report.runs import runs
+from results.report.runs import DASHES, SHAPES, runs
 
 if TYPE_CHECKING:
     from results.comparison import Comparison
@@ -53,6 +53,8 @@ def render(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) ->
         outcomes=outcomes,
         meanings=MEANINGS,
         symbols=matrix.SYMBOLS,
+        dashes=[" ".join(map(str, dash)) for dash in DASHES],
+        shapes=list(SHAPES.values()),
         alone=matrix.alone(families),
         porting=porting.groups(records),
         drawn=drawn,

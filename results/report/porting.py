@@ -18,6 +18,7 @@ FORMATS = "autocast.op-dtypes"
 _TEST = re.compile(r"/(test_\w+)(?:\[(.*)\])?$", re.DOTALL)
 _DEEPEST = 4
 _LEAVES = 2000
+_EXPLANATION = ("reason",)
 _LOOKED_FOR = re.compile(r"scaling\.paper-defaults|.+-rule")
 
 Path = tuple[str, str, str, tuple[str, ...]]
@@ -79,7 +80,7 @@ def groups(records: Sequence[Record]) -> tuple[Group, ...]:
         ("Defaults and rules", "rules", False),
         ("Other observations that differ between frameworks", "differ", False),
         ("Formats of operations under autocast", "formats", True),
-        ("Observations that do not differ between frameworks", "same", True),
+        ("The rest: the same in every framework, or an explanation in words", "same", True),
     )
     return tuple(
         Group(title, tuple(sorted(sorted_lines[kind], key=lambda line: not line.differs)), folded)
@@ -116,7 +117,7 @@ def _line(path: Path, values: Sequence[Json], present: Sequence[bool], records: 
     return Line(
         clause=clean(clause),
         name=" › ".join(clean(part) for part in (key, *way) if part),
-        case=clean(case),
-        values=tuple(told(value, NAME) if here else None for value, here in zip(values, present, strict=True)),
-        differs=len({frozenset(texts) for texts in by_framework.values()}) > 1,
+        case="" if case == key else clean(case),
+        values=tuple((told(value, NAME) or "nothing") if here else None for value, here in zip(values, present, strict=True)),
+        differs=way[-1:] != _EXPLANATION and len({frozenset(texts) for texts in by_framework.values()}) > 1,
     )

@@ -14,6 +14,21 @@ ORACLE = "reference"
 COLOURS = 8
 """How many colours the style sheet has for runs."""
 
+DASHES = ((), (6, 3), (2, 2), (8, 3, 2, 3), (10, 4), (4, 2), (1, 3), (12, 3, 3, 3))
+"""How the lines of each colour are dashed, so that nobody needs to see the colour."""
+
+SHAPES = {
+    "circle": "M9 6a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z",
+    "square": "M9.5 2.5h7v7h-7Z",
+    "triangle-up": "M13 1.5L17.5 10h-9Z",
+    "diamond": "M13 .8L17 6L13 11.2L9 6Z",
+    "cross": "M11.5 2h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5v-3h2.5Z",
+    "triangle-down": "M13 10.5L17.5 2h-9Z",
+    "triangle-right": "M17 6L9 1.5v9Z",
+    "triangle-left": "M9 6L17 1.5v9Z",
+}
+"""The marks of each colour by Vega's names, as paths for the keys beside the drawings."""
+
 _PART = 48
 
 

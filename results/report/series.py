@@ -24,14 +24,14 @@ _LOW = ("float16", "bfloat16", "float8")
 def payload(records: Sequence[Record], runs: Sequence[Run]) -> dict[str, Any]:
     """The document that the page's script draws from.
 
-    `losses[i]` is [name, oracle's losses, spreads, whose they are, [[run, losses], ...]], `scales[i]` is
-    [name, [[run, scales], ...]], `costs[i]` is [name, unit, [[measurement, run, least, middle, largest, samples], ...]] and
+    `losses[i]` is [name, oracle's losses, spreads, [[run, losses, oracle's losses and spreads if they are others], ...]],
+    `scales[i]` is [name, [[run, scales], ...]], `costs[i]` is [name, unit, [[measurement, run, least, middle, largest, samples], ...]] and
     `formats[i]` is [name, [[operation, [[run, formats, category], ...]], ...]].
     """
     return {
         "runs": [[run.label, run.short, run.colour] for run in runs],
         "losses": _losses(records),
-        "scales": [[clean(name), here] for name, here in _by_trace(records, SCALE)],
+        "scales": [[_trace_name(name, SCALE), here] for name, here in _by_trace(records, SCALE)],
         "costs": _costs(records),
         "formats": _formats(records),
         "specifications": {
@@ -62,25 +62,30 @@ def _by_trace(records: Sequence[Record], series: str) -> list[tuple[str, list[li
 def _losses(records: Sequence[Record]) -> list[list[Any]]:
     found = []
     for name, lines in _by_trace(records, LOSS):
-        base, run = _base(records, name)
-        found.append([_trace_name(name), _numbers(base.get(EXACT, ())), _numbers(base.get(SPREAD, ())), run, lines])
+        base = _oracle(_base(records, name))
+        for line in lines:
+            own = _oracle(records[line[0]].traces[name])
+            line.append(own if own != base and own[0] else None)
+        found.append([_trace_name(name, LOSS), *base, lines])
     return found
 
 
-def _trace_name(name: str) -> str:
-    return clean(name.removeprefix(f"{LOSS}/"))
+def _trace_name(name: str, series: str) -> str:
+    return clean(name.removeprefix(f"{series}/"))
 
 
-def _base(records: Sequence[Record], name: str) -> tuple[Trace, int]:
+def _oracle(trace: Trace) -> list[Any]:
+    return [_numbers(trace.get(EXACT, ())), _numbers(trace.get(SPREAD, ()))]
+
+
+def _base(records: Sequence[Record], name: str) -> Trace:
     """The oracle's line: from its own record if there is one, else from the first that carries it."""
-    having = [(i, record) for i, record in enumerate(records) if record.traces.get(name, {}).get(EXACT)]
-    having.sort(key=lambda item: item[1].series.framework != ORACLE)
+    having = [record for record in records if record.traces.get(name, {}).get(EXACT)]
+    having.sort(key=lambda record: record.series.framework != ORACLE)
     if having:
-        return having[0][1].traces[name], having[0][0]
-    for i, record in enumerate(records):
-        if record.series.framework == ORACLE and name in record.traces:
-            return {EXACT: record.traces[name].get(LOSS, ())}, i
-    return {}, -1
+        return having[0].traces[name]
+    own = [record.traces[name] for record in records if record.series.framework == ORACLE and name in record.traces]
+    return {EXACT: own[0].get(LOSS, ())} if own else {}
 
 
 def _costs(records: Sequence[Record]) -> list[list[Any]]:

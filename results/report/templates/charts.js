@@ -25,20 +25,20 @@
 
   // ------------------------------------------------------------ one drawing each: specification, rows, table
 
-  const losses = ([, exact, spread, , lines], as) => {
+  const losses = ([, exact, spread, lines], as) => {
     const apart = as === "distance";
-    const moved = (value, step) => {
+    const moved = (value, step, [base, wide]) => {
       if (!apart) return value;
-      return finite(value) && finite(exact[step]) && spread[step] > 0 ? (value - exact[step]) / spread[step] : null;
+      return finite(value) && finite(base[step]) && wide[step] > 0 ? (value - base[step]) / wide[step] : null;
     };
     const rows = exact.flatMap((value, x) => {
       const here = [{ p: "base", x, y: apart ? 0 : value }];
       if (finite(spread[x])) here.push({ p: "band", x, lo: apart ? -1 : value - spread[x], hi: apart ? 1 : value + spread[x] });
       return here.filter((row) => Object.values(row).every((cell) => typeof cell === "string" || finite(cell)));
     });
-    for (const [run, points] of lines) {
+    for (const [run, points, own] of lines) {
       points.forEach((point, x) => {
-        const y = moved(point, x);
+        const y = moved(point, x, own ?? [exact, spread]);
         const t = `${label(run)}\nupdate ${x}: ${shown(point)}${apart ? `, ${shown(y)} spreads away` : ""}`;
         if (finite(y)) rows.push({ p: "run", x, y, r: run, c: colour(run), t });
       });
@@ -47,9 +47,17 @@
     const least = Math.min(...values);
     const logarithmic = !apart && least > 0 && Math.max(...values) > 50 * least;
     if (logarithmic) for (const row of rows) if (row.p === "band" && !(row.lo > 0)) row.lo = Math.min(least, row.hi);
-    const heads = ["update", ...lines.map(([run]) => label(run)), "oracle", "spread"];
-    const steps = Math.max(exact.length, ...lines.map(([, points]) => points.length));
-    const table = Array.from({ length: steps }, (_, x) => [x, ...lines.map(([, points]) => points[x]), exact[x], spread[x]]);
+    const columns = [
+      ...lines.flatMap(([run, points, own]) => {
+        const mine = own ? [[`oracle for ${label(run)}`, own[0]], [`spread for ${label(run)}`, own[1]]] : [];
+        return [[label(run), points], ...mine];
+      }),
+      ["oracle", exact],
+      ["spread", spread],
+    ];
+    const heads = ["update", ...columns.map(([head]) => head)];
+    const steps = Math.max(...columns.map(([, points]) => points.length));
+    const table = Array.from({ length: steps }, (_, x) => [x, ...columns.map(([, points]) => points[x])]);
     return [apart ? "distance" : logarithmic ? "loss-log" : "loss", rows, heads, table];
   };
 
@@ -66,12 +74,13 @@
 
   const costs = ([, unit, lines]) => {
     const names = [...new Set(lines.map(([name]) => name))];
+    const runs = new Set(lines.map(([, run]) => run)).size;
     const rows = lines.map(([name, run, lo, x, hi, samples]) => ({
       g: name, o: names.indexOf(name), r: run, c: colour(run), lo, x, hi,
       t: `${label(run)}\n${name}\n${shown(x)} ${unit}, ${shown(lo)} to ${shown(hi)} in ${samples} samples`,
     }));
     const heads = ["measurement", "run", `least, ${unit}`, `middle, ${unit}`, `largest, ${unit}`, "samples"];
-    return ["cost", rows, heads, lines.map(([name, run, ...rest]) => [name, label(run), ...rest])];
+    return ["cost", rows, heads, lines.map(([name, run, ...rest]) => [name, label(run), ...rest]), 40 + names.length * (14 + 11 * runs)];
   };
 
   const formats = ([, operations]) => {
@@ -85,7 +94,7 @@
       const found = new Map(cells.map(([run, text]) => [run, text]));
       return [name, ...runs.map((run) => found.get(run))];
     });
-    return ["format", rows, ["operation", ...runs.map(label)], table];
+    return ["format", rows, ["operation", ...runs.map(label)], table, 20 * operations.length];
   };
 
   // ------------------------------------------------------------ drawing them when they come into view
@@ -114,9 +123,15 @@
       if (details.open) fill(details.querySelector(".scroll"), heads, lines);
     };
     const draw = async () => {
-      const [name, rows] = current();
+      const [name, rows, , , height] = current();
       const specification = structuredClone(data.specifications[name]);
       specification.datasets.rows = rows;
+      specification.height = height ?? specification.height;
+      const steps = [...new Set(rows.map(({ x }) => x))].sort((a, b) => a - b);
+      const apart = Math.ceil(steps.length / 20);
+      if (name !== "cost" && name !== "format") {
+        for (const { encoding } of specification.layer) encoding.x.axis.values = steps.filter((_, i) => i % apart === 0);
+      }
       view?.finalize();
       view = await vegaEmbed(canvas, specification, {
         mode: "vega-lite", actions: false, renderer: "svg", ast: true, defaultStyle: false, tooltip,
