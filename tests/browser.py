@@ -8,25 +8,24 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-try:
-    from selenium.webdriver import Chrome, ChromeOptions, ChromeService
-except ImportError:
-    Chrome = None
+SELENIUM = find_spec("selenium") is not None
 
 AXE_VARIABLE = "CONFORMANCE_AXE"
 """Environment variable that names axe.min.js."""
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _AXE_PLACES = ("node_modules/axe-core/axe.min.js", "/usr/lib/node_modules/axe-core/axe.min.js")
+_AXE_PACKAGE = "axe_playwright_python"
 _OWN = ("file:", "data:", "about:")
 
 
 def missing() -> str:
     """What is not there of what the tests need, or ""."""
-    if Chrome is None:
+    if not SELENIUM:
         return "selenium is not installed"
     if program() is None:
         return "no Chromium is on the path"
@@ -40,16 +39,20 @@ def program() -> str | None:
 
 @cache
 def axe() -> str:
-    """The text of axe.min.js (npm's axe-core), or "" where there is none."""
+    """The text of axe.min.js (npm's axe-core, or as a Python package ships it), or "" where there is none."""
     root = Path(__file__).parent.parent
     named = os.environ.get(AXE_VARIABLE)
-    places = [Path(named)] if named else [root / place for place in _AXE_PLACES]
+    package = find_spec(_AXE_PACKAGE)
+    shipped = [Path(package.origin).with_name("axe.min.js")] if package and package.origin else []
+    places = [Path(named)] if named else [*(root / place for place in _AXE_PLACES), *shipped]
     return next((place.read_text("utf-8") for place in places if place.is_file()), "")
 
 
 @contextmanager
 def chromium(folder: Path) -> Iterator[Browser]:
     """A browser with an empty profile in a folder."""
+    from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+
     options = ChromeOptions()
     options.binary_location = program() or ""
     for argument in (
@@ -115,9 +118,10 @@ class Browser:
             const done = arguments[0];
             const all = [...document.querySelectorAll(".canvas")];
             (async () => {
+              const pause = () => new Promise((go) => setTimeout(go, 25));
               for (const canvas of all) {
                 canvas.scrollIntoView();
-                for (let i = 0; i < 600 && !canvas.querySelector("svg"); i++) await new Promise((r) => setTimeout(r, 25));
+                for (let i = 0; i < 600 && !canvas.querySelector("svg"); i++) await pause();
               }
               scrollTo(0, 0);
               done(all.filter((canvas) => canvas.querySelector("svg")).length);
@@ -131,7 +135,8 @@ class Browser:
         if not self.run("return typeof axe === 'object'"):
             self.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": axe()})
         found = self.driver.execute_async_script(
-            "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then((r) => done(r.violations))"
+            "const done = arguments[0];"
+            "axe.run(document, {resultTypes: ['violations']}).then((found) => done(found.violations))"
         )
         return [
             f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:400]}"

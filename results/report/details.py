@@ -50,7 +50,8 @@ def _pieces(pieces: Sequence[Piece]) -> list[list[str]]:
 
 
 def _verdict(verdict: Verdict, texts: Texts) -> list[Any]:
-    message = verdict.message if verdict.message not in (verdict.reason, f"{verdict.signature}: {verdict.reason}") else ""
+    said = (verdict.reason, f"{verdict.signature}: {verdict.reason}")
+    message = "" if verdict.message in said else verdict.message
     return [
         GRAVITY.index(verdict.outcome),
         texts.place(clean(verdict.test.rpartition("::")[2] or verdict.test, 2 * NAME)),
@@ -58,7 +59,7 @@ def _verdict(verdict: Verdict, texts: Texts) -> list[Any]:
         _pieces(linked(verdict.reason, MESSAGE)),
         href(verdict.link) or (["not a web address: " + clean(verdict.link)] if verdict.link else ""),
         texts.place(clean(message, MESSAGE, lines=True)),
-        texts.place(_command(verdict.repro)),
+        texts.place(clean(verdict.repro, _REPRO)),
         verdict.seed if verdict.seed is None else clean(str(verdict.seed), 40),
         number(round(verdict.duration_s, 3)),
         [texts.place(clean(leak)) for leak in verdict.leaks[:_LEAKS]],
@@ -67,12 +68,9 @@ def _verdict(verdict: Verdict, texts: Texts) -> list[Any]:
     ]
 
 
-def _command(repro: str) -> str:
-    return clean(repro, _REPRO)
-
-
 def _check(check: Check, texts: Texts) -> list[Any]:
-    derivation = "; ".join(f"{key[:NAME]}: {told(value, NAME)}" for key, value in list(check.derivation.items())[:_PAIRS])
+    pairs = list(check.derivation.items())[:_PAIRS]
+    derivation = "; ".join(f"{key[:NAME]}: {told(value, NAME)}" for key, value in pairs)
     return [
         int(check.passed),
         texts.place(clean(check.what, 2 * NAME)),

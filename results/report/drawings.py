@@ -25,7 +25,8 @@ def _colour() -> alt.Color:
 
 
 def _dash() -> alt.StrokeDash:
-    return alt.StrokeDash("c:N", scale=alt.Scale(domain=_KEYS, range=[list(dash) or [1, 0] for dash in DASHES]), legend=None)
+    dashes = [list(dash) or [1, 0] for dash in DASHES]
+    return alt.StrokeDash("c:N", scale=alt.Scale(domain=_KEYS, range=dashes), legend=None)
 
 
 def _shape() -> alt.Shape:
@@ -83,9 +84,10 @@ def costs() -> dict[str, Any]:
 
 def formats() -> dict[str, Any]:
     """Operations down, runs across, the formats that come out written in each cell."""
-    y = alt.Y("g:N", title=None, sort=alt.EncodingSortField("o", "min"), axis=alt.Axis(labelLimit=200, domain=False, ticks=False))
-    x = alt.X("h:N", title=None, sort=alt.EncodingSortField("r", "min"))
-    x = x.axis(orient="top", domain=False, ticks=False, labelAngle=0, labelLimit=150, labelOverlap=False)
+    operations = alt.Axis(domain=False, ticks=False, labelLimit=200)
+    runs = alt.Axis(domain=False, ticks=False, orient="top", labelAngle=0, labelLimit=150, labelOverlap=False)
+    y = alt.Y("g:N", title=None, sort=alt.EncodingSortField("o", "min"), axis=operations)
+    x = alt.X("h:N", title=None, sort=alt.EncodingSortField("r", "min"), axis=runs)
     colour = alt.Color(
         "k:N",
         scale=alt.Scale(domain=list(CATEGORIES), range=[f"var(--cast-{name})" for name in CATEGORIES]),
@@ -97,7 +99,7 @@ def formats() -> dict[str, Any]:
     return _finished(alt.layer(cells, words))
 
 
-def _finished(chart: alt.LayerChart, height: int = 280) -> dict[str, Any]:
+def _finished(chart: alt.LayerChart | alt.FacetChart, height: int = 280) -> dict[str, Any]:
     configured = (
         chart.properties(width="container", height=height, background="transparent")
         .configure(font=_FONT, aria=False)

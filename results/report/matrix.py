@@ -1,4 +1,4 @@
-"""The matrix: clauses down by family, runs across, every outcome counted; and the failures that one framework has alone."""
+"""The matrix: clauses down by family, runs across, every outcome counted; and what one framework alone fails."""
 
 from __future__ import annotations
 
@@ -61,12 +61,6 @@ class Tally:
     def total(self) -> int:
         """The denominator."""
         return sum(count for _, count in self.counts)
-
-    @property
-    def words(self) -> str:
-        """All of it in words."""
-        counts = ", ".join(f"{count} {outcome.value}" for outcome, count in self.counts)
-        return f"{counts}, of {self.total}" if counts else "no test"
 
 
 @dataclass(frozen=True)

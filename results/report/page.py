@@ -45,28 +45,32 @@ def render(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) ->
     drawn = series.payload(records, columns)
     scripts = {name: _text(name) for name in ("theme.js", "page.js")} | {"charts.js": _charts()}
     style = _text("style.css")
-    return _environment().get_template("page.html").render(
-        runs=columns,
-        totals=[matrix.Tally.of(record.verdicts) for record in records],
-        families=families,
-        levels=sorted({row.level for family in families for row in family.rows}),
-        outcomes=outcomes,
-        meanings=MEANINGS,
-        symbols=matrix.SYMBOLS,
-        dashes=[" ".join(map(str, dash)) for dash in DASHES],
-        shapes=list(SHAPES.values()),
-        alone=matrix.alone(families),
-        porting=porting.groups(records),
-        drawn=drawn,
-        facts=about.facts(records),
-        notes=[about.notes(record) for record in records],
-        comparisons=[about.compared(comparison) for comparison in comparisons],
-        anchors={row.name: row.anchor for family in families for row in family.rows},
-        cells_json=_json({"outcomes": _outcomes(), **details.payload(families, [run.label for run in columns])}),
-        drawn_json=_json(drawn),
-        style=Markup(style),
-        scripts={name: Markup(script) for name, script in scripts.items()},
-        policy=_policy(style, list(scripts.values())),
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            runs=columns,
+            totals=[matrix.Tally.of(record.verdicts) for record in records],
+            families=families,
+            levels=sorted({row.level for family in families for row in family.rows}),
+            outcomes=outcomes,
+            meanings=MEANINGS,
+            symbols=matrix.SYMBOLS,
+            dashes=[" ".join(map(str, dash)) for dash in DASHES],
+            shapes=list(SHAPES.values()),
+            alone=matrix.alone(families),
+            porting=porting.groups(records),
+            drawn=drawn,
+            facts=about.facts(records),
+            notes=[about.notes(record) for record in records],
+            comparisons=[about.compared(comparison) for comparison in comparisons],
+            anchors={row.name: row.anchor for family in families for row in family.rows},
+            cells_json=_json({"outcomes": _outcomes(), **details.payload(families, [run.label for run in columns])}),
+            drawn_json=_json(drawn),
+            style=Markup(style),
+            scripts={name: Markup(script) for name, script in scripts.items()},
+            policy=_policy(style, list(scripts.values())),
+        )
     )
 
 
@@ -97,7 +101,9 @@ def _hash(text: str) -> str:
 def _charts() -> str:
     version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     known = vl_convert.get_vegalite_versions()
-    script: str = vl_convert.javascript_bundle(_text("charts.js"), vl_version=version if version in known else known[-1])
+    script: str = vl_convert.javascript_bundle(
+        _text("charts.js"), vl_version=version if version in known else known[-1]
+    )
     return script.replace("\r", "").replace("</script", r"<\/script").replace("<!--", r"\x3c!--")
 
 

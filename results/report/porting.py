@@ -118,6 +118,8 @@ def _line(path: Path, values: Sequence[Json], present: Sequence[bool], records: 
         clause=clean(clause),
         name=" › ".join(clean(part) for part in (key, *way) if part),
         case="" if case == key else clean(case),
-        values=tuple((told(value, NAME) or "nothing") if here else None for value, here in zip(values, present, strict=True)),
+        values=tuple(
+            (told(value, NAME) or "nothing") if here else None for value, here in zip(values, present, strict=True)
+        ),
         differs=way[-1:] != _EXPLANATION and len({frozenset(texts) for texts in by_framework.values()}) > 1,
     )

@@ -1,4 +1,4 @@
-"""What the drawings are drawn from: traces, measurements and formats of the records as compact JSON, columns by number."""
+"""What is drawn: traces, measurements and formats of the records as compact JSON."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ _LOW = ("float16", "bfloat16", "float8")
 def payload(records: Sequence[Record], runs: Sequence[Run]) -> dict[str, Any]:
     """The document that the page's script draws from.
 
-    `losses[i]` is [name, oracle's losses, spreads, [[run, losses, oracle's losses and spreads if they are others], ...]],
-    `scales[i]` is [name, [[run, scales], ...]], `costs[i]` is [name, unit, [[measurement, run, least, middle, largest, samples], ...]] and
-    `formats[i]` is [name, [[operation, [[run, formats, category], ...]], ...]].
+    Lists of lists, the outer ones an entry a choice of the reader:
+        losses: [name, oracle's losses, spreads, [[run, losses, its own oracle's losses and spreads or None], ...]].
+        scales: [name, [[run, scales], ...]].
+        costs: [clause, unit, [[measurement, run, least, middle, largest, samples], ...]].
+        formats: [name, [[operation, [[run, formats, category], ...]], ...]].
     """
     return {
         "runs": [[run.label, run.short, run.colour] for run in runs],
@@ -99,7 +101,9 @@ def _costs(records: Sequence[Record]) -> list[list[Any]]:
                 spread = _numbers([min(samples), median(samples), max(samples)])
                 found.setdefault((measurement.clause, measurement.unit), []).append([label, run, *spread, len(samples)])
     rows = sorted(found.items())
-    return [[clean(clause), clean(unit, 24), sorted(lines, key=lambda line: line[:2])] for (clause, unit), lines in rows]
+    return [
+        [clean(clause), clean(unit, 24), sorted(lines, key=lambda line: line[:2])] for (clause, unit), lines in rows
+    ]
 
 
 def _formats(records: Sequence[Record]) -> list[list[Any]]:
@@ -126,5 +130,3 @@ def _category(formats: Json) -> int:
     if len(parts) == 2 and parts[0] in _WIDE and parts[1] in _LOW:
         return CATEGORIES.index("follows")
     return CATEGORIES.index("other")
-
-

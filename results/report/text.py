@@ -1,4 +1,4 @@
-"""Texts of records made fit to be shown: records are not trusted, so nothing of them may reorder, hide or flood a page."""
+"""Texts of records made fit to be shown: nothing in a record may reorder, hide or flood a page."""
 
 from __future__ import annotations
 

@@ -136,6 +136,7 @@
       view = await vegaEmbed(canvas, specification, {
         mode: "vega-lite", actions: false, renderer: "svg", ast: true, defaultStyle: false, tooltip,
       });
+      canvas.querySelector("svg").setAttribute("aria-hidden", "true");
       canvas.dataset.drawn = name;
       canvas.dataset.rows = rows.length;
     };
