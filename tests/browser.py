@@ -1,13 +1,15 @@
-"""A headless Chromium for the tests of the report: pages from files, what the console and the network saw, axe."""
+"""For the tests of the report: pages read, and pages in a headless Chromium with what it logs and what axe says."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ AXE_VARIABLE = "CONFORMANCE_AXE"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _AXE_PLACES = ("node_modules/axe-core/axe.min.js", "/usr/lib/node_modules/axe-core/axe.min.js")
 _AXE_PACKAGE = "axe_playwright_python"
+_PATIENCE = 20
+_VOID = frozenset({"meta", "link", "input", "br", "wbr", "hr", "img"})
 _OWN = ("file:", "data:", "about:")
 
 
@@ -111,8 +115,33 @@ class Browser:
         """What a script's `return` gives."""
         return self.driver.execute_script(script, *arguments)
 
+    def press(self, *keys: str) -> None:
+        """Types keys into whatever has the focus."""
+        from selenium.webdriver import ActionChains
+
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def choose(self, name: str, text: str) -> None:
+        """Picks an option by its text, as a user's choice would."""
+        self.run(
+            """
+            const select = document.getElementById(arguments[0]);
+            select.value = [...select.options].find((option) => option.textContent === arguments[1]).value;
+            for (const kind of ["input", "change"]) select.dispatchEvent(new Event(kind, {bubbles: true}));
+            """,
+            name,
+            text,
+        )
+
+    def wait(self, condition: str) -> None:
+        """Waits until a JavaScript expression is true."""
+        end = time.monotonic() + _PATIENCE
+        while not self.run(f"return Boolean({condition})"):
+            assert time.monotonic() < end, condition
+            time.sleep(0.05)
+
     def all_charts(self) -> int:
-        """Brings every chart into view, waits until it is drawn and returns how many there are."""
+        """Waits until every chart is drawn and returns how many there are."""
         count: int = self.driver.execute_async_script(
             """
             const done = arguments[0];
@@ -120,10 +149,8 @@ class Browser:
             (async () => {
               const pause = () => new Promise((go) => setTimeout(go, 25));
               for (const canvas of all) {
-                canvas.scrollIntoView();
                 for (let i = 0; i < 600 && !canvas.querySelector("svg"); i++) await pause();
               }
-              scrollTo(0, 0);
               done(all.filter((canvas) => canvas.querySelector("svg")).length);
             })();
             """
@@ -143,4 +170,44 @@ class Browser:
             for violation in found
             if violation["impact"] in ("serious", "critical")
             for node in violation["nodes"][:3]
+        ]
+
+
+class Reader(HTMLParser):
+    """Elements, their attributes and text, and whatever is not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.wrong: list[str] = []
+        self.content: dict[int, str] = {}
+        self._open: list[tuple[str, int]] = []
+        self.feed(text)
+        self.close()
+        self.wrong += [f"<{tag}> is never closed" for tag, _ in self._open]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if len({name for name, _ in attrs}) != len(attrs):
+            self.wrong.append(f"<{tag}> has an attribute twice")
+        if tag not in _VOID:
+            self._open.append((tag, len(self.elements)))
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self._open or self._open.pop()[0] != tag:
+            self.wrong.append(f"</{tag}> at {self.getpos()}")
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.content[self._open[-1][1]] = self.content.get(self._open[-1][1], "") + data
+
+    def all(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
+        """Attributes and own text of every element of a kind."""
+        return [
+            (attributes, self.content.get(number, ""))
+            for number, (found, attributes) in enumerate(self.elements)
+            if found == tag
         ]

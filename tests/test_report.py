@@ -7,12 +7,10 @@ import hashlib
 import json
 import math
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +36,11 @@ from results.report import matrix, porting
 from results.report.page import render
 from results.report.text import clean, href, linked, told
 from tests import browser
-from tests.browser import Browser
+from tests.browser import Browser, Reader
 
 BASELINES = Path(__file__).parent.parent / "results" / "baselines"
 DATE = "2026-01-02T03:04:05+00:00"
 MEGABYTES = 10
-VOID = frozenset({"meta", "link", "input", "br", "wbr", "hr", "img"})
 
 HOSTILE = (
     "<script>window.canary = 1</script>",
@@ -141,50 +138,20 @@ def infected(text: str, message: str | None = None) -> Record:
 @cache
 def infected_page() -> str:
     """A report of hostile records, one of them with a message of ten megabytes."""
-    return render([infected(text) for text in HOSTILE] + [infected(HOSTILE[0], HOSTILE[1] * (MEGABYTES * 2**20 // 40))])
+    long = HOSTILE[1] * (MEGABYTES * 2**20 // 40)
+    records = [infected(text) for text in HOSTILE] + [infected(HOSTILE[0], long)]
+    try:
+        from results.comparison import Change, Comparison, Kind
+    except ImportError:
+        return render(records)
+    comparisons = [
+        Comparison(records[0], records[i], (Change(Kind.ADDED, text, text, text, text, text, text),), 1, (text,))
+        for i, text in enumerate((*HOSTILE, long))
+    ]
+    return render(records, comparisons)
 
 
 # ---------------------------------------------------------------- the page without a browser
-
-
-class Reader(HTMLParser):
-    """Elements, their attributes and text, and whatever is not closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.wrong: list[str] = []
-        self.content: dict[int, str] = {}
-        self._open: list[tuple[str, int]] = []
-        self.feed(text)
-        self.close()
-        self.wrong += [f"<{tag}> is never closed" for tag, _ in self._open]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if len({name for name, _ in attrs}) != len(attrs):
-            self.wrong.append(f"<{tag}> has an attribute twice")
-        if tag not in VOID:
-            self._open.append((tag, len(self.elements)))
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        if not self._open or self._open.pop()[0] != tag:
-            self.wrong.append(f"</{tag}> at {self.getpos()}")
-
-    def handle_data(self, data: str) -> None:
-        if self._open:
-            self.content[self._open[-1][1]] = self.content.get(self._open[-1][1], "") + data
-
-    def all(self, tag: str) -> list[tuple[dict[str, str | None], str]]:
-        """Attributes and own text of every element of a kind."""
-        return [
-            (attributes, self.content.get(number, ""))
-            for number, (found, attributes) in enumerate(self.elements)
-            if found == tag
-        ]
 
 
 @cache
@@ -446,32 +413,6 @@ def visible_clauses(shown: Browser) -> list[str]:
     return found
 
 
-def choose(shown: Browser, name: str, text: str) -> None:
-    """Picks an option by its text, as a user's choice would."""
-    shown.run(
-        "const s = document.getElementById(arguments[0]);"
-        "s.value = [...s.options].find((o) => o.textContent === arguments[1]).value;"
-        "s.dispatchEvent(new Event('input', {bubbles: true})); s.dispatchEvent(new Event('change', {bubbles: true}))",
-        name,
-        text,
-    )
-
-
-def press(shown: Browser, *keys: str) -> None:
-    """Types keys into whatever has the focus."""
-    from selenium.webdriver import ActionChains
-
-    ActionChains(shown.driver).send_keys(*keys).perform()
-
-
-def wait(shown: Browser, condition: str) -> None:
-    """Waits until a JavaScript expression is true."""
-    end = time.monotonic() + 20
-    while not shown.run(f"return Boolean({condition})"):
-        assert time.monotonic() < end, condition
-        time.sleep(0.05)
-
-
 @in_browser
 def test_it_loads_within_two_seconds(shown: Browser) -> None:
     took = shown.run("return performance.getEntriesByType('navigation')[0].loadEventEnd")
@@ -498,19 +439,19 @@ def test_search_and_filters_narrow_the_matrix(shown: Browser) -> None:
     assert visible_clauses(shown) == [name for name in every if name in visible_clauses(shown)] != every
     assert all("clip" in texts(name) and "norm" in texts(name) for name in visible_clauses(shown))
     shown.driver.find_element("css selector", "#filters [type=reset]").click()
-    wait(shown, "document.getElementById('found').textContent.startsWith('126')" if len(every) == 126 else "true")
+    shown.wait("document.getElementById('found').textContent.startsWith('126')" if len(every) == 126 else "true")
 
-    choose(shown, "family", "scaling")
+    shown.choose("family", "scaling")
     assert visible_clauses(shown) == [name for name in every if name.startswith("scaling.")]
-    choose(shown, "level", "OBSERVATION")
+    shown.choose("level", "OBSERVATION")
     assert all(name.startswith("scaling.") for name in visible_clauses(shown))
-    choose(shown, "family", "all")
-    choose(shown, "level", "all")
+    shown.choose("family", "all")
+    shown.choose("level", "all")
 
-    choose(shown, "outcome", "known")
+    shown.choose("outcome", "known")
     known = {v.clause for one in baselines() for v in one.verdicts if v.outcome is Outcome.KNOWN}
     assert set(visible_clauses(shown)) == known
-    choose(shown, "run", shown.run("return document.querySelector('#run option:last-child').textContent"))
+    shown.choose("run", shown.run("return document.querySelector('#run option:last-child').textContent"))
     assert set(visible_clauses(shown)) == {v.clause for v in baselines()[-1].verdicts if v.outcome is Outcome.KNOWN}
     shown.driver.find_element("css selector", "#filters [type=reset]").click()
     shown.driver.find_element("id", "lonely").click()
@@ -534,20 +475,20 @@ def test_a_cell_opens_and_closes_by_keyboard(shown: Browser) -> None:
         verdict.clause,
         len(baselines()),
     )
-    press(shown, "\ue007")
-    wait(shown, "document.getElementById('cell').open")
+    shown.press("\ue007")
+    shown.wait("document.getElementById('cell').open")
     text = shown.run("return document.getElementById('cell').innerText")
     for part in (verdict.clause, "known", verdict.reason, verdict.repro, "source", "seed 0", verdict.checks[0].what):
         assert " ".join(part.split()) in " ".join(text.split())
     assert shown.run("return document.getElementById('cell').contains(document.activeElement)")
     for _ in range(40):
-        press(shown, "\ue004")
+        shown.press("\ue004")
         assert shown.run(
             "const here = document.activeElement;"
             "return here === document.body || document.getElementById('cell').contains(here)"
         )
-    press(shown, "\ue00c")
-    wait(shown, "!document.getElementById('cell').open")
+    shown.press("\ue00c")
+    shown.wait("!document.getElementById('cell').open")
     assert shown.run("return document.activeElement.matches('[data-cell]')"), "the focus is back where it was"
 
 
@@ -557,7 +498,7 @@ def test_a_bound_is_shown_with_its_derivation(shown: Browser) -> None:
         "document.getElementById('clause-accumulation.equals-full-batch').querySelector('td:last-child button').click()"
     )
     shown.run("for (const d of document.querySelectorAll('#cell details')) d.open = true")
-    wait(shown, "document.getElementById('cell').innerText.includes('ensemble of randomly rounded reference runs')")
+    shown.wait("document.getElementById('cell').innerText.includes('ensemble of randomly rounded reference runs')")
 
 
 @in_browser
@@ -566,7 +507,7 @@ def test_the_command_is_copied(shown: Browser) -> None:
         shown.driver.execute_cdp_cmd("Browser.grantPermissions", {"permissions": [permission]})
     shown.run("document.querySelector('.matrix [data-cell]').click()")
     shown.driver.find_element("css selector", "#cell .copy").click()
-    wait(shown, "document.getElementById('cell-status').textContent !== ''")
+    shown.wait("document.getElementById('cell-status').textContent !== ''")
     assert shown.run("return document.getElementById('cell-status').textContent") == "Copied."
 
 
@@ -575,9 +516,9 @@ def test_the_data_of_a_chart_can_be_read(shown: Browser) -> None:
     shown.all_charts()
     name = "test_float32_sgd[encoder]"
     holding = [one for one in baselines() if f"loss/{name}" in one.traces]
-    choose(shown, "losses-choice", f"{name} ({len(holding)} runs)")
+    shown.choose("losses-choice", f"{name} ({len(holding)} runs)")
     shown.driver.find_element("css selector", "#losses-chart summary").click()
-    wait(shown, "document.querySelector('#losses-chart table')")
+    shown.wait("document.querySelector('#losses-chart table')")
     lines = shown.run(
         "const rows = [...document.querySelectorAll('#losses-chart tbody tr')];"
         "return rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
@@ -588,20 +529,20 @@ def test_the_data_of_a_chart_can_be_read(shown: Browser) -> None:
             assert float(value) == pytest.approx(one.traces[f"loss/{name}"]["loss"][step], rel=1e-8)
     for identifier in ("scales", "costs", "formats"):
         shown.run(f"document.querySelector('#{identifier}-chart summary').click()")
-        wait(shown, f"document.querySelectorAll('#{identifier}-chart tbody tr').length > 1")
+        shown.wait(f"document.querySelectorAll('#{identifier}-chart tbody tr').length > 1")
 
 
 @in_browser
 def test_every_choice_of_every_chart_draws(shown: Browser) -> None:
     shown.all_charts()
     shown.run("document.querySelector('[value=distance]').click()")
-    wait(shown, "document.querySelector('#losses-chart .canvas').dataset.drawn === 'distance'")
+    shown.wait("document.querySelector('#losses-chart .canvas').dataset.drawn === 'distance'")
     for identifier in ("scales", "costs", "formats", "losses"):
         options = f"[...document.querySelectorAll('#{identifier}-choice option')]"
         for text in shown.run(f"return {options}.map((option) => option.textContent)")[:6]:
             shown.run(f"document.querySelector('#{identifier}-chart svg').dataset.old = '1'")
-            choose(shown, f"{identifier}-choice", text)
-            wait(shown, f"document.querySelector('#{identifier}-chart svg:not([data-old])')")
+            shown.choose(f"{identifier}-choice", text)
+            shown.wait(f"document.querySelector('#{identifier}-chart svg:not([data-old])')")
             assert shown.run(f"return Number(document.querySelector('#{identifier}-chart .canvas').dataset.rows)") > 0
 
 
@@ -640,7 +581,7 @@ def test_tab_reaches_everything(shown: Browser) -> None:
         """
     )
     for _ in range(2 * expected // 50 + 2):
-        press(shown, *["\ue004"] * 50)
+        shown.press(*["\ue004"] * 50)
         if shown.run("return document.body.dataset.missed") == "0":
             break
     assert shown.run("return document.body.dataset.missed") == "0"

@@ -90,9 +90,7 @@ def notes(record: Record) -> tuple[str, ...]:
 
 def compared(comparison: Comparison) -> Compared:
     """The lines of a comparison."""
-    kinds = list(dict.fromkeys(type(change.kind) for change in comparison.changes))
-    order = {kind: place for enum in kinds for place, kind in enumerate(enum)}
-    changes = sorted(comparison.changes, key=lambda change: (not change.kind.worse, order[change.kind]))
+    changes = sorted(comparison.changes, key=lambda change: not change.kind.worse)
     worse = sum(change.kind.worse for change in changes)
     said = {
         0: "Nothing is worse.",

@@ -75,7 +75,7 @@
   const costs = ([, unit, lines]) => {
     const names = [...new Set(lines.map(([name]) => name))];
     const runs = new Set(lines.map(([, run]) => run)).size;
-    const rows = lines.map(([name, run, lo, x, hi, samples]) => ({
+    const rows = lines.filter((line) => line.slice(2).every(finite)).map(([name, run, lo, x, hi, samples]) => ({
       g: name, o: names.indexOf(name), r: run, c: colour(run), lo, x, hi,
       t: `${label(run)}\n${name}\n${shown(x)} ${unit}, ${shown(lo)} to ${shown(hi)} in ${samples} samples`,
     }));
@@ -97,7 +97,9 @@
     return ["format", rows, ["operation", ...runs.map(label)], table, 20 * operations.length];
   };
 
-  // ------------------------------------------------------------ drawing them when they come into view
+  // ------------------------------------------------------------ drawing them when nothing else is to do
+
+  const later = globalThis.requestIdleCallback ?? setTimeout;
 
   const fill = (region, heads, table) => {
     const head = make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)));
@@ -146,16 +148,7 @@
     };
     details.addEventListener("toggle", table);
     figure.addEventListener("change", update);
-    const watch = new IntersectionObserver((seen) => {
-      if (!seen.some(({ isIntersecting }) => isIntersecting)) return;
-      watch.disconnect();
-      update();
-    }, { rootMargin: "400px" });
-    watch.observe(canvas);
-    addEventListener("beforeprint", () => {
-      watch.disconnect();
-      if (!canvas.dataset.drawn) update();
-    });
+    later(update);
   };
 
   chart("losses", data.losses, losses);

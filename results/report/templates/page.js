@@ -73,7 +73,7 @@
 
   /** A link to a clause that the filters hide shows it again. */
   const reveal = () => {
-    const target = byId(decodeURIComponent(location.hash.slice(1)));
+    const target = document.querySelector(".clause:target");
     if (target?.closest("[hidden]")) {
       form.reset();
       setTimeout(() => target.scrollIntoView());
@@ -147,8 +147,9 @@
 
   const test = (verdict, open) => {
     const [word, symbol] = data.outcomes[verdict[0]];
-    const title = make("span", { class: `word o-${word}` }, `${symbol} ${word}`);
-    const details = make("details", { class: "test" }, make("summary", {}, title, make("code", {}, data.texts[verdict[1]])));
+    const title = [make("span", { class: `o-${word}` }, symbol, make("span", { class: "sr" }, ` ${word}`)), " "];
+    const name = make("code", {}, data.texts[verdict[1]]);
+    const details = make("details", { class: "test" }, make("summary", {}, ...title, name));
     const fill = () => details.childElementCount === 1 && details.append(inside(verdict));
     details.addEventListener("toggle", () => details.open && fill());
     if (open) {
@@ -174,7 +175,14 @@
     );
     const passed = data.outcomes.length - 1;
     const open = verdicts.length === 1 ? 1 : Math.min(2, verdicts.filter(([outcome]) => outcome < passed - 1).length);
-    byId("cell-body").replaceChildren(about, ...verdicts.map((verdict, index) => test(verdict, index < open)));
+    const tests = verdicts.flatMap((verdict, index) => {
+      const [word, symbol] = data.outcomes[verdict[0]];
+      const together = verdicts.filter(([outcome]) => outcome === verdict[0]).length;
+      const heading = make("h3", { class: `o-${word}` }, `${symbol} ${word}, ${together} of ${verdicts.length}`);
+      const first = index === 0 || verdicts[index - 1][0] !== verdict[0];
+      return first ? [heading, test(verdict, index < open)] : [test(verdict, index < open)];
+    });
+    byId("cell-body").replaceChildren(about, ...tests);
     status.textContent = "";
     dialog.showModal();
     byId("cell-body").scrollTop = 0;
