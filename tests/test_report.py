@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from results.records import (
 )
 from results.report import matrix, porting
 from results.report.page import render
+from results.report.runs import COLOURS
 from results.report.text import clean, href, linked, told
 from tests import browser
 from tests.browser import Browser, Reader
@@ -347,6 +349,45 @@ def test_a_text_is_made_visible() -> None:
     assert clean("\ud800") == "‹U+D800›"
     assert clean("x" * 10, 4) == "xxxx… [6 more characters are left out]"
     assert told({"a": [1.5, True, None, math.inf]}) == "{a: [1.5, yes, none, inf]}"
+
+
+ON_PAPER = ("paper", "raised", "sunk")
+READ_ON = {
+    "ink": (*ON_PAPER, "known-back", "odd-back", "bad-back", "cast-low", "cast-follows", "cast-wide", "cast-other"),
+    "ink-2": (*ON_PAPER, "known-back", "odd-back", "bad-back"),
+    "link": (*ON_PAPER, "odd-back"),
+    "good": (*ON_PAPER, "known-back", "bad-back", "odd-back"),
+    "known": (*ON_PAPER, "known-back", "bad-back", "odd-back"),
+    "still": (*ON_PAPER, "known-back", "bad-back", "odd-back"),
+    "odd": (*ON_PAPER, "odd-back", "bad-back", "known-back"),
+    "bad": (*ON_PAPER, "bad-back", "odd-back", "known-back"),
+}
+SEEN_ON = {"focus": ON_PAPER, "line-2": ("raised",), **{f"run-{i}": ("raised", "sunk", "band") for i in range(COLOURS)}}
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_colours_contrast(mode: int) -> None:
+    style = files("results.report").joinpath("templates/style.css").read_text("utf-8")
+    colours = {
+        name: pair[mode]
+        for name, *pair in re.findall(r"--([\w-]+): light-dark\(#([0-9a-f]{6}), #([0-9a-f]{6})\)", style)
+    }
+    for least, pairs in ((4.5, READ_ON), (3.0, SEEN_ON)):
+        for front, backs in pairs.items():
+            for back in backs:
+                assert contrast(colours[front], colours[back]) >= least, f"{front} on {back}"
+
+
+def contrast(*colours: str) -> float:
+    """The contrast of two colours as WCAG defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted(map(luminance, colours))
+    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("records", [[], [record("torch", {})]], ids=["none", "one without a test"])

@@ -120,7 +120,7 @@
     };
     const head = heads.map((text) => make("th", { scope: "col" }, text || "result"));
     const table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...list.map(line)));
-    const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Checks of the test" }, table);
+    const scroll = make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Checks of the test" }, table);
     return [scroll, left ? make("p", {}, `${left} more checks are left out.`) : null];
   };
 
@@ -138,7 +138,7 @@
       "div",
       { class: "inside" },
       reason.length || source ? make("p", {}, ...linked(reason), reason.length ? " " : "", source) : null,
-      text(message) ? make("pre", { tabindex: "0", role: "region", "aria-label": "Message" }, text(message)) : null,
+      text(message) ? make("pre", { tabindex: "0", role: "group", "aria-label": "Message" }, text(message)) : null,
       ...(list.length ? checks(list, left) : []),
       make("p", { class: "sub" }, facts.filter(Boolean).join(" · ")),
       text(repro) ? command(text(repro)) : null,
