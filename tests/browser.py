@@ -121,6 +121,14 @@ class Browser:
 
         ActionChains(self.driver).send_keys(*keys).perform()
 
+    def point_at(self, selector: str) -> None:
+        """Moves the mouse over the first element that a selector finds."""
+        from selenium.webdriver import ActionChains
+
+        element = self.driver.find_element("css selector", selector)
+        self.run("arguments[0].scrollIntoView({block: 'center'})", element)
+        ActionChains(self.driver).move_to_element(element).perform()
+
     def choose(self, name: str, text: str) -> None:
         """Picks an option by its text, as a user's choice would."""
         self.run(
