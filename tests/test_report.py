@@ -36,7 +36,7 @@ from results.records import (
 )
 from results.report import matrix, porting
 from results.report.page import render
-from results.report.runs import COLOURS
+from results.report.runs import COLOURS, runs
 from results.report.text import clean, href, linked, told
 from tests import browser
 from tests.browser import Browser, Reader
@@ -317,6 +317,23 @@ def test_the_oracle_alone_makes_no_difference() -> None:
     assert not group.differing
 
 
+def test_an_interrupted_run_and_its_notes_stand_out() -> None:
+    found = Reader(render([record("torch", {}, status="interrupted", notes=("2 damaged lines were left out",))]))
+    assert [text for attributes, text in found.all("strong") if attributes.get("class") == "flag"] == ["interrupted"]
+    assert "2 damaged lines were left out" in [text for _, text in found.all("li")]
+    assert not [attributes for attributes, _ in parsed("baselines").all("strong")]
+
+
+def test_no_two_columns_are_called_the_same() -> None:
+    one = record("torch", {})
+    later = replace(one, started="2027-01-01")
+    labels = [run.label for run in runs([one, later, later, record("tf", {})])]
+    assert labels[0] == f"torch 1 m cpu, {DATE}"
+    assert labels[-1] == "tf 1 m cpu"
+    assert len(set(labels)) == 4
+    assert len({run.short for run in runs([one, later, later, replace(one, variant=Variant("2"))])}) == 4
+
+
 @pytest.mark.parametrize(
     ("link", "good"),
     [
@@ -506,7 +523,8 @@ def test_search_and_filters_narrow_the_matrix(shown: Browser) -> None:
 def texts(clause: str) -> str:
     """What the search looks through."""
     text = next(one.clauses[clause] for one in baselines() if clause in one.clauses)
-    return f"{clause} {text.requirement}".lower()
+    tests = [verdict.test for one in baselines() for verdict in one.verdicts if verdict.clause == clause]
+    return " ".join([clause, text.requirement, text.source, *tests]).lower()
 
 
 @in_browser

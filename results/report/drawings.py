@@ -1,7 +1,7 @@
 """Vega-Lite specifications by Altair. They hold no text of a record: rows come later, in columns that are named here.
 
 Columns: `x` step or value, `y` value, `lo` and `hi` a band, `p` the part of the drawing, `r` a run, `c` its colour,
-`o` an order, `g` a row's label, `h` a column's label, `k` a category, `t` the text of a tooltip.
+`o` an order, `g` a row's label, `h` a column's label, `k` a category, `w` the words in a cell, `t` those of a tooltip.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def formats() -> dict[str, Any]:
     )
     chart = alt.Chart(_rows()).encode(x=x, y=y, tooltip=alt.Tooltip("t:N"))
     cells = chart.mark_rect(stroke="var(--paper)", strokeWidth=2).encode(color=colour)
-    words = chart.mark_text(fontSize=11, color="var(--ink)", limit=170).encode(text="k2:N")
+    words = chart.mark_text(fontSize=11, color="var(--ink)", limit=170).encode(text="w:N")
     return _finished(alt.layer(cells, words))
 
 

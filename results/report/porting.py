@@ -22,7 +22,7 @@ _LEAVES = 2000
 _EXPLANATION = ("reason",)
 _LOOKED_FOR = re.compile(r"scaling\.paper-defaults|.+-rule")
 
-Path = tuple[str, str, str, tuple[str, ...]]
+Place = tuple[str, str, str, tuple[str, ...]]
 """Clause, key, the test's parameters, and the way down into the value."""
 
 
@@ -60,19 +60,19 @@ def split(observation: str) -> tuple[str, str, str]:
 
 def groups(records: Sequence[Record]) -> tuple[Group, ...]:
     """The porting table of these records."""
-    seen: dict[Path, list[Json | None]] = {}
-    present: set[tuple[Path, int]] = set()
+    seen: dict[Place, list[Json | None]] = {}
+    present: set[tuple[Place, int]] = set()
     for run, record in enumerate(records):
-        for path, value in _leaves(record):
-            seen.setdefault(path, [None] * len(records))[run] = value
-            present.add((path, run))
+        for place, value in _leaves(record):
+            seen.setdefault(place, [None] * len(records))[run] = value
+            present.add((place, run))
     sorted_lines: dict[str, list[Line]] = {"rules": [], "differ": [], "formats": [], "same": []}
-    for path in sorted(seen):
-        here = [(path, run) in present for run in range(len(records))]
-        line = _line(path, seen[path], here, records)
-        if _LOOKED_FOR.fullmatch(path[0]):
+    for place in sorted(seen):
+        here = [(place, run) in present for run in range(len(records))]
+        line = _line(place, seen[place], here, records)
+        if _LOOKED_FOR.fullmatch(place[0]):
             kind = "rules"
-        elif path[0] == FORMATS:
+        elif place[0] == FORMATS:
             kind = "formats"
         else:
             kind = "differ" if line.differs else "same"
@@ -90,7 +90,7 @@ def groups(records: Sequence[Record]) -> tuple[Group, ...]:
     )
 
 
-def _leaves(record: Record) -> Iterator[tuple[Path, Json]]:
+def _leaves(record: Record) -> Iterator[tuple[Place, Json]]:
     for name, value in record.observations.items():
         clause, key, case = split(name)
         for count, (way, leaf) in enumerate(_down(value, ())):
@@ -107,8 +107,8 @@ def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
         yield way, value
 
 
-def _line(path: Path, values: Sequence[Json], present: Sequence[bool], records: Sequence[Record]) -> Line:
-    clause, key, case, way = path
+def _line(place: Place, values: Sequence[Json], present: Sequence[bool], records: Sequence[Record]) -> Line:
+    clause, key, case, way = place
     frameworks = judged(records)
     by_framework: dict[str, set[str]] = {}
     for value, here, record in zip(values, present, records, strict=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from results.records import Record
 from results.report.text import clean
@@ -34,23 +35,24 @@ _PART = 48
 
 @dataclass(frozen=True)
 class Run:
-    """One record as a column."""
+    """One record as a column.
+
+    Attributes:
+        where: mode and device, and when it started if that alone tells it from another run.
+        short: what tells it from others where room is scarce.
+    """
 
     index: int
     framework: str
     version: str
     where: str
     interrupted: bool
+    short: str = ""
 
     @property
     def label(self) -> str:
         """All of it in one line."""
         return " ".join(filter(None, (self.framework, self.version, self.where)))
-
-    @property
-    def short(self) -> str:
-        """What tells it from others where room is scarce."""
-        return f"{self.framework} {self.where}".strip()[:_PART]
 
     @property
     def colour(self) -> int:
@@ -59,17 +61,28 @@ class Run:
 
 
 def runs(records: Sequence[Record]) -> tuple[Run, ...]:
-    """The columns of these records, in their order."""
-    return tuple(
+    """The columns of these records, in their order; no two are called the same."""
+    found = [
         Run(
-            index,
-            clean(record.series.framework, _PART),
-            clean(record.variant.framework_version, _PART),
-            clean(f"{record.series.mode} {record.series.device}".strip(), _PART),
-            record.status == "interrupted",
+            index=index,
+            framework=clean(record.series.framework, _PART),
+            version=clean(record.variant.framework_version, _PART),
+            where=clean(f"{record.series.mode} {record.series.device}".strip(), _PART),
+            interrupted=record.status == "interrupted",
         )
         for index, record in enumerate(records)
-    )
+    ]
+    starts = [clean(record.started, _PART) for record in records]
+    found = _apart(found, "label", lambda run: replace(run, where=f"{run.where}, {starts[run.index]}"))
+    found = _apart(found, "label", lambda run: replace(run, where=f"{run.where} ({run.index + 1})"))
+    found = [replace(run, short=f"{run.framework} {run.where}".strip()[:_PART]) for run in found]
+    return tuple(_apart(found, "short", lambda run: replace(run, short=f"{run.index + 1}: {run.short}")))
+
+
+def _apart(found: Sequence[Run], name: str, renamed: Callable[[Run], Run]) -> list[Run]:
+    """These runs, those of them renamed that share the name with another."""
+    counts = Counter(getattr(run, name) for run in found)
+    return [renamed(run) if counts[getattr(run, name)] > 1 else run for run in found]
 
 
 def judged(records: Sequence[Record]) -> frozenset[str]:

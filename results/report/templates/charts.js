@@ -87,7 +87,7 @@
     const runs = [...new Set(operations.flatMap(([, cells]) => cells.map(([run]) => run)))].sort((a, b) => a - b);
     const rows = operations.flatMap(([name, cells], o) =>
       cells.map(([run, text, kind]) => ({
-        g: name, o, r: run, h: data.runs[run][1], k: data.categories[kind], k2: text, t: `${label(run)}\n${name}: ${text}`,
+        g: name, o, r: run, h: data.runs[run][1], k: data.categories[kind], w: text, t: `${label(run)}\n${name}: ${text}`,
       })),
     );
     const table = operations.map(([name, cells]) => {

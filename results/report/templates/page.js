@@ -1,6 +1,7 @@
 (() => {
   "use strict";
   const byId = (id) => document.getElementById(id);
+  let data;
   const json = (id) => JSON.parse(byId(id).textContent);
 
   /** An element with attributes and children; texts become text nodes, never markup. */
@@ -45,8 +46,24 @@
   const [search, family, level, outcome, run, lonely] = ["search", "family", "level", "outcome", "run", "lonely"].map(byId);
   const total = bodies.reduce((sum, { rows }) => sum + rows.length, 0);
 
+  /** Makes sources and names of tests be found as well; most readers never search. */
+  let looked = false;
+  const lookBehind = () => {
+    if (looked) return;
+    looked = true;
+    data ??= json("cells-data");
+    const entries = bodies.flatMap(({ rows }) => rows);
+    const names = entries.map(() => new Set());
+    for (const [clause, , verdicts] of data.cells) for (const [, test] of verdicts) names[clause].add(data.texts[test]);
+    entries.forEach((entry, clause) => {
+      const source = data.clauses[clause][3].map(([text]) => text);
+      entry.text = [entry.text, ...source, ...names[clause]].join(" ").toLowerCase();
+    });
+  };
+
   const filter = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    if (words.length) lookBehind();
     const here = (outcomes) => (run.value === "" ? outcomes : [outcomes[Number(run.value)]]);
     const wanted = ({ row, text, outcomes }) =>
       words.every((word) => text.includes(word)) &&
@@ -85,7 +102,6 @@
 
   const dialog = byId("cell");
   const status = byId("cell-status");
-  let data;
 
   const linked = (pieces) =>
     pieces.map(([text, href]) => (href ? make("a", { href, rel: "noopener noreferrer" }, text) : text));
@@ -102,8 +118,8 @@
 
   const command = (text) => {
     const shown = make("code", { class: "repro" }, text);
-    const press = make("button", { type: "button", class: "quiet copy" }, "Copy");
-    press.setAttribute("aria-label", "Copy the command that repeats this test");
+    const purpose = make("span", { class: "sr" }, " the command that repeats this test");
+    const press = make("button", { type: "button", class: "quiet copy" }, "Copy", purpose);
     press.addEventListener("click", async () => {
       await copy(text, shown);
       press.textContent = status.textContent === "Copied." ? "Copied" : "Selected";
@@ -112,14 +128,15 @@
   };
 
   const checks = (list, left) => {
-    const heads = ["", "what", "measured", "expected", "bound", "how the bound was derived"];
-    const line = ([held, ...places]) => {
-      const [first, ...rest] = places.map((place) => data.texts[place]);
+    const heads = ["measured", "expected", "bound", "how the bound was derived"];
+    const lines = list.map(([held, what, ...places]) => [held, data.texts[what], places.map((place) => data.texts[place])]);
+    const told = heads.flatMap((_, column) => (lines.some(([, , texts]) => texts[column]) ? [column] : []));
+    const line = ([held, what, texts]) => {
       const mark = make("td", { class: held ? "held" : "broken" }, held ? "✓ held" : "✗ broken");
-      return make("tr", {}, mark, make("th", { scope: "row" }, first), ...rest.map((text) => make("td", {}, text)));
+      return make("tr", {}, mark, make("th", { scope: "row" }, what), ...told.map((column) => make("td", {}, texts[column])));
     };
-    const head = heads.map((text) => make("th", { scope: "col" }, text || "result"));
-    const table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...list.map(line)));
+    const head = ["result", "what", ...told.map((column) => heads[column])].map((text) => make("th", { scope: "col" }, text));
+    const table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...lines.map(line)));
     const scroll = make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Checks of the test" }, table);
     return [scroll, left ? make("p", {}, `${left} more checks are left out.`) : null];
   };
