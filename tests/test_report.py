@@ -635,6 +635,24 @@ def test_dark_mode_follows_the_system_and_the_switch_is_remembered(shown: Browse
 
 
 @in_browser
+def test_it_works_where_storage_is_forbidden(chromium: Browser, pages: Path) -> None:
+    frame = pages / "frame.html"
+    frame.write_text(
+        "<!DOCTYPE html><title>frame</title><iframe sandbox='allow-scripts' src='baselines.html'></iframe>"
+    )
+    chromium.prefer("light")
+    chromium.open(frame)
+    chromium.driver.switch_to.frame(0)
+    with pytest.raises(Exception, match="sandboxed"):
+        chromium.run("return localStorage.length")
+    chromium.run("document.getElementById('theme').click()")
+    assert chromium.run("return document.getElementById('theme').getAttribute('aria-pressed')") == "true"
+    assert chromium.all_charts() == 4
+    chromium.driver.switch_to.default_content()
+    assert chromium.console() == []
+
+
+@in_browser
 def test_tab_reaches_everything(shown: Browser) -> None:
     shown.driver.find_element("id", "search").send_keys("paper-defaults")
     expected = shown.run(
