@@ -1,0 +1,81 @@
+"""What lies behind the cells, as compact JSON: every distinct text once, everything else numbers that point to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from results.records import Check, Verdict
+from results.report.matrix import GRAVITY, Family
+from results.report.text import MESSAGE, NAME, Piece, clean, href, linked, number, told
+
+_CHECKS, _LEAKS, _PAIRS = 200, 20, 40
+_REPRO = 2000
+
+
+class Texts:
+    """Distinct texts by number."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def place(self, text: str) -> int:
+        """The number of a text."""
+        return self._places.setdefault(text, len(self._places))
+
+    @property
+    def listed(self) -> list[str]:
+        """The texts in the order of their numbers."""
+        return list(self._places)
+
+
+def payload(matrix: Sequence[Family], labels: Sequence[str]) -> dict[str, Any]:
+    """The document that the page's script shows cells from.
+
+    `cells[i]` is [clause, run, verdicts]; a verdict is [outcome, test, signature, reason, link, message, repro, seed,
+    seconds, leaks, checks, checks left out], a check [held, what, measured, expected, bound, derivation].
+    """
+    texts, clauses, cells = Texts(), [], []
+    for row in (row for family in matrix for row in family.rows):
+        about = [row.name, row.level, row.requirement, _pieces(row.source), [_pieces(entry) for entry in row.history]]
+        clauses.append(about)
+        for cell in row.cells:
+            if cell.verdicts:
+                cells.append([row.number, cell.run, [_verdict(verdict, texts) for verdict in cell.verdicts]])
+    return {"runs": list(labels), "clauses": clauses, "cells": cells, "texts": texts.listed}
+
+
+def _pieces(pieces: Sequence[Piece]) -> list[list[str]]:
+    return [[piece.text, piece.href] if piece.href else [piece.text] for piece in pieces]
+
+
+def _verdict(verdict: Verdict, texts: Texts) -> list[Any]:
+    said = (verdict.reason, f"{verdict.signature}: {verdict.reason}")
+    message = "" if verdict.message in said else verdict.message
+    return [
+        GRAVITY.index(verdict.outcome),
+        texts.place(clean(verdict.test.rpartition("::")[2] or verdict.test, 2 * NAME)),
+        texts.place(clean(verdict.signature)),
+        _pieces(linked(verdict.reason, MESSAGE)),
+        href(verdict.link) or (["not a web address: " + clean(verdict.link)] if verdict.link else ""),
+        texts.place(clean(message, MESSAGE, lines=True)),
+        texts.place(clean(verdict.repro, _REPRO)),
+        verdict.seed if verdict.seed is None else clean(str(verdict.seed), 40),
+        number(round(verdict.duration_s, 3)),
+        [texts.place(clean(leak)) for leak in verdict.leaks[:_LEAKS]],
+        [_check(check, texts) for check in verdict.checks[:_CHECKS]],
+        max(len(verdict.checks) - _CHECKS, 0),
+    ]
+
+
+def _check(check: Check, texts: Texts) -> list[Any]:
+    pairs = list(check.derivation.items())[:_PAIRS]
+    derivation = "; ".join(f"{key[:NAME]}: {told(value, NAME)}" for key, value in pairs)
+    return [
+        int(check.passed),
+        texts.place(clean(check.what, 2 * NAME)),
+        texts.place(told(check.measured)),
+        texts.place("" if check.expected is None else told(check.expected)),
+        texts.place("" if check.bound is None else told(check.bound)),
+        texts.place(clean(derivation, MESSAGE)),
+    ]

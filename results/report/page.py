@@ -1,0 +1,119 @@
+"""The page: one HTML file with its style, scripts and data inside, that asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import altair
+import vl_convert
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from results.outcomes import Outcome
+from results.records import Record
+from results.report import about, details, matrix, porting, series
+from results.report.runs import DASHES, SHAPES, runs
+
+if TYPE_CHECKING:
+    from results.comparison import Comparison
+
+MEANINGS = {
+    Outcome.PASS: "the clause held",
+    Outcome.KNOWN: "it did not, exactly as an expectation says",
+    Outcome.UNSUPPORTED: "declared as not available, and not seen to be",
+    Outcome.ABSTAIN: "the same run twice differed, so nothing was judged",
+    Outcome.FAIL: "it did not hold, and nobody expected that",
+    Outcome.MISDECLARED: "declared one way, observed another",
+    Outcome.FIXED: "expected to fail, and does no longer",
+    Outcome.ERROR: "the test itself broke",
+    Outcome.TIMEOUT: "it did not end in time",
+    Outcome.CRASH: "it took the interpreter with it",
+}
+
+
+def render(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> str:
+    """The page of these records and comparisons."""
+    columns = runs(records)
+    families = matrix.families(records)
+    outcomes = [o for o in reversed(matrix.GRAVITY) if any(v.outcome is o for r in records for v in r.verdicts)]
+    drawn = series.payload(records, columns)
+    scripts = {name: _text(name) for name in ("theme.js", "page.js")} | {"charts.js": _charts()}
+    style = _text("style.css")
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            runs=columns,
+            totals=[matrix.Tally.of(record.verdicts) for record in records],
+            families=families,
+            levels=sorted({row.level for family in families for row in family.rows}),
+            outcomes=outcomes,
+            meanings=MEANINGS,
+            symbols=matrix.SYMBOLS,
+            dashes=[" ".join(map(str, dash)) for dash in DASHES],
+            shapes=list(SHAPES.values()),
+            alone=matrix.alone(families),
+            porting=porting.groups(records),
+            drawn=drawn,
+            facts=about.facts(records),
+            notes=[about.notes(record) for record in records],
+            comparisons=[about.compared(comparison) for comparison in comparisons],
+            anchors={row.name: row.anchor for family in families for row in family.rows},
+            cells_json=_json({"outcomes": _outcomes(), **details.payload(families, [run.label for run in columns])}),
+            drawn_json=_json(drawn),
+            style=Markup(style),
+            scripts={name: Markup(script) for name, script in scripts.items()},
+            policy=_policy(style, list(scripts.values())),
+        )
+    )
+
+
+def _outcomes() -> list[list[str]]:
+    return [[outcome.value, matrix.SYMBOLS[outcome]] for outcome in matrix.GRAVITY]
+
+
+def _json(document: Any) -> Markup:
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _policy(style: str, scripts: Sequence[str]) -> str:
+    allowed = " ".join(_hash(script) for script in scripts)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+@cache
+def _charts() -> str:
+    version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    known = vl_convert.get_vegalite_versions()
+    script: str = vl_convert.javascript_bundle(
+        _text("charts.js"), vl_version=version if version in known else known[-1]
+    )
+    return script.replace("\r", "").replace("</script", r"<\/script").replace("<!--", r"\x3c!--")
+
+
+@cache
+def _text(name: str) -> str:
+    return files("results.report").joinpath("templates", name).read_text("utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )

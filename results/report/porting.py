@@ -1,0 +1,126 @@
+"""The porting table: what every run was observed to do, leaf by leaf, and where frameworks differ."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from results.records import Record
+from results.report.runs import judged
+from results.report.text import NAME, clean, told
+from results.values import Json, plain
+
+FORMATS = "autocast.op-dtypes"
+"""The clause whose observations are formats by operation."""
+
+_TEST = re.compile(r"/(test_\w+)(?:\[(.*)\])?$", re.DOTALL)
+_LONGEST = 2000
+_DEEPEST = 4
+_LEAVES = 2000
+_EXPLANATION = ("reason",)
+_LOOKED_FOR = re.compile(r"scaling\.paper-defaults|.+-rule")
+
+Place = tuple[str, str, str, tuple[str, ...]]
+"""Clause, key, the test's parameters, and the way down into the value."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One observed value across the runs; None where a run has none."""
+
+    clause: str
+    name: str
+    case: str
+    values: tuple[str | None, ...]
+    differs: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """Lines that belong together, those that differ first; `folded` if few readers look for them."""
+
+    title: str
+    lines: tuple[Line, ...]
+    folded: bool
+
+    @property
+    def differing(self) -> int:
+        """How many differ between frameworks."""
+        return sum(line.differs for line in self.lines)
+
+
+def split(observation: str) -> tuple[str, str, str]:
+    """An observation's name taken apart: clause, key, the parameters of the test that saw it."""
+    clause, _, rest = observation.partition("/")
+    found = _TEST.search(rest) if len(rest) <= _LONGEST else None
+    return (clause, rest[: found.start()], found[2] or "") if found else (clause, rest, "")
+
+
+def groups(records: Sequence[Record]) -> tuple[Group, ...]:
+    """The porting table of these records."""
+    seen: dict[Place, list[Json | None]] = {}
+    present: set[tuple[Place, int]] = set()
+    for run, record in enumerate(records):
+        for place, value in _leaves(record):
+            seen.setdefault(place, [None] * len(records))[run] = value
+            present.add((place, run))
+    sorted_lines: dict[str, list[Line]] = {"rules": [], "differ": [], "formats": [], "same": []}
+    for place in sorted(seen):
+        here = [(place, run) in present for run in range(len(records))]
+        line = _line(place, seen[place], here, records)
+        if _LOOKED_FOR.fullmatch(place[0]):
+            kind = "rules"
+        elif place[0] == FORMATS:
+            kind = "formats"
+        else:
+            kind = "differ" if line.differs else "same"
+        sorted_lines[kind].append(line)
+    named = (
+        ("Defaults and rules", "rules", False),
+        ("Other observations that differ between frameworks", "differ", False),
+        ("Formats of operations under autocast", "formats", True),
+        ("The rest: the same in every framework, or an explanation in words", "same", True),
+    )
+    return tuple(
+        Group(title, tuple(sorted(sorted_lines[kind], key=lambda line: not line.differs)), folded)
+        for title, kind, folded in named
+        if sorted_lines[kind]
+    )
+
+
+def _leaves(record: Record) -> Iterator[tuple[Place, Json]]:
+    for name, value in record.observations.items():
+        clause, key, case = split(name)
+        for count, (way, leaf) in enumerate(_down(value, ())):
+            if count == _LEAVES:
+                break
+            yield (clause, key, case, way), leaf
+
+
+def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
+    if isinstance(value, Mapping) and value and len(way) < _DEEPEST:
+        for key, item in value.items():
+            yield from _down(item, (*way, key))
+    else:
+        yield way, value
+
+
+def _line(place: Place, values: Sequence[Json], present: Sequence[bool], records: Sequence[Record]) -> Line:
+    clause, key, case, way = place
+    frameworks = judged(records)
+    by_framework: dict[str, set[str]] = {}
+    for value, here, record in zip(values, present, records, strict=True):
+        if here and record.series.framework in frameworks:
+            text = json.dumps(plain(value), sort_keys=True)
+            by_framework.setdefault(record.series.framework, set()).add(text)
+    return Line(
+        clause=clean(clause),
+        name=" › ".join(clean(part) for part in (key, *way) if part),
+        case="" if case == key else clean(case),
+        values=tuple(
+            (told(value, NAME) or "nothing") if here else None for value, here in zip(values, present, strict=True)
+        ),
+        differs=way[-1:] != _EXPLANATION and len({frozenset(texts) for texts in by_framework.values()}) > 1,
+    )

@@ -1,0 +1,92 @@
+"""The runs of a report: what a column is called, and which frameworks are judged against each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from results.records import Record
+from results.report.text import clean
+
+ORACLE = "reference"
+"""The framework that the others are measured against, where there are others."""
+
+COLOURS = 8
+"""How many colours the style sheet has for runs."""
+
+DASHES = ((), (6, 3), (2, 2), (8, 3, 2, 3), (10, 4), (4, 2), (1, 3), (12, 3, 3, 3))
+"""How the lines of each colour are dashed, so that nobody needs to see the colour."""
+
+SHAPES = {
+    "circle": "M9 6a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z",
+    "square": "M9.5 2.5h7v7h-7Z",
+    "triangle-up": "M13 1.5L17.5 10h-9Z",
+    "diamond": "M13 .8L17 6L13 11.2L9 6Z",
+    "cross": "M11.5 2h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5v-3h2.5Z",
+    "triangle-down": "M13 10.5L17.5 2h-9Z",
+    "triangle-right": "M17 6L9 1.5v9Z",
+    "triangle-left": "M9 6L17 1.5v9Z",
+}
+"""The marks of each colour by Vega's names, as paths for the keys beside the drawings."""
+
+_PART = 48
+
+
+@dataclass(frozen=True)
+class Run:
+    """One record as a column.
+
+    Attributes:
+        where: mode and device, and when it started if that alone tells it from another run.
+        short: what tells it from others where room is scarce.
+    """
+
+    index: int
+    framework: str
+    version: str
+    where: str
+    interrupted: bool
+    short: str = ""
+
+    @property
+    def label(self) -> str:
+        """All of it in one line."""
+        return " ".join(filter(None, (self.framework, self.version, self.where)))
+
+    @property
+    def colour(self) -> int:
+        """Its place in the palette."""
+        return self.index % COLOURS
+
+
+def runs(records: Sequence[Record]) -> tuple[Run, ...]:
+    """The columns of these records, in their order; no two are called the same."""
+    found = [
+        Run(
+            index=index,
+            framework=clean(record.series.framework, _PART),
+            version=clean(record.variant.framework_version, _PART),
+            where=clean(f"{record.series.mode} {record.series.device}".strip(), _PART),
+            interrupted=record.status == "interrupted",
+        )
+        for index, record in enumerate(records)
+    ]
+    starts = [clean(record.started, _PART) for record in records]
+    found = _apart(found, "label", lambda run: replace(run, where=f"{run.where}, {starts[run.index]}"))
+    found = _apart(found, "label", lambda run: replace(run, where=f"{run.where} ({run.index + 1})"))
+    found = [replace(run, short=f"{run.framework} {run.where}".strip()[:_PART]) for run in found]
+    return tuple(_apart(found, "short", lambda run: replace(run, short=f"{run.index + 1}: {run.short}")))
+
+
+def _apart(found: Sequence[Run], name: str, renamed: Callable[[Run], Run]) -> list[Run]:
+    """These runs, those of them renamed that share the name with another."""
+    counts = Counter(getattr(run, name) for run in found)
+    return [renamed(run) if counts[getattr(run, name)] > 1 else run for run in found]
+
+
+def judged(records: Sequence[Record]) -> frozenset[str]:
+    """The frameworks that are set against each other: all but the oracle, unless fewer than two are left."""
+    names = frozenset(record.series.framework for record in records)
+    others = names - {ORACLE}
+    return others if len(others) > 1 else names

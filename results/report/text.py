@@ -1,0 +1,113 @@
+"""Texts of records made fit to be shown: nothing in a record may reorder, hide or flood a page."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from results.values import Json
+
+NAME, VALUE, MESSAGE = 160, 600, 4000
+"""Characters that are shown of a name, of a value and of a message."""
+
+_URL = re.compile(r"https?://[^\s<>\"'`\\]+", re.IGNORECASE)
+_LINK_LIMIT = 2000
+_MARKS_IN_A_ROW = 3
+_MAX_DEPTH = 8
+_MAX_ITEMS = 64
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text; `href` is where it leads, or ""."""
+
+    text: str
+    href: str = ""
+
+
+def clean(text: str, limit: int = NAME, lines: bool = False) -> str:
+    """`text` cut to `limit` characters with a notice, and its invisible characters replaced by their code points.
+
+    Args:
+        text: anything.
+        limit: how many of its characters stay.
+        lines: whether line breaks and tabs stay as they are.
+    """
+    kept, left = text[:limit], len(text) - limit
+    if not (kept.isascii() and kept.isprintable()):
+        kept = _visible(kept, lines)
+    return f"{kept}… [{left:,} more characters are left out]" if left > 0 else kept
+
+
+def _visible(text: str, lines: bool) -> str:
+    found, marks = [], 0
+    for c in text:
+        category = unicodedata.category(c)
+        marks = marks + 1 if category in ("Mn", "Me") else 0
+        if lines and c in "\n\t":
+            found.append(c)
+        elif category == "Zs":
+            found.append(" ")
+        elif category[0] == "C" or category in ("Zl", "Zp"):
+            found.append(f"‹U+{ord(c):04X}›")
+        elif marks <= _MARKS_IN_A_ROW:
+            found.append(c)
+    return "".join(found)
+
+
+def href(link: str) -> str:
+    """The link if a browser may be sent there, else ""."""
+    if len(link) > _LINK_LIMIT or not _URL.fullmatch(link) or not link.isprintable():
+        return ""
+    try:
+        parts = urlsplit(link)
+    except ValueError:
+        return ""
+    return link if parts.scheme in ("http", "https") and parts.hostname else ""
+
+
+def linked(text: str, limit: int = VALUE) -> tuple[Piece, ...]:
+    """`text` with the addresses in it turned into links."""
+    found, at, kept = [], 0, text[:limit]
+    for match in _URL.finditer(kept):
+        address = match[0].rstrip(".,;:)")
+        end = match.start() + len(address)
+        if end == limit < len(text) or not href(address):
+            continue
+        found += [Piece(clean(kept[at : match.start()], limit)), Piece(clean(address, limit), address)]
+        at = end
+    return tuple(piece for piece in (*found, Piece(clean(text[at:], max(limit - at, 0)))) if piece.text)
+
+
+def number(value: float) -> str:
+    """A number as short as a reader needs it."""
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**15 else f"{value:.6g}"
+    return f"{value:.6g}"
+
+
+def told(value: Json, limit: int = VALUE) -> str:
+    """A value in one line."""
+    return clean(_told(value, limit, 0), limit)
+
+
+def _told(value: Json, limit: int, depth: int) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return number(value)
+    if isinstance(value, str):
+        return value[: limit + 1] if len(value) > limit else value
+    if depth >= _MAX_DEPTH:
+        return "…"
+    if isinstance(value, Mapping):
+        items = [f"{key[:NAME]}: {_told(item, limit, depth + 1)}" for key, item in list(value.items())[:_MAX_ITEMS]]
+    else:
+        items = [_told(item, limit, depth + 1) for item in value[:_MAX_ITEMS]]
+    more = ["…"] if len(value) > _MAX_ITEMS else []
+    return ("{%s}" if isinstance(value, Mapping) else "[%s]") % ", ".join([*items, *more])
