@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from conformance.cli import comparing, running, specifying
+from conformance.cli import comparing, reporting, running, specifying
 from results.files import RecordError, one_line, os_problem
 
 
@@ -27,6 +27,7 @@ def commands() -> None:
 
     \b
     conformance run torch                     judge a framework, write a record
+    conformance report results/baselines      set records side by side in one page
     conformance compare OLD.json NEW.json     what an upgrade changed
     conformance spec show scaling.automaton   a clause, its bugs, how each framework does
     conformance frameworks                    which adapters are there
@@ -40,7 +41,14 @@ def commands() -> None:
     """
 
 
-for command in (running.run, comparing.compare, comparing.baseline, specifying.spec, specifying.frameworks):
+for command in (
+    running.run,
+    reporting.report,
+    comparing.compare,
+    comparing.baseline,
+    specifying.spec,
+    specifying.frameworks,
+):
     commands.add_command(command)
 
 

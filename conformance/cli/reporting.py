@@ -1,0 +1,38 @@
+"""`conformance report`: records as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from conformance.cli.records import read
+from results.pairing import compare_sets
+
+PATH = click.Path(path_type=Path)
+
+
+@click.command(short_help="One HTML page from any records.")
+@click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]...")
+@click.option(
+    "--output", type=PATH, default=Path("results/report.html"), show_default=True, metavar="FILE", help="The page."
+)
+@click.option("--against", type=PATH, metavar="PATH", help="Records to compare with: their changes get a section.")
+def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
+    """One page that needs no network, from records, journals or folders of them; from the last runs if none is named.
+
+    \b
+    conformance report results/baselines
+    conformance report --against results/baselines --output upgrade.html
+    """
+    try:
+        from results.report import write
+        from results.report.page import render  # noqa: F401 - its libraries are asked for before any record is read
+    except ModuleNotFoundError as error:
+        needed = f"{error.name} is missing: pip install -r requirements-report.txt, or tox -e report"
+        raise click.ClickException(needed) from None
+    records = read(paths)
+    pairs = compare_sets(read([against]), records).pairs if against is not None else ()
+    write(records, output, pairs)
+    click.echo(f"{output}: {len(records)} records, {output.stat().st_size / 2**20:.1f} MiB")
+    return 0
