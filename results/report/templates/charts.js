@@ -148,7 +148,7 @@
     };
     details.addEventListener("toggle", table);
     figure.addEventListener("change", update);
-    later(update);
+    later(update, { timeout: 1000 });
   };
 
   chart("losses", data.losses, losses);
