@@ -45,7 +45,7 @@ def render(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) ->
     drawn = series.payload(records, columns)
     scripts = {name: _text(name) for name in ("theme.js", "page.js")} | {"charts.js": _charts()}
     style = _text("style.css")
-    return (
+    page: str = (
         _environment()
         .get_template("page.html")
         .render(
@@ -72,6 +72,7 @@ def render(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) ->
             policy=_policy(style, list(scripts.values())),
         )
     )
+    return page
 
 
 def _outcomes() -> list[list[str]]:
