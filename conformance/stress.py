@@ -27,8 +27,10 @@ from results.records import Record, RecordError, load
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "results" / "records" / "stress"
 
+_UNJUDGED = (Outcome.UNSUPPORTED, Outcome.ABSTAIN)
+
 Found = dict[str, dict[int, str]]
-"""What was found by test and seed: an outcome, with its signature."""
+"""What was found by test and seed: an outcome, a failure with its signature."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ def changing(records: dict[int, Record]) -> Found:
     bad: set[str] = set()
     for seed, record in records.items():
         for verdict in record.verdicts:
-            found[verdict.test][seed] = f"{verdict.outcome} {verdict.signature}".strip()
+            signature = "" if verdict.outcome in _UNJUDGED else verdict.signature
+            found[verdict.test][seed] = f"{verdict.outcome} {signature}".strip()
             if verdict.outcome.bad or verdict.outcome is Outcome.ABSTAIN:
                 bad.add(verdict.test)
     same = {test for test, by_seed in found.items() if len(by_seed) == len(records) and len(set(by_seed.values())) == 1}

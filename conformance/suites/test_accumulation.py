@@ -93,7 +93,10 @@ def test_unequal_micro_batches_weigh_by_their_samples(
 
 @clause("accumulation.weighs-items")
 def test_ragged_sequences_weigh_by_their_tokens(subject: Subject, verdict: Verdict) -> None:
-    model, batch = encoder(width=16, heads=2, blocks=1), token_batch(4, seed=subject.seed)
+    model, drawn = encoder(width=16, heads=2, blocks=1), token_batch(4, seed=subject.seed)
+    assert drawn.mask is not None
+    order = np.argsort(drawn.mask.sum(axis=1), kind="stable")
+    batch = Batch(drawn.inputs[order], {k: v[order] for k, v in drawn.targets.items()}, drawn.mask[order])
     expected = subject.envelope(model, RECIPE, [(batch,)])
     measured = errormodel.run(subject.trainer(model, RECIPE.but(accumulation=2)), [batch.into(2)])
     verdict.within(

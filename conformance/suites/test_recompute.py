@@ -109,13 +109,15 @@ def test_running_statistics_move_once_a_step(subject: Subject, verdict: Verdict,
 def test_the_recomputed_forward_has_the_forwards_precision(
     subject: Subject, verdict: Verdict, fixture: str, precision: Precision, variant: str
 ) -> None:
-    model, batch = PLAIN[fixture]()
+    model, _ = PLAIN[fixture]()
+    batches = [token_batch(2, seed=i) for i in range(6)]
     recipe = RECIPE.but(precision=precision)
     plain, recomputed = twins(subject, model, recipe, Recompute(2, variant=variant))
-    wide = subject.trainer(model, RECIPE).gradients((batch,))
-    expected, measured = plain.gradients((batch,)), recomputed.gradients((batch,))
-    verdict.changed(wide, expected, f"{precision.label} differs from float32, so that a wrong replay would show")
-    verdict.same_gradients(measured, expected, "every gradient", "precision-not-replayed")
+    wide = subject.trainer(model, RECIPE).gradients((batches[0],))
+    expected, measured = ([run.gradients((batch,)) for batch in batches] for run in (plain, recomputed))
+    verdict.changed(wide, expected[0], f"{precision.label} differs from float32, so that a wrong replay would show")
+    for place, (one, other) in enumerate(zip(measured, expected, strict=True)):
+        verdict.same_gradients(one, other, f"every gradient of batch {place}", "precision-not-replayed")
 
 
 @clause("recompute.replays-autocast")
