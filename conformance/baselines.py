@@ -5,23 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from conformance.recorder import RECORDS
 from results.files import RecordError
+from results.folders import LAST_RUNS
 from results.pairing import series
 from results.records import Record, load, write
 
-BASELINES = RECORDS.parent / "baselines"
+BASELINES = LAST_RUNS.parent / "baselines"
 
 
-def former(record: Record, folder: Path = BASELINES) -> Path | None:
-    """The baseline of a record's series; None if there is none.
+def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | None:
+    """The baseline of a record's series and where it lies; None if there is none.
 
     Raises:
         RecordError: a baseline cannot be read.
     """
     for path in sorted(folder.glob("*.json")):
-        if series(load(path)) == series(record):
-            return path
+        baseline = load(path)
+        if series(baseline) == series(record):
+            return path, baseline
     return None
 
 
@@ -40,6 +41,6 @@ def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:
     accepted = folder / f"{path.name.removesuffix('.json')}.json"
     folder.mkdir(parents=True, exist_ok=True)
     write(accepted, replace(record, notes=(*record.notes, f"accepted as the baseline: {reason}")))
-    if old is not None and old != accepted:
-        old.unlink()
+    if old is not None and old[0] != accepted:
+        old[0].unlink()
     return accepted

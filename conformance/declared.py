@@ -1,6 +1,6 @@
 """What an adapter declares, asked in a process of its own, for no two frameworks share one.
 
-`python -m conformance.declared NAME DEVICE MODE` prints it as JSON; "" takes the adapter's own device or mode.
+`python -m conformance.declared NAME DEVICE` prints it as JSON.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Declared:
     refused: dict[str, str]
 
 
-def ask(name: str, device: str = "auto", mode: str = "") -> Declared | str:
-    """What an adapter declares on a device and in a mode, or in one line why it cannot be asked."""
-    command = [sys.executable, "-m", "conformance.declared", name, device, mode]
+def ask(name: str, device: str = "auto") -> Declared | str:
+    """What an adapter declares on a device in its first mode, or in one line why it cannot be asked."""
+    command = [sys.executable, "-m", "conformance.declared", name, device]
     try:
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -50,10 +50,10 @@ def ask(name: str, device: str = "auto", mode: str = "") -> Declared | str:
     return Declared(**{**found, "modes": tuple(found["modes"]), "supported": tuple(found["supported"])})
 
 
-def main(name: str, device: str, mode: str) -> int:
+def main(name: str, device: str) -> int:
     """Prints what the adapter declares; 2 and one line if it cannot be loaded."""
     try:
-        framework = load(name, device or "auto", mode or None)
+        framework = load(name, device)
     except (UnknownFramework, MissingDevice, ValueError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 2

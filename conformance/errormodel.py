@@ -10,18 +10,13 @@ Source: stochastic arithmetic as an error estimator, Parker, "Monte Carlo Arithm
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
+from conformance.derived import folder, loaded, origin_of, store
 from conformance.verdict import Bound
 from fixtures.arrays import Array, format_of
 from fixtures.layers import BatchNorm
@@ -36,7 +31,6 @@ IMPLEMENTATION_FREEDOM = 4.0
 """An implementation may round 16 times where the plainest one rounds once; independent errors grow with the root."""
 LEARNABLE = 0.1
 """Updates are judged while the spread is below this share of the first loss; beyond, training has become chaotic."""
-CACHE_FOLDER = "CONFORMANCE_CACHE"
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,25 +118,17 @@ def flat(arrays: dict[str, Array]) -> Array:
 def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> Envelope:
     """The envelope of a run, from the cache if one with the same origin was derived before."""
     conventions = relevant(conventions, model, recipe)
-    key = _origin(conventions, model, recipe, windows)
-    path = _folder() / f"{key[:32]}.npz"
-    derivation = {
-        "method": "ensemble of randomly rounded reference runs",
-        "format": recipe.precision.format,
-        "unit_roundoff": format_of(recipe.precision.format).unit_roundoff,
-        "samples": SAMPLES,
-        "multiplier": IMPLEMENTATION_FREEDOM,
-        "seed": recipe.seed,
-        "origin": key[:16],
-    }
+    key = origin_of(conventions, model, recipe, windows)
+    path = folder() / f"{key[:32]}.npz"
+    derivation = _derivation("ensemble of randomly rounded reference runs", recipe, key)
     sizes = {name: int(np.prod(shape)) for name, shape in sorted(model.parameter_shapes().items())}
-    found = _loaded(path, "losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
+    found = loaded(path, "losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
     if found is None:
         made = _derive(conventions, model, recipe, windows, derivation, sizes)
         exact = {"losses": made.exact.losses, "gradient": made.exact.gradient, "parameters": made.exact.parameters}
         spread = np.array([made.gradient_spread, made.parameter_spread])
         spreads = {"loss_spread": made.loss_spread, "gain_spread": made.gain_spread, "spread": spread}
-        _store(path, exact | spreads)
+        store(path, exact | spreads)
         return made
     exact_run = Run(found["losses"], found["gradient"], found["parameters"])
     along, final = (float(s) for s in found["spread"])
@@ -158,27 +144,19 @@ def quality(
     accuracy on so many samples if that is larger: training is chaotic by then, and a run is one draw.
     """
     conventions = relevant(conventions, model, recipe)
-    key = _origin(conventions, model, recipe, [*windows, (test,)])
-    path = _folder() / f"{key[:32]}.quality.npz"
-    found = _loaded(path, "accuracies")
+    key = origin_of(conventions, model, recipe, [*windows, (test,)])
+    path = folder() / f"{key[:32]}.quality.npz"
+    found = loaded(path, "accuracies")
     if found is None:
         rounding = [Stochastic(np.random.default_rng([recipe.seed, 9, i])) for i in range(SAMPLES)]
         runs = [ReferenceFramework("cpu", conventions=conventions, rounding=r).trainer(model, recipe) for r in rounding]
         found = {"accuracies": np.array([trained_accuracy(run, windows, test) for run in runs])}
-        _store(path, found)
+        store(path, found)
     accuracies = found["accuracies"]
     mean = float(accuracies.mean())
     sampling = float(np.sqrt(mean * (1.0 - mean) / len(test)))
     spread = max(float(np.std(accuracies, ddof=1)), sampling)
-    derivation = {
-        "method": "accuracies of randomly rounded reference runs",
-        "format": recipe.precision.format,
-        "samples": SAMPLES,
-        "multiplier": IMPLEMENTATION_FREEDOM,
-        "spread": spread,
-        "seed": recipe.seed,
-        "origin": key[:16],
-    }
+    derivation = _derivation("accuracies of randomly rounded reference runs", recipe, key, spread=spread)
     return mean, Bound(IMPLEMENTATION_FREEDOM * spread, derivation)
 
 
@@ -195,10 +173,10 @@ def evaluation(
 ) -> dict[str, tuple[Array, Bound]]:
     """What `evaluated` gives on the exact run, each with the relative distance that a correct run may have from it."""
     conventions = relevant(conventions, model, recipe)
-    key = _origin(conventions, model, recipe, [*windows, (Batch(inputs, {}),)])
-    path = _folder() / f"{key[:32]}.evaluation.npz"
+    key = origin_of(conventions, model, recipe, [*windows, (Batch(inputs, {}),)])
+    path = folder() / f"{key[:32]}.evaluation.npz"
     names = ("buffers", "predictions") if model.buffers() else ("predictions",)
-    found = _loaded(path, *names, *(f"{name}.spread" for name in names))
+    found = loaded(path, *names, *(f"{name}.spread" for name in names))
     if found is None:
 
         def made(rounding: Rounding) -> dict[str, Array]:
@@ -209,15 +187,8 @@ def evaluation(
         members = [made(Stochastic(np.random.default_rng([recipe.seed, 10, i]))) for i in range(SAMPLES)]
         spread = {f"{n}.spread": np.array(max(distance(m[n], exact[n]) for m in members)) for n in names}
         found = exact | spread
-        _store(path, found)
-    derivation = {
-        "method": "evaluations of randomly rounded reference runs",
-        "format": recipe.precision.format,
-        "samples": SAMPLES,
-        "multiplier": IMPLEMENTATION_FREEDOM,
-        "seed": recipe.seed,
-        "origin": key[:16],
-    }
+        store(path, found)
+    derivation = _derivation("evaluations of randomly rounded reference runs", recipe, key)
     return {n: (found[n], Bound(IMPLEMENTATION_FREEDOM * float(found[f"{n}.spread"]), derivation)) for n in names}
 
 
@@ -228,6 +199,19 @@ def evaluated(trainer: Trainer, windows: Sequence[Window], inputs: Array) -> dic
     predictions = flat(trainer.predict(inputs))
     buffers = trainer.buffers()
     return {"buffers": flat(buffers), "predictions": predictions} if buffers else {"predictions": predictions}
+
+
+def _derivation(method: str, recipe: Recipe, origin: str, **more: float) -> dict[str, Any]:
+    return {
+        "method": method,
+        "format": recipe.precision.format,
+        "unit_roundoff": format_of(recipe.precision.format).unit_roundoff,
+        "samples": SAMPLES,
+        "multiplier": IMPLEMENTATION_FREEDOM,
+        "seed": recipe.seed,
+        "origin": origin[:16],
+        **more,
+    }
 
 
 def relevant(conventions: Conventions, model: Model, recipe: Recipe) -> Conventions:
@@ -284,64 +268,17 @@ def distance(measured: Array, exact: Array) -> float:
 
 def _gains(measured: Array, exact: Array, sizes: dict[str, int]) -> Array:
     """|⟨g, e⟩ / ⟨e, e⟩ − 1| of every parameter's gradient g and exact gradient e; NaN where e is zero."""
-    starts = np.cumsum([0, *sizes.values()])[:-1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        along = np.add.reduceat((measured - exact) * exact, starts) / np.add.reduceat(exact * exact, starts)
-    return np.asarray(np.abs(along))
+    return np.abs(_per_parameter((measured - exact) * exact, exact, sizes))
 
 
 def _chances(measured: Array, exact: Array, sizes: dict[str, int]) -> Array:
     """The part of every parameter's relative error that would lie along the exact gradient by chance; NaN at zero."""
     counts = np.array([*sizes.values()], np.float64)
+    return np.asarray(np.sqrt(_per_parameter((measured - exact) ** 2, exact, sizes) / counts))
+
+
+def _per_parameter(terms: Array, exact: Array, sizes: dict[str, int]) -> Array:
+    """Σ terms / Σ e² of every parameter's exact gradient e; NaN where e is zero."""
     starts = np.cumsum([0, *sizes.values()])[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        squares = np.add.reduceat((measured - exact) ** 2, starts) / np.add.reduceat(exact**2, starts)
-    return np.asarray(np.sqrt(squares / counts))
-
-
-def _origin(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> str:
-    """SHA-256 of everything that an envelope derives from: code, model, weights, recipe, conventions and data."""
-    digest = hashlib.sha256(_code())
-    described = [repr(model.layers), repr(model.losses), repr(recipe), json.dumps(asdict(conventions)), str(SAMPLES)]
-    digest.update("\n".join(described).encode())
-    arrays = [*model.weights(recipe.seed).values()]
-    for batch in (batch for window in windows for batch in window):
-        arrays += [batch.inputs, *batch.targets.values(), *([] if batch.mask is None else [batch.mask])]
-    for array in arrays:
-        digest.update(str((array.dtype.str, array.shape)).encode() + array.tobytes())
-    return digest.hexdigest()
-
-
-@cache
-def _code() -> bytes:
-    root = Path(__file__).parent.parent
-    files = [
-        Path(__file__),
-        *sorted((root / "frameworks" / "reference").glob("*.py")),
-        *sorted((root / "fixtures").glob("*.py")),
-    ]
-    return b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)
-
-
-def _folder() -> Path:
-    return Path(os.environ.get(CACHE_FOLDER) or Path(__file__).parent.parent / "results" / "cache")
-
-
-def _loaded(path: Path, *names: str) -> dict[str, Array] | None:
-    """Arrays of a cache file; None, and the file removed, if it is not whole."""
-    if not path.is_file():
-        return None
-    try:
-        with np.load(path) as saved:
-            return {name: saved[name] for name in names}
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        path.unlink(missing_ok=True)
-        return None
-
-
-def _store(path: Path, arrays: dict[str, Array]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
-    with partial.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-    partial.replace(path)
+        return np.asarray(np.add.reduceat(terms, starts) / np.add.reduceat(exact**2, starts))

@@ -11,9 +11,10 @@ from pathlib import Path
 from rich.console import Console
 
 from conformance.baselines import former
-from conformance.recorder import RECORDS
 from frameworks import install
+from results.__main__ import main as show
 from results.differences import draw
+from results.folders import LAST_RUNS
 from results.pairing import compare_sets
 from results.records import load
 
@@ -42,10 +43,10 @@ def job(framework: str, modes: Sequence[str], serial: Collection[str], device: s
     statuses = [judge(framework, mode, device, 1 if mode and mode in serial else 2, words) for mode in modes]
     if any(status not in (0, 1) for status in statuses):
         return 2
-    if not any(RECORDS.glob("*.json")):
+    if not any(LAST_RUNS.glob("*.json")):
         return 1 if any(statuses) else 0
-    table = subprocess.run([sys.executable, "-m", "results", "table"], cwd=ROOT, check=False).returncode
-    for path in sorted(RECORDS.glob("*.json")):
+    table = show(["table", str(LAST_RUNS)])
+    for path in sorted(LAST_RUNS.glob("*.json")):
         if path.stat().st_mtime >= begun:
             _beside_baseline(path)
     return 1 if any(statuses) else table
@@ -53,9 +54,10 @@ def job(framework: str, modes: Sequence[str], serial: Collection[str], device: s
 
 def _beside_baseline(path: Path) -> None:
     record = load(path)
-    baseline = former(record)
-    if baseline is None:
+    found = former(record)
+    if found is None:
         print(f"{path.name}: no baseline of its series; `conformance baseline accept` makes it one")
         return
-    print(f"against results/baselines/{baseline.name}:")
-    draw(compare_sets([load(baseline)], [record]), Console(), brief=True)
+    place, baseline = found
+    print(f"against results/baselines/{place.name}:")
+    draw(compare_sets([baseline], [record]), Console(), brief=True)

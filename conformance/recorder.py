@@ -22,6 +22,7 @@ from conformance.verdict import Verdict as Collected
 from conformance.verdict import Violation
 from frameworks.contract import Framework
 from results.files import RecordError
+from results.folders import LAST_RUNS
 from results.journal import Journal, now
 from results.model import Check, ClauseText, Header, Measurement, Series, Suite, Variant, Verdict
 from results.outcomes import Outcome
@@ -29,7 +30,6 @@ from results.values import decode, plain
 
 PROPERTY = "conformance"
 SETTINGS, EVERY_TEST = "autocast.settings-restored", "every test"
-RECORDS = Path(__file__).parent.parent / "results" / "records"
 
 
 def to_property(
@@ -95,7 +95,7 @@ class Recorder:
         self._path: Path | None = None
         chosen = config.option.record
         if chosen is None and not self._selection:
-            chosen = RECORDS / f"{_file_name(config, framework)}.json"
+            chosen = LAST_RUNS / f"{_file_name(config, framework)}.json"
         if chosen is not None:
             self._journal = Journal.create(chosen, _header(config, framework, self._selection))
 

@@ -28,6 +28,21 @@ def known() -> dict[str, str]:
     return {**found, **BUILT_IN}
 
 
+def path_of(name: str) -> str:
+    """The import path, package.module:Class, of the adapter called `name`, which may be such a path itself.
+
+    Raises:
+        UnknownFramework: no such name.
+    """
+    adapters = known()
+    path = name if ":" in name else adapters.get(name)
+    if path is None:
+        raise UnknownFramework(
+            f"unknown framework {name!r}: one of {', '.join(sorted(adapters))}, or package.module:Class"
+        )
+    return path
+
+
 def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
     """The adapter called `name`, bound to a device and a mode. Only now is its framework imported.
 
@@ -36,12 +51,7 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
         MissingDevice: the device is not there.
         ValueError: the adapter has no such mode.
     """
-    path = name if ":" in name else known().get(name)
-    if path is None:
-        raise UnknownFramework(
-            f"unknown framework {name!r}: one of {', '.join(sorted(known()))}, or package.module:Class"
-        )
-    module, _, attribute = path.partition(":")
+    module, _, attribute = path_of(name).partition(":")
     try:
         made = getattr(import_module(module), attribute)
     except ImportError as error:

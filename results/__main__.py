@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -18,43 +17,15 @@ from rich.console import Console
 
 from results.files import RecordError, one_line, os_problem
 from results.findings import markdown
+from results.folders import find, read
 from results.journal import convert
-from results.records import Record, load
+from results.records import load
 from results.table import draw, title, troubles
-
-DEFAULT_FOLDER = Path("results/records")
-_EARLIER = re.compile(r"(.*)\.interrupted-[0-9]+\.json")
-
-
-def find(paths: Sequence[Path]) -> list[Path]:
-    """The record files that `paths` name: files as they are, of a folder its records in order.
-
-    A folder's NAME.interrupted-N.json is left out if NAME.json lies beside it.
-
-    Raises:
-        RecordError: a folder cannot be read or holds no record.
-    """
-    found: list[Path] = []
-    for path in paths:
-        found += _in_folder(path) if path.is_dir() else [path]
-    return found
-
-
-def _in_folder(folder: Path) -> list[Path]:
-    try:
-        names = {entry.name for entry in folder.iterdir() if entry.suffix in (".json", ".jsonl")}
-    except OSError as error:
-        raise RecordError(folder, f"cannot be read ({os_problem(error)})", "check its permissions") from None
-    earlier = {name for name in names if (match := _EARLIER.fullmatch(name)) and f"{match[1]}.json" in names}
-    chosen = sorted(name for name in names - earlier if not name.startswith("."))
-    if not chosen:
-        raise RecordError(folder, "holds no record", "run the suite first")
-    return [folder / name for name in chosen]
 
 
 def table(arguments: argparse.Namespace) -> int:
     """Prints the summary; with --strict, what is wrong as well."""
-    records = _records(arguments.paths)
+    records = read(arguments.paths)
     draw(records, Console(width=arguments.width))
     if not arguments.strict:
         return 0
@@ -66,7 +37,7 @@ def table(arguments: argparse.Namespace) -> int:
 
 def findings(arguments: argparse.Namespace) -> int:
     """Prints the known failures as Markdown."""
-    print(markdown(_records(arguments.paths)), end="")
+    print(markdown(read(arguments.paths)), end="")
     return 0
 
 
@@ -84,12 +55,6 @@ def recover(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _records(paths: Sequence[Path]) -> list[Record]:
-    if not paths and not DEFAULT_FOLDER.is_dir():
-        raise RecordError(DEFAULT_FOLDER, "is not there", "run the suite first or name records")
-    return [load(path) for path in find(paths or [DEFAULT_FOLDER])]
-
-
 def _width(text: str) -> int:
     width = int(text)
     if not 20 <= width <= 1000:
@@ -100,7 +65,7 @@ def _width(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m results", description="What the records of runs say.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    several = f"records (.json), journals (.jsonl) or folders of them; {DEFAULT_FOLDER} if none is named"
+    several = "records (.json), journals (.jsonl) or folders of them; those of the last runs if none is named"
 
     command = commands.add_parser("table", help="families of clauses down, frameworks across")
     command.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=several)

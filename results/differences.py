@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from results.comparison import Change, Comparison, Kind
@@ -46,6 +47,11 @@ class Group:
         shown = ", ".join(style(short(change.subject)) for change in self.changes[:_SHOWN])
         more = len(self.changes) - _SHOWN
         return f"{shown} and {more} more" if more > 0 else shown
+
+    @property
+    def step(self) -> str:
+        """What stood there before and what stands there now."""
+        return " → ".join((self.old or "nothing", self.new or "nothing"))
 
     @property
     def detail(self) -> str:
@@ -91,25 +97,34 @@ def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> 
     for pair in comparisons.pairs:
         console.print(Text(one_line(headline(pair)), style="bold"))
         for line in pair.refusals:
-            console.print(Text(f"  {one_line(line)}", style="bold red"))
+            _indented(console, one_line(line), 2, "bold red")
         for line in environment(pair):
-            console.print(Text(f"  {one_line(line)}", style="dim"))
-        if groups := grouped(change for change in pair.changes if change.kind.worse or not brief):
-            console.print(_table(groups))
+            _indented(console, one_line(line), 2, "dim")
+        for group in grouped(change for change in pair.changes if change.kind.worse or not brief):
+            _draw_group(group, console)
     for line in comparisons.unmatched:
         console.print(Text(one_line(line), style="bold red"))
-    console.print(Text(VERDICTS[comparisons.status]))
+    console.print(Text(VERDICTS[comparisons.status], style="bold"))
 
 
-def _table(groups: Sequence[Group]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("change", "clause", "in", "before", "after"):
-        table.add_column(heading, overflow="fold")
-    for group in groups:
-        style = "bold red" if group.kind.worse else "green" if group.kind is Kind.NEWLY_PASSING else "dim"
-        cells = (group.clause, group.subjects, group.old, _after(group))
-        table.add_row(Text(group.kind, style=style), *(Text(one_line(cell, 300)) for cell in cells))
-    return table
+def _draw_group(group: Group, console: Console) -> None:
+    style = "bold red" if group.kind.worse else "green" if group.kind is Kind.NEWLY_PASSING else "yellow"
+    console.print(Padding(Text.assemble((group.kind, style), "  ", (one_line(group.clause), "bold")), (1, 0, 0, 2)))
+    for told in (group.step, group.subjects, group.detail):
+        if told:
+            _indented(console, one_line(told, 600), 6)
+
+
+def _indented(console: Console, text: str, columns: int, style: str = "") -> None:
+    console.print(Padding(Text(text, style=style), (0, 0, 0, columns)))
+
+
+def to_text(comparisons: Comparisons) -> str:
+    """What `draw` prints, as text of 100 columns without colour."""
+    console = Console(file=StringIO(), width=100, color_system=None)
+    with console.capture() as captured:
+        draw(comparisons, console)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
 def _after(group: Group) -> str:
@@ -176,3 +191,8 @@ def document(comparisons: Comparisons) -> dict[str, Any]:
         ],
         "unmatched": list(comparisons.unmatched),
     }
+
+
+def to_json(comparisons: Comparisons) -> str:
+    """The JSON document as text."""
+    return json.dumps(document(comparisons), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

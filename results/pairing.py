@@ -29,6 +29,10 @@ class Comparisons:
         return 2 if 2 in statuses or self.unmatched or not statuses else 0
 
 
+NONE = Comparisons(())
+"""Nothing was compared."""
+
+
 def compare_sets(old: Sequence[Record], new: Sequence[Record]) -> Comparisons:
     """Compares one record with one, whatever they are; of larger sets those of the same series.
 

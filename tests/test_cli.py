@@ -97,7 +97,7 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     assert baselines.accept(second, "an upgrade", folder) == folder / second.name
     assert [path.name for path in folder.iterdir()] == [second.name]
     assert load(folder / second.name).notes == ("accepted as the baseline: an upgrade",)
-    assert baselines.former(BASE, folder) == folder / second.name
+    assert baselines.former(BASE, folder) == (folder / second.name, load(folder / second.name))
     shutil.copy(first, tmp_path / "part.json")
     parts: tuple[tuple[dict[str, Any], str], ...] = (
         ({"selection": "-k scaling"}, "of some tests only"),

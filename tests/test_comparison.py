@@ -167,6 +167,20 @@ def test_a_bound_that_moved_is_told_and_is_not_worse() -> None:
     assert found.status == 0
 
 
+def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
+    derivation = {"method": "ensemble", "origin": "abc"}
+    old = verdict(BASE, 0, checks=(replace(BOUND, bound=1.0, derivation=derivation),))
+
+    def told(bound: float, **more: str) -> bool:
+        new = verdict(BASE, 0, checks=(replace(BOUND, bound=bound, derivation={**derivation, **more}),))
+        return bool(compare(old, new).changes)
+
+    assert not told(1.3)
+    assert told(2.5)
+    assert told(1.3, origin="def")
+    assert not told(1.0 + 1e-9, origin="def")
+
+
 @pytest.mark.parametrize(
     ("new", "told"),
     [

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from conformance import errormodel
-from conformance.errormodel import CACHE_FOLDER, Envelope, Run, envelope
+from conformance.derived import CACHE_FOLDER
+from conformance.errormodel import Envelope, Run, envelope
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
 from fixtures.model import Model, Window

@@ -22,6 +22,7 @@ from results import report
 from results.comparison import Change, Comparison, Kind, compare
 from results.findings import findings
 from results.model import Variant
+from results.pairing import Comparisons
 from results.records import (
     Check,
     ClauseText,
@@ -148,7 +149,7 @@ def infected_page() -> str:
         Comparison(records[0], records[i], (Change(Kind.ADDED, text, text, text, text, text, text),), 1, (text,))
         for i, text in enumerate((*HOSTILE, long))
     ]
-    return render(records, comparisons)
+    return render(records, Comparisons(tuple(comparisons), (*HOSTILE, long)))
 
 
 # ---------------------------------------------------------------- the page without a browser
@@ -420,12 +421,14 @@ def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_comparisons_are_shown_worst_first() -> None:
     old = record("torch", {"s.fixed": F, "s.broken": P, "s.same": P})
     new = record("torch", {"s.fixed": P, "s.broken": F, "s.same": P})
-    text = render([new], [compare(old, new), compare(old, record("tf", {"s.same": P}))])
+    pairs = (compare(old, new), compare(old, record("tf", {"s.same": P})))
+    text = render([new], Comparisons(pairs, ("jax nojit cpu: only among the old records",)))
     found = Reader(text)
     assert found.wrong == []
     assert text.index("newly failing") < text.index("newly passing")
     assert "1 of 2 changes are worse" in text
     assert "another framework: torch and tf" in text
+    assert "only among the old records" in text
 
 
 # ---------------------------------------------------------------- in a browser

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from results import folders
 from results.__main__ import main
 from results.findings import Finding, findings, markdown
 from results.journal import Journal
@@ -199,6 +200,7 @@ def test_bad_input_is_one_line_and_status_2(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folders, "LAST_RUNS", tmp_path / "records")
     if name not in ("empty folder", "no records"):
         write(tmp_path / "good.json", FOUR[0])
         for ending in ("json", "jsonl"):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from conformance import baselines
-from conformance.cli.records import read
-from results.differences import document, draw, markdown
+from results.differences import draw, markdown, to_json, to_text
+from results.files import replace
+from results.folders import read
 from results.pairing import Comparisons, compare_sets
 from results.records import load
 
@@ -42,16 +42,13 @@ def compare(old: Path, new: Path, style: str, output: Path | None) -> int:
 
 def _tell(found: Comparisons, style: str, output: Path | None) -> None:
     if style == "table" and output is None:
-        draw(found, Console(soft_wrap=False))
+        draw(found, Console())
         return
-    if style == "json":
-        text = json.dumps(document(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    else:
-        text = markdown(found)
+    text = {"table": to_text, "markdown": markdown, "json": to_json}[style](found)
     if output is None:
         click.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8", errors="replace")
+        replace(output, text.encode("utf-8", "replace"))
 
 
 @click.group(short_help="The committed records that runs are compared with.")
@@ -73,8 +70,8 @@ def accept(record: Path, reason: str) -> int:
     new = load(record)
     old = baselines.former(new)
     if old is not None:
-        draw(compare_sets([load(old)], [new]), Console())
+        draw(compare_sets([old[1]], [new]), Console())
     path = baselines.accept(record, " ".join(reason.split()))
-    instead = f", instead of {old.name}" if old is not None and old != path else ""
+    instead = f", instead of {old[0].name}" if old is not None and old[0] != path else ""
     click.echo(f"{path.name} is the baseline of its series{instead}")
     return 0

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 from conformance.cli import comparing, reporting, running, specifying
+from frameworks.registry import UnknownFramework
 from results.files import RecordError, one_line, os_problem
 
 
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         context = getattr(error, "ctx", None)
         place = context.command_path if context else "conformance"
         return _refuse(f"{error.format_message()}; `{place} --help` shows what can be said")
-    except RecordError as error:
+    except (RecordError, UnknownFramework) as error:
         return _refuse(str(error))
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

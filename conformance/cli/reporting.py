@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.records import read
-from results.pairing import compare_sets
+from conformance.cli.progress import watched
+from results.folders import read
+from results.pairing import NONE, compare_sets
 
 PATH = click.Path(path_type=Path)
 
@@ -27,12 +28,10 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
     """
     try:
         from results.report import write
-        from results.report.page import render  # noqa: F401 - its libraries are asked for before any record is read
     except ModuleNotFoundError as error:
         needed = f"{error.name} is missing: pip install -r requirements-report.txt, or tox -e report"
         raise click.ClickException(needed) from None
-    records = read(paths)
-    pairs = compare_sets(read([against]), records).pairs if against is not None else ()
-    write(records, output, pairs)
+    records = read(paths, lambda found: watched(found, "reading records"))
+    write(records, output, NONE if against is None else compare_sets(read([against]), records))
     click.echo(f"{output}: {len(records)} records, {output.stat().st_size / 2**20:.1f} MiB")
     return 0

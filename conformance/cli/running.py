@@ -6,7 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from conformance import jobs
-from frameworks.registry import known
+from frameworks.registry import known, path_of
 
 
 def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -33,6 +33,5 @@ def run(framework: str, modes: str, serial: str, device: str, pytest_arguments: 
     conformance run torch -k scaling --seed=1
     conformance run package.module:Class
     """
-    if framework not in known() and ":" not in framework:
-        raise click.UsageError(f"unknown framework {framework!r}: one of {', '.join(sorted(known()))}")
+    path_of(framework)
     return jobs.job(framework, modes.split(","), serial.split(","), device, pytest_arguments)

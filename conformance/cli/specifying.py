@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 import click
 from click.shell_completion import CompletionItem
@@ -14,11 +15,12 @@ from rich.text import Text
 
 from conformance.baselines import BASELINES
 from conformance.clauses import Clause, Level, load_clauses
+from conformance.cli.progress import watched
 from conformance.declared import Declared, ask
 from conformance.inventory import inventory
-from conformance.recorder import RECORDS
-from frameworks.registry import known
+from frameworks.registry import known, path_of
 from results.files import RecordError, one_line
+from results.folders import LAST_RUNS
 from results.outcomes import Outcome
 from results.records import Record, load
 from results.table import title
@@ -83,8 +85,8 @@ def show(identifier: str) -> int:
     """CLAUSE with what it rests on and how it went in the last runs, or in the baselines where there was none."""
     clauses = load_clauses()
     if identifier not in clauses:
-        near = [name for name in clauses if identifier.partition(".")[2] and identifier.partition(".")[2] in name]
-        raise click.UsageError(f"no clause {identifier!r}{': ' + ', '.join(near[:5]) if near else ''}")
+        near = get_close_matches(identifier, clauses, 5, 0.5)
+        raise click.UsageError(f"no clause {identifier!r}{': ' + ', '.join(near) if near else ''}")
     clause = clauses[identifier]
     console = Console()
     _line(console, f"{clause.id}  {clause.level.value}", "bold")
@@ -120,7 +122,7 @@ def _did(record: Record, clause: str) -> str:
 def newest() -> list[Record]:
     """One record of every series: this checkout's last run, or the baseline where there was none."""
     found: dict[tuple[str, str, str], Record] = {}
-    for path in (*sorted(BASELINES.glob("*.json")), *sorted(RECORDS.glob("*.json"))):
+    for path in (*sorted(BASELINES.glob("*.json")), *sorted(LAST_RUNS.glob("*.json"))):
         try:
             record = load(path)
         except RecordError as error:
@@ -138,14 +140,12 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
 
     With NAMEs, the reasons for what those refuse as well.
     """
-    adapters = known()
     for name in names:
-        if name not in adapters and ":" not in name:
-            raise click.UsageError(f"unknown framework {name!r}: one of {', '.join(sorted(adapters))}")
+        path_of(name)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("adapter", "version", "device", "modes", "declares", "confirmed by a run"):
         table.add_column(heading)
-    asked = {name: ask(name, device) for name in names or sorted(adapters)}
+    asked = {name: ask(name, device) for name in watched(names or sorted(known()), "asking the adapters")}
     answers = [found for found in asked.values() if isinstance(found, Declared)]
     records = newest()
     for found in answers:

@@ -31,6 +31,14 @@ def to_tensor(value: Array, like: Any = None) -> Any:
     return paddle.to_tensor(array.astype(wanted))
 
 
+def put_gradient(parameter: Any, value: Any) -> None:
+    """Makes `value` the gradient of `parameter`, which has none if it is None; Paddle 2 takes no None by assignment."""
+    if value is None:
+        parameter.clear_gradient(set_to_zero=False)
+    else:
+        parameter.grad = value
+
+
 def canonical(value: Array) -> Array:
     """A stored parameter in canonical layout: Paddle keeps convolution kernels as (out, in, height, width)."""
     return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value

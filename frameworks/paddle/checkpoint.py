@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
-from frameworks.paddle.arrays import format_name
+from frameworks.paddle.arrays import format_name, put_gradient
 
 if TYPE_CHECKING:
     from frameworks.paddle.trainer import DygraphTrainer
@@ -54,7 +54,7 @@ def restore(trainer: DygraphTrainer, folder: Path) -> None:
     if trainer.scaler is not None and run["scaler"]:
         trainer.scaler.load_state_dict(run["scaler"])
     for name, parameter in trainer.network.named.items():
-        parameter.grad = run["gradients"].get(name)
+        put_gradient(parameter, run["gradients"].get(name))
     trainer.pending = [(float(total), int(own), int(items)) for total, own, items in run["pending"]]
     trainer.stream.state = run["generator"]
     for segment, count in zip(trainer.network.segments, run["calls"], strict=True):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+from packaging.version import Version
 from paddle.base import core
 
 from fixtures.arrays import Array
@@ -33,6 +34,9 @@ from frameworks.paddle.modules import HOOKS, REENTRANT
 from frameworks.paddle.operations import OPERATIONS, listed_names, missing_kernel
 from frameworks.paddle.trainer import DygraphTrainer
 
+PIR = Version("3.0.0")
+"""From here on `auto_cast` works in static mode; before, it raises there."""
+
 
 class PaddleFramework(BaseFramework):
     """Paddle's documented training API.
@@ -42,9 +46,11 @@ class PaddleFramework(BaseFramework):
     """
 
     name = "paddle"
-    modes = MODES
+    modes: tuple[str, ...] = MODES
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
+        if Version(paddle.__version__) < PIR:
+            self.modes = tuple(name for name in MODES if name != STATIC)
         super().__init__(device, mode)
         paddle.device.set_device("gpu" if self.device == "cuda" else "cpu")
         core.set_num_threads(1)

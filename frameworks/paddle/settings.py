@@ -14,8 +14,10 @@ _FLAGS = ("FLAGS_check_nan_inf", "FLAGS_enable_pir_api", "FLAGS_paddle_num_threa
 
 
 def _scope() -> Any:
-    """The object that holds the open precision scope's level and format: the tracer's, or PIR's in static mode."""
-    return framework._dygraph_tracer() if paddle.in_dynamic_mode() else core._get_amp_attrs()
+    """What holds the open precision scope's level and format: the tracer, PIR in static mode, None in Paddle 2's."""
+    if paddle.in_dynamic_mode():
+        return framework._dygraph_tracer()
+    return core._get_amp_attrs() if hasattr(core, "_get_amp_attrs") else None
 
 
 def read_settings() -> dict[str, str]:
@@ -27,8 +29,8 @@ def read_settings() -> dict[str, str]:
         "device": str(paddle.device.get_device()),
         "default_dtype": str(paddle.get_default_dtype()),
         "grad": str(paddle.is_grad_enabled()) if paddle.in_dynamic_mode() else "n/a",
-        "scope_level": scope._amp_level.name,
-        "scope_dtype": str(scope._amp_dtype),
+        "scope_level": "n/a" if scope is None else scope._amp_level.name,
+        "scope_dtype": "n/a" if scope is None else str(scope._amp_dtype),
         "last_scope_dtype": str(amp_global_state().amp_dtype),
         **flags,
     }
@@ -46,8 +48,9 @@ def restore_settings(state: Mapping[str, str]) -> None:
     if state["grad"] != "n/a":
         paddle.set_grad_enabled(state["grad"] == "True")
     scope = _scope()
-    scope._amp_level = core.AmpLevel.__members__[state["scope_level"]]
-    scope._amp_dtype = state["scope_dtype"]
+    if scope is not None and state["scope_level"] != "n/a":
+        scope._amp_level = core.AmpLevel.__members__[state["scope_level"]]
+        scope._amp_dtype = state["scope_dtype"]
     amp_global_state().amp_dtype = state["last_scope_dtype"]
     changed = {name: state[name] for name in _FLAGS if str(paddle.get_flags([name])[name]) != state[name]}
     if changed:

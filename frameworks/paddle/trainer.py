@@ -17,7 +17,7 @@ from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.paddle import checkpoint, memory
-from frameworks.paddle.arrays import canonical, stored, to_numpy, to_tensor
+from frameworks.paddle.arrays import canonical, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.batches import BatchTensors, add, batch_tensors
 from frameworks.paddle.modules import Network, item_losses
 from frameworks.paddle.optimizers import Share, build_shares, slots, steps_of
@@ -196,7 +196,7 @@ class DygraphTrainer(BaseTrainer):
                     scaler.unscale_(share.optimizer)
             found = self.accumulator()
         for name, parameter in self.network.named.items():
-            parameter.grad = held[name]
+            put_gradient(parameter, held[name])
         return found
 
     def _drop_gradients(self) -> None:

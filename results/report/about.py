@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from results.comparison import Change, Comparison
 from results.records import Record
 from results.report.text import NAME, VALUE, Piece, clean, linked, number
-
-if TYPE_CHECKING:
-    from results.comparison import Change, Comparison
 
 _REPRO = 2000
 _NOTES = 50

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair
 import vl_convert
@@ -16,12 +16,11 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from results.outcomes import Outcome
+from results.pairing import NONE, Comparisons
 from results.records import Record
 from results.report import about, details, matrix, porting, series
 from results.report.runs import DASHES, SHAPES, runs
-
-if TYPE_CHECKING:
-    from results.comparison import Comparison
+from results.report.text import clean
 
 MEANINGS = {
     Outcome.PASS: "the clause held",
@@ -37,7 +36,7 @@ MEANINGS = {
 }
 
 
-def render(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) -> str:
+def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
     """The page of these records and comparisons."""
     columns = runs(records)
     families = matrix.families(records)
@@ -63,7 +62,8 @@ def render(records: Sequence[Record], comparisons: Sequence[Comparison] = ()) ->
             drawn=drawn,
             facts=about.facts(records),
             notes=[about.notes(record) for record in records],
-            comparisons=[about.compared(comparison) for comparison in comparisons],
+            comparisons=[about.compared(pair) for pair in comparisons.pairs],
+            unmatched=[clean(line) for line in comparisons.unmatched],
             anchors={row.name: row.anchor for family in families for row in family.rows},
             cells_json=_json({"outcomes": _outcomes(), **details.payload(families, [run.label for run in columns])}),
             drawn_json=_json(drawn),
