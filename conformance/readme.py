@@ -1,8 +1,9 @@
-"""The parts of the README that a command regenerates: the baselines' table, the clauses' count, the known failures.
+"""The parts of README and docs that a command regenerates: counts, the baselines' table, known failures, upgrades.
 
-    python -m conformance.readme README.md
+    python -m conformance.readme            every page
+    python -m conformance.readme README.md  one of them
 
-Exit status 0, or 2 with one line if the file lacks a pair of markers or cannot be read or written.
+Exit status 0, or 2 with one line if a file has no markers, lacks one of a pair or cannot be read or written.
 """
 
 from __future__ import annotations
@@ -13,15 +14,29 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
+from packaging.version import Version
+
 from conformance.baselines import BASELINES
 from conformance.clauses import Level, load_clauses
 from conformance.expectations import Expectation, load_expectations
 from conformance.inventory import inventory
 from conformance.recorder import SETTINGS
+from results.comparison import Comparison, compare
+from results.differences import headline, markdown
+from results.marks import words
+from results.pairing import Comparisons, series
 from results.records import load
 from results.table import plain
 
 WIDTH = 118
+ROOT = Path(__file__).parent.parent
+UPGRADES = ROOT / "results" / "upgrades"
+PAGES = {
+    "README.md": ("clauses", "baselines", "upgrades"),
+    "docs/findings.md": ("known failures",),
+    "docs/upgrades.md": ("changes",),
+}
+"""The blocks of each page."""
 
 
 def known_failures(expectations: Iterable[Expectation]) -> str:
@@ -61,12 +76,30 @@ def baselines() -> str:
     return f"```text\n{plain(records, WIDTH).strip(chr(10))}\n```"
 
 
+def upgrades() -> tuple[Comparison, ...]:
+    """Every record of `results/upgrades` beside the baseline of its series, the older version first."""
+    known = {series(record): record for record in map(load, sorted(BASELINES.glob("*.json")))}
+    pairs = []
+    for other in map(load, sorted(UPGRADES.glob("*.json"))):
+        both = sorted((other, known[series(other)]), key=lambda record: Version(record.variant.framework_version))
+        pairs.append(compare(*both))
+    return tuple(pairs)
+
+
+def upgrade_list(pairs: Iterable[Comparison]) -> str:
+    """An item for each: how many changes of each kind there are."""
+    return "\n".join(f"- {words(headline(pair))}" for pair in pairs)
+
+
 def blocks() -> dict[str, str]:
     """Every generated block by the name in its markers."""
+    pairs = upgrades()
     return {
         "clauses": clause_count(),
         "baselines": baselines(),
         "known failures": known_failures(load_expectations()),
+        "upgrades": upgrade_list(pairs),
+        "changes": "\n\n".join(markdown(Comparisons((pair,))).strip() for pair in pairs),
     }
 
 
@@ -87,16 +120,18 @@ def placed(text: str, made: dict[str, str]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Regenerates the blocks of a file; returns the exit status."""
-    if len(arguments) != 1:
-        print("usage: python -m conformance.readme README.md", file=sys.stderr)
-        return 2
-    path = Path(arguments[0])
-    try:
-        path.write_text(placed(path.read_text("utf-8"), blocks()), "utf-8")
-    except (OSError, ValueError) as error:
-        print(f"{path}: {error}", file=sys.stderr)
-        return 2
+    """Regenerates the blocks of some files, of every page if none is named; returns the exit status."""
+    made = blocks()
+    for path in [Path(name) for name in arguments] or [ROOT / page for page in PAGES]:
+        try:
+            text = path.read_text("utf-8")
+            wanted = {name: block for name, block in made.items() if f"<!-- {name}: " in text}
+            if not wanted:
+                raise ValueError("it has no markers")
+            path.write_text(placed(text, wanted), "utf-8")
+        except (OSError, ValueError) as error:
+            print(f"{path}: {error}", file=sys.stderr)
+            return 2
     return 0
 
 

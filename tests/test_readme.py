@@ -11,9 +11,11 @@ from conformance import readme
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_readme_is_up_to_date() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    assert readme.placed(text, readme.blocks()) == text, "run `python -m conformance.readme README.md`"
+@pytest.mark.parametrize("page", readme.PAGES)
+def test_the_pages_are_up_to_date(page: str) -> None:
+    text, made = (ROOT / page).read_text("utf-8"), readme.blocks()
+    wanted = {name: made[name] for name in readme.PAGES[page]}
+    assert readme.placed(text, wanted) == text, "run `python -m conformance.readme`"
 
 
 def test_a_file_without_markers_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
