@@ -14,6 +14,7 @@ from conformance.baselines import former
 from conformance.recorder import RECORDS
 from frameworks import install
 from results.differences import draw
+from results.files import one_line
 from results.pairing import compare_sets
 from results.records import load
 
@@ -55,7 +56,7 @@ def _beside_baseline(path: Path) -> None:
     record = load(path)
     baseline = former(record)
     if baseline is None:
-        print(f"{path.name}: no baseline of its series; `conformance baseline accept` makes it one")
+        print(f"{one_line(path.name)}: no baseline of its series; `conformance baseline accept` makes it one")
         return
-    print(f"against results/baselines/{baseline.name}:")
+    print(one_line(f"against results/baselines/{baseline.name}:"))
     draw(compare_sets([load(baseline)], [record]), Console(), brief=True)

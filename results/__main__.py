@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        found += _in_folder(path) if path.is_dir() else [path]
+        found += _in_folder(path) if os.path.isdir(path) else [path]
     return found
 
 
@@ -97,6 +98,7 @@ def _width(text: str) -> int:
     return width
 
 
+@cache
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m results", description="What the records of runs say.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -7,6 +7,7 @@ not comparable; observations are compared leaf by leaf, so that a table of forma
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -173,9 +174,10 @@ def _bounds(old: Verdict, new: Verdict) -> Iterator[Change]:
 
 def _by_what(checks: Sequence[Check]) -> dict[tuple[str, int], Check]:
     found: dict[tuple[str, int], Check] = {}
+    places: Counter[str] = Counter()
     for check in checks:
-        place = sum(1 for what, _ in found if what == check.what)
-        found[check.what, place] = check
+        found[check.what, places[check.what]] = check
+        places[check.what] += 1
     return found
 
 

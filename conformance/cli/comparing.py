@@ -11,6 +11,7 @@ from rich.console import Console
 from conformance import baselines
 from conformance.cli.records import read
 from results.differences import document, draw, markdown
+from results.files import one_line, replace
 from results.pairing import Comparisons, compare_sets
 from results.records import load
 
@@ -44,14 +45,11 @@ def _tell(found: Comparisons, style: str, output: Path | None) -> None:
     if style == "table" and output is None:
         draw(found, Console(soft_wrap=False))
         return
-    if style == "json":
-        text = json.dumps(document(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    else:
-        text = markdown(found)
+    text = markdown(found) if style != "json" else f"{json.dumps(document(found), indent=1, allow_nan=False)}\n"
     if output is None:
         click.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8", errors="replace")
+        replace(output, text.encode("utf-8"))
 
 
 @click.group(short_help="The committed records that runs are compared with.")
@@ -76,5 +74,5 @@ def accept(record: Path, reason: str) -> int:
         draw(compare_sets([load(old)], [new]), Console())
     path = baselines.accept(record, " ".join(reason.split()))
     instead = f", instead of {old.name}" if old is not None and old != path else ""
-    click.echo(f"{path.name} is the baseline of its series{instead}")
+    click.echo(one_line(f"{path.name} is the baseline of its series{instead}"))
     return 0

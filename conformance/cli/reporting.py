@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from conformance.cli.records import read
+from results.files import one_line
 from results.pairing import compare_sets
 
 PATH = click.Path(path_type=Path)
@@ -34,5 +35,5 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
     records = read(paths)
     pairs = compare_sets(read([against]), records).pairs if against is not None else ()
     write(records, output, pairs)
-    click.echo(f"{output}: {len(records)} records, {output.stat().st_size / 2**20:.1f} MiB")
+    click.echo(one_line(f"{output}: {len(records)} records, {output.stat().st_size / 2**20:.1f} MiB"))
     return 0
