@@ -17,7 +17,7 @@ from conformance.clauses import Clause, Level, load_clauses
 from conformance.declared import Declared, ask
 from conformance.inventory import inventory
 from conformance.recorder import RECORDS
-from frameworks.registry import known
+from frameworks.registry import clashes, known
 from results.files import RecordError, one_line
 from results.outcomes import Outcome
 from results.records import Record, load
@@ -159,6 +159,8 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
     for name, told in asked.items():
         if isinstance(told, str):
             _line(console, f"{name}: {one_line(told)}")
+    for line in clashes():
+        _line(console, one_line(line))
     return 2 if names and len(answers) < len(names) else 0
 
 
