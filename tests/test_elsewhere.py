@@ -6,10 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from conformance import plugin
+from frameworks import registry
 from results.records import Outcome, load
 from tests.support import ROOT, TIMEOUTS, WORKERS, Ended, clauses_of, run
 
@@ -121,6 +125,27 @@ def test_it_is_listed_beside_the_built_in_ones_and_what_is_wrong_with_another_is
     passed_over = "is passed over, for {} has that name; rename one of them"
     assert f"torch: the adapter awkward:Torch {passed_over.format('frameworks.torch:TorchFramework')}" in told
     assert f"mine: the adapter zzz:Mine {passed_over.format('my_package.adapter:MyFramework')}" in told
+
+
+def test_a_built_in_name_stands_whoever_lays_claim_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = (
+        ("torch", "z:T"),
+        ("torch", registry.BUILT_IN["torch"]),
+        ("mine", "b:M"),
+        ("mine", "a:M"),
+        ("mine", "a:M"),
+    )
+    points = [EntryPoint(name, path, registry.GROUP) for name, path in claims]
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point for point in points if point.group == group])
+    known = registry.known()
+    assert (known["torch"], known["mine"]) == (registry.BUILT_IN["torch"], "a:M")
+    told = "mine: the adapter b:M is passed over, for a:M has that name; rename one of them"
+    assert registry.clashes("mine") == [told]
+    assert [line.split(":")[0] for line in registry.clashes()] == ["mine", "torch"]
+    judging = SimpleNamespace(option=SimpleNamespace(framework="mine"), stash={plugin._FRAMEWORK: None})
+    assert plugin.pytest_report_header(judging) == [told]
+    judging.stash.clear()
+    assert plugin.pytest_report_header(judging) == [], "the suite's own tests judge nobody"
 
 
 def test_an_adapter_that_breaks_on_import_ends_a_run_in_one_line(tmp_path: Path) -> None:
