@@ -189,14 +189,18 @@ def test_a_journal_whose_last_line_is_cut_is_an_interrupted_run(tmp_path: Path) 
 def test_a_file_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / ESCAPING
     write(path, BASE)
-    told = [said(call(results.main, "validate", path))]
-    told.append(said(call(cli.main, "compare", tmp_path, path, "--format", "json")))
+    assert len(said(call(results.main, "validate", path)).splitlines()) == 1
+    assert said(call(cli.main, "compare", tmp_path, path, "--format", "json"))
     path.write_bytes(b"{")
     ended = call(cli.main, "compare", path, path)
-    assert ended.status == 2
-    told.append(ended.errors)
-    assert [len(text.splitlines()) for text in (told[0], told[2])] == [1, 1]
-    assert told[2].removesuffix("\n").isprintable()
+    assert (ended.status, len(ended.errors.splitlines())) == (2, 1)
+    assert ended.errors.removesuffix("\n").isprintable()
+
+
+def test_the_name_of_a_page_cannot_act_on_the_terminal(good: Path) -> None:
+    pytest.importorskip("altair")
+    told = said(call(cli.main, "report", good, "--output", good.with_name(ESCAPING)))
+    assert len(told.splitlines()) == 1
 
 
 def conformance(*words: str | Path, **changes: str) -> Ended:
