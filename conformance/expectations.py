@@ -1,14 +1,18 @@
 """Known failures as data: which clause, in which framework, in which versions, and how it fails.
 
-One file a framework, `expectations/FRAMEWORK.toml`. An entry never skips a test: the test runs, and an entry whose case
-passes, fails in another way or was not there at all is an error until the entry is changed or taken out.
+One file a framework: `expectations/FRAMEWORK.toml`, or `expectations.toml` in the package of an adapter from elsewhere.
+An entry never skips a test: the test runs, and an entry whose case passes, fails in another way or was not there at all
+is an error until the entry is changed or taken out.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -16,8 +20,12 @@ from packaging.version import InvalidVersion, Version
 
 from conformance.clauses import load_clauses
 from conformance.tables import Table, read_tables
+from frameworks.contract import Framework
 
 EXPECTATIONS = Path(__file__).parent / "expectations"
+
+BROUGHT = "expectations.toml"
+"""What an adapter from elsewhere calls its own, beside the module that its class is in."""
 
 _KEYS = frozenset({"clause", "versions", "device", "mode", "cases", "signature", "reason", "link", "spoils_process"})
 _SIGNATURE = re.compile(r"[A-Za-z0-9._-]+")
@@ -38,6 +46,7 @@ class Expectation:
         reason: what goes wrong, in one sentence.
         link: where it is reported or documented.
         spoils_process: whether the failure changes what later tests of the same process find; such cases run last.
+        file: where the entry stands.
     """
 
     clause: str
@@ -50,6 +59,7 @@ class Expectation:
     reason: str
     link: str
     spoils_process: bool = False
+    file: str = field(default="", compare=False)
 
     def applies(self, framework: str, version: str, device: str, mode: str) -> bool:
         """Whether a run of this framework, at this version, on this device, in this mode, is meant.
@@ -79,13 +89,36 @@ def load_expectations(folder: Path = EXPECTATIONS, clauses: Collection[str] | No
         ValueError: an entry is not an expectation; the message is one line that names the file and the entry.
     """
     known = load_clauses() if clauses is None else clauses
+    return tuple(
+        entry for path in sorted(folder.glob("*.toml")) for entry in _entries(path, path.name, path.stem, known)
+    )
+
+
+def expectations_of(framework: Framework) -> tuple[Expectation, ...]:
+    """The entries that apply to a run of this framework: the suite's, and those that the adapter's own package brings.
+
+    Raises:
+        ValueError: an entry is not an expectation, or the framework's version is not one of PEP 440.
+    """
+    package = getattr(sys.modules[type(framework).__module__], "__package__", "")
+    brought = files(package).joinpath(BROUGHT) if package else None
+    entries = load_expectations()
+    if brought is not None and brought.is_file():
+        entries += _entries(brought, f"{package}/{BROUGHT}", framework.name, load_clauses())
+    return tuple(
+        entry
+        for entry in entries
+        if entry.applies(framework.name, framework.version(), framework.device, framework.mode)
+    )
+
+
+def _entries(source: Traversable, name: str, framework: str, clauses: Collection[str]) -> tuple[Expectation, ...]:
     found: list[Expectation] = []
-    for path in sorted(folder.glob("*.toml")):
-        for table in read_tables(path, "expectation", "clause", _KEYS):
-            entry = _expectation(table, path.stem, known)
-            if any(_same_place(entry, other) for other in found):
-                raise ValueError(f"{table.where}: another entry has the same versions, device, mode and cases")
-            found.append(entry)
+    for table in read_tables(source, "expectation", "clause", _KEYS):
+        entry = replace(_expectation(table, framework, clauses), file=name)
+        if any(_same_place(entry, other) for other in found):
+            raise ValueError(f"{table.where}: another entry has the same versions, device, mode and cases")
+        found.append(entry)
     return tuple(found)
 
 
@@ -149,7 +182,7 @@ def explain(verdict: str, signature: str, expectation: Expectation | None) -> st
         case "known":
             return f"known: {expectation.reason} ({expectation.link})"
         case "fixed":
-            return f"{named} did not come true: take it out of {expectation.framework}.toml, or narrow its versions"
+            return f"{named} did not come true: take it out of {expectation.file}, or narrow its versions"
         case "fail":
             return f"the signature differs: it failed with {signature!r}, and {named} says {expectation.signature!r}"
         case _:

@@ -14,6 +14,7 @@ from conformance.baselines import former
 from frameworks import install
 from results.__main__ import main as show
 from results.differences import draw
+from results.files import one_line
 from results.folders import LAST_RUNS
 from results.pairing import compare_sets
 from results.records import load
@@ -56,8 +57,8 @@ def _beside_baseline(path: Path) -> None:
     record = load(path)
     found = former(record)
     if found is None:
-        print(f"{path.name}: no baseline of its series; `conformance baseline accept` makes it one")
+        print(f"{one_line(path.name)}: no baseline of its series; `conformance baseline accept` makes it one")
         return
     place, baseline = found
-    print(f"against results/baselines/{place.name}:")
+    print(one_line(f"against results/baselines/{place.name}:"))
     draw(compare_sets([baseline], [record]), Console(), brief=True)

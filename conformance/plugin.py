@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from conformance.expectations import Expectation, load_expectations
+from conformance.expectations import Expectation, expectations_of
 from conformance.inventory import SUITES, code_of, split
 from conformance.judgement import Judgement, conclude
 from conformance.pairs import rows
@@ -23,7 +23,7 @@ from conformance.subject import Profile, Subject
 from conformance.vacuity import Vacuity
 from conformance.verdict import Verdict
 from frameworks.contract import Framework, MissingDevice
-from frameworks.registry import UnknownFramework, load
+from frameworks.registry import UnknownFramework, clashes, load
 from results.files import RecordError
 from results.outcomes import Outcome
 
@@ -73,11 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if option.seed < 0:
             raise ValueError(f"a seed is 0 or more, not {option.seed}")
         framework = load(option.framework, option.device, option.mode)
-        expectations = tuple(
-            entry
-            for entry in load_expectations()
-            if entry.applies(framework.name, framework.version(), framework.device, framework.mode)
-        )
+        expectations = expectations_of(framework)
         config.stash[_FRAMEWORK], config.stash[_EXPECTATIONS] = framework, expectations
         if option.vacuity:
             config.pluginmanager.register(Vacuity(), "conformance-vacuity")
@@ -85,6 +81,11 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(Recorder(config, framework, expectations), "conformance-recorder")
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
         pytest.exit(" ".join(str(error).split()), returncode=2)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Says so if another adapter lays claim to the name of the one that is judged."""
+    return [line for line in clashes(config.option.framework) if _FRAMEWORK in config.stash]
 
 
 def _runs_suites(config: pytest.Config) -> bool:

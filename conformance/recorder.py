@@ -179,7 +179,7 @@ class Recorder:
                 )
                 self._write(
                     Verdict(
-                        f"expectations/{entry.framework}.toml::{entry.clause}",
+                        f"expectations/{entry.file}::{entry.clause}",
                         entry.clause,
                         Outcome.ERROR,
                         message=message,

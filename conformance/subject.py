@@ -68,11 +68,11 @@ class Subject:
         settings = {f"global/{name}": np.array(value) for name, value in self.framework.global_state().items()}
         return trainer.state() | settings
 
-    def trainer(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:  # noqa: B008
+    def trainer(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:
         """A run of the framework from the session's seed."""
         return self.framework.trainer(model, self.seeded(recipe), weights)
 
-    def oracle(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:  # noqa: B008
+    def oracle(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:
         """The same run on the float64 reference, with the framework's conventions and no rounding."""
         reference = ReferenceFramework("cpu", conventions=self.conventions, rounding=Exact())
         return reference.trainer(model, self.seeded(recipe), weights)

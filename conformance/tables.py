@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources.abc import Traversable
 from typing import Any
 
 
@@ -68,7 +68,7 @@ class Table:
         return tuple(_table(f"{self.where}, {key} {number}", item, allowed) for number, item in enumerate(value, 1))
 
 
-def read_tables(path: Path, heading: str, label: str, allowed: frozenset[str]) -> tuple[Table, ...]:
+def read_tables(path: Traversable, heading: str, label: str, allowed: frozenset[str]) -> tuple[Table, ...]:
     """The tables `[[heading]]` of a file, in order; an entry is called by its number and its value under `label`.
 
     Raises:

@@ -23,9 +23,27 @@ class UnknownFramework(Exception):  # noqa: N818 - shown to the user as one line
 
 
 def known() -> dict[str, str]:
-    """Every adapter's import path by name; an installed entry point may not replace a built-in name."""
-    found = {point.name: point.value for point in entry_points(group=GROUP)}
-    return {**found, **BUILT_IN}
+    """Every adapter's import path by name; of several a built-in one stands, else the first by its import path."""
+    return {name: paths[0] for name, paths in _claims().items()}
+
+
+def clashes(name: str | None = None) -> list[str]:
+    """Which adapters are passed over because another has their name, one line each; of one name or of all."""
+    return [
+        f"{claimed}: the adapter {path} is passed over, for {paths[0]} has that name; rename one of them"
+        for claimed, paths in sorted(_claims().items())
+        for path in paths[1:]
+        if name in (None, claimed)
+    ]
+
+
+def _claims() -> dict[str, list[str]]:
+    found = {name: [path] for name, path in BUILT_IN.items()}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.value):
+        paths = found.setdefault(point.name, [])
+        if point.value not in paths:
+            paths.append(point.value)
+    return found
 
 
 def path_of(name: str) -> str:
@@ -54,9 +72,9 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
     module, _, attribute = path_of(name).partition(":")
     try:
         made = getattr(import_module(module), attribute)
-    except ImportError as error:
-        remedy = "check its name" if ":" in name else f"install it, or run `tox -e {name}`"
-        raise UnknownFramework(f"framework {name!r} cannot be imported ({error}); {remedy}") from error
-    except AttributeError as error:
-        raise UnknownFramework(f"framework {name!r}: {error}") from error
+    except Exception as error:
+        remedy = "install it, or run `tox -e {name}`" if name in BUILT_IN else "check its name and what it imports"
+        raise UnknownFramework(
+            f"framework {name!r} cannot be imported ({type(error).__name__}: {error}); {remedy.format(name=name)}"
+        ) from error
     return cast(Framework, made(device, mode))

@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def _width(text: str) -> int:
     return width
 
 
+@cache
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m results", description="What the records of runs say.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -195,4 +195,4 @@ def document(comparisons: Comparisons) -> dict[str, Any]:
 
 def to_json(comparisons: Comparisons) -> str:
     """The JSON document as text."""
-    return json.dumps(document(comparisons), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(document(comparisons), indent=1, allow_nan=False) + "\n"

@@ -42,11 +42,13 @@ def read(path: Path) -> bytes:
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise RecordError(path, "is no regular file", "name a record's .json or a journal's .jsonl file")
-            content = file.read(MAX_BYTES + 1)
+            with open(descriptor, "rb", closefd=False) as file:
+                content = file.read(MAX_BYTES + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise RecordError(path, f"cannot be read ({os_problem(error)})", "check the name and its permissions") from None
     except ValueError:
@@ -62,6 +64,8 @@ def replace(path: Path, content: bytes) -> None:
     Raises:
         RecordError: the disk is full, the folder cannot be written to, ...; the old content stays.
     """
+    if not path.name:
+        raise RecordError(path, "is no file name", "name a file")
     beside = temporary(path)
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        found += _in_folder(path) if path.is_dir() else [path]
+        found += _in_folder(path) if os.path.isdir(path) else [path]
     return found
 
 

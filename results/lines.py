@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from results.model import SCHEMA_VERSION, Record, from_document
-from results.values import parse, to_line
+from results.values import check, parse, to_line
 
 _LINE = re.compile(rb'\{"crc32":"([0-9a-f]{8})","entry":(.*)\}', re.DOTALL)
 
@@ -66,7 +66,7 @@ class _Replay:
             self.status, self.finished = entry["status"], entry["finished"]
         else:
             raise ValueError(f"unknown kind of line {str(kind)[:40]!r}")
-        self.at = max(self.at, float(entry["at"]))
+        self.at = max(self.at, _seconds(entry["at"]))
 
     def document(self, verdict_lost: bool) -> dict[str, Any]:
         """The record's document; `verdict_lost` if a test without a verdict may have had one."""
@@ -97,6 +97,12 @@ def _text(name: object) -> str:
     return name
 
 
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number of seconds")
+    return float(value)
+
+
 def replay(content: bytes) -> Record:
     """The record that a journal adds up to, cut or damaged as it may be.
 
@@ -114,6 +120,7 @@ def replay(content: bytes) -> Record:
             if entry is not None:
                 found.take(entry)
         document = found.document(verdict_lost=None in entries[:-1])
+        check(document)
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"a line is no journal entry ({type(error).__name__}: {error})") from None
     if damaged:

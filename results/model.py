@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jsonschema
 
 from results.outcomes import Outcome
-from results.values import Json, decode, decode_number, plain
+from results.values import Json, check, decode, decode_number, plain
 
 SCHEMA_VERSION = 1
 
@@ -201,17 +201,28 @@ def plain_part(part: Part, value: object) -> Any:
     return document
 
 
+class VersionError(ValueError):
+    """A record of another version of the schema; `remedy` says what to do with it."""
+
+    def __init__(self, version: object) -> None:
+        super().__init__(f"schema_version is {str(version)[:40]!r} where this suite reads {SCHEMA_VERSION}")
+        anew = "run the suite again to write it anew, or remove it"
+        newer = isinstance(version, int) and version > SCHEMA_VERSION
+        self.remedy = f"a newer suite wrote it: update this one, {anew}" if newer else anew
+
+
 def validate(document: object) -> None:
     """Refuses what is no record of this version.
 
     Raises:
+        VersionError: it is of another version.
         ValueError: where and why, in one sentence.
     """
     if not isinstance(document, dict) or "schema_version" not in document:
         raise ValueError("not a record: it has no schema_version")
     version = document["schema_version"]
     if version != SCHEMA_VERSION or isinstance(version, bool):
-        raise ValueError(f"schema_version is {str(version)[:40]!r} where this suite reads {SCHEMA_VERSION}")
+        raise VersionError(version)
     _conform(document, None)
     tests = [verdict["test"] for verdict in document["verdicts"]]
     for before, after in pairwise(tests):
@@ -241,7 +252,7 @@ def from_document(document: Any) -> Record:
         series=Series(**document["series"]),
         variant=Variant(variant["framework_version"], variant["environment"]),
         started=document["started"],
-        seed=int(document["seed"]),
+        seed=_seed(document["seed"]),
         selection=document["selection"],
         clauses={
             name: ClauseText(**{**text, "history": tuple(text["history"])})
@@ -268,11 +279,16 @@ def _verdict(document: dict[str, Any]) -> Verdict:
     changes = {
         "outcome": Outcome(document["outcome"]),
         "checks": tuple(_check(check) for check in document["checks"]),
-        "seed": None if document["seed"] is None else int(document["seed"]),
+        "seed": None if document["seed"] is None else _seed(document["seed"]),
         "duration_s": float(document["duration_s"]),
         "leaks": tuple(document["leaks"]),
     }
     return Verdict(**{**document, **changes})
+
+
+def _seed(number: float) -> int:
+    check(int(number))
+    return int(number)
 
 
 def _check(document: dict[str, Any]) -> Check:

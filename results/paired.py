@@ -23,6 +23,9 @@ SMALLEST = 0.01
 FEWEST = 20
 """Fewest pairs that an interval is drawn from."""
 
+MOST = 2000
+"""Most pairs that an interval is drawn from, the first ones: more would need gigabytes and tell nothing new."""
+
 TRIMMED = 0.2
 RESAMPLES = 4999
 
@@ -66,11 +69,12 @@ class Ratio:
 
 
 def ratio(old: Sequence[float], new: Sequence[float]) -> Ratio:
-    """The ratio of two costs, in pairs; what one side has more samples of is left out.
+    """The ratio of two costs, in pairs; what one side has more samples of is left out, and so is
+    what goes beyond `MOST`.
 
     A cost that is the same in every sample of a side (bytes that are counted, say) needs no more than one sample.
     """
-    pairs = min(len(old), len(new))
+    pairs = min(len(old), len(new), MOST)
     x, y = (np.asarray(side[:pairs], dtype=np.float64) for side in (old, new))
     if not pairs or not (np.isfinite(x).all() and np.isfinite(y).all() and (x > 0).all() and (y > 0).all()):
         same = pairs > 0 and bool(np.array_equal(x, y, equal_nan=True))

@@ -23,6 +23,7 @@ from results.model import (
     Trace,
     Variant,
     Verdict,
+    VersionError,
     from_document,
     to_document,
     validate,
@@ -69,6 +70,8 @@ def load(path: Path) -> Record:
         if path.suffix == ".jsonl":
             return replay(content)
         return from_document(parse(content))
+    except VersionError as error:
+        raise RecordError(path, f"is a record of another version ({error})", error.remedy) from None
     except (ValueError, RecursionError) as error:
         remedy = "run the suite again to write it anew, or remove it"
         raise RecordError(path, f"is no valid record ({error})", remedy) from None

@@ -59,7 +59,7 @@ def plain(value: object, depth: int = 0) -> Any:
     if isinstance(value, str):
         return str(value).encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, int):
-        _check(int(value), depth)
+        check(int(value), depth)
         return int(value)
     if isinstance(value, float):
         return encode_number(float(value))
@@ -114,7 +114,7 @@ def parse(content: bytes) -> Any:
     """
     try:
         document = json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
-        _check(document, 0)
+        check(document)
         return document
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
@@ -126,7 +126,12 @@ def parse(content: bytes) -> Any:
         raise ValueError(f"not JSON at line {error.lineno}, column {error.colno}: {error.msg}") from None
 
 
-def _check(value: object, depth: int) -> None:
+def check(value: object, depth: int = 0) -> None:
+    """Refuses a parsed document that `plain` would not give: what can be read can be written again.
+
+    Raises:
+        ValueError: a number is infinite, NaN or out of range, a text holds a lone surrogate, or it nests too deeply.
+    """
     if depth > MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     if isinstance(value, float):
@@ -140,11 +145,11 @@ def _check(value: object, depth: int) -> None:
             value.encode("utf-8")
     elif isinstance(value, list):
         for item in value:
-            _check(item, depth + 1)
+            check(item, depth + 1)
     elif isinstance(value, dict):
         for key, item in value.items():
-            _check(key, depth)
-            _check(item, depth + 1)
+            check(key, depth)
+            check(item, depth + 1)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The README's picture of the report: `python -m tests.screenshot docs/report.png`.
 
-It wants Chromium, chromedriver and the packages of requirements-report.txt and selenium. Exit status 0, or 2 with one line.
+It wants Chromium, chromedriver, selenium and the packages of requirements-report.txt. Exit status 0, or 2 and one line.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ ENTRY = Expectation(
     signature="not-finite",
     reason="The scale reaches zero.",
     link="https://example.org/1",
+    file="torch.toml",
 )
 
 

@@ -28,11 +28,6 @@ from tests.recorded import CLAUSE, filled, header, verdict
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture
-def complete(tmp_path: Path) -> Path:
-    return filled(Journal.create(tmp_path / "torch.json", header())).finish()
-
-
 def test_a_journal_cut_at_any_byte_gives_the_verdicts_whose_line_is_whole(tmp_path: Path) -> None:
     small = replace(header(), clauses={CLAUSE: header().clauses[CLAUSE]})
     journal = Journal.create(tmp_path / "x.json", small)
@@ -140,7 +135,7 @@ def test_mistakes_are_refused_at_once(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no text"):
             journal.start("t", "scaling.unheard-of")
         with pytest.raises(TypeError, match="JSON"):
-            journal.observation(CLAUSE, "k", object())  # type: ignore[arg-type]
+            journal.observation(CLAUSE, "k", object())
         with pytest.raises(ValueError, match="duration"):
             journal.verdict(replace(verdict("t"), duration_s=-1.0))
         assert journal.path.read_bytes() == before

@@ -86,7 +86,7 @@ def test_the_smallest_case_is_a_test_that_fails_alike_when_pasted() -> None:
 
 
 def test_pytest_sees_the_laws_fixtures_but_not_its_case() -> None:
-    assert list(small.__signature__.parameters) == ["subject", "verdict", "variant"]  # type: ignore[attr-defined]
+    assert list(small.__signature__.parameters) == ["subject", "verdict", "variant"]
     assert small.__name__ == "small"
 
 
@@ -170,7 +170,7 @@ def test_every_case_starts_from_the_settings_that_the_law_started_from() -> None
     @explore(CASES, 10)
     def law(subject: Subject, verdict: Verdict, case: Case) -> None:  # noqa: ARG001
         found.append(subject.framework.global_state())
-        of.framework.opened += 1  # type: ignore[attr-defined]
+        of.framework.opened += 1
 
     law(of, Verdict())
     assert found == [{"opened": "0"}] * 10

@@ -33,11 +33,6 @@ from tests.recorded import CLAUSE, filled, header
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture
-def complete(tmp_path: Path) -> Path:
-    return filled(Journal.create(tmp_path / "torch.json", header())).finish()
-
-
 def test_round_trip_is_byte_stable(complete: Path) -> None:
     record = load(complete)
     again = complete.with_name("again.json")

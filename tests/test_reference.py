@@ -69,19 +69,28 @@ SMALL: dict[str, Callable[[], tuple[Model, Batch]]] = {
 
 
 def trained(model: Model, recipe: Recipe, **choices: object) -> ReferenceTrainer:
-    return ReferenceFramework(**choices).trainer(model, recipe)  # type: ignore[arg-type]
+    return ReferenceFramework(**choices).trainer(model, recipe)
+
+
+def has_layers_before_the_heads(fixture: str) -> bool:
+    return len(SMALL[fixture]()[0].layers) > 1
 
 
 def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) and a[n].dtype == b[n].dtype for n in a)
 
 
-@pytest.mark.parametrize("fixture", SMALL)
-@pytest.mark.parametrize("recompute", [None, Recompute(1), Recompute(1, depth=2)], ids=["plain", "once", "nested"])
+@pytest.mark.parametrize(
+    ("fixture", "recompute"),
+    [
+        pytest.param(fixture, recompute, id=f"{name}-{fixture}")
+        for name, recompute in (("plain", None), ("once", Recompute(1)), ("nested", Recompute(1, depth=2)))
+        for fixture in SMALL
+        if recompute is None or has_layers_before_the_heads(fixture)
+    ],
+)
 def test_gradients_are_finite_differences(fixture: str, recompute: Recompute | None) -> None:
     model, batch = SMALL[fixture]()
-    if recompute is not None and len(model.layers) == 1:
-        pytest.skip("no layer before the heads")
     recipe = Recipe(SGD(0.0), recompute=recompute, seed=1)
     weights = {name: value.astype(np.float64) for name, value in model.weights(1).items()}
     rng = np.random.default_rng(2)
@@ -166,7 +175,7 @@ class TestScaler:
 
 class TestConventions:
     def moved(self, optimizer: Optimizer, gradients: list[float], **conventions: object) -> float:
-        run = trained(scalar(0.0), Recipe(optimizer), conventions=Conventions(**conventions), rounding=Exact())  # type: ignore[arg-type]
+        run = trained(scalar(0.0), Recipe(optimizer), conventions=Conventions(**conventions), rounding=Exact())
         for g in gradients:
             run.feed({"0.output.bias": np.array([g])})
         return float(run.parameters()["0.output.bias"][0])
@@ -187,7 +196,7 @@ class TestConventions:
     @pytest.mark.parametrize("rule", ["drop-window", "drop-micro-batch"])
     def test_what_a_non_finite_micro_batch_costs(self, rule: str) -> None:
         recipe = Recipe(SGD(0.5), accumulation=2, scaling=DynamicScaling(2.0**10))
-        conventions = Conventions(nonfinite_micro_batch=rule)  # type: ignore[arg-type]
+        conventions = Conventions(nonfinite_micro_batch=rule)
         run = trained(scalar(), recipe, conventions=conventions)
         update = run.feed({"0.output.bias": np.array([math.inf])}, {"0.output.bias": np.array([2.0])})
         assert update.skipped == (rule == "drop-window")
@@ -196,7 +205,7 @@ class TestConventions:
 
     @pytest.mark.parametrize(("rule", "applied", "left"), [("flush", True, 0), ("carry", False, 1), ("drop", False, 0)])
     def test_an_incomplete_window(self, rule: str, applied: bool, left: int) -> None:
-        run = trained(exact_linear(), Recipe(SGD(0.5), accumulation=2), conventions=Conventions(remainder=rule))  # type: ignore[arg-type]
+        run = trained(exact_linear(), Recipe(SGD(0.5), accumulation=2), conventions=Conventions(remainder=rule))
         run.accumulate(exact_batch(4), 8)
         assert run.apply().skipped is not applied
         assert run.window.micro_batches == left
@@ -227,7 +236,7 @@ class TestRecomputation:
         x, w = np.ones((2, 3), np.float32), np.full((3, 2), 0.25, np.float32)
         framework = ReferenceFramework()
         plain, found = framework.recompute("plain", x, w), framework.recompute(case, x, w)
-        assert (plain.value, plain.x.tolist(), plain.w.tolist()) == (found.value, found.x.tolist(), found.w.tolist())  # type: ignore[union-attr]
+        assert (plain.value, plain.x.tolist(), plain.w.tolist()) == (found.value, found.x.tolist(), found.w.tolist())
 
     def test_errors_leave_no_trace(self) -> None:
         x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
@@ -255,7 +264,7 @@ class TestPrecision:
     @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
     @pytest.mark.parametrize("name", ["float16", "bfloat16"])
     def test_formats_of_a_level(self, level: str, name: str) -> None:
-        precision = Precision(level, name)  # type: ignore[arg-type]
+        precision = Precision(level, name)
         run = trained(digits_convolution(0.0, 2), Recipe(Adam(), precision))
         run.update((digits_batch(4, image=True),))
         formats = {n: v.dtype.name for n, v in run.parameters().items()}

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from conformance import baselines
 from results.differences import draw, markdown, to_json, to_text
-from results.files import replace
+from results.files import one_line, replace
 from results.folders import read
 from results.pairing import Comparisons, compare_sets
 from results.records import load
@@ -73,5 +73,5 @@ def accept(record: Path, reason: str) -> int:
         draw(compare_sets([old[1]], [new]), Console())
     path = baselines.accept(record, " ".join(reason.split()))
     instead = f", instead of {old[0].name}" if old is not None and old[0] != path else ""
-    click.echo(f"{path.name} is the baseline of its series{instead}")
+    click.echo(one_line(f"{path.name} is the baseline of its series{instead}"))
     return 0

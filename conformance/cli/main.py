@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
 
 import click
 
@@ -55,6 +56,9 @@ for command in (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         status = commands.main(arguments, prog_name="conformance", standalone_mode=False)
         sys.stdout.flush()

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from conformance.cli.progress import watched
+from results.files import one_line
 from results.folders import read
 from results.pairing import NONE, compare_sets
 
@@ -33,5 +34,5 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
         raise click.ClickException(needed) from None
     records = read(paths, lambda found: watched(found, "reading records"))
     write(records, output, NONE if against is None else compare_sets(read([against]), records))
-    click.echo(f"{output}: {len(records)} records, {output.stat().st_size / 2**20:.1f} MiB")
+    click.echo(one_line(f"{output}: {len(records)} records, {output.stat().st_size / 2**20:.1f} MiB"))
     return 0

@@ -18,7 +18,7 @@ from conformance.clauses import Clause, Level, load_clauses
 from conformance.cli.progress import watched
 from conformance.declared import Declared, ask
 from conformance.inventory import inventory
-from frameworks.registry import known, path_of
+from frameworks.registry import clashes, known, path_of
 from results.files import RecordError, one_line
 from results.folders import LAST_RUNS
 from results.outcomes import Outcome
@@ -159,6 +159,8 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
     for name, told in asked.items():
         if isinstance(told, str):
             _line(console, f"{name}: {one_line(told)}")
+    for line in clashes():
+        _line(console, one_line(line))
     return 2 if names and len(answers) < len(names) else 0
 
 

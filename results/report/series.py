@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -36,15 +37,21 @@ def payload(records: Sequence[Record], runs: Sequence[Run]) -> dict[str, Any]:
         "scales": [[_trace_name(name, SCALE), here] for name, here in _by_trace(records, SCALE)],
         "costs": _costs(records),
         "formats": _formats(records),
-        "specifications": {
-            "loss": curves("loss"),
-            "loss-log": curves("loss, logarithmic", logarithmic=True),
-            "distance": curves("distance from the oracle, in spreads"),
-            "scale": scales(),
-            "cost": costs(),
-            "format": formats(),
-        },
+        "specifications": _specifications(),
         "categories": list(CATEGORIES),
+    }
+
+
+@cache
+def _specifications() -> Mapping[str, Any]:
+    """The drawings, which are the same for all records."""
+    return {
+        "loss": curves("loss"),
+        "loss-log": curves("loss, logarithmic", logarithmic=True),
+        "distance": curves("distance from the oracle, in spreads"),
+        "scale": scales(),
+        "cost": costs(),
+        "format": formats(),
     }
 
 

@@ -1,0 +1,132 @@
+"""What the tests of the report draw: the committed records, small ones, and hostile ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from results.comparison import Change, Comparison, Kind
+from results.model import Variant
+from results.pairing import Comparisons
+from results.records import (
+    Check,
+    ClauseText,
+    Json,
+    Measurement,
+    Outcome,
+    Record,
+    Series,
+    Suite,
+    Verdict,
+    load,
+)
+from results.report import porting
+from results.report.page import render
+
+BASELINES = Path(__file__).parent.parent / "results" / "baselines"
+DATE = "2026-01-02T03:04:05+00:00"
+MEGABYTES = 10
+
+HOSTILE = (
+    "<script>window.canary = 1</script>",
+    "</script><script>window.canary = 1</script>",
+    "<!--<script>window.canary = 1</script>-->",
+    "--></title></style></textarea><svg onload=window.canary=1>",
+    "<img src=x onerror=window.canary=1>",
+    "<img src=https://example.org/x.png>",
+    "<iframe srcdoc='<script>parent.canary=1</script>'></iframe>",
+    "<a href='javascript:window.canary=1' id=cell autofocus onfocus=window.canary=1>x</a>",
+    "<style>@import url(https://example.org/x.css); * { display: none }</style>",
+    "<base href=https://example.org/><meta http-equiv=refresh content='0;url=https://example.org/'>",
+    "javascript:window.canary=1",
+    "JaVaScRiPt:window.canary=1//https://example.org/",
+    "data:text/html,<script>opener.canary=1</script>",
+    'https://example.org/" onmouseover="window.canary=1',
+    "https://example.org/'><svg/onload=window.canary=1>",
+    "' onclick='window.canary=1' x='",
+    '" onfocus="window.canary=1" autofocus x="',
+    "datum.x; window.canary = 1",
+    "datum['constructor']['constructor']('window.canary=1')()",
+    "{'signal': 'window.canary=1'}",
+    "{{ 7 * 7 }}{% raw %}{# comment #}{{ ''.__class__.__mro__ }}",
+    "${window.canary = 1}`${alert(1)}`",
+    "__proto__",
+    "constructor.prototype.canary",
+    "a[0].b\\.c['d']\\",
+    "\u2028window.canary=1\u2029\r\n\t\x0b\x00\x1b[2J\x7f\x85",
+    "\u202egnp.\u2066exe\u2069\u200f\u200d\ufeff\u061c",
+    "\ud800half\udc00 \ufffe\uffff\U0010ffff",
+    "Z" + "\u0310\u0311\u0312\u0313" * 40 + "&lt;script&gt;&#x3c;script&#x3e;",
+    "\u05e9\u05dc\u05d5\u05dd \u0627\u0644\u0633\u0644\u0627\u0645 " * 400,
+    "",
+    " ",
+)
+
+
+@cache
+def baselines() -> tuple[Record, ...]:
+    """The committed records."""
+    return tuple(load(path) for path in sorted(BASELINES.glob("*.json")))
+
+
+@cache
+def page() -> str:
+    """Their report."""
+    return render(baselines())
+
+
+def record(framework: str, outcomes: dict[str, Outcome], **changes: Any) -> Record:
+    """A record with one test a clause."""
+    clauses = {name: ClauseText("MUST", "…", "", (), name.partition(".")[0]) for name in outcomes}
+    verdicts = tuple(Verdict(f"t::{name}", name, outcome) for name, outcome in outcomes.items())
+    series = Series(framework, "cpu", "", "m")
+    whole = Record(Suite("1"), series, Variant("1"), DATE, 0, "", clauses, DATE, 1.0, "complete", verdicts)
+    return replace(whole, **changes).sorted()
+
+
+def infected(text: str, message: str | None = None) -> Record:
+    """A record every string of which is `text`, but for those that an enumeration limits."""
+    clause = text or "empty"
+    derivation: dict[str, Json] = {text: text, "list": [text, {text: text}], "number": math.nan}
+    check = Check(text, text, text, {text: [text]}, False, derivation)
+    rest = (text, text, message or text, (check,), text, text, text, 3, text, 0.1, (text,))
+    verdicts = tuple(Verdict(f"{text}{outcome}", clause, outcome, *rest) for outcome in Outcome)
+    texts = ClauseText(text, text, text, (text, f"{text} https://example.org/{text}"), text)
+    numbers = (1.0, math.inf, -2.0, math.nan, 4.0)
+    return Record(
+        Suite(text, (text,), (text,)),
+        Series(text, text, text, text),
+        Variant(text, {text: text}),
+        text,
+        0,
+        text,
+        {clause: texts, porting.FORMATS: texts, "a-rule": texts},
+        text,
+        1.0,
+        "interrupted",
+        verdicts,
+        {
+            f"{clause}/{text}": {text: [text, None, {text: text}]},
+            f"a-rule/{text}/test_x[{text}]": text,
+            f"{porting.FORMATS}/{text}/test_x": {text: text, "matmul": "float16 / float16"},
+        },
+        {text: Measurement(text, numbers, clause), f"{text}2": Measurement(text, (1.0, 2.0, 9.0), clause)},
+        {text: {"loss": numbers, "exact": (1.0, 2.0, 3.0), "spread": (0.5, 0.0, (text and 1.0) or 2.0), text: numbers}}
+        | {f"scale/{text}": {"scale": numbers}},
+        (text, text),
+    )
+
+
+@cache
+def infected_page() -> str:
+    """A report of hostile records, one of them with a message of ten megabytes."""
+    long = HOSTILE[1] * (MEGABYTES * 2**20 // 40)
+    records = [infected(text) for text in HOSTILE] + [infected(HOSTILE[0], long)]
+    comparisons = [
+        Comparison(records[0], records[i], (Change(Kind.ADDED, text, text, text, text, text, text),), 1, (text,))
+        for i, text in enumerate((*HOSTILE, long))
+    ]
+    return render(records, Comparisons(tuple(comparisons), (*HOSTILE, long)))
