@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from conformance.cli import comparing, reporting, running, specifying
+from conformance.cli import comparing, exporting, reporting, running, specifying
 from results.files import RecordError, one_line, os_problem
 
 
@@ -29,6 +29,7 @@ def commands() -> None:
     conformance run torch                     judge a framework, write a record
     conformance report results/baselines      set records side by side in one page
     conformance compare OLD.json NEW.json     what an upgrade changed
+    conformance export --format ctrf          records for other tools
     conformance spec show scaling.automaton   a clause, its bugs, how each framework does
     conformance frameworks                    which adapters are there
 
@@ -46,6 +47,7 @@ for command in (
     reporting.report,
     comparing.compare,
     comparing.baseline,
+    exporting.export,
     specifying.spec,
     specifying.frameworks,
 ):
