@@ -11,13 +11,10 @@ from results.outcomes import Outcome
 from results.records import Record, Verdict
 from results.table import CAPTION, notes, tally, title, troubles
 
-LIMIT = 256 * 1024
-"""Bytes of a digest; GitHub refuses a step's summary of more than 1 MiB, and a job may have several."""
 
-
-def markdown(records: Sequence[Record], limit: int = LIMIT) -> str:
-    """The digest, cut to about `limit` bytes of UTF-8, which it says if so; text of the records only shows itself."""
-    return cut(_lines(records), limit)
+def markdown(records: Sequence[Record]) -> str:
+    """The digest, which says so if it had to be cut to `marks.LIMIT`; text of the records only shows itself."""
+    return cut(_lines(records))
 
 
 def _lines(records: Sequence[Record]) -> Iterator[str]:

@@ -8,6 +8,9 @@ from html import escape
 
 from results.files import one_line
 
+LIMIT = 256 * 1024
+"""Bytes of a text for the summary of a CI job; GitHub refuses more than 1 MiB a step, and a step may add several."""
+
 _URL = re.compile(r"https?://[^\s<>\[\]\"'`\\]+")
 
 
@@ -39,7 +42,7 @@ def source(link: str) -> str:
     return f" ({words(link)})" if link else ""
 
 
-def cut(lines: Iterable[str], limit: int) -> str:
+def cut(lines: Iterable[str], limit: int = LIMIT) -> str:
     """The lines as one text of about `limit` bytes of UTF-8 at most, which tells how many lines it leaves out.
 
     No fold stays open: one is opened by a line that begins with `<details>` and closed by a line `</details>`.

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from conformance.cli import comparing, exporting, reporting, running, specifying
+from conformance.cli import commenting, comparing, exporting, reporting, running, specifying
 from results.files import RecordError, one_line, os_problem
 
 
@@ -48,6 +48,7 @@ for command in (
     comparing.compare,
     comparing.baseline,
     exporting.export,
+    commenting.comment,
     specifying.spec,
     specifying.frameworks,
 ):
