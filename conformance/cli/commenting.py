@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from conformance import comments
-from results.files import read
+from results.files import RecordError, read
 
 
 @click.command(short_help="Keep one comment on a pull request up to date.")
@@ -32,6 +32,6 @@ def comment(file: Path, pull: int, repository: str, name: str) -> int:
     try:
         done = comments.place(repository, pull, name, read(file).decode("utf-8", "replace"))
     except comments.CommentError as error:
-        raise click.ClickException(f"no comment was written ({error})") from None
+        raise RecordError(file, f"is on no pull request ({error})", "give gh a token that may comment") from None
     click.echo(f"comment {name} {done} on pull request {pull}")
     return 0

@@ -8,7 +8,7 @@ import click
 
 from conformance.cli.records import read
 from results import ctrf, digest
-from results.files import replace
+from results.files import RecordError, replace
 
 PATH = click.Path(path_type=Path)
 
@@ -34,7 +34,7 @@ def export(paths: tuple[Path, ...], style: str, output: Path | None) -> int:
     try:
         content = ctrf.dumps(records) if style == "ctrf" else digest.markdown(records).encode("utf-8", "replace")
     except ValueError as error:
-        raise click.ClickException(f"the records cannot be exported ({error})") from None
+        raise RecordError("the records", f"cannot be exported ({error})", "leave that record out") from None
     if output is None:
         click.echo(content, nl=False)
     else:
