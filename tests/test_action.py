@@ -262,6 +262,11 @@ def test_without_a_baseline_no_comparison_is_made_and_the_rest_is_told(told: Run
     assert "1 of 3 tests need action" in told.summary
 
 
+def test_a_command_that_breaks_is_no_comparison(told: Runner) -> None:
+    assert told.step("tell.sh", PYTHON="false") == {"comparison": "2"}, told.log
+    assert "no reliable comparison could be made" in told.summary
+
+
 def test_records_that_cannot_be_read_are_a_warning(told: Runner) -> None:
     (told.folder / "out" / "records" / "new.json").write_text("{\n::error::e")
     assert told.step("tell.sh") == {"comparison": "2"}, told.log
