@@ -41,7 +41,9 @@ def _headline(records: Sequence[Record], bad: int, total: int) -> str:
     if bad:
         return f"{bad} of {total} tests need action"
     unfinished = sum(1 for record in records if troubles(record))
-    return f"{unfinished} of {len(records)} runs came to no end" if unfinished else f"nothing to act on in {total} tests"
+    if unfinished:
+        return f"{unfinished} of {len(records)} runs came to no end"
+    return f"nothing to act on in {total} tests"
 
 
 def _table(records: Sequence[Record]) -> Iterator[str]:
