@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from results.pairing import compare_sets
 from results.records import load
 
 ROOT = Path(__file__).parent.parent
+_JUNIT = ("--junitxml", "--junit-xml")
 
 
 def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
@@ -28,6 +30,18 @@ def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[
     command += [f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else []), *words]
     status = subprocess.run(command, cwd=ROOT, check=False).returncode
     return 0 if status == 5 else status
+
+
+def _named(words: Sequence[str], mode: str) -> list[str]:
+    """The words with the mode, if any, in the name of the JUnit report, lest the modes' reports replace each other."""
+    found: list[str] = []
+    for before, word in zip(("", *words), words, strict=False):
+        option, given, path = word.partition("=")
+        if mode and (before in _JUNIT or (given and option in _JUNIT)):
+            name, ending = os.path.splitext(path or word)
+            word = f"{option}={name}-{mode}{ending}" if given else f"{name}-{mode}{ending}"
+        found.append(word)
+    return found
 
 
 def job(framework: str, modes: Sequence[str], serial: Collection[str], device: str, words: Sequence[str]) -> int:
@@ -41,7 +55,10 @@ def job(framework: str, modes: Sequence[str], serial: Collection[str], device: s
     if framework in install.DISTRIBUTIONS and install.main([framework]):
         return 2
     begun = time.time()
-    statuses = [judge(framework, mode, device, 1 if mode and mode in serial else 2, words) for mode in modes]
+    statuses = [
+        judge(framework, mode, device, 1 if mode and mode in serial else 2, _named(words, mode if modes[1:] else ""))
+        for mode in modes
+    ]
     if any(status not in (0, 1) for status in statuses):
         return 2
     if not any(LAST_RUNS.glob("*.json")):

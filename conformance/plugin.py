@@ -170,9 +170,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     collected = item.stash.get(_VERDICT, Verdict())
     command = repro(item.config, framework, item.nodeid)
     _show(report, item, judgement, code.clause, command)
+    item.user_properties += _junit(judgement, code.clause, command)
     content = to_property(item.nodeid, judgement, collected, call.duration, leaks, item.config.option.seed, command)
     report.user_properties.append((PROPERTY, json.dumps(content, allow_nan=False)))
     return report
+
+
+def _junit(judgement: Judgement, clause: str, command: str) -> list[tuple[str, object]]:
+    """What the report of pytest's --junitxml says of the test besides, without what is empty."""
+    told = {"clause": clause, "outcome": judgement.outcome.value, "signature": judgement.signature}
+    told |= {"link": judgement.link, "repro": command}
+    return [(name, text) for name, text in told.items() if text]
 
 
 def _show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, clause: str, command: str) -> None:

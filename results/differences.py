@@ -15,7 +15,7 @@ from rich.text import Text
 
 from results.comparison import Change, Comparison, Kind
 from results.files import one_line
-from results.marks import code, words
+from results.marks import code, cut, words
 from results.pairing import Comparisons, name, series
 from results.values import plain
 
@@ -132,8 +132,8 @@ def _after(group: Group) -> str:
 
 
 def markdown(comparisons: Comparisons) -> str:
-    """What changed, for a pull request or the summary of a CI job."""
-    return "\n".join(_lines(comparisons)) + "\n"
+    """What changed, for a pull request or the summary of a CI job; it says so if it had to be cut to `marks.LIMIT`."""
+    return cut(_lines(comparisons))
 
 
 def _lines(comparisons: Comparisons) -> Iterator[str]:

@@ -39,12 +39,13 @@ def markdown(records: Sequence[Record]) -> str:
     """The known failures of every record, one heading a record."""
     blocks = []
     for record in records:
-        lines = [_line(finding) for finding in findings(record)] or ["No known failures."]
+        lines = [line(finding) for finding in findings(record)] or ["No known failures."]
         blocks.append("\n".join([f"### {words(' · '.join(title(record)))}", "", *lines]))
     return "\n\n".join(blocks) + "\n"
 
 
-def _line(finding: Finding) -> str:
+def line(finding: Finding) -> str:
+    """One known failure as an item of a Markdown list."""
     shown = ", ".join(code(case) for case in finding.cases[:_SHOWN_CASES])
     more = len(finding.cases) - _SHOWN_CASES
     cases = f" ({shown}{f' and {more} more' if more > 0 else ''})" if shown else ""

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from conformance import baselines
+from conformance import baselines, jobs
+from conformance.cli import main
 from results.files import RecordError
 from results.records import Outcome, load, write
 from tests.support import ROOT, Ended, run
@@ -21,9 +22,10 @@ def conformance(*words: str | Path, root: Path = ROOT) -> Ended:
     return run([sys.executable, "-m", "conformance", *map(str, words)], root)
 
 
-@pytest.mark.parametrize(
-    "words", [(), ("compare",), ("run",), ("spec",), ("spec", "show"), ("frameworks",), ("baseline", "accept")]
-)
+HELPED = ("compare", "run", "spec", "spec show", "frameworks", "baseline accept", "export", "comment")
+
+
+@pytest.mark.parametrize("words", [(), *(tuple(words.split()) for words in HELPED)])
 def test_help_shows_how(words: tuple[str, ...]) -> None:
     ended = conformance(*words, "--help")
     assert ended.status == 0
@@ -66,6 +68,27 @@ def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:
     cut = conformance("compare", old, new)
     assert (cut.status, len(cut.lines)) == (2, 1)
     assert "new.json" in cut.lines[0]
+
+
+def test_modes_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(jobs, "job", lambda *given: seen.append(given) or 0)
+    monkeypatch.setenv("CONFORMANCE_MODES", "a,b")
+    assert main(["run", "reference"]) == 0
+    assert main(["run", "--modes", "c", "reference"]) == 0
+    assert [modes for _, modes, *_ in seen] == [["a", "b"], ["c"]]
+
+
+def test_a_part_is_compared_with_what_it_has_partners_of(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    other = replace(BASE, series=replace(BASE.series, mode="compile"))
+    for name, record in (("old/a", BASE), ("old/b", other), ("new", BASE)):
+        write(tmp_path / f"{name}.json", record)
+    assert conformance("compare", tmp_path / "old", tmp_path / "new.json").status == 2
+    assert conformance("compare", "--partial", tmp_path / "old", tmp_path / "new.json").status == 0
+    alone = conformance("compare", "--partial", tmp_path / "old" / "b.json", tmp_path / "new.json")
+    assert alone.status == 2
+    assert "only among the new records" in alone.output
 
 
 def test_a_clause_is_shown_with_its_bugs_its_tests_and_the_frameworks() -> None:

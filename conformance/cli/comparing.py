@@ -11,7 +11,7 @@ from conformance import baselines
 from results.differences import draw, markdown, to_json, to_text
 from results.files import one_line, replace
 from results.folders import read
-from results.pairing import Comparisons, compare_sets
+from results.pairing import Comparisons, compare_sets, series
 from results.records import load
 
 PATH = click.Path(path_type=Path)
@@ -22,7 +22,8 @@ PATH = click.Path(path_type=Path)
 @click.argument("new", type=PATH, metavar="NEW")
 @click.option("--format", "style", type=click.Choice(["table", "markdown", "json"]), default="table", show_default=True)
 @click.option("--output", type=PATH, metavar="FILE", help="Write there instead of printing.")
-def compare(old: Path, new: Path, style: str, output: Path | None) -> int:
+@click.option("--partial", is_flag=True, help="NEW is a part: leave out what only OLD has a record of.")
+def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool) -> int:
     """What changed from OLD to NEW: records, journals, or folders of records that are compared series by series.
 
     \b
@@ -35,7 +36,11 @@ def compare(old: Path, new: Path, style: str, output: Path | None) -> int:
 
     Exit status: 0, nothing is worse; 1, something is; 2, no reliable comparison could be made.
     """
-    found = compare_sets(read([old]), read([new]))
+    before, after = read([old]), read([new])
+    if partial:
+        wanted = {series(record) for record in after}
+        before = [record for record in before if series(record) in wanted]
+    found = compare_sets(before, after)
     _tell(found, style, output)
     return found.status
 

@@ -10,7 +10,7 @@ from io import TextIOWrapper
 
 import click
 
-from conformance.cli import comparing, reporting, running, specifying
+from conformance.cli import commenting, comparing, exporting, reporting, running, specifying
 from frameworks.registry import UnknownFramework
 from results.files import RecordError, one_line, os_problem
 
@@ -31,6 +31,7 @@ def commands() -> None:
     conformance run torch                     judge a framework, write a record
     conformance report results/baselines      set records side by side in one page
     conformance compare OLD.json NEW.json     what an upgrade changed
+    conformance export --format ctrf          records for other tools
     conformance spec show scaling.automaton   a clause, its bugs, how each framework does
     conformance frameworks                    which adapters are there
 
@@ -48,6 +49,8 @@ for command in (
     reporting.report,
     comparing.compare,
     comparing.baseline,
+    exporting.export,
+    commenting.comment,
     specifying.spec,
     specifying.frameworks,
 ):

@@ -19,7 +19,9 @@ def names(context: click.Context, parameter: click.Parameter, incomplete: str) -
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("framework", shell_complete=names)
-@click.option("--modes", default="", metavar="A,B", help="The framework's first mode if not given.")
+@click.option(
+    "--modes", envvar="CONFORMANCE_MODES", default="", metavar="A,B", help="The framework's first mode if not given."
+)
 @click.option("--serial", default="", metavar="A,B", help="Modes whose process keeps state between tests.")
 @click.option("--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True)
 @click.argument("pytest_arguments", nargs=-1, metavar="[PYTEST ARGUMENTS]...")

@@ -1,0 +1,413 @@
+"""The GitHub action: its scripts as they are, with tox and gh played by small programs, and what the YAML says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from results.digest import markdown
+from results.records import Outcome, load, write
+from tests.support import ROOT, environment
+from tests.test_comparison import BASE, verdict
+
+ACTION = ROOT / ".github" / "actions" / "conformance"
+WORKFLOW = ROOT / ".github" / "workflows" / "conformance.yml"
+WORSE = verdict(BASE, 0, outcome=Outcome.FAIL)
+
+TOX = f"""#!{sys.executable}
+import json, os, shutil, sys
+kept = {{name: value for name, value in os.environ.items() if name.endswith("_VERSION") or "CONFORMANCE" in name}}
+with open(os.environ["FAKE_LOG"], "a") as log:
+    log.write(json.dumps([sys.argv[1:], kept]) + "\\n")
+if "run" in sys.argv and os.environ.get("FAKE_RECORD"):
+    os.makedirs("results/records", exist_ok=True)
+    shutil.copy(os.environ["FAKE_RECORD"], "results/records/new.json")
+sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
+"""
+"""`python -m tox`: writes a record as a run would, and what it was asked."""
+
+GH = f"""#!{sys.executable}
+import json, os, sys
+words = sys.argv[2:]
+with open(os.environ["FAKE_LOG"], "a") as log:
+    log.write(json.dumps(words) + "\\n")
+if os.environ.get("FAKE_DENIED") and "--method" in words:
+    sys.exit("gh: Resource not accessible by integration (HTTP 403)")
+path = os.environ["FAKE_COMMENTS"]
+comments = json.load(open(path))
+if "PATCH" in words:
+    [comment] = [c for c in comments if words[-1].endswith(f"/repo/issues/comments/{{c['id']}}")]
+    comment["body"] = json.load(sys.stdin)["body"]
+elif "POST" in words:
+    assert words[-1] == "repos/owner/repo/issues/7/comments", words
+    bot = {{"user": {{"type": "Bot"}}, "author_association": "NONE"}}
+    comments.append({{"id": len(comments), "body": json.load(sys.stdin)["body"], **bot}})
+else:
+    for at in range(0, len(comments), 2):
+        print(json.dumps(comments[at : at + 2]), end="")
+json.dump(comments, open(path, "w"))
+"""
+"""`gh api`: keeps comments in a file, and gives them in pages of two."""
+
+
+@dataclass
+class Runner:
+    """A runner's folders and variables, and what a step wrote."""
+
+    folder: Path
+    status: int = 0
+    log: str = ""
+    given: dict[str, str] = field(default_factory=dict)
+
+    def step(self, script: str, **variables: str | Path) -> dict[str, str]:
+        """Runs a script of the action; returns its outputs."""
+        output = self.folder / "output"
+        output.write_text("")
+        changes = {
+            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "GITHUB_ACTION_PATH": str(ACTION),
+            "GITHUB_OUTPUT": str(output),
+            "GITHUB_STEP_SUMMARY": str(self.folder / "summary"),
+            "GITHUB_WORKSPACE": str(self.folder),
+            "GITHUB_REPOSITORY": "owner/repo",
+            "RUNNER_TEMP": str(self.folder),
+            "FAKE_LOG": str(self.folder / "log"),
+            "FAKE_COMMENTS": str(self.folder / "comments.json"),
+            "SUITE": str(self.folder / "suite"),
+            "OUT": str(self.folder / "out"),
+            "PYTHON": sys.executable,
+        }
+        changes |= {name: str(value) for name, value in (self.given | variables).items()}
+        done = subprocess.run(
+            ["bash", str(ACTION / script)],
+            env=environment(**changes),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        self.status, self.log = done.returncode, done.stdout + done.stderr
+        return dict(line.split("=", 1) for line in output.read_text().splitlines())
+
+    def play(self, name: str, program: str) -> None:
+        """Puts a program on the path."""
+        path = self.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(program)
+        path.chmod(0o755)
+
+    @property
+    def asked(self) -> list[Any]:
+        """What the programs that are played were asked."""
+        return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
+
+    @property
+    def summary(self) -> str:
+        """The job's summary."""
+        return (self.folder / "summary").read_text("utf-8")
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    (tmp_path / "suite" / "results" / "records").mkdir(parents=True)
+    (tmp_path / "log").touch()
+    return Runner(tmp_path)
+
+
+# ---------------------------------------------------------------- prepare, judge
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (("torch", "", "auto", "", ""), "conformance-torch-auto"),
+        (("tf", "2.21.0", "cpu", "graph,xla", ""), "conformance-tf-2.21.0-cpu-graph-xla"),
+        (("tf", "", "cpu", "", "mine"), "mine"),
+        (("$(touch pwned)", "\nname=x", "`id`", "", ""), "conformance-touch-pwned"),
+    ],
+)
+def test_the_environment_is_prepared_and_the_name_made(runner: Runner, given: tuple[str, ...], name: str) -> None:
+    runner.play("python", TOX)
+    names = ("FRAMEWORK", "VERSION", "DEVICE", "MODES", "NAME")
+    found = runner.step("prepare.sh", **dict(zip(names, given, strict=True)))
+    assert runner.status == 0, runner.log
+    assert found["name"] == name
+    assert found["suite"] == str(ROOT)
+    assert Path(found["folder"]).is_dir()
+    assert ["-m", "tox", "run", "--notest", "-e", "report"] in [words for words, _ in runner.asked]
+    assert not list(runner.folder.rglob("pwned"))
+
+
+def judged(runner: Runner, **changes: str | Path) -> dict[str, str]:
+    given = {"FRAMEWORK": "torch", "VERSION": "", "DEVICE": "auto", "MODES": "", "RECORDS": ""}
+    return runner.step("judge.sh", **(given | changes))
+
+
+def test_a_framework_is_judged_as_asked_for(runner: Runner) -> None:
+    runner.play("python", TOX)
+    records = runner.folder / "suite" / "results" / "records"
+    write(records / "earlier.json", BASE)
+    os.utime(records / "earlier.json", (1, 1))
+    write(runner.folder / "record.json", WORSE)
+    changes: dict[str, str | Path] = {"FAKE_RECORD": runner.folder / "record.json", "FAKE_STATUS": "1"}
+    found = judged(runner, VERSION="2.14.0", DEVICE="cuda", MODES="eager,compile", **changes)
+    assert (runner.status, found) == (0, {"run": "1"}), runner.log
+    assert [path.name for path in (runner.folder / "out" / "records").iterdir()] == ["new.json"]
+    ((words, variables),) = runner.asked
+    assert words[:5] == ["-m", "tox", "run", "-e", "torch"]
+    assert words[5:] == ["--", f"--junitxml={runner.folder}/out/junit.xml"]
+    assert variables["TORCH_VERSION"] == "2.14.0"
+    assert (variables["CONFORMANCE_DEVICE"], variables["CONFORMANCE_MODES"]) == ("cuda", "eager,compile")
+
+
+def test_what_is_left_out_stays_as_the_suite_has_it(runner: Runner) -> None:
+    runner.play("python", TOX)
+    write(runner.folder / "record.json", BASE)
+    assert judged(runner, FAKE_RECORD=runner.folder / "record.json") == {"run": "0"}
+    ((_, variables),) = runner.asked
+    assert not {"TORCH_VERSION", "CONFORMANCE_MODES"} & variables.keys()
+
+
+@pytest.mark.parametrize("status", ["0", "1", "2", "127"])
+def test_a_run_without_a_record_could_not_be_made(runner: Runner, status: str) -> None:
+    runner.play("python", TOX)
+    assert judged(runner, FAKE_STATUS=status) == {"run": "2"}
+
+
+@pytest.mark.parametrize("name", ["FRAMEWORK", "VERSION", "DEVICE", "MODES"])
+@pytest.mark.parametrize("text", ["a; touch pwned", "$(touch pwned)", "-x\ny", "`touch pwned`", "A=1 b"])
+def test_what_is_no_name_is_refused_and_never_run(runner: Runner, name: str, text: str) -> None:
+    runner.play("python", TOX)
+    judged(runner, **{name: text})
+    assert runner.status == 2
+    assert runner.log.startswith("::error::conformance: ")
+    assert runner.log.count("\n") == 1
+    assert runner.asked == []
+    assert not list(runner.folder.rglob("pwned"))
+
+
+def test_records_are_told_of_without_a_run(runner: Runner) -> None:
+    runner.play("python", TOX)
+    (runner.folder / "given").mkdir()
+    write(runner.folder / "given" / "a.json", BASE)
+    assert judged(runner, FRAMEWORK="", RECORDS=runner.folder / "given") == {"run": "0"}
+    assert (runner.folder / "out" / "records" / "a.json").is_file()
+    assert runner.asked == []
+    judged(runner, FRAMEWORK="", RECORDS=runner.folder / "nowhere")
+    assert (runner.status, runner.log) == (2, "::error::conformance: the records are not there\n")
+
+
+# ---------------------------------------------------------------- tell
+
+
+@pytest.fixture
+def told(runner: Runner) -> Runner:
+    """A runner with a record that is worse than its baseline, and the real suite."""
+    (runner.folder / "out" / "records").mkdir(parents=True)
+    (runner.folder / "base").mkdir()
+    write(runner.folder / "out" / "records" / "new.json", WORSE)
+    write(runner.folder / "base" / "old.json", BASE)
+    runner.given = {"SUITE": str(ROOT), "BASELINE": "base"}
+    return runner
+
+
+def test_a_worse_run_is_told(told: Runner) -> None:
+    assert told.step("tell.sh") == {"comparison": "1"}, told.log
+    out = told.folder / "out"
+    assert {path.name for path in out.iterdir()} == {
+        "comparison.md",
+        "ctrf.json",
+        "records",
+        "report.html",
+        "summary.md",
+    }
+    assert (out / "summary.md").read_text("utf-8") == markdown([WORSE])
+    assert json.loads((out / "ctrf.json").read_bytes())["results"]["summary"]["failed"] == 1
+    assert told.summary.index("1 of 3 tests need action") < told.summary.index("something is worse")
+
+
+def test_the_same_run_is_no_worse_and_other_series_do_not_matter(told: Runner) -> None:
+    write(told.folder / "out" / "records" / "new.json", BASE)
+    reference = next((ROOT / "results" / "baselines").glob("reference*.json"))
+    write(told.folder / "base" / "reference.json", load(reference))
+    assert told.step("tell.sh") == {"comparison": "0"}, told.log
+    assert "nothing is worse" in told.summary
+
+
+def test_the_committed_baselines_are_what_is_compared_with(told: Runner) -> None:
+    reference = next((ROOT / "results" / "baselines").glob("reference*.json"))
+    write(told.folder / "out" / "records" / "new.json", load(reference))
+    assert told.step("tell.sh", BASELINE="") == {"comparison": "0"}, told.log
+
+
+@pytest.mark.parametrize("baseline", ["nowhere", "empty", "broken"])
+def test_without_a_baseline_no_comparison_is_made_and_the_rest_is_told(told: Runner, baseline: str) -> None:
+    (told.folder / "empty").mkdir()
+    (told.folder / "broken").mkdir()
+    (told.folder / "broken" / "x.json").write_text("{")
+    assert told.step("tell.sh", BASELINE=baseline) == {"comparison": "2"}, told.log
+    assert told.status == 0
+    assert "no reliable comparison could be made" in told.summary
+    assert re.search(rf"^    conformance: .*{baseline}", told.summary, re.MULTILINE)
+    assert "1 of 3 tests need action" in told.summary
+
+
+def test_a_command_that_breaks_is_no_comparison(told: Runner) -> None:
+    assert told.step("tell.sh", PYTHON="false") == {"comparison": "2"}, told.log
+    assert "no reliable comparison could be made" in told.summary
+
+
+def test_records_that_cannot_be_read_are_a_warning(told: Runner) -> None:
+    (told.folder / "out" / "records" / "new.json").write_text("{\n::error::e")
+    assert told.step("tell.sh") == {"comparison": "2"}, told.log
+    assert "::warning::conformance: " in told.log
+    assert not re.search(r"^::error::", told.log, re.MULTILINE)
+
+
+# ---------------------------------------------------------------- comment
+
+
+@pytest.fixture
+def pull(runner: Runner) -> Runner:
+    """A runner with a comparison, and a pull request with five comments, one of them made up by a stranger."""
+    runner.play("gh", GH)
+    (runner.folder / "out").mkdir()
+    (runner.folder / "out" / "comparison.md").write_text("**worse**\n")
+    person = {"user": {"type": "User"}, "author_association": "NONE"}
+    bodies = ["hello", "<!-- conformance: torch --> nothing is worse", "", "x <!-- conformance: torch -->", "end"]
+    comments = [{"id": number, "body": body, **person} for number, body in enumerate(bodies)]
+    (runner.folder / "comments.json").write_text(json.dumps(comments))
+    runner.given = {"SUITE": str(ROOT), "PULL": "7", "NAME": "torch"}
+    return runner
+
+
+def bodies(runner: Runner) -> list[str]:
+    return [comment["body"] for comment in json.loads((runner.folder / "comments.json").read_text())]
+
+
+def test_a_comment_is_written_once_and_then_kept_up_to_date(pull: Runner) -> None:
+    before = bodies(pull)
+    pull.step("comment.sh")
+    assert pull.status == 0, pull.log
+    assert bodies(pull) == [*before, "<!-- conformance: torch -->\n**worse**\n"]
+    (pull.folder / "out" / "comparison.md").write_text("**better**\n")
+    pull.step("comment.sh")
+    assert bodies(pull) == [*before, "<!-- conformance: torch -->\n**better**\n"]
+    pull.step("comment.sh", NAME="tf")
+    assert len(bodies(pull)) == 7
+
+
+def test_a_long_comment_is_cut_to_what_github_takes(pull: Runner) -> None:
+    (pull.folder / "out" / "comparison.md").write_text("a long line\n" * 10_000)
+    pull.step("comment.sh")
+    assert 60_000 < len(bodies(pull)[-1]) < 65_536
+    assert "more lines are left out" in bodies(pull)[-1]
+
+
+def test_a_token_that_may_not_write_is_a_notice(pull: Runner) -> None:
+    before = bodies(pull)
+    pull.step("comment.sh", FAKE_DENIED="1")
+    assert pull.status == 0
+    assert re.fullmatch(r"::notice::.*HTTP 403.*; the comparison stands in the job's summary\n", pull.log)
+    assert bodies(pull) == before
+
+
+@pytest.mark.parametrize("answer", ["", "[", "<html>", "[1]", "[{}]", '{"message": 1}'])
+@pytest.mark.parametrize("status", ["0", "4"])
+def test_whatever_gh_does_the_step_ends_well(pull: Runner, answer: str, status: str) -> None:
+    pull.play("gh", '#!/bin/sh\ncat "$FAKE_COMMENTS"\nexit "$FAKE_STATUS"\n')
+    (pull.folder / "comments.json").write_text(answer)
+    pull.given["FAKE_STATUS"] = status
+    pull.step("comment.sh")
+    assert pull.status == 0, pull.log
+    assert pull.log.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["a --> b", "x--y", "", "a\nb"])
+def test_a_name_cannot_end_its_mark(pull: Runner, name: str) -> None:
+    before = bodies(pull)
+    pull.step("comment.sh", NAME=name)
+    assert "::notice::" in pull.log
+    assert bodies(pull) == before
+
+
+# ---------------------------------------------------------------- conclude
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "run", "comparison", "status"),
+    [
+        ("failures", "0", "1", 0),
+        ("failures", "1", "0", 1),
+        ("worse", "1", "0", 0),
+        ("worse", "0", "1", 1),
+        ("worse", "0", "2", 2),
+        ("never", "1", "1", 0),
+        ("never", "2", "0", 2),
+        ("sometimes", "0", "0", 2),
+    ],
+)
+def test_the_job_fails_when_it_was_asked_to(
+    runner: Runner, fail_on: str, run: str, comparison: str, status: int
+) -> None:
+    runner.step("conclude.sh", FAIL_ON=fail_on, RUN=run, COMPARISON=comparison)
+    assert runner.status == status, runner.log
+
+
+# ---------------------------------------------------------------- the YAML
+
+
+def steps() -> list[tuple[str, dict[str, Any]]]:
+    """Every step of the action and of the workflow, with where it stands."""
+    found = [("action", step) for step in yaml.safe_load((ACTION / "action.yml").read_text())["runs"]["steps"]]
+    for name, job in yaml.safe_load(WORKFLOW.read_text())["jobs"].items():
+        found += [(name, step) for step in job["steps"]]
+    return found
+
+
+def test_every_script_gets_every_variable_that_it_reads() -> None:
+    scripts = {}
+    for where, step in steps():
+        if where == "action" and "run" in step:
+            (name,) = re.fullmatch(r'bash "\$GITHUB_ACTION_PATH/(\w+\.sh)"', step["run"]).groups()
+            scripts[name] = step["env"].keys()
+    assert scripts.keys() == {path.name for path in ACTION.glob("*.sh")}
+    for name, given in scripts.items():
+        source = (ACTION / name).read_text()
+        read = {found for found in re.findall(r"\$\{?([A-Z][A-Z_]+)", source) if not found.startswith("GITHUB_")}
+        assert read - {"RUNNER_TEMP"} == set(given) - {"GH_TOKEN"}, name
+
+
+def test_no_text_of_others_gets_into_a_shell() -> None:
+    for where, step in steps():
+        assert "${{" not in step.get("run", ""), where
+
+
+def test_actions_of_others_are_pinned() -> None:
+    for path in (ACTION / "action.yml", WORKFLOW):
+        for line in path.read_text().splitlines():
+            if "uses:" in line and "uses: ./" not in line:
+                assert re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
+
+
+def test_the_workflow_gives_the_action_what_it_takes_and_no_rights_but_one() -> None:
+    inputs = yaml.safe_load((ACTION / "action.yml").read_text())["inputs"]
+    used = [step for _, step in steps() if step.get("uses") == "./.github/actions/conformance"]
+    assert len(used) == 4
+    assert all(step["with"].keys() <= inputs.keys() for step in used)
+    workflow = yaml.safe_load(WORKFLOW.read_text())
+    assert workflow["permissions"] == {}
+    rights = {name: job["permissions"] for name, job in workflow["jobs"].items()}
+    assert rights.pop("together") == {"contents": "read", "pull-requests": "write"}
+    assert all(right == {"contents": "read"} for right in rights.values())
+    assert "pull_request_target" not in WORKFLOW.read_text()
