@@ -33,7 +33,7 @@ SMALLEST = 0.01
 """Smallest change that is worth telling: the interval has to lie beyond it."""
 
 FEWEST = 60
-"""Fewest pairs that an interval is drawn from: with these, a change of 5 % is found 19 times of 20."""
+"""Fewest pairs that an interval is drawn from: with these, 5 % are found 19 times of 20 where a core is to spare."""
 
 TRIMMED = 0.2
 """Share of the log-ratios that is left out at either end."""
