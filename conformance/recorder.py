@@ -154,8 +154,9 @@ class Recorder:
         suffix = f"/{verdict.case}"
         for key, value in content["observations"].items():
             self._journal.observation(verdict.clause, key + suffix, decode(value))
-        for name, (unit, samples) in decode(content["measurements"]).items():
-            self._journal.measurement(f"{name}{suffix}", Measurement(unit, tuple(samples), verdict.clause))
+        for name, (unit, samples, control) in decode(content["measurements"]).items():
+            measurement = Measurement(unit, tuple(samples), verdict.clause, tuple(control))
+            self._journal.measurement(f"{name}{suffix}", measurement)
         for name, trace in decode(content["traces"]).items():
             self._journal.trace(f"{name}{suffix}", {key: tuple(values) for key, values in trace.items()})
 

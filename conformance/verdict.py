@@ -125,7 +125,7 @@ class Verdict:
 
     checks: list[Check] = field(default_factory=list)
     observations: dict[str, Any] = field(default_factory=dict)
-    measurements: dict[str, tuple[str, list[float]]] = field(default_factory=dict)
+    measurements: dict[str, tuple[str, list[float], list[float]]] = field(default_factory=dict)
     traces: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def _add(self, check: Check, signature: str) -> None:
@@ -201,9 +201,14 @@ class Verdict:
         """Records a legitimate difference, to be compared across frameworks and versions."""
         self.observations[key] = value
 
-    def measure(self, name: str, unit: str, samples: Iterable[float]) -> None:
-        """Records raw samples of a cost, in `unit`."""
-        self.measurements[name] = (unit, [float(s) for s in samples])
+    def measure(self, name: str, unit: str, samples: Iterable[float], control: Iterable[float] = ()) -> None:
+        """Records raw samples of a cost, in `unit`.
+
+        Args:
+            control: of a cost that varies, such as a time: samples of the same framework's work without what is
+                measured, each taken right next to its sample, in an order that varies.
+        """
+        self.measurements[name] = (unit, [float(s) for s in samples], [float(s) for s in control])
 
     def trace(self, name: str, **series: Iterable[float]) -> None:
         """Records curves, such as loss and scale by update."""

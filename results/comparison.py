@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import median
 
 from results.outcomes import Outcome
-from results.paired import ratio
-from results.records import Check, Record, Verdict
+from results.paired import Cost, between, ratio
+from results.records import Check, Measurement, Record, Verdict
 from results.values import Json
 
 
@@ -232,21 +233,31 @@ def _measurements(old: Record, new: Record, recoded: set[str]) -> Iterator[Chang
         elif after is None and before is not None:
             yield Change(Kind.REMOVED, before.clause, name, f"{len(before.samples)} samples in {before.unit}")
         elif before is not None and after is not None:
-            found = ratio(before.samples, after.samples)
-            sides = (_amount(found.old, before.unit), _amount(found.new, after.unit))
-            if name.rpartition("/")[2] in tests:
-                yield Change(Kind.NOT_COMPARABLE, after.clause, name, *sides, "the test's code is another one")
-            elif before.unit != after.unit:
-                yield Change(Kind.NOT_COMPARABLE, after.clause, name, *sides, "the units are not the same")
-            elif not found.judged:
-                yield Change(Kind.NOT_COMPARABLE, after.clause, name, *sides, found.told)
-            elif found.grew or found.shrank:
-                kind = Kind.MEASURE_WORSE if found.grew else Kind.MEASURE_BETTER
-                yield Change(kind, after.clause, name, *sides, found.told)
+            change = _cost(name, before, after, name.rpartition("/")[2] in tests)
+            if change is not None:
+                yield change
 
 
-def _amount(value: float, unit: str) -> str:
-    return f"{value:.4g} {unit}"
+def _cost(name: str, before: Measurement, after: Measurement, recoded: bool) -> Change | None:
+    found = between(Cost(before.samples, before.control), Cost(after.samples, after.control))
+    sides = _amount(before), _amount(after)
+    if recoded:
+        return Change(Kind.NOT_COMPARABLE, after.clause, name, *sides, "the test's code is another one")
+    if before.unit != after.unit:
+        return Change(Kind.NOT_COMPARABLE, after.clause, name, *sides, "the units are not the same")
+    if not found.judged:
+        return Change(Kind.NOT_COMPARABLE, after.clause, name, *sides, found.told)
+    if found.grew or found.shrank:
+        kind = Kind.MEASURE_WORSE if found.grew else Kind.MEASURE_BETTER
+        return Change(kind, after.clause, name, *sides, found.told)
+    return None
+
+
+def _amount(measurement: Measurement) -> str:
+    """The median sample and, if there is a control, how many times the control's the samples are."""
+    held = ratio(measurement.control, measurement.samples)
+    times = f", {held.low:.4g} to {held.high:.4g} × its control" if measurement.control and held.judged else ""
+    return f"{median(measurement.samples):.4g} {measurement.unit}{times}" if measurement.samples else ""
 
 
 def same(a: Json, b: Json) -> bool:

@@ -103,11 +103,18 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Raw samples of one cost, in `unit`."""
+    """Raw samples of one cost, in `unit`.
+
+    Attributes:
+        control: what the samples are held against, in the same unit: sample i was taken in the same process right next
+            to `samples[i]`, of work of the same framework that does without what is measured. Empty for a cost that is
+            counted; costs that vary can be compared between runs only with it (see `results.paired`).
+    """
 
     unit: str
     samples: tuple[float, ...]
     clause: str
+    control: tuple[float, ...] = ()
 
 
 Trace = Mapping[str, tuple[float, ...]]
@@ -264,7 +271,7 @@ def from_document(document: Any) -> Record:
         verdicts=tuple(_verdict(verdict) for verdict in document["verdicts"]),
         observations=decode(document["observations"]),
         measurements={
-            name: Measurement(m["unit"], _numbers(m["samples"]), m["clause"])
+            name: Measurement(m["unit"], _numbers(m["samples"]), m["clause"], _numbers(m.get("control", [])))
             for name, m in document["measurements"].items()
         },
         traces={

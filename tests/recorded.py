@@ -41,5 +41,6 @@ def filled(journal: Journal, count: int = 3) -> Journal:
         journal.verdict(verdict(f"suite.py::test[{index}]"))
     journal.observation("autocast.op-dtypes", "matmul", {"O1": ["float16", -math.inf, 1, None, True]})
     journal.measurement("bytes", Measurement("B", (1.0, math.inf), "cost.recompute-bytes"))
+    journal.measurement("time", Measurement("s", (2.0, 2.5), "cost.recompute-bytes", (1.0, 1.25)))
     journal.trace("sincos", {"loss": (2.5, math.nan), "scale": (65536.0, 32768.0)})
     return journal

@@ -18,7 +18,7 @@ from rich.console import Console
 from results.comparison import Kind, compare, same
 from results.differences import document, draw, grouped, markdown
 from results.files import RecordError
-from results.paired import FEWEST, ratio
+from results.paired import FEWEST
 from results.pairing import compare_sets
 from results.records import (
     Check,
@@ -36,6 +36,7 @@ CLAUSE = "scaling.stays-finite"
 DATE = "2026-01-02T03:04:05+00:00"
 TESTS = tuple(f"suites/test_a.py::test_{name}" for name in ("a", "b[1]", "b[2]"))
 BOUND = Check("distance", 0.5, 1.0, None, True)
+TIME = "time/test_b[1]"
 BASE = Record(
     Suite("0.1"),
     Series("torch", "cpu", "cpu", "eager"),
@@ -49,7 +50,7 @@ BASE = Record(
     "complete",
     tuple(Verdict(test, CLAUSE, Outcome.PASS, checks=(BOUND,), code_hash="c", seed=0) for test in TESTS),
     {f"{CLAUSE}/formats/test_a": {"add": "float16", "mul": {"low": math.nan}}, f"{CLAUSE}/rule/test_b[1]": "drop"},
-    {"bytes/test_a": Measurement("B", (100.0,), CLAUSE), "time/test_b[1]": Measurement("s", (1.0,) * 30, CLAUSE)},
+    {"bytes/test_a": Measurement("B", (100.0,), CLAUSE), TIME: Measurement("s", (1.0,) * 30, CLAUSE)},
 )
 
 
@@ -149,17 +150,43 @@ def test_counted_bytes_need_no_statistic(value: float, kind: Kind | None) -> Non
     assert [c.kind for c in found.changes] == ([] if kind is None else [kind])
 
 
-def test_samples_that_vary_are_judged_by_an_interval_or_not_at_all() -> None:
-    noise = np.random.default_rng(1).gamma(2.0, 0.01, 60)
-    old = measured({"time/test_b[1]": tuple(1.0 + noise[:30])})
-    slower = measured({"time/test_b[1]": tuple(1.1 + noise[30:])})
-    few = measured({"time/test_b[1]": tuple(1.1 + noise[30 : 30 + FEWEST - 1])})
-    (change,) = compare(old, slower).changes
-    assert change.kind is Kind.MEASURE_WORSE
-    assert "interval, 30 pairs" in change.detail
-    (change,) = compare(old, few).changes
+def timed(seed: int, ratio: float, pairs: int = FEWEST, controlled: bool = True) -> Record:
+    """The base with times `ratio` times their control's, up to noise; each seed is a process of another speed."""
+    rng = np.random.default_rng(seed)
+    speed = rng.uniform(0.8, 1.2)
+    control, samples = speed * (1.0 + rng.gamma(2.0, 0.01, (2, pairs)))
+    kept = {
+        **BASE.measurements,
+        TIME: Measurement("s", tuple(ratio * samples), CLAUSE, tuple(control) if controlled else ()),
+    }
+    return replace(BASE, measurements=kept)
+
+
+@pytest.mark.parametrize(("ratio", "kind"), [(2.1, Kind.MEASURE_WORSE), (1.9, Kind.MEASURE_BETTER), (2.0, None)])
+def test_times_of_two_runs_are_compared_by_what_they_are_of_their_control(ratio: float, kind: Kind | None) -> None:
+    found = compare(timed(1, 2.0), timed(2, ratio))
+    assert [c.kind for c in found.changes] == ([] if kind is None else [kind])
+    assert all(f"interval, {FEWEST} pairs" in c.detail and "× its control" in c.old + c.new for c in found.changes)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (timed(1, 2.0), timed(2, 2.1, pairs=FEWEST - 1), f"{FEWEST - 1} pairs that vary are too few"),
+        (timed(1, 2.0, controlled=False), timed(2, 2.1), "not paired with a control's"),
+        (timed(1, 2.0), timed(2, 2.1, controlled=False), "not paired with a control's"),
+        (BASE, timed(2, 2.1, controlled=False), "not paired with a control's"),
+    ],
+)
+def test_times_without_enough_pairs_or_a_control_are_not_comparable(old: Record, new: Record, why: str) -> None:
+    (change,) = compare(old, new).changes
     assert change.kind is Kind.NOT_COMPARABLE
-    assert "too few" in change.detail
+    assert why in change.detail
+
+
+def test_times_of_one_record_beside_itself_need_no_control() -> None:
+    record = timed(1, 2.0, controlled=False)
+    assert compare(record, record).changes == ()
 
 
 def test_a_bound_that_moved_is_told_and_is_not_worse() -> None:
@@ -245,11 +272,3 @@ def test_the_forms_say_the_same() -> None:
 def test_every_value_equals_itself(value: Any) -> None:
     assert same(value, value)
     assert not same(value, [value])
-
-
-def test_what_one_side_has_more_of_is_left_out_and_nothing_is_no_ratio() -> None:
-    assert ratio((1.0, 1.0, 1.0), (2.0,)).pairs == 1
-    assert not ratio((), (1.0,)).judged
-    assert not ratio((0.0,), (1.0,)).judged
-    assert ratio((0.0,), (0.0,)).judged
-    assert not ratio((math.nan,), (1.0,)).judged

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from results.model import Record
+from results.model import Measurement, Record
 from results.outcomes import Outcome
 from results.records import load
 from tests.support import ROOT, TIMEOUTS, WORKERS, by_case, checkout, expect, judge, outcomes, run
@@ -28,6 +28,7 @@ from fixtures.recipe import DynamicScaling, Recipe, Steps
 @pytest.mark.parametrize("value", [1, 2])
 def test_holds(verdict: Verdict, value: int) -> None:
     verdict.equal(value, value, "a value")
+    verdict.measure("time", "s", [value, 2.0 * value], control=[0.5, 1.0])
 
 
 @clause("scaling.stays-finite")
@@ -130,6 +131,7 @@ def test_every_kind_of_end_has_its_outcome(small: Path) -> None:
     assert said["test_raises"][0] == "raises-ZeroDivisionError"
     assert said["test_clips"] == ("optimizer.clip", "gradients are never clipped here")
     assert said["test_schedules"] == ("optimizer.schedule", "schedules are not followed after all")
+    assert record.measurements["time/test_holds[2]"] == Measurement("s", (2.0, 4.0), "scaling.automaton", (0.5, 1.0))
 
 
 def test_the_summary_shows_every_outcome_with_its_denominator(small: Path) -> None:

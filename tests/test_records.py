@@ -50,6 +50,8 @@ def test_values_return(complete: Path) -> None:
     assert check.bound == 2.0**127
     assert record.verdicts[0].outcome is Outcome.PASS
     assert record.measurements["bytes"].samples == (1.0, math.inf)
+    assert record.measurements["bytes"].control == ()
+    assert record.measurements["time"].control == (1.0, 1.25)
     assert math.isnan(record.traces["sincos"]["loss"][1])
     assert record.observations["autocast.op-dtypes/matmul"] == {"O1": ["float16", -math.inf, 1, None, True]}
     assert set(record.clauses) == {CLAUSE, "autocast.op-dtypes", "cost.recompute-bytes"}, "only what was judged"
@@ -60,6 +62,15 @@ def test_schema_is_a_schema_and_accepts_records(complete: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(model.schema())
     jsonschema.validate(json.loads(complete.read_bytes()), model.schema())
     assert set(model.schema()["$defs"]["verdict"]["properties"]["outcome"]["enum"]) == {o.value for o in Outcome}
+
+
+def test_a_record_from_before_there_were_controls_is_read(complete: Path) -> None:
+    document = json.loads(complete.read_bytes())
+    del document["measurements"]["bytes"]["control"]
+    assert model.from_document(document) == load(complete)
+    document["measurements"]["time"]["control"] = "none"
+    with pytest.raises(ValueError, match="control"):
+        model.from_document(document)
 
 
 def test_order_of_verdicts_does_not_matter(complete: Path) -> None:

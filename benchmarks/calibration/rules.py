@@ -1,0 +1,34 @@
+"""What a rule says of two costs, and the suite's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from results.paired import Cost, Ratio, between, ratio
+
+
+class Told(Enum):
+    """What a rule says about new times beside old ones."""
+
+    WORSE = "worse"
+    BETTER = "better"
+    NOTHING = "nothing"
+
+
+Rule = Callable[[Cost, Cost], Told]
+"""Says what the second cost is beside the first; rules but the suite's own look at no control."""
+
+
+def paired(old: Cost, new: Cost) -> Told:
+    """The suite's rule within one process: `results.paired.ratio` of the samples, however few."""
+    return _told(ratio(old.samples, new.samples, fewest=1))
+
+
+def controlled(old: Cost, new: Cost) -> Told:
+    """The suite's rule for two runs: `results.paired.between` as `results.comparison` uses it, however few samples."""
+    return _told(between(old, new, fewest=1))
+
+
+def _told(found: Ratio) -> Told:
+    return Told.WORSE if found.grew else Told.BETTER if found.shrank else Told.NOTHING

@@ -1,0 +1,131 @@
+"""The rates that docs/measuring.md promises hold on the committed samples, and the page says what these give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from benchmarks.calibration import recording, samples, trials
+from benchmarks.calibration.rates import Rate
+from benchmarks.calibration.rules import controlled, paired
+from benchmarks.calibration.samples import Recording
+from results.paired import FEWEST
+from tests.support import ROOT
+
+PAGE = ROOT / "docs" / "measuring.md"
+RECORDINGS = [(design, disturbed) for design in ("interleaved", "separate") for disturbed in (False, True)]
+EACH = pytest.mark.parametrize(("design", "disturbed"), RECORDINGS)
+
+
+@cache
+def recorded(design: str, disturbed: bool) -> Recording:
+    """A committed recording."""
+    return samples.load(samples.path(design, disturbed))
+
+
+@EACH
+def test_the_slower_side_was_five_percent_slower_in_truth(design: str, disturbed: bool) -> None:
+    noise = 0.01 if disturbed else 0.001
+    assert trials.slowdown(recorded(design, disturbed)) == pytest.approx(1.05, abs=noise)
+
+
+def test_costs_that_were_timed_in_turn_are_judged_as_promised() -> None:
+    quiet, disturbed = (trials.within(recorded("interleaved", state)) for state in (False, True))
+    assert min(len(quiet), len(disturbed)) >= 300
+    assert trials.false_alarms(paired, [*quiet, *disturbed], FEWEST).interval[1] <= 0.01
+    assert trials.found(paired, quiet, FEWEST).share >= 0.95
+
+
+def test_costs_of_two_processes_are_judged_as_promised_beside_the_plain_step() -> None:
+    quiet, disturbed = (trials.between(recorded("separate", state), "plain") for state in (False, True))
+    assert min(len(quiet), len(disturbed)) >= 40
+    assert trials.false_alarms(controlled, [*quiet, *disturbed], FEWEST).share <= 0.01
+    assert trials.found(controlled, quiet, FEWEST).share >= 0.95
+
+
+@pytest.mark.parametrize("control", ["", "foreign"])
+def test_nothing_less_than_the_plain_step_makes_two_processes_comparable(control: str) -> None:
+    alone = trials.between(recorded("separate", False), control)
+    assert trials.false_alarms(controlled if control else paired, alone, FEWEST).interval[0] > 0.01
+
+
+@EACH
+def test_the_page_says_what_the_samples_give(design: str, disturbed: bool) -> None:
+    pytest.importorskip("asv", reason="the rules of asv are tried by its own code")
+    from benchmarks.calibration import tables
+
+    name = f"{design}, {'disturbed' if disturbed else 'quiet'}"
+    block = PAGE.read_text("utf-8").partition(f"<!-- {name}: begin -->")[2].partition(f"<!-- {name}: end -->")[0]
+    found = recorded(design, disturbed)
+    quick = [pairs for pairs in tables.PAIRS[design] if pairs >= 40]  # below, asv counts every order of the samples
+    lines = [line.strip("| ").split(" | ") for line in block.splitlines() if line.startswith("| ")]
+    said = [(line[0], *line[-len(quick) :]) for line in lines if line[1] != "10"]
+    rates = (trials.false_alarms, trials.found)
+    made = [
+        (row, *(rate(rule, put, pairs).told for pairs in quick))
+        for rate in rates
+        for row, rule, put in tables.rows(found)
+    ]
+    assert said == made, "run `python -m benchmarks.calibration table docs/measuring.md`"
+    assert tables.recorded(found) in block
+
+
+def test_the_page_promises_what_the_samples_give() -> None:
+    pytest.importorskip("asv", reason="the rules of asv are tried by its own code")
+    from benchmarks.calibration import tables
+
+    assert f"<!-- promise: begin -->\n{tables.promise()}\n<!-- promise: end -->" in PAGE.read_text("utf-8")
+
+
+def test_a_rate_has_an_exact_interval() -> None:
+    assert Rate(0, 320).told == "0 % (0–1.15)"
+    assert Rate(320, 320).interval[0] == pytest.approx(0.025 ** (1 / 320))
+    assert Rate.of([True, False, False, False]).share == 0.25
+
+
+@pytest.mark.parametrize("design", sorted(recording.DESIGNS))
+def test_samples_are_recorded_kept_and_read(design: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("psutil", reason="a recording says how busy the machine was")
+    few = replace(recording.DESIGNS[design], runs=1, rounds=2)
+    monkeypatch.setitem(recording.DESIGNS, design, few)
+    found = recording.record(design, disturbed=True, processes=2)
+    assert [run.process for run in found.runs] == [0, 1]
+    assert all(set(run.times) == set(few.sides) for run in found.runs)
+    assert all(0 < time * found.tick_s < 10 for run in found.runs for times in run.times.values() for time in times)
+    samples.save(found, tmp_path / "some" / "file.json")
+    assert samples.load(tmp_path / "some" / "file.json") == found
+
+
+def test_a_process_that_fails_ends_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(recording.DESIGNS, "separate", replace(recording.DESIGNS["separate"], rounds="many"))
+    with pytest.raises(RuntimeError, match=r"a process ended with 1: [^\n]*Error[^\n]*$"):
+        recording.record("separate", disturbed=False, processes=1)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"runs": 3}', '{"runs": [{"times": 4}]}'])
+def test_a_file_without_samples_is_refused_by_name(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"some\.json is no recording"):
+        samples.load(path)
+
+
+def test_a_page_without_markers_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("asv", reason="the rules of asv are tried by its own code")
+    from benchmarks.calibration import __main__ as command
+    from benchmarks.calibration import tables
+
+    monkeypatch.setattr(tables, "blocks", lambda: {"interleaved, quiet": "text"})
+    page = tmp_path / "page.md"
+    page.write_text("nothing to fill\n")
+    assert command.main(["table", str(page)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert page.read_text() == "nothing to fill\n"
+    page.write_text("<!-- interleaved, quiet: begin -->\n<!-- interleaved, quiet: end -->\n")
+    assert command.main(["table", str(page)]) == 0
+    assert "begin -->\ntext\n<!--" in page.read_text()
