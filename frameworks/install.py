@@ -78,6 +78,8 @@ def main(arguments: list[str]) -> int:
     if installed(package) == wanted.partition("+")[0] and all(satisfied(requirement) for requirement in chosen.beside):
         return 0
     requirements = [f"{package}=={wanted}", *chosen.beside]
+    if sys.stderr.isatty():
+        print(f"installing {package} {wanted}", file=sys.stderr)
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", *requirements], capture_output=True, text=True, check=False
     )

@@ -288,6 +288,13 @@ def test_little_is_enough(records: list[Record], tmp_path: Path) -> None:
     assert Reader((tmp_path / "report.html").read_text("utf-8")).wrong == []
 
 
+def test_a_trace_that_is_cut_says_so() -> None:
+    long = record("torch", {}, traces={"loss/a": {"loss": (1.0,) * 6000}, "scale/b": {"scale": (2.0,) * 5000}})
+    text = render([long])
+    assert "a (the first 5000 of 6000 updates)" in text
+    assert "updates)" not in text.replace("a (the first 5000 of 6000 updates)", "")
+
+
 def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"cannot be written"):
         report.write([], tmp_path / "missing" / "report.html")

@@ -34,7 +34,7 @@ def payload(records: Sequence[Record], runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "runs": [[run.label, run.short, run.colour] for run in runs],
         "losses": _losses(records),
-        "scales": [[_trace_name(name, SCALE), here] for name, here in _by_trace(records, SCALE)],
+        "scales": [[_title(records, name, SCALE), here] for name, here in _by_trace(records, SCALE)],
         "costs": _costs(records),
         "formats": _formats(records),
         "specifications": _specifications(),
@@ -75,12 +75,14 @@ def _losses(records: Sequence[Record]) -> list[list[Any]]:
         for line in lines:
             own = _oracle(records[line[0]].traces[name])
             line.append(own if own != base and own[0] else None)
-        found.append([_trace_name(name, LOSS), *base, lines])
+        found.append([_title(records, name, LOSS), *base, lines])
     return found
 
 
-def _trace_name(name: str, series: str) -> str:
-    return clean(name.removeprefix(f"{series}/"))
+def _title(records: Sequence[Record], name: str, series: str) -> str:
+    longest = max(len(record.traces.get(name, {}).get(series, ())) for record in records)
+    cut = f" (the first {_POINTS} of {longest} updates)" if longest > _POINTS else ""
+    return clean(name.removeprefix(f"{series}/")) + cut
 
 
 def _oracle(trace: Trace) -> list[Any]:
