@@ -22,7 +22,7 @@ from conformance.expectations import Expectation, load_expectations
 from conformance.inventory import inventory
 from conformance.recorder import SETTINGS
 from results.comparison import Comparison, compare
-from results.differences import headline, markdown
+from results.differences import headline, markdown, to_text
 from results.marks import words
 from results.pairing import Comparisons, series
 from results.records import load
@@ -32,7 +32,7 @@ WIDTH = 118
 ROOT = Path(__file__).parent.parent
 UPGRADES = ROOT / "results" / "upgrades"
 PAGES = {
-    "README.md": ("clauses", "baselines", "upgrades"),
+    "README.md": ("clauses", "baselines", "example", "upgrades"),
     "docs/findings.md": ("known failures",),
     "docs/upgrades.md": ("changes",),
 }
@@ -91,6 +91,11 @@ def upgrade_list(pairs: Iterable[Comparison]) -> str:
     return "\n".join(f"- {words(headline(pair))}" for pair in pairs)
 
 
+def example(pair: Comparison) -> str:
+    """What the command prints of one of them."""
+    return f"```text\n{to_text(Comparisons((pair,))).strip()}\n```"
+
+
 def blocks() -> dict[str, str]:
     """Every generated block by the name in its markers."""
     pairs = upgrades()
@@ -99,6 +104,7 @@ def blocks() -> dict[str, str]:
         "baselines": baselines(),
         "known failures": known_failures(load_expectations()),
         "upgrades": upgrade_list(pairs),
+        "example": example(next(pair for pair in pairs if "torch" in pair.old.series.framework and pair.status)),
         "changes": "\n\n".join(markdown(Comparisons((pair,))).strip() for pair in pairs),
     }
 

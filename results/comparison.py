@@ -59,7 +59,8 @@ BOUND_ROUNDING = 1e-6
 """Relative difference up to which two derived bounds are one: the linear algebra library moves their last digits."""
 
 ENSEMBLE_SPREAD = 0.5
-"""The same for bounds of one derivation: a last digit turns a random rounding, which makes it another draw of eight."""
+"""The same for bounds of one origin: a last digit turns a random rounding, which makes it another draw of eight. If
+another parameter or update is furthest out as well, its bound is no other bound of the same thing."""
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,10 @@ def _same_bound(old: Check, new: Check) -> bool:
     a, b = old.bound, new.bound
     if not (isinstance(a, float) and isinstance(b, float)):
         return same(a, b)
-    one_origin = "origin" in new.derivation and same(old.derivation, new.derivation)
-    return same(a, b) or math.isclose(a, b, rel_tol=ENSEMBLE_SPREAD if one_origin else BOUND_ROUNDING)
+    if "origin" not in new.derivation or not same(old.derivation.get("origin"), new.derivation["origin"]):
+        return same(a, b) or math.isclose(a, b, rel_tol=BOUND_ROUNDING)
+    elsewhere = not same(old.derivation, new.derivation)
+    return elsewhere or math.isclose(a, b, rel_tol=ENSEMBLE_SPREAD)
 
 
 def _by_what(checks: Sequence[Check]) -> dict[tuple[str, int], Check]:

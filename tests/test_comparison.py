@@ -205,6 +205,7 @@ def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
 
     assert not told(1.3)
     assert told(2.5)
+    assert not told(9.0, parameter="0.bias"), "the bound of what is furthest out now"
     assert told(1.3, origin="def")
     assert not told(1.0 + 1e-9, origin="def")
 
