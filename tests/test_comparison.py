@@ -195,6 +195,33 @@ def test_a_bound_that_moved_is_told_and_is_not_worse() -> None:
     assert found.status == 0
 
 
+def test_checks_of_one_name_are_held_against_each_other_in_turn() -> None:
+    old = verdict(BASE, 0, checks=(BOUND, replace(BOUND, bound=7.0)))
+    new = verdict(BASE, 0, checks=(BOUND, replace(BOUND, bound=8.0)))
+    assert [(c.old, c.new) for c in compare(old, new).changes] == [("7", "8")]
+    assert not compare(old, old).changes
+
+
+def test_a_brief_table_leaves_out_what_is_not_worse() -> None:
+    old = verdict(BASE, 0, outcome=Outcome.FAIL)
+    found = compare_sets([old], [verdict(verdict(BASE, 0), 2, outcome=Outcome.FAIL)])
+    shown = {}
+    for brief in (False, True):
+        console = Console(width=100, record=True, file=StringIO())
+        draw(found, console, brief=brief)
+        shown[brief] = console.export_text()
+    assert "test_a" in shown[False]
+    assert "test_a" not in shown[True]
+    assert all("test_b[2]" in text for text in shown.values())
+
+
+def test_the_gravest_changes_come_first() -> None:
+    old = verdict(verdict(BASE, 0, outcome=Outcome.FAIL), 1, checks=(replace(BOUND, bound=7.0),))
+    new = verdict(verdict(BASE, 0), 2, outcome=Outcome.FAIL)
+    kinds = [change.kind for change in compare(old, new).changes]
+    assert kinds == [Kind.NEWLY_FAILING, Kind.BOUND_CHANGED, Kind.NEWLY_PASSING]
+
+
 def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
     derivation = {"method": "ensemble", "origin": "abc"}
     old = verdict(BASE, 0, checks=(replace(BOUND, bound=1.0, derivation=derivation),))
