@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from results.comparison import Kind, compare, same
+from results.comparison import Change, Kind, compare, same
 from results.differences import document, draw, grouped, markdown
 from results.files import RecordError
 from results.paired import FEWEST
@@ -275,6 +275,12 @@ def test_changes_that_are_alike_are_told_together() -> None:
     new = verdict(verdict(BASE, 1, outcome=Outcome.FAIL), 2, outcome=Outcome.FAIL)
     (group,) = grouped(compare(BASE, new).changes)
     assert group.subjects == "test_b[1], test_b[2]"
+
+
+def test_many_changes_that_are_alike_are_counted() -> None:
+    changes = [Change(Kind.NEWLY_FAILING, CLAUSE, f"suites/test_a.py::test_c[{i}]", "pass", "fail") for i in range(6)]
+    (group,) = grouped(changes)
+    assert group.subjects == "test_c[0], test_c[1], test_c[2], test_c[3] and 2 more"
 
 
 def test_the_forms_say_the_same() -> None:
