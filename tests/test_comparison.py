@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from results.comparison import Change, Kind, compare, same
-from results.differences import document, draw, grouped, markdown
+from results.differences import document, draw, grouped, markdown, to_text
 from results.files import RecordError
 from results.paired import FEWEST
 from results.pairing import compare_sets
@@ -267,6 +267,8 @@ def test_sets_are_paired_by_series() -> None:
         "paddle eager cpu: only among the new records",
         "tf graph cpu: only among the old records",
     )
+    for text in (markdown(lonely), to_text(lonely)):
+        assert "tf graph cpu: only among the old records" in text
     with pytest.raises(RecordError, match=r"two of them are of torch eager cpu \(2.13.0 and 2.13.0\)"):
         compare_sets([BASE, BASE], [BASE, tf])
 
