@@ -95,7 +95,9 @@ def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
 
 
 def test_a_record_that_another_run_holds_is_refused(running: Running) -> None:
+    running.process.send_signal(signal.SIGSTOP)
     ended = judge(f"--record={running.record}", root=running.root)
+    running.process.send_signal(signal.SIGCONT)
     assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
     assert "another run is writing it" in ended.lines[0]
     assert running.process.poll() is None
