@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -32,17 +31,25 @@ class Rules:
     schedule: Steps | None
     clip: float | None
     accumulation: int
+    accumulator: str
     groups: tuple[tuple[str, ...], ...]
 
 
-def rules_of(recipe: Recipe, places: tuple[str, ...]) -> Rules:
-    """The rules of one optimizer over the parameters at `places`, in model order."""
+def rules_of(recipe: Recipe, places: tuple[str, ...], wide: bool) -> Rules:
+    """The rules of one optimizer over the parameters at `places`, in model order; `wide`: some of them are float64."""
     groups = tuple(places[start :: recipe.groups] for start in range(recipe.groups))
     clip = None if recipe.optimizers > 1 else recipe.clip
-    return Rules(recipe.optimizer, recipe.schedule, clip, recipe.accumulation, groups if recipe.groups > 1 else ())
+    return Rules(
+        recipe.optimizer,
+        recipe.schedule,
+        clip,
+        recipe.accumulation,
+        "float64" if wide else "float32",
+        groups if recipe.groups > 1 else (),
+    )
 
 
-def schedule_of(rules: Rules) -> optax.Schedule:
+def schedule_of(rules: Rules | Recipe) -> optax.Schedule:
     """The learning rate by the number of applied updates."""
     rate = rules.optimizer.learning_rate
     if rules.schedule is None:
@@ -73,7 +80,12 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
     if rules.clip is not None:
         chosen = optax.chain(optax.clip_by_global_norm(rules.clip), chosen)
     if rules.accumulation > 1:
-        window = optax.MultiSteps(chosen, every_k_schedule=rules.accumulation, use_grad_mean=False)
+        window = optax.MultiSteps(
+            chosen,
+            every_k_schedule=rules.accumulation,
+            use_grad_mean=False,
+            accumulator_dtype=rules.accumulator,
+        )
         chosen = window.gradient_transformation()
     return chosen
 
@@ -96,7 +108,8 @@ def accumulated(state: RunState) -> Flat:
 def optimizer_state(states: list[RunState], layout: Layout) -> dict[str, Array]:
     """Moments as "SLOT/PARAMETER" by Optax's names for the slots, and every counter.
 
-    The counters of a second optimizer end in ".1"; Optax's own are "counter" with their path.
+    Optax's own counters are called after the state that has them, once for all groups, which step together. Those of a
+    second optimizer end in ".1".
     """
     found: dict[str, Array] = {}
     for index, state in enumerate(states):
@@ -105,23 +118,18 @@ def optimizer_state(states: list[RunState], layout: Layout) -> dict[str, Array]:
         found[f"steps{suffix}"] = np.array(applied(state), np.int64)
         slots: dict[str, dict[str, Any]] = {}
         for path, leaf in jax.tree_util.tree_leaves_with_path(inner):
-            keys = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", "")))) for key in path]
-            if keys[-1] in layout.canonical:
+            place = getattr(path[-1], "key", None)
+            if place in layout.canonical:
                 slot = next(key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey))
-                slots.setdefault(slot, {})[keys[-1]] = leaf
-            else:
-                found[f"counter.{'.'.join(keys)}{suffix}"] = np.array(leaf)
+                slots.setdefault(slot, {})[place] = leaf
         for slot, leaves in slots.items():
             found |= {f"{slot}/{name}": value for name, value in layout.arrays(leaves).items()}
-        counts = optax.tree_utils.tree_get_all_with_path(inner, "count")
-        scheduled = [value for path, value in counts if _of_schedule(path)]
-        if scheduled:
-            found[f"schedule{suffix}"] = np.array(scheduled[0])
+        for keys, value in optax.tree_utils.tree_get_all_with_path(inner, "count"):
+            owner = keys[-1].tuple_name
+            found[f"{_COUNTERS.get(owner, owner)}{suffix}"] = np.array(value)
         if state.average is not None:
             found |= {f"average/{name}": value for name, value in layout.arrays(state.average).items()}
     return found
 
 
-def _of_schedule(path: Mapping[str, Any] | tuple[Any, ...]) -> bool:
-    last = tuple(path)[-1]
-    return getattr(last, "tuple_name", "") == optax.ScaleByScheduleState.__name__
+_COUNTERS = {"ScaleByScheduleState": "schedule"}

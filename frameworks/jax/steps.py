@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jmp
 import optax
 
+from fixtures.layers import Dropout, walk
 from fixtures.model import Model
 from fixtures.recipe import Precision, Recompute
 from frameworks.jax.arrays import Flat, flat, nested
@@ -86,6 +87,7 @@ class Steps:
         self.shapes = flat(shapes["params"])
         self.buffer_shapes = flat(shapes.get("batch_stats", {}))
         self.layout = Layout(plan.model, self.shapes | self.buffer_shapes)
+        self.draws = any(isinstance(layer, Dropout) for _, layer in walk(plan.model.layers))
         self.backward = jax.jit(self._backward)
         self.surrogate = jax.jit(self._surrogate)
         self.predict = jax.jit(self._predict)
@@ -100,10 +102,14 @@ class Steps:
 
     def losses(self, parameters: Flat, moved: Moved, batch: Loaded) -> tuple[list[jax.Array], Moved]:
         """Training-mode forward: the sum of the items' losses for each head that has targets."""
-        key, drawn = jax.random.split(moved.key)
+        key, drawn = jax.random.split(moved.key) if self.draws else (moved.key, None)
         variables = {"params": nested(self._cast(parameters)), "batch_stats": nested(moved.buffers)}
         outputs, changed = self.network.apply(
-            variables, batch.inputs, train=True, rngs={"dropout": drawn}, mutable=["batch_stats"]
+            variables,
+            batch.inputs,
+            train=True,
+            rngs=None if drawn is None else {"dropout": drawn},
+            mutable=["batch_stats"],
         )
         buffers = flat(changed["batch_stats"]) if moved.buffers else {}
         return loss_sums(self.plan.model, outputs, batch), Moved(buffers, key)
@@ -126,7 +132,9 @@ class Steps:
         gradients = [pull(cotangent)[0] for cotangent in chosen]
         return reduce(optax.tree.add, gradients), sums, after
 
-    def _surrogate(self, parameters: Flat, scale: jmp.LossScale, given: Mapping[str, jax.Array], parts: int) -> Flat:
+    def _surrogate(
+        self, parameters: Flat, scale: jmp.LossScale, given: Mapping[str, jax.Array], parts: jax.Array
+    ) -> Flat:
         """Scaled gradients of Σ p·g over the parameters in `given`, divided by `parts`."""
 
         def scaled(leaves: Flat) -> Any:

@@ -67,14 +67,14 @@ class JaxTrainer(BaseTrainer):
             ]
             self.scale = scaling.loss_scale(recipe.scaling, device)
         self._settings = scaling.settings(self.scale)
-        self._schedule = schedule_of(rules_of(recipe, ()))
+        self._schedule = schedule_of(recipe)
         self.window: list[Micro] = []
         self.items = 0
         self.pending: Flat | None = None
 
     def _state(self, leaves: Flat, places: tuple[str, ...]) -> RunState:
         own = {place: leaves[place] for place in places}
-        state = RunState.create(apply_fn=None, params=own, tx=transformation(rules_of(self.recipe, places)))
+        state = RunState.create(apply_fn=None, params=own, tx=transformation(rules_of(self.recipe, places, self._wide)))
         average = None if self.recipe.average is None else own
         return jax.device_put(state.replace(step=jnp.zeros((), jnp.int32), average=average), self.device)
 
@@ -159,7 +159,7 @@ class JaxTrainer(BaseTrainer):
             for mapping in window:
                 before = self._scale()
                 given = self._given(mapping)
-                gradients = self.steps.surrogate(self.leaves, self.scale, given, len(window))
+                gradients = self.steps.surrogate(self.leaves, self.scale, given, np.float32(self.recipe.accumulation))
                 self.window.append(self._taken_in(gradients, Micro(math.nan, 1, before)))
         if self.recipe.accumulation > 1:
             return self._ended()
