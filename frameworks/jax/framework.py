@@ -77,6 +77,9 @@ class JaxFramework(BaseFramework):
         self.require_recipe(recipe)
         if recipe.recompute is not None and recipe.recompute.variant not in (None, *VARIANTS):
             raise Unsupported(Capability.RECOMPUTE, f"there is no variant {recipe.recompute.variant!r}")
+        if recipe.optimizers > 1 and recipe.clip is not None:
+            reason = "optax.clip_by_global_norm knows the gradients of one optimizer only"
+            raise Unsupported(Capability.TWO_OPTIMIZERS, reason)
         return JaxTrainer(model, recipe, weights, self._place, self.mode)
 
     def autocast(

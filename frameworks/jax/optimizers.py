@@ -38,11 +38,10 @@ class Rules:
 def rules_of(recipe: Recipe, places: tuple[str, ...], wide: bool) -> Rules:
     """The rules of one optimizer over the parameters at `places`, in model order; `wide`: some of them are float64."""
     groups = tuple(places[start :: recipe.groups] for start in range(recipe.groups))
-    clip = None if recipe.optimizers > 1 else recipe.clip
     return Rules(
         recipe.optimizer,
         recipe.schedule,
-        clip,
+        recipe.clip,
         recipe.accumulation,
         "float64" if wide else "float32",
         groups if recipe.groups > 1 else (),

@@ -91,7 +91,7 @@ class Steps:
         self.backward = jax.jit(self._backward)
         self.surrogate = jax.jit(self._surrogate)
         self.predict = jax.jit(self._predict)
-        self.cast = jax.jit(self._cast)
+        self.cast = jax.jit(self._cast) if self.policy else self._cast
 
     def _cast(self, parameters: Flat) -> Flat:
         """The parameters as the model holds them: under a policy, those that are not float64 in its format."""
