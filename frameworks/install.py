@@ -2,8 +2,8 @@
 
     python -m frameworks.install torch
 
-The version comes from TORCH_VERSION, TF_VERSION or PADDLE_VERSION. Where the NVIDIA driver answers, the GPU build is
-chosen. Exit status 0, or 2 with one line if that version cannot be installed.
+The version comes from TORCH_VERSION, TF_VERSION, PADDLE_VERSION or JAX_VERSION. Where the NVIDIA driver answers, the
+GPU build is chosen. Exit status 0, or 2 with one line if that version cannot be installed.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "torch": Distribution("TORCH_VERSION", "2.13.0", "torch", "torch"),
     "tf": Distribution("TF_VERSION", "2.21.0", "tensorflow-cpu", "tensorflow[and-cuda]"),
     "paddle": Distribution("PADDLE_VERSION", "3.3.1", "paddlepaddle", "paddlepaddle-gpu", ("numpy<2.4", "setuptools")),
+    "jax": Distribution("JAX_VERSION", "0.10.2", "jax", "jax[cuda12]", ("flax==0.12.8", "optax==0.2.8", "jmp==0.0.4")),
 }
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
 

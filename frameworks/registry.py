@@ -15,6 +15,7 @@ BUILT_IN: dict[str, str] = {
     "torch": "frameworks.torch:TorchFramework",
     "tf": "frameworks.tf:TensorFlowFramework",
     "paddle": "frameworks.paddle:PaddleFramework",
+    "jax": "frameworks.jax:JaxFramework",
 }
 
 

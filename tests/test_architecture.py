@@ -18,7 +18,20 @@ from tests.support import ROOT, environment
 
 ROOMS = ("fixtures", "frameworks", "conformance", "results")
 FRAMEWORKS = frozenset(
-    {"torch", "torchvision", "tensorflow", "keras", "paddle", "jax", "jaxlib", "flax", "mlx", "mindspore"}
+    {
+        "torch",
+        "torchvision",
+        "tensorflow",
+        "keras",
+        "paddle",
+        "jax",
+        "jaxlib",
+        "flax",
+        "optax",
+        "jmp",
+        "mlx",
+        "mindspore",
+    }
 )
 ADAPTERS = ("reference", "torch", "tf", "paddle", "jax")
 MAY_IMPORT = {
@@ -85,7 +98,12 @@ def test_imports_run_one_way(room: str) -> None:
 
 
 def test_only_an_adapter_imports_its_framework() -> None:
-    own = {"torch": {"torch"}, "tf": {"tensorflow", "keras"}, "paddle": {"paddle"}, "jax": {"jax", "jaxlib", "flax"}}
+    own = {
+        "torch": {"torch"},
+        "tf": {"tensorflow", "keras"},
+        "paddle": {"paddle"},
+        "jax": {"jax", "flax", "optax", "jmp"},
+    }
     for path in sources(*ROOMS):
         room, part, *_ = path.relative_to(ROOT).parts
         allowed = own.get(part, set()) if room == "frameworks" else set()

@@ -41,7 +41,7 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
         (("compare", "nowhere.json", "nowhere.json"), "nowhere.json: cannot be read"),
         (("spec", "show", "scaling.automation"), "no clause 'scaling.automation'"),
         (("spec", "list", "--family", "x"), "no family 'x': one of accumulation"),
-        (("frameworks", "caffe"), "unknown framework 'caffe': one of paddle"),
+        (("frameworks", "caffe"), "unknown framework 'caffe': one of jax, paddle"),
         (("baseline", "accept", "nowhere.json", "--reason", " "), "is empty"),
         (("run", "caffe"), "unknown framework 'caffe'"),
     ],

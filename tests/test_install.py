@@ -48,7 +48,7 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
 @pytest.mark.parametrize("arguments", [[], ["nowhere"], ["torch", "tf"], ["--help"]])
 def test_wrong_usage_is_one_line(pip: Pip, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert install.main(arguments) == 2
-    assert capsys.readouterr().err == "usage: python -m frameworks.install {torch,tf,paddle}\n"
+    assert capsys.readouterr().err == "usage: python -m frameworks.install {torch,tf,paddle,jax}\n"
     assert not pip.calls
 
 
@@ -69,6 +69,7 @@ def test_what_is_no_version_is_refused(
         ("torch", ["torch==2.13.0"]),
         ("tf", ["tensorflow-cpu==2.21.0"]),
         ("paddle", ["paddlepaddle==3.3.1", "numpy<2.4", "setuptools"]),
+        ("jax", ["jax==0.10.2", "flax==0.12.8", "optax==0.2.8", "jmp==0.0.4"]),
     ],
 )
 def test_the_pinned_version_is_asked_for(pip: Pip, framework: str, requirements: list[str]) -> None:
@@ -154,7 +155,7 @@ def test_a_gpu_is_there_if_the_driver_answers(
 
 @pytest.mark.parametrize(
     ("framework", "package"),
-    [("torch", "torch"), ("tf", "tensorflow[and-cuda]"), ("paddle", "paddlepaddle-gpu")],
+    [("torch", "torch"), ("tf", "tensorflow[and-cuda]"), ("paddle", "paddlepaddle-gpu"), ("jax", "jax[cuda12]")],
 )
 def test_a_gpu_chooses_the_build(pip: Pip, framework: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "gpu_present", lambda: True)

@@ -71,7 +71,7 @@ def test_there_are_enough_of_them() -> None:
     own = [mutant for mutant in EVERY if mutant.framework == "reference"]
     assert len(own) >= 70
     assert len(EVERY) - len(own) >= 20
-    assert {mutant.framework for mutant in EVERY} == {"reference", "torch", "tf", "paddle"}
+    assert {mutant.framework for mutant in EVERY} == {"reference", "torch", "tf", "paddle", "jax"}
 
 
 @pytest.mark.parametrize("mutant", [m for m in EVERY if m.framework == "reference"], ids=lambda m: m.label)

@@ -90,7 +90,7 @@ def judged(small: Path, *arguments: str) -> Record:
 @pytest.mark.parametrize(
     ("argument", "told"),
     [
-        ("--framework=nowhere", "one of paddle, reference, tf, torch, or package.module:Class"),
+        ("--framework=nowhere", "one of jax, paddle, reference, tf, torch, or package.module:Class"),
         ("--framework=tests.broken:Nobody", "no attribute 'Nobody'"),
         ("--framework=tests.nowhere:Nobody", "No module named 'tests.nowhere'"),
         ("--device=cuda", "reference sees no device 'cuda' here; it sees cpu"),

@@ -26,8 +26,9 @@ def names(context: click.Context, parameter: click.Parameter, incomplete: str) -
 @click.option("--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True)
 @click.argument("pytest_arguments", nargs=-1, metavar="[PYTEST ARGUMENTS]...")
 def run(framework: str, modes: str, serial: str, device: str, pytest_arguments: tuple[str, ...]) -> int:
-    """Installs FRAMEWORK at its pinned version (or TORCH_VERSION, TF_VERSION, PADDLE_VERSION), runs the suites in each
-    of the modes, prints the table of all records and compares the new ones with the baselines of their series.
+    """Installs FRAMEWORK at its pinned version (or TORCH_VERSION, TF_VERSION, PADDLE_VERSION, JAX_VERSION), runs the
+    suites in each of the modes, prints the table of all records and compares the new ones with the baselines of their
+    series.
 
     \b
     conformance run torch

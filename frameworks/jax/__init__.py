@@ -1,0 +1,13 @@
+"""JAX as its users train with it: Flax Linen modules, Optax optimizers, JMP policies and loss scales, `jax.checkpoint`.
+
+On a CPU XLA multiplies matrices in one thread, unless the environment has flags of its own: no sum may depend on how many
+share it. XLA reads its flags once, when JAX first computes.
+"""
+
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
+from frameworks.jax.framework import JaxFramework
+
+__all__ = ["JaxFramework"]

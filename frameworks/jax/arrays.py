@@ -1,0 +1,30 @@
+"""Between NumPy arrays and JAX's; both use the bfloat16 of `ml_dtypes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from fixtures.arrays import Array
+
+Flat = dict[str, jax.Array]
+"""A tree of variables with its paths joined by "/", as `flax.traverse_util` joins them."""
+
+
+def to_array(value: Any) -> Array:
+    """A copy of a JAX array's values in its own format."""
+    return np.array(value)
+
+
+def flat(tree: Mapping[str, Any]) -> Flat:
+    """The leaves of a nested dictionary by joined path."""
+    return dict(flatten_dict(tree, sep="/"))
+
+
+def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested dictionary whose leaves are given by joined path."""
+    return dict(unflatten_dict(dict(leaves), sep="/"))

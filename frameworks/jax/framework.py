@@ -1,0 +1,109 @@
+"""JAX as a framework of the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import jax
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Precision, Recipe
+from frameworks.base import BaseFramework
+from frameworks.contract import (
+    Capability,
+    Conventions,
+    Declaration,
+    OpResult,
+    RecomputeCase,
+    RecomputeResult,
+    Unsupported,
+)
+from frameworks.jax.arrays import to_array
+from frameworks.jax.declarations import CONVENTIONS, declaration
+from frameworks.jax.network import VARIANTS
+from frameworks.jax.operations import OPERATIONS
+from frameworks.jax.probes import probe
+from frameworks.jax.recomputing import recompute
+from frameworks.jax.settings import full_version, read_environment, read_settings, write_settings
+from frameworks.jax.trainer import JaxTrainer
+
+PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
+"""What JAX calls the suite's devices."""
+
+
+def _found(platform: str) -> jax.Device | None:
+    try:
+        return jax.devices(platform)[0]
+    except RuntimeError:
+        return None
+
+
+class JaxFramework(BaseFramework):
+    """JAX on the CPU or a CUDA device; mode "nojit" runs every operation by itself, under `jax.disable_jit`."""
+
+    name: str = "jax"
+    modes: tuple[str, ...] = ("jit", "nojit")
+
+    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
+        super().__init__(device, mode)
+        self._place = jax.devices(PLATFORMS[self.device])[0]
+
+    def devices(self) -> tuple[str, ...]:
+        return tuple(name for name, platform in PLATFORMS.items() if _found(platform) is not None)
+
+    def version(self) -> str:
+        return full_version()
+
+    def environment(self) -> dict[str, str]:
+        return read_environment(self._place)
+
+    def declares(self, capability: Capability) -> Declaration:
+        return declaration(capability, self.device)
+
+    def probe(self, capability: Capability) -> bool | None:
+        with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
+            return probe(capability)
+
+    def conventions(self) -> Conventions:
+        return CONVENTIONS
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return tuple(VARIANTS)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> JaxTrainer:
+        self.require_recipe(recipe)
+        if recipe.recompute is not None and recipe.recompute.variant not in (None, *VARIANTS):
+            raise Unsupported(Capability.RECOMPUTE, f"there is no variant {recipe.recompute.variant!r}")
+        if recipe.optimizers > 1 and recipe.clip is not None:
+            reason = "optax.clip_by_global_norm knows the gradients of one optimizer only"
+            raise Unsupported(Capability.TWO_OPTIMIZERS, reason)
+        return JaxTrainer(model, recipe, weights, self._place, self.mode)
+
+    def autocast(
+        self,
+        precision: Precision,  # noqa: ARG002
+        *,
+        enabled: bool = True,  # noqa: ARG002
+        wide: Sequence[str] = (),  # noqa: ARG002
+        low: Sequence[str] = (),  # noqa: ARG002
+    ) -> AbstractContextManager[None]:
+        raise Unsupported(Capability.AUTOCAST_SCOPE, self.declares(Capability.AUTOCAST_SCOPE).reason)
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        wide = any(array.dtype in (np.float64, np.int64) for array in arrays)
+        with jax.enable_x64(wide), jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
+            value = to_array(OPERATIONS[op](*(jax.device_put(array, self._place) for array in arrays)))
+        return OpResult(value, value.dtype.name)
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
+            return recompute(case, x, w, variant, self._place)
+
+    def global_state(self) -> dict[str, str]:
+        return read_settings()
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
+        write_settings(state)

@@ -1,0 +1,131 @@
+"""A fixture model as one Linen module, with its recomputation segments and its parameters by canonical name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import accumulate, pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recompute, segment_sizes
+from frameworks.jax.arrays import Flat, to_array
+from frameworks.jax.layers import Block, names
+
+VARIANTS: dict[str, Callable[..., Any]] = {
+    "nothing_saveable": jax.checkpoint_policies.nothing_saveable,
+    "dots_saveable": jax.checkpoint_policies.dots_saveable,
+}
+"""Policies of `jax.checkpoint` by name, its default first."""
+
+Bounds = tuple[int, int]
+
+
+class Network(nn.Module):
+    """The layers of a fixture model in `dtype`, parameters in `param_dtype`; float64 heads keep their own format."""
+
+    model: Model
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+    recompute: Recompute | None = None
+
+    def setup(self) -> None:
+        self.layers = [Block(layer, self.dtype, self.param_dtype) for layer in self.model.layers[:-1]]
+        self.heads = {
+            head.name: nn.Dense(
+                head.units,
+                dtype=jnp.float64 if head.format == "float64" else self.dtype,
+                param_dtype=jnp.float64 if head.format == "float64" else self.param_dtype,
+            )
+            for head in self.model.heads.heads
+        }
+
+    def __call__(self, x: jax.Array, train: bool) -> dict[str, jax.Array]:
+        count = len(self.model.layers) - 1
+        if self.recompute is None or not train:
+            x = self._run(x, (0, count), train)
+        else:
+            for bounds in _runs(0, count, self.recompute.segments):
+                x = self._recomputed(Network._segment if self.recompute.depth == 2 else Network._run, x, bounds)
+        return {name: head(x) for name, head in self.heads.items()}
+
+    def _run(self, x: jax.Array, bounds: Bounds, train: bool) -> jax.Array:
+        for layer in self.layers[slice(*bounds)]:
+            x = layer(x, train)
+        return x
+
+    def _segment(self, x: jax.Array, bounds: Bounds, train: bool) -> jax.Array:
+        for inner in _runs(*bounds, min(2, bounds[1] - bounds[0])):
+            x = self._recomputed(Network._run, x, inner) if train else self._run(x, inner, train)
+        return x
+
+    def _recomputed(self, run: Callable[..., jax.Array], x: jax.Array, bounds: Bounds) -> jax.Array:
+        policy = VARIANTS[(self.recompute and self.recompute.variant) or next(iter(VARIANTS))]
+        lifted: jax.Array = nn.remat(run, policy=policy, static_argnums=(2, 3))(self, x, bounds, True)
+        return lifted
+
+
+def _runs(start: int, stop: int, count: int) -> tuple[Bounds, ...]:
+    return tuple(pairwise(accumulate(segment_sizes(stop - start, count), initial=start)))
+
+
+class Layout:
+    """Between a model's canonical arrays and the leaves of its variables.
+
+    Attributes:
+        places: joined path by canonical name, of every parameter and of every running statistic, in model order.
+    """
+
+    def __init__(self, model: Model, shapes: Mapping[str, Any]) -> None:
+        found: dict[str, str] = {}
+        for index, layer in enumerate(model.layers[:-1]):
+            found |= names(layer, str(index), f"layers_{index}")
+        for head in model.heads.heads:
+            path = f"{len(model.layers) - 1}.{head.name}"
+            found |= {f"heads_{head.name}/kernel": f"{path}.weight", f"heads_{head.name}/bias": f"{path}.bias"}
+        self.canonical = {place: name for place, name in found.items() if place in shapes}
+        by_name = {name: place for place, name in self.canonical.items()}
+        self._own = {place: struct.shape for place, struct in shapes.items()}
+        self._wanted = model.parameter_shapes() | model.buffer_shapes()
+        self.parameters = {name: by_name[name] for name in model.parameter_shapes()}
+        self.buffers = {name: by_name[name] for name in model.buffer_shapes()}
+
+    def leaf(self, name: str, array: Array, dtype: Any) -> Array:
+        """A canonical array in the shape of its leaf, rounded to `dtype`.
+
+        Raises:
+            ValueError: it has not the canonical shape.
+        """
+        if np.shape(array) != self._wanted[name]:
+            raise ValueError(f"{name}: {np.shape(array)} where {self._wanted[name]} is needed")
+        place = (self.parameters | self.buffers)[name]
+        return np.array(array, dtype=dtype).reshape(self._own[place])
+
+    def arrays(self, leaves: Mapping[str, Any]) -> dict[str, Array]:
+        """Leaves by joined path as canonical arrays by canonical name, in model order."""
+        every = self.parameters | self.buffers
+        return {
+            name: to_array(leaves[place]).reshape(self._wanted[name])
+            for name, place in every.items()
+            if place in leaves
+        }
+
+
+def leaves_of(layout: Layout, arrays: Mapping[str, Array], like: Mapping[str, Any], device: jax.Device) -> Flat:
+    """Canonical arrays as leaves on a device, in the formats of `like`.
+
+    Raises:
+        ValueError: a name is missing or a shape differs.
+    """
+    wanted = {name: place for name, place in (layout.parameters | layout.buffers).items() if place in like}
+    if missing := sorted(wanted.keys() - arrays.keys()):
+        raise ValueError(f"there is no array for {missing[0]}")
+    return {
+        place: jax.device_put(layout.leaf(name, arrays[name], like[place].dtype), device)
+        for name, place in wanted.items()
+    }

@@ -1,0 +1,105 @@
+"""The suite's operations as calls of `jax.numpy`, `jax.nn`, `optax` and Linen's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from jax import Array, lax
+
+_IMAGES = ("NHWC", "HWIO", "NHWC")
+
+
+def _normalised(x: Array, module: nn.Module) -> Array:
+    return jnp.asarray(module.apply({}, x))
+
+
+def _dropped(x: Array) -> Array:
+    return jnp.asarray(nn.Dropout(0.5, deterministic=False).apply({}, x, rngs={"dropout": jax.random.key(0)}))
+
+
+def _attention(query: Array, key: Array, value: Array) -> Array:
+    q, k, v = (x[:, :, None] for x in (query, key, value))
+    return jax.nn.dot_product_attention(q, k, v)[:, :, 0]
+
+
+def _batch_norm(x: Array) -> Array:
+    return jax.nn.standardize(x, axis=0, epsilon=1e-5)
+
+
+def _kl_divergence(logarithms: Array, probabilities: Array) -> Array:
+    return optax.losses.kl_divergence(logarithms, probabilities).mean()
+
+
+def _pooled(pool: Callable[..., Array], x: Array) -> Array:
+    return pool(x, (2, 2), strides=(2, 2))
+
+
+OPERATIONS: dict[str, Callable[..., Array]] = {
+    "matmul": jnp.matmul,
+    "batched_matmul": jnp.matmul,
+    "einsum": lambda a, b: jnp.einsum("ij,jk->ik", a, b),
+    "linear": lambda x, weight, bias: x @ weight + bias,
+    "conv2d": lambda x, kernel: lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=_IMAGES),
+    "attention": _attention,
+    "sum": jnp.sum,
+    "mean": jnp.mean,
+    "variance": jnp.var,
+    "norm": lambda x: jnp.linalg.norm(x.ravel()),
+    "prod": jnp.prod,
+    "max": jnp.max,
+    "cumsum": lambda x: jnp.cumsum(x, -1),
+    "cumprod": lambda x: jnp.cumprod(x, -1),
+    "logsumexp": lambda x: jax.nn.logsumexp(x, -1),
+    "softmax": jax.nn.softmax,
+    "log_softmax": jax.nn.log_softmax,
+    "cross_entropy": lambda x, ids: optax.softmax_cross_entropy_with_integer_labels(x, ids).mean(),
+    "squared_error": lambda a, b: optax.squared_error(a, b).mean(),
+    "absolute_error": lambda a, b: jnp.abs(a - b).mean(),
+    "huber": lambda a, b: optax.huber_loss(a, b).mean(),
+    "kl_divergence": _kl_divergence,
+    "binary_cross_entropy_logits": lambda x, y: optax.sigmoid_binary_cross_entropy(x, y).mean(),
+    "layer_norm": lambda x: _normalised(x, nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False)),
+    "batch_norm": _batch_norm,
+    "rms_norm": lambda x: _normalised(x, nn.RMSNorm(epsilon=1e-5, use_scale=False)),
+    "exp": jnp.exp,
+    "expm1": jnp.expm1,
+    "log": jnp.log,
+    "log1p": jnp.log1p,
+    "pow": lambda x: jnp.power(x, 3.0),
+    "square": jnp.square,
+    "sqrt": jnp.sqrt,
+    "rsqrt": lax.rsqrt,
+    "reciprocal": jnp.reciprocal,
+    "abs": jnp.abs,
+    "sin": jnp.sin,
+    "cos": jnp.cos,
+    "tanh": jnp.tanh,
+    "sigmoid": jax.nn.sigmoid,
+    "relu": jax.nn.relu,
+    "leaky_relu": jax.nn.leaky_relu,
+    "elu": jax.nn.elu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "silu": jax.nn.silu,
+    "softplus": jax.nn.softplus,
+    "erf": lax.erf,
+    "add": jnp.add,
+    "subtract": jnp.subtract,
+    "multiply": jnp.multiply,
+    "divide": jnp.divide,
+    "maximum": jnp.maximum,
+    "where": lambda a, b: jnp.where(a > 0, a, b),
+    "concatenate": lambda a, b: jnp.concatenate([a, b], -1),
+    "stack": lambda a, b: jnp.stack([a, b]),
+    "max_pool": lambda x: _pooled(nn.max_pool, x),
+    "average_pool": lambda x: _pooled(nn.avg_pool, x),
+    "dropout": _dropped,
+    "embedding": lambda ids, table: jnp.take(table, ids, axis=0),
+    "gather_ids": lambda ids: ids + 0,
+    "argmax": lambda x: jnp.argmax(x, -1),
+    "transpose": lambda x: jnp.swapaxes(x, -1, -2),
+    "reshape": jnp.ravel,
+}

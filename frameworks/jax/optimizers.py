@@ -1,0 +1,134 @@
+"""Optax optimizers for a recipe, and their state by canonical name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax.training.train_state import TrainState
+
+from fixtures.arrays import Array
+from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe, Steps
+from frameworks.jax.arrays import Flat
+from frameworks.jax.network import Layout
+
+
+class RunState(TrainState):
+    """Flax's train state of one optimizer and its parameters, with the average of the weights if there is one."""
+
+    average: Any = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What of a recipe decides how gradients become updates."""
+
+    optimizer: Optimizer
+    schedule: Steps | None
+    clip: float | None
+    accumulation: int
+    accumulator: str
+    groups: tuple[tuple[str, ...], ...]
+
+
+def rules_of(recipe: Recipe, places: tuple[str, ...], wide: bool) -> Rules:
+    """The rules of one optimizer over the parameters at `places`, in model order; `wide`: some of them are float64."""
+    groups = tuple(places[start :: recipe.groups] for start in range(recipe.groups))
+    return Rules(
+        recipe.optimizer,
+        recipe.schedule,
+        recipe.clip,
+        recipe.accumulation,
+        "float64" if wide else "float32",
+        groups if recipe.groups > 1 else (),
+    )
+
+
+def schedule_of(rules: Rules | Recipe) -> optax.Schedule:
+    """The learning rate by the number of applied updates."""
+    rate = rules.optimizer.learning_rate
+    if rules.schedule is None:
+        return optax.constant_schedule(rate)
+    pieces = [optax.constant_schedule(rate * factor) for factor in rules.schedule.factors]
+    return optax.join_schedules(pieces, list(rules.schedule.boundaries))
+
+
+def _alone(rules: Rules) -> optax.GradientTransformation:
+    rate: Any = rules.optimizer.learning_rate if rules.schedule is None else schedule_of(rules)
+    match rules.optimizer:
+        case SGD(momentum=momentum):
+            return optax.sgd(rate, momentum=momentum or None)
+        case Adam() as adam:
+            return optax.adam(rate, b1=adam.beta1, b2=adam.beta2, eps=adam.epsilon)
+        case AdamW() as adamw:
+            decay = adamw.weight_decay
+            return optax.adamw(rate, b1=adamw.beta1, b2=adamw.beta2, eps=adamw.epsilon, weight_decay=decay)
+
+
+@cache
+def transformation(rules: Rules) -> optax.GradientTransformation:
+    """The optimizer, the same object for the same rules, so that what was compiled for one run serves the next."""
+    chosen = _alone(rules)
+    if rules.groups:
+        labels = {place: str(index) for index, group in enumerate(rules.groups) for place in group}
+        chosen = optax.partition({str(index): _alone(rules) for index in range(len(rules.groups))}, labels)
+    if rules.clip is not None:
+        chosen = optax.chain(optax.clip_by_global_norm(rules.clip), chosen)
+    if rules.accumulation > 1:
+        window = optax.MultiSteps(
+            chosen,
+            every_k_schedule=rules.accumulation,
+            use_grad_mean=False,
+            accumulator_dtype=rules.accumulator,
+        )
+        chosen = window.gradient_transformation()
+    return chosen
+
+
+def is_window(state: RunState) -> bool:
+    """Whether gradients are accumulated by `optax.MultiSteps`."""
+    return isinstance(state.opt_state, optax.MultiStepsState)
+
+
+def applied(state: RunState) -> Any:
+    """How many updates were applied."""
+    return state.opt_state.gradient_step if is_window(state) else state.step
+
+
+def accumulated(state: RunState) -> Flat:
+    """What `optax.MultiSteps` holds of a window that has begun, by joined path; empty otherwise."""
+    return dict(state.opt_state.acc_grads) if is_window(state) and int(state.opt_state.mini_step) else {}
+
+
+def optimizer_state(states: list[RunState], layout: Layout) -> dict[str, Array]:
+    """Moments as "SLOT/PARAMETER" by Optax's names for the slots, and every counter.
+
+    Optax's own counters are called after the state that has them, once for all groups, which step together. Those of a
+    second optimizer end in ".1".
+    """
+    found: dict[str, Array] = {}
+    for index, state in enumerate(states):
+        suffix = f".{index}" if index else ""
+        inner = state.opt_state.inner_opt_state if is_window(state) else state.opt_state
+        found[f"steps{suffix}"] = np.array(applied(state), np.int64)
+        slots: dict[str, dict[str, Any]] = {}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(inner):
+            place = getattr(path[-1], "key", None)
+            if place in layout.canonical:
+                slot = next(key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey))
+                slots.setdefault(slot, {})[place] = leaf
+        for slot, leaves in slots.items():
+            found |= {f"{slot}/{name}": value for name, value in layout.arrays(leaves).items()}
+        for keys, value in optax.tree_utils.tree_get_all_with_path(inner, "count"):
+            owner = keys[-1].tuple_name
+            found[f"{_COUNTERS.get(owner, owner)}{suffix}"] = np.array(value)
+        if state.average is not None:
+            found |= {f"average/{name}": value for name, value in layout.arrays(state.average).items()}
+    return found
+
+
+_COUNTERS = {"ScaleByScheduleState": "schedule"}

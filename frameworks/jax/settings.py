@@ -1,0 +1,70 @@
+"""Process-wide settings of JAX: what results may depend on, and what a run may leak."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+import numpy as np
+
+PACKAGES = ("flax", "optax", "jmp")
+_SETTINGS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_disable_jit",
+    "jax_debug_nans",
+    "jax_debug_infs",
+    "jax_check_tracer_leaks",
+)
+
+
+def read_settings() -> dict[str, str]:
+    """Every setting that `write_settings` can put back, by name."""
+    return {name: repr(getattr(jax.config, name)) for name in _SETTINGS}
+
+
+def write_settings(state: Mapping[str, str]) -> None:
+    """Puts back what `read_settings` returned."""
+    for name, text in state.items():
+        if repr(getattr(jax.config, name)) != text:
+            jax.config.update(name, _VALUES.get(text, text.strip("'")))
+
+
+_VALUES: dict[str, bool | None] = {"True": True, "False": False, "None": None}
+
+
+def full_version() -> str:
+    """JAX's version, and those of the packages that train with it as a local label."""
+    return f"{jax.__version__}+{'.'.join(f'{package}.{version(package)}' for package in PACKAGES)}"
+
+
+def _processor() -> str:
+    listing = Path("/proc/cpuinfo")
+    if listing.is_file():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def read_environment(device: jax.Device) -> dict[str, str]:
+    """Device model, versions, XLA's flags and switches that results may depend on."""
+    found: dict[str, object] = {
+        "device": _processor() if device.platform == "cpu" else device.device_kind,
+        "platform": device.client.platform_version,
+        "xla-flags": os.environ.get("XLA_FLAGS", ""),
+        "jaxlib": version("jaxlib"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+    found |= {name: version(name) for name in PACKAGES}
+    found |= {name.removeprefix("jax_").replace("_", "-"): getattr(jax.config, name) for name in _SETTINGS}
+    return {name: " ".join(str(value).split()) for name, value in found.items()}

@@ -1,0 +1,188 @@
+"""The compiled functions of a run: forward and backward, and the update, as JMP's and Flax's examples write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, partial, reduce
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jmp
+import optax
+
+from fixtures.layers import Dropout, walk
+from fixtures.model import Model
+from fixtures.recipe import Precision, Recompute
+from frameworks.jax.arrays import Flat, flat, nested
+from frameworks.jax.losses import Loaded, loss_sums
+from frameworks.jax.network import Layout, Network
+from frameworks.jax.optimizers import RunState, applied, is_window
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What of a recipe decides how a micro-batch becomes gradients."""
+
+    model: Model
+    precision: Precision
+    recompute: Recompute | None
+    separate_losses: bool
+
+
+class Moved(NamedTuple):
+    """What a forward pass in training changes besides the gradients: running statistics and the random key."""
+
+    buffers: Flat
+    key: jax.Array
+
+
+@dataclass(frozen=True)
+class Micro:
+    """One micro-batch of the open window.
+
+    Attributes:
+        total: sum of the losses of its items.
+        items: how many.
+        scale_before: the loss scale that it met.
+        applied: whether `optax.MultiSteps` made an update with it.
+        rate: learning rate of that update.
+    """
+
+    total: float
+    items: int
+    scale_before: float
+    applied: bool = False
+    rate: float = math.nan
+
+    @property
+    def loss(self) -> float:
+        """Mean over its items."""
+        return self.total / self.items if self.items else math.nan
+
+
+class Outcome(NamedTuple):
+    """What an update did: whether its gradients were finite, their norm before clipping, whether it was applied."""
+
+    finite: jax.Array
+    norm: jax.Array
+    applied: jax.Array
+
+
+class Steps:
+    """The functions of one plan; `jax.jit` compiles each for every shape that it meets."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        low = jnp.dtype(plan.precision.format)
+        kept = low if plan.precision.level == "O3" else jnp.float32
+        self.network = Network(plan.model, low, kept, plan.recompute)
+        self.policy = jmp.Policy(jnp.float32, low, jnp.float32) if plan.precision.level == "O2" else None
+        integer = jnp.int32 if plan.model.integer_inputs else jnp.float32
+        example = jax.ShapeDtypeStruct((1, *plan.model.sample), integer)
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        shapes = jax.eval_shape(partial(self.network.init, train=False), key, example)
+        self.shapes = flat(shapes["params"])
+        self.buffer_shapes = flat(shapes.get("batch_stats", {}))
+        self.layout = Layout(plan.model, self.shapes | self.buffer_shapes)
+        self.draws = any(isinstance(layer, Dropout) for _, layer in walk(plan.model.layers))
+        self.backward = jax.jit(self._backward)
+        self.surrogate = jax.jit(self._surrogate)
+        self.predict = jax.jit(self._predict)
+        self.cast = jax.jit(self._cast) if self.policy else self._cast
+
+    def _cast(self, parameters: Flat) -> Flat:
+        """The parameters as the model holds them: under a policy, those that are not float64 in its format."""
+        if self.policy is None:
+            return parameters
+        body = {place: value for place, value in parameters.items() if value.dtype != jnp.float64}
+        return parameters | self.policy.cast_to_compute(body)
+
+    def losses(self, parameters: Flat, moved: Moved, batch: Loaded) -> tuple[list[jax.Array], Moved]:
+        """Training-mode forward: the sum of the items' losses for each head that has targets."""
+        key, drawn = jax.random.split(moved.key) if self.draws else (moved.key, None)
+        variables = {"params": nested(self._cast(parameters)), "batch_stats": nested(moved.buffers)}
+        outputs, changed = self.network.apply(
+            variables,
+            batch.inputs,
+            train=True,
+            rngs=None if drawn is None else {"dropout": drawn},
+            mutable=["batch_stats"],
+        )
+        buffers = flat(changed["batch_stats"]) if moved.buffers else {}
+        return loss_sums(self.plan.model, outputs, batch), Moved(buffers, key)
+
+    def _backward(
+        self, parameters: Flat, moved: Moved, scale: jmp.LossScale, batch: Loaded, items: jax.Array
+    ) -> tuple[Flat, list[jax.Array], Moved]:
+        """Scaled gradients of the losses over `items`, the sums of the losses, and what has moved."""
+
+        def scaled(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], Moved]]:
+            sums, after = self.losses(leaves, moved, batch)
+            means = [total / items.astype(total.dtype) for total in sums]
+            parts = means if self.plan.separate_losses else [reduce(jnp.add, means)]
+            return scale.scale(parts), (sums, after)
+
+        parts, pull, (sums, after) = jax.vjp(scaled, parameters, has_aux=True)
+        chosen = [
+            [jnp.ones_like(p) if i == j else jnp.zeros_like(p) for j, p in enumerate(parts)] for i in range(len(parts))
+        ]
+        gradients = [pull(cotangent)[0] for cotangent in chosen]
+        return reduce(optax.tree.add, gradients), sums, after
+
+    def _surrogate(
+        self, parameters: Flat, scale: jmp.LossScale, given: Mapping[str, jax.Array], parts: jax.Array
+    ) -> Flat:
+        """Scaled gradients of Σ p·g over the parameters in `given`, divided by `parts`."""
+
+        def scaled(leaves: Flat) -> Any:
+            model = self._cast(leaves)
+            products = [
+                jnp.sum(model[place] * g, dtype=jnp.promote_types(g.dtype, jnp.float32)) for place, g in given.items()
+            ]
+            return scale.scale(reduce(jnp.add, products, jnp.zeros(())) / parts)
+
+        return jax.grad(scaled)(parameters)
+
+    def _predict(self, parameters: Flat, buffers: Flat, inputs: jax.Array) -> dict[str, jax.Array]:
+        variables = {"params": nested(self._cast(parameters)), "batch_stats": nested(buffers)}
+        outputs: Any = self.network.apply(variables, inputs, train=False)
+        return dict(outputs)
+
+
+@cache
+def steps_of(plan: Plan) -> Steps:
+    """The functions of a plan, the same ones for every run of it, so that each is compiled once a process."""
+    return Steps(plan)
+
+
+@jax.jit
+def unscaled(scale: jmp.LossScale, gradients: Flat, parameters: Flat) -> Flat:
+    """The gradients divided by the scale, in their parameters' formats."""
+    found: Flat = optax.tree.cast_like(scale.unscale(gradients), parameters)
+    return found
+
+
+@partial(jax.jit, static_argnames=("guarded", "decay"))
+def update(
+    states: list[RunState], scale: jmp.LossScale, gradients: Flat, *, guarded: bool, decay: float | None
+) -> tuple[list[RunState], jmp.LossScale, Outcome]:
+    """One update from unscaled gradients; `guarded`: a non-finite one changes nothing but the loss scale."""
+    finite = jmp.all_finite(gradients)
+    moved = [_stepped(state, {place: gradients[place] for place in state.params}, decay) for state in states]
+    kept: list[RunState] = jmp.select_tree(finite, moved, states) if guarded else moved
+    counted = applied(kept[0]) > applied(states[0])
+    return kept, scale.adjust(finite) if guarded else scale, Outcome(finite, optax.tree.norm(gradients), counted)
+
+
+def _stepped(state: RunState, gradients: Flat, decay: float | None) -> RunState:
+    after = state.apply_gradients(grads=gradients)
+    if decay is None:
+        return after
+    mixed = optax.incremental_update(after.params, state.average, 1.0 - decay)
+    average = optax.tree.where(applied(state) == 0, after.params, mixed)
+    if is_window(state):
+        average = optax.tree.where(applied(after) > applied(state), average, state.average)
+    return after.replace(average=average)

@@ -1,0 +1,310 @@
+"""Faults of JAX's libraries and of code that uses them, patched into the calls that the adapter makes.
+
+Each is in place before anything is traced, for what `jax.jit` has compiled no longer looks at the patched call.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jmp
+import optax
+from flax import linen as nn
+
+from frameworks.jax import JaxFramework, checkpoint, layers, steps
+from frameworks.jax.trainer import JaxTrainer
+from tests.mutants import fault
+
+# loss scaling
+
+
+@fault(
+    "https://github.com/google-deepmind/optax/pull/1746",
+    component="scaler",
+    clauses=("scaling.skip-is-atomic", "scaling.detects-inf", "scaling.detects-nan"),
+)
+class AppliesOverflow(JaxFramework):
+    """`jmp.select_tree` takes the new state although a gradient is infinite."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        jmp.select_tree = lambda finite, new, old: new
+
+
+@fault(
+    "https://github.com/google/flax/issues/2547",
+    component="scaler",
+    clauses=("scaling.grows-after-interval", "scaling.automaton"),
+)
+class GrowsOneUpdateLate(JaxFramework):
+    """The scale grows after one finite update more than the interval says."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        adjust = jmp.DynamicLossScale.adjust
+
+        def late(self: Any, finite: jax.Array) -> Any:
+            longer = jmp.DynamicLossScale(self.loss_scale, self.counter, self.period + 1, self.factor)
+            found = adjust(longer, finite)
+            return jmp.DynamicLossScale(found.loss_scale, found.counter, self.period, self.factor)
+
+        jmp.DynamicLossScale.adjust = late
+
+
+@fault(
+    "https://github.com/deepspeedai/DeepSpeed/pull/3553",
+    component="scaler",
+    clauses=("scaling.grows-after-interval", "scaling.automaton"),
+)
+class OverflowKeepsCount(JaxFramework):
+    """An overflow does not start the count of finite updates again."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        adjust = jmp.DynamicLossScale.adjust
+
+        def keeping(self: Any, finite: jax.Array) -> Any:
+            found = adjust(self, finite)
+            counter = jnp.where(finite, found.counter, self.counter)
+            return jmp.DynamicLossScale(found.loss_scale, counter, self.period, self.factor)
+
+        jmp.DynamicLossScale.adjust = keeping
+
+
+@fault(
+    "https://github.com/NVIDIA/apex/issues/834",
+    component="scaler",
+    clauses=("scaling.stays-positive",),
+)
+class ScaleHasNoFloor(JaxFramework):
+    """The scale is halved with every overflow until it is zero."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        adjust = jmp.DynamicLossScale.adjust
+
+        def sinking(self: Any, finite: jax.Array) -> Any:
+            found = adjust(self, finite)
+            scale = jnp.where(finite, found.loss_scale, self.loss_scale / self.factor)
+            return jmp.DynamicLossScale(scale, found.counter, self.period, self.factor)
+
+        jmp.DynamicLossScale.adjust = sinking
+
+
+@fault(
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/9330",
+    component="clipping",
+    clauses=("scaling.unscales-before-clipping", "scaling.reports-true-loss"),
+)
+class ClipsScaledGradients(JaxFramework):
+    """Gradients reach `optax.clip_by_global_norm` scaled, and what it leaves of them is unscaled by nobody."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        finish = JaxTrainer._finish
+        JaxTrainer._finish = lambda self, calls, poison: finish(self, 0 if self.recipe.clip else calls, poison)
+
+
+# accumulation
+
+
+@fault(
+    "https://github.com/huggingface/transformers/pull/34191",
+    component="accumulation",
+    clauses=("accumulation.weighs-items",),
+)
+class MeanOfMeans(JaxFramework):
+    """Each micro-batch's loss is its own mean over the number of micro-batches."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        backward = JaxTrainer._backward
+        JaxTrainer._backward = lambda self, batch, _: backward(self, batch, batch.items * self.recipe.accumulation)
+
+
+@fault(
+    "https://github.com/mlnomadpy/flaxchat/issues/6",
+    component="accumulation",
+    clauses=("accumulation.keeps-precision",),
+)
+class AccumulatesLow(JaxFramework):
+    """`optax.MultiSteps` holds its sums in bfloat16."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = optax.MultiSteps.__init__
+
+        def low(self: optax.MultiSteps, *given: Any, accumulator_dtype: Any, **named: Any) -> None:
+            make(self, *given, accumulator_dtype=jnp.bfloat16, **named)
+
+        optax.MultiSteps.__init__ = low
+
+
+@fault(
+    "https://github.com/facebookresearch/mmf/pull/747",
+    component="accumulation",
+    clauses=("accumulation.each-counts-once", "accumulation.equals-full-batch"),
+)
+class ForgetsTheWindow(JaxFramework):
+    """`optax.MultiSteps` begins its sum again with every micro-batch."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        update = optax.MultiSteps.update
+
+        def forgetful(self: optax.MultiSteps, updates: Any, state: Any, *rest: Any, **named: Any) -> Any:
+            return update(
+                self, updates, state._replace(acc_grads=optax.tree.zeros_like(state.acc_grads)), *rest, **named
+            )
+
+        optax.MultiSteps.update = forgetful
+
+
+@fault(
+    "https://github.com/google-research/vision_transformer/issues/286",
+    component="accumulation",
+    clauses=("accumulation.fresh-dropout",),
+)
+class DrawsTheSameMasks(JaxFramework):
+    """The key is never split, so every micro-batch drops the same values."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        jax.random.split = lambda key, *_: (key, key)
+
+
+# mixed precision
+
+
+@fault(
+    "https://github.com/keras-team/keras/issues/15806",
+    component="autocast",
+    clauses=("autocast.layers-honour-policy",),
+)
+class ConvolutionsStayWide(JaxFramework):
+    """`nn.Conv` computes in float32, whatever its `dtype`."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = nn.Conv
+
+        def wide(*given: Any, dtype: Any, **named: Any) -> nn.Conv:
+            return make(*given, dtype=jnp.float32, **named)
+
+        layers.nn.Conv = wide
+
+
+@fault(
+    "https://github.com/pytorch/ao/pull/1124",
+    component="masters",
+    clauses=("master.small-update-survives", "autocast.parameters-stay-float32"),
+)
+class CastsWeights(JaxFramework):
+    """Parameters are made in the computing format, so small updates vanish in them."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = steps.Network
+        steps.Network = lambda model, low, _, recompute: make(model, low, low, recompute)
+
+
+@fault(
+    "https://github.com/google-deepmind/optax/issues/1754",
+    component="optimizer",
+    clauses=("master.adam-epsilon-survives",),
+)
+class EpsilonUnderflows(JaxFramework):
+    """Adam's epsilon is rounded to float16, where it is zero."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = optax.adam
+        optax.adam = lambda rate, *, eps, **named: make(rate, eps=float(jnp.float16(eps)), **named)
+
+
+@fault(
+    "https://github.com/google-deepmind/optax/issues/1552",
+    component="optimizer",
+    clauses=("master.moments-keep-precision",),
+)
+class MomentsAreLow(JaxFramework):
+    """Adam's first moment is held in bfloat16."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        optax.adam = partial(optax.adam, mu_dtype=jnp.bfloat16)
+
+
+# recomputation
+
+
+@fault(
+    "https://github.com/jax-ml/jax/pull/37888",
+    component="recomputation",
+    clauses=("recompute.frees-activations",),
+)
+class CheckpointDoesNothing(JaxFramework):
+    """`nn.remat` runs its function and keeps every activation."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        nn.remat = lambda function, **_: function
+
+
+# saving and loading
+
+
+@fault(
+    "https://github.com/NVIDIA/apex/issues/480",
+    component="checkpoint",
+    clauses=("resume.bit-identical", "resume.load-has-no-side-effects"),
+)
+class MomentsNotLoaded(JaxFramework):
+    """The optimizer's state stays as it was when a checkpoint is loaded."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        restore = JaxTrainer.restore
+
+        def partial_restore(self: JaxTrainer, path: Any) -> None:
+            before = [state.opt_state for state in self.states]
+            restore(self, path)
+            self.states = [s.replace(opt_state=held) for s, held in zip(self.states, before, strict=True)]
+
+        JaxTrainer.restore = partial_restore
+
+
+@fault(
+    "https://github.com/mosaicml/composer/pull/1376",
+    component="checkpoint",
+    clauses=("resume.scaler-state",),
+)
+class LoadedScalerIsDropped(JaxFramework):
+    """The loss scale is not loaded, so the run goes on with the initial one."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        checkpoint.scaling.with_held = lambda scale, state, device: scale
+
+
+@fault(
+    "https://github.com/vllm-project/speculators/issues/1027",
+    component="checkpoint",
+    clauses=("resume.random-state",),
+)
+class KeyRestarts(JaxFramework):
+    """The key is saved and not put back."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        restore = JaxTrainer.restore
+
+        def keeping(self: JaxTrainer, path: Any) -> None:
+            key = self.moved.key
+            restore(self, path)
+            self.moved = self.moved._replace(key=key)
+
+        JaxTrainer.restore = keeping
