@@ -1,0 +1,17 @@
+"""What the founding documents run, end to end: a model, data, and recipes beside each other."""
+
+from __future__ import annotations
+
+from conformance.scenarios.digits_accumulation import DIGITS_ACCUMULATION
+from conformance.scenarios.graph_rewrite import GRAPH_REWRITE
+from conformance.scenarios.opt_levels import OPT_LEVELS
+from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.segments import SEGMENTS
+from conformance.scenarios.sincos import SINCOS
+
+__all__ = ["SCENARIOS", "Scenario"]
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario for scenario in (SINCOS, SEGMENTS, DIGITS_ACCUMULATION, OPT_LEVELS, GRAPH_REWRITE)
+}
+"""Every scenario by its name."""
