@@ -8,10 +8,11 @@ from conformance.scenarios.opt_levels import OPT_LEVELS
 from conformance.scenarios.scenario import Scenario
 from conformance.scenarios.segments import SEGMENTS
 from conformance.scenarios.sincos import SINCOS
+from conformance.scenarios.use_fp16 import USE_FP16
 
 __all__ = ["SCENARIOS", "Scenario"]
 
 SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario for scenario in (SINCOS, SEGMENTS, DIGITS_ACCUMULATION, OPT_LEVELS, GRAPH_REWRITE)
+    scenario.name: scenario for scenario in (SINCOS, SEGMENTS, DIGITS_ACCUMULATION, OPT_LEVELS, GRAPH_REWRITE, USE_FP16)
 }
 """Every scenario by its name."""

@@ -33,5 +33,6 @@ DIGITS_ACCUMULATION = Scenario(
     ),
     batch=128,
     epochs=2,
+    learns_in=12,
     quality=accuracy(),
 )

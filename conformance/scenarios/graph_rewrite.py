@@ -20,6 +20,7 @@ GRAPH_REWRITE = Scenario(
     ),
     batch=64,
     epochs=3,
+    learns_in=23,
     quality=accuracy(),
     modes={"tf": "rewrite"},
     only="no other framework rewrites a float32 graph",

@@ -19,26 +19,20 @@ SHARE = 10
 _SIGNATURES = {"loss": "loss-did-not-fall", "accuracy": "learned-nothing", "squared error": "learned-nothing"}
 
 RECORDED = {"method": "recorded, not judged"}
-CUT = {"method": "recorded, not judged: the run was cut short"}
+CUT = {"method": "recorded, not judged: the run was too short to learn"}
 
 
 def verdicts(
-    framework: Framework,
-    scenario: Scenario,
-    setting: Setting,
-    seen: Sequence[Seen],
-    rounds: int,
-    *,
-    cut: bool,
-    repro: str,
+    framework: Framework, scenario: Scenario, setting: Setting, seen: Sequence[Seen], rounds: int, repro: str
 ) -> tuple[Verdict, ...]:
     """One verdict a side: unsupported with the declared reason, or whether it learned and kept what it promises."""
-    return tuple(_verdict(framework, scenario, setting, one, rounds, cut, repro) for one in seen)
+    return tuple(_verdict(framework, scenario, setting, one, rounds, repro) for one in seen)
 
 
 def _verdict(
-    framework: Framework, scenario: Scenario, setting: Setting, seen: Seen, rounds: int, cut: bool, repro: str
+    framework: Framework, scenario: Scenario, setting: Setting, seen: Seen, rounds: int, repro: str
 ) -> Verdict:
+    cut = rounds < scenario.learns_in
     checks = tuple(_checks(scenario, setting, seen, cut))
     failed = [check for check in checks if not check.passed]
     error: Exception | None = seen.error

@@ -21,5 +21,6 @@ OPT_LEVELS = Scenario(
     ),
     batch=64,
     epochs=3,
+    learns_in=23,
     quality=accuracy(),
 )

@@ -87,7 +87,8 @@ class Scenario:
         sides: the first is what the others are measured against.
         batch: samples of a round, which every side trains on before the next round begins.
         epochs: how often the training data are gone through, as documented.
-        shorter: the same by device or mode ("cpu", "emulated") where the documented number takes too long.
+        learns_in: how many rounds it takes to learn; runs of fewer are not judged by what they learned.
+        shorter: rounds by device or mode ("cpu", "emulated") where the documented number takes too long.
         modes: the mode by framework where it is not its first one.
         only: why other frameworks than those of `modes` have no part in it; "" where they have.
         known: failures that are known, with clause `scenario.NAME` and the sides as cases.
@@ -101,6 +102,7 @@ class Scenario:
     sides: tuple[Side, ...]
     batch: int
     epochs: int
+    learns_in: int
     quality: Quality
     shorter: Mapping[str, int] = field(default_factory=dict)
     modes: Mapping[str, str] = field(default_factory=dict)
@@ -113,9 +115,13 @@ class Scenario:
         """Under which name a record keeps what was seen."""
         return f"scenario.{self.name}"
 
-    def epochs_on(self, device: str, mode: str) -> int:
-        """How many epochs are trained in a mode on a device."""
-        return self.shorter.get(mode, self.shorter.get(device, self.epochs))
+    def rounds(self, setting: Setting) -> int:
+        """How many rounds the document's epochs are."""
+        return self.epochs * -(-len(setting.train) // self.batch)
+
+    def rounds_on(self, device: str, mode: str, setting: Setting) -> int:
+        """How many of them are trained in a mode on a device."""
+        return min(self.rounds(setting), *(self.shorter.get(name, self.rounds(setting)) for name in (device, mode)))
 
     def known_in(self, framework: Framework) -> tuple[Expectation, ...]:
         """The known failures that apply to a run of this framework."""

@@ -39,6 +39,7 @@ SEGMENTS = Scenario(
     sides=(Side("plain", _PLAIN), Side(SEGMENTED, _PLAIN.but(recompute=Recompute(2)), equal=True)),
     batch=256,
     epochs=4,
+    learns_in=20,
     quality=accuracy(),
     known=(
         Expectation(
@@ -49,8 +50,8 @@ SEGMENTS = Scenario(
             mode="graph",
             cases=(SEGMENTED,),
             signature="parameters-differ",
-            reason="Grappler rewrites the forward and the recomputed copy differently, so the gradients differ in the last "
-            "bit; with its arithmetic optimizer or its remapper off they are equal.",
+            reason="Grappler rewrites the forward and the recomputed copy differently, so the gradients differ in the "
+            "last bit; with its arithmetic optimizer or its remapper off they are equal.",
             link="https://www.tensorflow.org/guide/graph_optimization",
         ),
     ),

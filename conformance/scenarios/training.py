@@ -99,12 +99,6 @@ class _Run:
             self.seen.saved_bytes = int(fresh.saved_bytes(batch))
 
 
-def rounds_of(scenario: Scenario, setting: Setting, framework: Framework) -> tuple[int, int]:
-    """How many rounds an epoch has, and how many the scenario has on this device in this mode."""
-    epoch = -(-len(setting.train) // scenario.batch)
-    return epoch, epoch * scenario.epochs_on(framework.device, framework.mode)
-
-
 def train(
     framework: Framework, scenario: Scenario, setting: Setting, rounds: int, tell: Callable[[int], None]
 ) -> tuple[Seen, ...]:

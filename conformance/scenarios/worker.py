@@ -19,7 +19,7 @@ from pathlib import Path
 from conformance.identity import file_name, series, suite_version, variant
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.judging import measurements, traces, verdicts
-from conformance.scenarios.training import rounds_of, train
+from conformance.scenarios.training import train
 from frameworks.contract import Framework, MissingDevice, Unsupported
 from frameworks.registry import UnknownFramework, load
 from results.files import RecordError
@@ -42,14 +42,13 @@ def run(scenario: Scenario, given: str, framework: Framework, limit: int) -> Rec
     """
     started, clock = now(), time.perf_counter()
     setting = scenario.setting()
-    epoch, whole = rounds_of(scenario, setting, framework)
+    whole = scenario.rounds_on(framework.device, framework.mode, setting)
     rounds = min(limit, whole) if limit else whole
-    cut = rounds < whole
     _say({"rounds": rounds})
     seen = train(framework, scenario, setting, rounds, lambda done: _say({"done": done}))
     if isinstance(seen[0].error, Unsupported):
         raise seen[0].error
-    words = ["--scenario", scenario.name, *(["--rounds", str(rounds)] if cut else [])]
+    words = ["--scenario", scenario.name, *(["--rounds", str(rounds)] if rounds < whole else [])]
     modes = ["--modes", framework.mode, "--device", framework.device]
     repro = shlex.join(["python", "-m", "conformance", "run", *words, *modes, given])
     text = ClauseText("MEASUREMENT", scenario.title, scenario.source, (), "scenario")
@@ -64,15 +63,14 @@ def run(scenario: Scenario, given: str, framework: Framework, limit: int) -> Rec
         finished=now(),
         duration_s=round(time.perf_counter() - clock, 3),
         status="complete",
-        verdicts=verdicts(framework, scenario, setting, seen, rounds, cut=cut, repro=repro),
+        verdicts=verdicts(framework, scenario, setting, seen, rounds, repro),
         measurements=measurements(scenario, seen),
         traces=traces(scenario, seen),
-        notes=(setting.about, _length(scenario, rounds, epoch)),
+        notes=(setting.about, _length(scenario, rounds, scenario.rounds(setting))),
     )
 
 
-def _length(scenario: Scenario, rounds: int, epoch: int) -> str:
-    wanted = scenario.epochs * epoch
+def _length(scenario: Scenario, rounds: int, wanted: int) -> str:
     told = f"{rounds:,} rounds of {scenario.batch:,} samples"
     return told if rounds == wanted else f"{told}, of {wanted:,}"
 
