@@ -9,7 +9,7 @@ from statistics import median
 from conformance.judgement import conclude
 from conformance.scenarios.scenario import Scenario, Setting
 from conformance.scenarios.training import Seen
-from conformance.verdict import Violation
+from conformance.verdict import Abstention, Violation
 from frameworks.contract import Framework
 from results.model import Check, Measurement, Trace, Verdict
 
@@ -39,6 +39,8 @@ def _verdict(
     if error is None and failed:
         said = "; ".join(f"{check.what}: {check.measured} where {check.expected} was expected" for check in failed)
         error = Violation(_SIGNATURES.get(failed[0].what, "parameters-differ"), said)
+    elif error is None and cut and not seen.side.equal:
+        error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
     known = [entry for entry in scenario.known_in(framework) if entry.covers(scenario.clause, seen.side.label)]
     found = conclude(framework, error, known)
     return Verdict(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -138,6 +138,20 @@ def markdown(scenario: Scenario, records: Sequence[Record]) -> str:
         before = row.side
     told = [f"- {line}" for line in (*reasons(records), *notes(records))]
     return "\n".join((*lines, "", *told))
+
+
+def durations(found: Mapping[str, Sequence[Record]]) -> str:
+    """How many seconds the records of each scenario took in each framework, as Markdown."""
+    names = sorted({record.series.framework for records in found.values() for record in records})
+    lines = [_line(["seconds", *names, "together"]), _line(["---", *["--:"] * (len(names) + 1)])]
+    took = {
+        scenario: [sum(one.duration_s for one in records if one.series.framework == name) for name in names]
+        for scenario, records in found.items()
+    }
+    sums = [sum(column) for column in zip(*took.values(), strict=True)]
+    for scenario, seconds in (*took.items(), ("all", sums)):
+        lines.append(_line([scenario, *(f"{one:.0f}" if one else NONE for one in (*seconds, sum(seconds)))]))
+    return "\n".join(lines)
 
 
 def _line(cells: Sequence[str]) -> str:

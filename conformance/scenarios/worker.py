@@ -22,7 +22,7 @@ from conformance.scenarios.judging import measurements, traces, verdicts
 from conformance.scenarios.training import train
 from frameworks.contract import Framework, MissingDevice, Unsupported
 from frameworks.registry import UnknownFramework, load
-from results.files import RecordError
+from results.files import RecordError, unwritable
 from results.journal import now
 from results.model import ClauseText, Record, Suite
 from results.records import write
@@ -85,6 +85,14 @@ def _bound(scenario: Scenario, name: str, device: str, mode: str) -> Framework:
     return framework
 
 
+def _place(folder: Path, name: str) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    return folder / f"{name}.json"
+
+
 class _NoPart(Exception):  # noqa: N818 - an answer, not an error
     """The framework has no part in the scenario; the message says why."""
 
@@ -98,11 +106,10 @@ def main(name: str, given: str, device: str, mode: str, limit: str, folder: str)
     scenario = SCENARIOS[name]
     try:
         framework = _bound(scenario, given, device, mode)
+        place = _place(Path(folder) / scenario.name, file_name(given, framework))
         record = run(scenario, given, framework, int(limit))
-        place = Path(folder) / scenario.name / f"{file_name(given, framework)}.json"
-        place.parent.mkdir(parents=True, exist_ok=True)
         write(place, record)
-    except (UnknownFramework, MissingDevice, RecordError, OSError, ValueError) as error:
+    except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return CANNOT
     except (_NoPart, Unsupported) as error:
