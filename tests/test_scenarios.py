@@ -119,11 +119,11 @@ class Still(ReferenceFramework):
 
 
 class Refusing(ReferenceFramework):
-    """It does not do mixed precision, and says so."""
+    """It does neither mixed precision nor windows that are not full, and says so."""
 
     def declares(self, capability: Capability) -> Declaration:
-        refused = capability is Capability.O1_FLOAT16
-        return Declaration(False, "no low precision here") if refused else super().declares(capability)
+        refused = capability in (Capability.O1_FLOAT16, Capability.PARTIAL_WINDOW)
+        return Declaration(False, "not here") if refused else super().declares(capability)
 
 
 class Raising(ReferenceFramework):
@@ -145,6 +145,23 @@ class Restarting(ReferenceFramework):
 
 def test_a_framework_that_does_not_learn_is_seen() -> None:
     assert {found for found, _ in outcome(Still("cpu")).values()} == {Outcome.FAIL}
+
+
+@pytest.mark.parametrize(
+    ("losses", "quality", "signature"),
+    [
+        ((2.0, 1.0), 0.1, "learned-nothing"),
+        ((1.0, 2.0), 0.9, "loss-did-not-fall"),
+        ((2.0, float("nan")), 0.9, "loss-did-not-fall"),
+    ],
+)
+def test_a_run_has_to_lower_its_loss_and_to_answer_well(
+    losses: tuple[float, ...], quality: float, signature: str
+) -> None:
+    side = SMALL.sides[0]
+    ended = Seen(side, losses=list(losses), skipped=[False, False], quality=quality)
+    (verdict,) = verdicts(ReferenceFramework("cpu"), SMALL, _setting(), [ended], 30, "again")
+    assert (verdict.outcome, verdict.signature) == (Outcome.FAIL, signature)
 
 
 def test_a_side_that_promises_the_same_bits_keeps_them() -> None:
@@ -172,7 +189,10 @@ def test_a_known_failure_is_known_until_it_is_fixed() -> None:
 
 
 def test_a_declared_gap_is_unsupported_and_an_error_ends_one_side_only() -> None:
-    assert outcome(Refusing("cpu"))["mixed"] == (Outcome.UNSUPPORTED, "precision.O1-float16")
+    found = outcome(Refusing("cpu"))
+    assert found["mixed"] == (Outcome.UNSUPPORTED, "precision.O1-float16")
+    assert found["flushed"] == (Outcome.UNSUPPORTED, "accumulation.partial-window")
+    assert found["whole"][0] is Outcome.PASS
     found = outcome(Raising("cpu"))
     assert found["flushed"] == (Outcome.ERROR, "raises-RuntimeError")
     assert found["plain"][0] is Outcome.PASS
@@ -245,11 +265,14 @@ def test_the_tables_numbers_are_the_records(ran: tuple[Ended, Path]) -> None:
     ("words", "told"),
     [
         (("--scenario", "sinus"), "no scenario 'sinus': one of sincos, segments"),
-        (("--scenario", "sincos", "caffe"), "unknown framework 'caffe'"),
+        (("--scenario", "segments", "--rounds", "2", "reference", "caffe"), "unknown framework 'caffe'"),
         (("--scenario", "sincos", "reference", "-k"), "'-k' is no framework"),
         (("--scenario", "graph-rewrite", "reference"), "no other framework rewrites a float32 graph"),
-        (("--scenario", "segments", "--modes", "fast", "reference"), "no mode 'fast': one of emulated"),
-        (("--scenario", "segments", "--device", "tpu", "reference"), "sees no device 'tpu'"),
+        (
+            ("--scenario", "segments", "--modes", "fast", "reference"),
+            "reference: reference has no mode 'fast': one of emulated",
+        ),
+        (("--scenario", "segments", "--device", "tpu", "reference"), "reference: reference sees no device 'tpu'"),
         (("--scenario", "segments", "--folder", "README.md", "reference"), "README.md/segments: cannot be written"),
         (("--scenario", "segments", "tests.nowhere:Class"), "cannot be imported"),
         ((), "Missing argument 'FRAMEWORK'"),
@@ -269,11 +292,12 @@ def test_a_broken_framework_ends_the_command_with_1(tmp_path: Path) -> None:
     assert "parameters-differ" in next(tmp_path.rglob("*.json")).read_text("utf-8")
 
 
-def test_a_worker_that_dies_is_told_from_one_that_has_no_part(tmp_path: Path) -> None:
-    words = ("--folder", tmp_path, "--scenario", "segments", "--rounds", "3", "tests.misbehaving:AbortingAtOnce")
-    ended = conformance(*words)
+def test_a_worker_that_dies_fails_the_command_though_another_ends(tmp_path: Path) -> None:
+    dying = "tests.misbehaving:AbortingAtOnce"
+    ended = conformance("--folder", tmp_path, "--scenario", "segments", "--rounds", "2", "reference", dying)
     assert ended.status == 2, ended.lines
-    assert "tests.misbehaving:AbortingAtOnce: " in ended.errors
+    assert f"{dying}: the process ended with status -6" in ended.errors
+    assert "reference" in ended.output
 
 
 def test_every_scenario_is_listed() -> None:
