@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.judging import measurements, traces, verdicts
 from conformance.scenarios.launching import FOLDER
 from conformance.scenarios.scenario import Setting, Side, accuracy, squared_error
-from conformance.scenarios.table import markdown, rows
+from conformance.scenarios.table import rows
 from conformance.scenarios.training import Seen, train
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads
@@ -27,7 +25,6 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.trainer import ReferenceTrainer
 from results.outcomes import Outcome
 from results.records import Record, load
-from tests.support import Ended, run
 
 PLAIN = Recipe(SGD(0.1))
 
@@ -214,96 +211,6 @@ def test_the_best_constant_answer_is_what_a_quality_is_held_against() -> None:
     error = squared_error()
     assert error.constant(values) == 1.0
     assert error.of({"sin": np.array([[1.0], [1.0]]), "cos": np.zeros((2, 1))}, values) == 2.0
-
-
-def conformance(*words: str | Path) -> Ended:
-    return run([sys.executable, "-m", "conformance", "run", *map(str, words)])
-
-
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Path]:
-    folder = tmp_path_factory.mktemp("scenarios")
-    return conformance("--folder", folder, "--scenario", "segments", "--rounds", "3", "reference"), folder
-
-
-def test_a_run_writes_a_record_and_shows_it(ran: tuple[Ended, Path]) -> None:
-    ended, folder = ran
-    assert ended.status == 0, ended.lines
-    record = load(folder / "segments" / "reference-1-cpu-emulated.json")
-    assert record.selection == "--scenario segments --rounds 3"
-    assert {verdict.case for verdict in record.verdicts} == {"plain", "two segments"}
-    assert "--rounds 3" in record.verdicts[0].repro
-    assert len(record.traces["segments/plain"]["loss"]) == 3
-    assert "3 rounds of 256 samples, of 80" in ended.output
-    assert str(folder) not in (folder / "segments" / "reference-1-cpu-emulated.json").read_text("utf-8")
-
-
-def test_the_tables_numbers_are_the_records(ran: tuple[Ended, Path]) -> None:
-    _, folder = ran
-    record = load(folder / "segments" / "reference-1-cpu-emulated.json")
-    held = record.measurements["saved bytes/two segments"]
-    before, changed = (
-        {(row.side, row.quantity): row for row in rows(SCENARIOS["segments"], [one])}
-        for one in (
-            record,
-            replace(
-                record,
-                measurements={**record.measurements, "saved bytes/two segments": replace(held, samples=(12345.0,))},
-            ),
-        )
-    )
-    place = ("two segments", "bytes held")
-    assert before[place].cells == (f"{held.samples[0]:,.0f}",)
-    assert changed[place].cells == ("12,345",)
-    share = 12345.0 / record.measurements["saved bytes/plain"].samples[0]
-    row = changed["two segments", "bytes ÷ plain's"]
-    assert (row.document, row.cells) == ("0.4 to 0.5", (f"{share:.3g}",))
-    assert "| 12,345 |" not in markdown(SCENARIOS["segments"], [record])
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--scenario", "sinus"), "no scenario 'sinus': one of sincos, segments"),
-        (("--scenario", "segments", "--rounds", "2", "reference", "caffe"), "unknown framework 'caffe'"),
-        (("--scenario", "sincos", "reference", "-k"), "'-k' is no framework"),
-        (("--scenario", "graph-rewrite", "reference"), "no other framework rewrites a float32 graph"),
-        (
-            ("--scenario", "segments", "--modes", "fast", "reference"),
-            "reference: reference has no mode 'fast': one of emulated",
-        ),
-        (("--scenario", "segments", "--device", "tpu", "reference"), "reference: reference sees no device 'tpu'"),
-        (("--scenario", "segments", "--folder", "README.md", "reference"), "README.md/segments: cannot be written"),
-        (("--scenario", "segments", "tests.nowhere:Class"), "cannot be imported"),
-        ((), "Missing argument 'FRAMEWORK'"),
-    ],
-)
-def test_what_cannot_be_run_ends_in_one_line(words: tuple[str, ...], told: str) -> None:
-    ended = conformance(*words)
-    assert ended.status == 2, ended.lines
-    assert len(ended.lines) == 1, ended.lines
-    assert told in ended.lines[0]
-
-
-def test_a_broken_framework_ends_the_command_with_1(tmp_path: Path) -> None:
-    words = ("--folder", tmp_path, "--scenario", "segments", "--rounds", "3", "tests.test_scenarios:Restarting")
-    ended = conformance(*words)
-    assert ended.status == 1, ended.lines
-    assert "parameters-differ" in next(tmp_path.rglob("*.json")).read_text("utf-8")
-
-
-def test_a_worker_that_dies_fails_the_command_though_another_ends(tmp_path: Path) -> None:
-    dying = "tests.misbehaving:AbortingAtOnce"
-    ended = conformance("--folder", tmp_path, "--scenario", "segments", "--rounds", "2", "reference", dying)
-    assert ended.status == 2, ended.lines
-    assert f"{dying}: the process ended with status -6" in ended.errors
-    assert "reference" in ended.output
-
-
-def test_every_scenario_is_listed() -> None:
-    ended = conformance("--list-scenarios")
-    assert ended.status == 0
-    assert [line.split()[0] for line in ended.lines] == list(SCENARIOS)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)

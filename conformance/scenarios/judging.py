@@ -66,6 +66,7 @@ def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool) -> Iter
         first, last = median(seen.losses[:part]), median(seen.losses[-part:])
         derivation = CUT if cut else {"method": f"median of the first and of the last {part} updates"}
         yield Check("loss", last, first, f"below {first:.4g}", cut or last < first, derivation)
+    if seen.losses and seen.side.recipe.scaling is not None:
         skipped = sum(seen.skipped)
         yield Check("skipped updates", skipped, None, f"of {len(seen.skipped)}", True, RECORDED)
     if seen.quality is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -20,6 +21,7 @@ from results.table import notes, title
 
 NONE = "–"
 DOCUMENT = "document"
+_SECONDS = "seconds a round/"
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,20 @@ def _quantities(record: Record, side: Side, base: str) -> Iterator[tuple[str, st
         plain = record.measurements.get(f"saved bytes/{base}")
         if plain is not None and side.label != base:
             yield f"bytes ÷ {base}'s", f"{held.samples[0] / plain.samples[0]:.3g}" if plain.samples[0] else NONE
-    times = record.measurements.get(f"seconds a round/{side.label}")
+    times = record.measurements.get(f"{_SECONDS}{side.label}")
     if times is not None:
         yield f"time ÷ {base}'s", _times(times)
-        yield "seconds a round", f"{ratio(times.control, times.samples).new:.3g}"
+    own = _seconds(record, side.label, base)
+    if own:
+        yield "seconds a round", f"{median(own):.3g}"
+
+
+def _seconds(record: Record, label: str, base: str) -> Sequence[float]:
+    """What a side's rounds took; the first side's are the other sides' control."""
+    found = {name.partition("/")[2]: one for name, one in record.measurements.items() if name.startswith(_SECONDS)}
+    if label == base:
+        return next((one.control for one in found.values()), ())
+    return found[label].samples if label in found else ()
 
 
 def record_name(record: Record) -> str:

@@ -112,6 +112,9 @@ def main(name: str, given: str, device: str, mode: str, limit: str, folder: str)
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return CANNOT
+    except ModuleNotFoundError as error:
+        print(f"{error.name} is missing: pip install -r requirements-run.txt", file=sys.stderr)
+        return CANNOT
     except (_NoPart, Unsupported) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return NO_PART
