@@ -1,4 +1,4 @@
-"""The parts of README and docs that a command regenerates: counts, the baselines' table, known failures, upgrades.
+"""The parts of README and docs that a command regenerates: counts, baselines, known failures, upgrades, scenarios.
 
     python -m conformance.readme            every page
     python -m conformance.readme README.md  one of them
@@ -21,6 +21,10 @@ from conformance.clauses import Level, load_clauses
 from conformance.expectations import Expectation, load_expectations
 from conformance.inventory import inventory
 from conformance.recorder import SETTINGS
+from conformance.scenarios import SCENARIOS
+from conformance.scenarios.launching import FOLDER
+from conformance.scenarios.table import durations
+from conformance.scenarios.table import markdown as markdown_table
 from results.comparison import Comparison, compare
 from results.differences import headline, markdown, to_text
 from results.marks import words
@@ -35,6 +39,7 @@ PAGES = {
     "README.md": ("clauses", "baselines", "example", "upgrades"),
     "docs/findings.md": ("known failures",),
     "docs/upgrades.md": ("changes",),
+    "docs/scenarios.md": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
 }
 """The blocks of each page."""
 
@@ -96,6 +101,13 @@ def example(pair: Comparison) -> str:
     return f"```text\n{to_text(Comparisons((pair,))).strip()}\n```"
 
 
+def scenarios() -> dict[str, str]:
+    """A table of each scenario's committed records, and one of what they took."""
+    found = {name: [load(path) for path in sorted((FOLDER / name).glob("*.json"))] for name in SCENARIOS}
+    tables = {f"scenario {name}": markdown_table(SCENARIOS[name], records) for name, records in found.items()}
+    return {"scenario times": durations(found), **tables}
+
+
 def blocks() -> dict[str, str]:
     """Every generated block by the name in its markers."""
     pairs = upgrades()
@@ -106,6 +118,7 @@ def blocks() -> dict[str, str]:
         "upgrades": upgrade_list(pairs),
         "example": example(next(pair for pair in pairs if "torch" in pair.old.series.framework and pair.status)),
         "changes": "\n\n".join(markdown(Comparisons((pair,))).strip() for pair in pairs),
+        **scenarios(),
     }
 
 

@@ -8,7 +8,6 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from conformance.clauses import load_clauses
 from conformance.expectations import Expectation, unmatched
+from conformance.identity import file_name, series, suite_version, variant
 from conformance.inventory import code_of, inventory, split
 from conformance.judgement import Judgement, conclude
 from conformance.verdict import Verdict as Collected
@@ -24,7 +24,7 @@ from frameworks.contract import Framework
 from results.files import RecordError
 from results.folders import LAST_RUNS
 from results.journal import Journal, now
-from results.model import Check, ClauseText, Header, Measurement, Series, Suite, Variant, Verdict
+from results.model import Check, ClauseText, Header, Measurement, Suite, Verdict
 from results.outcomes import Outcome
 from results.values import decode, plain
 
@@ -95,7 +95,7 @@ class Recorder:
         self._path: Path | None = None
         chosen = config.option.record
         if chosen is None and not self._selection:
-            chosen = LAST_RUNS / f"{_file_name(config, framework)}.json"
+            chosen = LAST_RUNS / f"{file_name(str(config.option.framework), framework)}.json"
         if chosen is not None:
             self._journal = Journal.create(chosen, _header(config, framework, self._selection))
 
@@ -230,16 +230,6 @@ def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
     return shlex.join(["python", "-m", "pytest", *words, f"--seed={option.seed}", node_id])
 
 
-def _name(config: pytest.Config, framework: Framework) -> str:
-    """The adapter's name, or the class that the user named instead of one."""
-    given = str(config.option.framework)
-    return given.replace(":", ".") if ":" in given else framework.name
-
-
-def _file_name(config: pytest.Config, framework: Framework) -> str:
-    return "-".join((_name(config, framework), framework.version(), framework.device, framework.mode))
-
-
 def _selection(config: pytest.Config) -> str:
     """What was selected out of all tests, as command-line words; "" for everything."""
     words = [str(a) for a in config.args if "::" in str(a) or str(a).endswith(".py")]
@@ -251,22 +241,16 @@ def _selection(config: pytest.Config) -> str:
 def _header(config: pytest.Config, framework: Framework, selection: str) -> Header:
     clauses = load_clauses()
     tested = {SETTINGS, *(code.clause for code in inventory().values())}
-    environment = framework.environment()
     texts = {
         c.id: ClauseText(
             str(c.level), c.requirement, c.source, tuple(f"{i.what}: {i.url}" for i in c.history), c.family
         )
         for c in clauses.values()
     }
-    try:
-        suite = version("training-conformance")
-    except PackageNotFoundError:
-        suite = "0.1.0"
-    kind = "cpu" if framework.device == "cpu" else environment.get("device", framework.device)
     return Header(
-        suite=Suite(suite, tuple(sorted(tested)), tuple(sorted(clauses.keys() - tested))),
-        series=Series(_name(config, framework), framework.device, kind, framework.mode),
-        variant=Variant(framework.version(), environment),
+        suite=Suite(suite_version(), tuple(sorted(tested)), tuple(sorted(clauses.keys() - tested))),
+        series=series(str(config.option.framework), framework),
+        variant=variant(framework),
         started=now(),
         seed=config.option.seed,
         selection=selection,

@@ -29,6 +29,7 @@ def commands() -> None:
 
     \b
     conformance run torch                     judge a framework, write a record
+    conformance run --scenario sincos         a founding document's example, end to end
     conformance report results/baselines      set records side by side in one page
     conformance compare OLD.json NEW.json     what an upgrade changed
     conformance export --format ctrf          records for other tools

@@ -1,12 +1,21 @@
-"""`conformance run`: a framework is judged."""
+"""`conformance run`: a framework is judged, or a scenario is run in some of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
 import click
 from click.shell_completion import CompletionItem
+from rich.console import Console
 
 from conformance import jobs
+from conformance.cli.progress import watched
+from conformance.scenarios import SCENARIOS, Scenario
+from conformance.scenarios.launching import FOLDER, Ended, launch
+from conformance.scenarios.table import draw
 from frameworks.registry import known, path_of
+from results.files import one_line
 
 
 def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -14,18 +23,45 @@ def names(context: click.Context, parameter: click.Parameter, incomplete: str) -
     return [CompletionItem(name) for name in sorted(known()) if name.startswith(incomplete)]
 
 
+def scenario_names(
+    context: click.Context,  # noqa: ARG001
+    parameter: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Scenarios whose names begin so."""
+    return [CompletionItem(name) for name in SCENARIOS if name.startswith(incomplete)]
+
+
 @click.command(
-    short_help="Judge a framework and write a record.",
+    short_help="Judge a framework and write a record, or run a scenario.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.argument("framework", shell_complete=names)
+@click.argument("framework", required=False, default="", shell_complete=names)
 @click.option(
     "--modes", envvar="CONFORMANCE_MODES", default="", metavar="A,B", help="The framework's first mode if not given."
 )
 @click.option("--serial", default="", metavar="A,B", help="Modes whose process keeps state between tests.")
 @click.option("--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True)
+@click.option(
+    "--scenario", metavar="NAME", shell_complete=scenario_names, help="Run this one instead of the suites' tests."
+)
+@click.option("--list-scenarios", is_flag=True, help="Say which scenarios there are.")
+@click.option("--rounds", type=click.IntRange(min=2), metavar="N", help="Cut the scenario after N rounds.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path), default=FOLDER, metavar="FOLDER", help="For the scenario's records."
+)
 @click.argument("pytest_arguments", nargs=-1, metavar="[PYTEST ARGUMENTS]...")
-def run(framework: str, modes: str, serial: str, device: str, pytest_arguments: tuple[str, ...]) -> int:
+def run(
+    framework: str,
+    modes: str,
+    serial: str,
+    device: str,
+    scenario: str | None,
+    list_scenarios: bool,
+    rounds: int | None,
+    folder: Path,
+    pytest_arguments: tuple[str, ...],
+) -> int:
     """Installs FRAMEWORK at its pinned version (or TORCH_VERSION, TF_VERSION, PADDLE_VERSION, JAX_VERSION), runs the
     suites in each of the modes, prints the table of all records and compares the new ones with the baselines of their
     series.
@@ -35,6 +71,62 @@ def run(framework: str, modes: str, serial: str, device: str, pytest_arguments: 
     conformance run --modes graph,xla tf
     conformance run torch -k scaling --seed=1
     conformance run package.module:Class
+
+    With --scenario it installs nothing: it trains the scenario's recipes side by side in each FRAMEWORK that is named,
+    in all that are installed if none is, writes results/scenarios/NAME/FRAMEWORK-VERSION-DEVICE-MODE.json, and sets the
+    records beside the document that the scenario comes from.
+
+    \b
+    conformance run --list-scenarios
+    conformance run --scenario sincos torch tf
+    conformance run --scenario segments --rounds 20 reference
     """
+    if list_scenarios:
+        for found in SCENARIOS.values():
+            click.echo(f"{found.name:<20} {found.title}")
+        return 0
+    if scenario is not None:
+        wanted = [word for word in (framework, *pytest_arguments) if word]
+        return _scene(_named(scenario), wanted, device, modes.split(","), rounds or 0, folder)
+    if not framework:
+        raise click.MissingParameter(param_hint="'FRAMEWORK'", param_type="argument")
     path_of(framework)
     return jobs.job(framework, modes.split(","), serial.split(","), device, pytest_arguments)
+
+
+def _named(scenario: str) -> Scenario:
+    if scenario not in SCENARIOS:
+        raise click.BadParameter(f"no scenario {scenario!r}: one of {', '.join(SCENARIOS)}", param_hint="--scenario")
+    return SCENARIOS[scenario]
+
+
+def _scene(
+    scenario: Scenario, wanted: Sequence[str], device: str, modes: Sequence[str], rounds: int, folder: Path
+) -> int:
+    for name in wanted:
+        if name.startswith("-"):
+            raise click.BadParameter(f"{name!r} is no framework; options stand before the frameworks")
+        path_of(name)
+    ended = [
+        launch(scenario, name, device, mode, rounds, folder, _watched)
+        for name in wanted or sorted(known())
+        for mode in modes
+    ]
+    records = [one.record for one in ended if one.record is not None]
+    for one in ended:
+        if one.told:
+            click.echo(one_line(f"{one.framework}: {one.told}"), err=True)
+    if records:
+        draw(scenario, records, Console())
+    return _status(ended, named=bool(wanted))
+
+
+def _status(ended: Sequence[Ended], *, named: bool) -> int:
+    broken = [one for one in ended if one.record is None and (named or not one.absent)]
+    if broken or not any(one.record for one in ended):
+        return 2
+    return 1 if any(one.status for one in ended) else 0
+
+
+def _watched(rounds: range, label: str) -> Iterator[int]:
+    yield from watched(rounds, label)

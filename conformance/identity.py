@@ -1,0 +1,38 @@
+"""What a record says of the suite that wrote it and of the framework that it is about."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from frameworks.contract import Framework
+from results.model import Series, Variant
+
+
+def suite_version() -> str:
+    """The installed suite's version, that of the source where it is not installed."""
+    try:
+        return version("training-conformance")
+    except PackageNotFoundError:
+        return "0.1.0"
+
+
+def adapter_name(given: str, framework: Framework) -> str:
+    """The adapter's name, or the class that the user named instead of one."""
+    return given.replace(":", ".") if ":" in given else framework.name
+
+
+def series(given: str, framework: Framework) -> Series:
+    """What makes records of this framework, which the user named so, comparable."""
+    environment = framework.environment()
+    kind = "cpu" if framework.device == "cpu" else environment.get("device", framework.device)
+    return Series(adapter_name(given, framework), framework.device, kind, framework.mode)
+
+
+def variant(framework: Framework) -> Variant:
+    """What may differ between comparable records."""
+    return Variant(framework.version(), framework.environment())
+
+
+def file_name(given: str, framework: Framework) -> str:
+    """FRAMEWORK-VERSION-DEVICE-MODE, without an ending."""
+    return "-".join((adapter_name(given, framework), framework.version(), framework.device, framework.mode))

@@ -1,0 +1,18 @@
+"""What the founding documents run, end to end: a model, data, and recipes beside each other."""
+
+from __future__ import annotations
+
+from conformance.scenarios.digits_accumulation import DIGITS_ACCUMULATION
+from conformance.scenarios.graph_rewrite import GRAPH_REWRITE
+from conformance.scenarios.opt_levels import OPT_LEVELS
+from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.segments import SEGMENTS
+from conformance.scenarios.sincos import SINCOS
+from conformance.scenarios.use_fp16 import USE_FP16
+
+__all__ = ["SCENARIOS", "Scenario"]
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario for scenario in (SINCOS, SEGMENTS, DIGITS_ACCUMULATION, OPT_LEVELS, GRAPH_REWRITE, USE_FP16)
+}
+"""Every scenario by its name."""

@@ -1,0 +1,115 @@
+"""What the sides of a scenario came to, in the terms of a record: verdicts, measurements and traces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from conformance.judgement import conclude
+from conformance.scenarios.scenario import Scenario, Setting
+from conformance.scenarios.training import Seen
+from conformance.verdict import Abstention, Violation
+from frameworks.contract import Framework
+from results.model import Check, Measurement, Trace, Verdict
+
+SHARE = 10
+"""One in so many updates, the first ones or the last ones, is what the loss began or ended with."""
+
+_SIGNATURES = {"loss": "loss-did-not-fall", "accuracy": "learned-nothing", "squared error": "learned-nothing"}
+
+RECORDED = {"method": "recorded, not judged"}
+CUT = {"method": "recorded, not judged: the run was too short to learn"}
+
+
+def verdicts(
+    framework: Framework, scenario: Scenario, setting: Setting, seen: Sequence[Seen], rounds: int, repro: str
+) -> tuple[Verdict, ...]:
+    """One verdict a side: unsupported with the declared reason, or whether it learned and kept what it promises."""
+    return tuple(_verdict(framework, scenario, setting, one, rounds, repro) for one in seen)
+
+
+def _verdict(
+    framework: Framework, scenario: Scenario, setting: Setting, seen: Seen, rounds: int, repro: str
+) -> Verdict:
+    cut = rounds < scenario.learns_in
+    checks = tuple(_checks(scenario, setting, seen, cut))
+    failed = [check for check in checks if not check.passed]
+    error: Exception | None = seen.error
+    if error is None and failed:
+        said = "; ".join(f"{check.what}: {check.measured} where {check.expected} was expected" for check in failed)
+        error = Violation(_SIGNATURES.get(failed[0].what, "parameters-differ"), said)
+    elif error is None and cut and not seen.side.equal:
+        error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
+    known = [entry for entry in scenario.known_in(framework) if entry.covers(scenario.clause, seen.side.label)]
+    found = conclude(framework, error, known)
+    return Verdict(
+        test=f"scenario::{scenario.name}[{seen.side.label}]",
+        clause=scenario.clause,
+        outcome=found.outcome,
+        case=seen.side.label,
+        signature=found.signature,
+        message=found.message,
+        checks=checks,
+        reason=found.reason,
+        link=found.link,
+        code_hash=scenario.fingerprint(seen.side, setting, rounds),
+        seed=seen.side.recipe.seed,
+        repro=repro,
+        duration_s=seen.lasted,
+    )
+
+
+def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool) -> Iterator[Check]:
+    if seen.losses:
+        part = max(1, len(seen.losses) // SHARE)
+        first, last = median(seen.losses[:part]), median(seen.losses[-part:])
+        derivation = CUT if cut else {"method": f"median of the first and of the last {part} updates"}
+        yield Check("loss", last, first, f"below {first:.4g}", cut or last < first, derivation)
+    if seen.losses and seen.side.recipe.scaling is not None:
+        skipped = sum(seen.skipped)
+        yield Check("skipped updates", skipped, None, f"of {len(seen.skipped)}", True, RECORDED)
+    if seen.quality is not None:
+        quality = scenario.quality
+        constant = quality.constant(setting.test)
+        better = seen.quality > constant if quality.rising else seen.quality < constant
+        expected = f"{'above' if quality.rising else 'below'} {constant:.4g}"
+        derivation = CUT if cut else {"method": "the best answer that ignores the inputs"}
+        yield Check(quality.label, seen.quality, constant, expected, cut or better, derivation)
+    if seen.distance is not None:
+        beside = seen.side.beside or scenario.sides[0].label
+        what = f"distance from {beside}'s parameters"
+        if seen.side.equal:
+            yield Check(what, seen.distance, 0.0, "0", seen.distance == 0.0, {"method": "the same bits are promised"})
+        else:
+            share = {**RECORDED, "unit": f"the way that {beside}'s went"}
+            yield Check(what, seen.distance, None, None, True, share)
+
+
+def measurements(scenario: Scenario, seen: Sequence[Seen]) -> dict[str, Measurement]:
+    """Seconds of each round beside the first side's of the same round, and bytes held, by "QUANTITY/SIDE"."""
+    found: dict[str, Measurement] = {}
+    base = seen[0]
+    for one in seen:
+        label = one.side.label
+        if one.saved_bytes is not None:
+            found[f"saved bytes/{label}"] = Measurement("B", (float(one.saved_bytes),), scenario.clause)
+        if one is not base and one.error is None and base.error is None:
+            pairs = [
+                (a, b) for a, b in zip(one.seconds, base.seconds, strict=True) if math.isfinite(a) and math.isfinite(b)
+            ]
+            times, control = zip(*pairs, strict=True)
+            found[f"seconds a round/{label}"] = Measurement("s", times, scenario.clause, control)
+    return found
+
+
+def traces(scenario: Scenario, seen: Sequence[Seen]) -> dict[str, Trace]:
+    """Loss and, where there is a loss scale, scale of every update, by "SCENARIO/SIDE"."""
+    found: dict[str, Trace] = {}
+    for one in seen:
+        if one.losses:
+            scaled: Mapping[str, tuple[float, ...]] = (
+                {} if one.side.recipe.scaling is None else {"scale": tuple(one.scales)}
+            )
+            found[f"{scenario.name}/{one.side.label}"] = {"loss": tuple(one.losses), **scaled}
+    return found

@@ -1,0 +1,79 @@
+"""A scenario in every framework that is asked for: one process each, one after the other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.scenarios import Scenario
+from conformance.scenarios.worker import CANNOT, NO_PART, SAYS
+from results.records import Record, load
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDER = ROOT / "results" / "scenarios"
+
+Watch = Callable[[range, str], Iterator[int]]
+"""Goes through the rounds as `conformance.cli.progress.watched` does, with a label."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of one framework.
+
+    Attributes:
+        status: the worker's exit status; negative if a signal ended it.
+        told: why there is no record, or "".
+    """
+
+    framework: str
+    status: int
+    record: Record | None = None
+    told: str = ""
+
+    @property
+    def absent(self) -> bool:
+        """Whether it cannot be loaded here or has no part in the scenario, so that nothing was tried."""
+        return self.record is None and self.status in (CANNOT, NO_PART)
+
+
+def launch(
+    scenario: Scenario, framework: str, device: str, mode: str, rounds: int, folder: Path, watch: Watch
+) -> Ended:
+    """Runs one framework's part to its end; `rounds` 0 runs all of them."""
+    words = [scenario.name, framework, device, mode, str(rounds), str(folder.resolve())]
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        command = [sys.executable, "-m", "conformance.scenarios.worker", *words]
+        worker = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8", errors="replace"
+        )
+        assert worker.stdout is not None
+        try:
+            place = _follow(worker.stdout, f"{scenario.name}, {framework}", watch)
+            status = worker.wait()
+        finally:
+            worker.kill()
+            worker.wait()
+        errors.seek(0)
+        lines = errors.read().strip().splitlines()
+    if place:
+        return Ended(framework, status, load(Path(place)))
+    return Ended(framework, status, told=lines[-1] if lines else f"the process ended with status {status}")
+
+
+def _follow(lines: Iterator[str] | Sequence[str], label: str, watch: Watch) -> str:
+    """Reads what the worker says, shows its rounds, and returns where the record lies, "" without one."""
+    said = (json.loads(line[len(SAYS) :]) for line in lines if line.startswith(SAYS))
+    for news in said:
+        if "rounds" in news:
+            for _ in watch(range(int(news["rounds"])), label):
+                news = next(said, {})
+                if "done" not in news:
+                    break
+        if "record" in news:
+            return str(news["record"])
+    return ""

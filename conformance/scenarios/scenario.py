@@ -1,0 +1,167 @@
+"""What a scenario is: one model and its data, and the recipes that are set beside each other on them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from conformance.expectations import Expectation
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.contract import Capability, Framework
+
+
+@dataclass(frozen=True)
+class Side:
+    """One recipe of a scenario.
+
+    Attributes:
+        label: short name, such as "mixed float16".
+        micro: samples in a micro-batch; 0 takes a round's whole batch.
+        beside: the side whose final parameters this one's are set beside; "" for the scenario's first side.
+        equal: the two end with the same parameters, bit for bit, or this side has failed.
+        whole: leaves out the micro-batches at an epoch's end that fill no window; otherwise they are a window of their
+            own.
+    """
+
+    label: str
+    recipe: Recipe
+    micro: int = 0
+    beside: str = ""
+    equal: bool = False
+    whole: bool = False
+
+    def windows(self, batch: Batch) -> tuple[Window, ...]:
+        """The windows that a round's batch becomes."""
+        size = self.micro or len(batch)
+        parts = [batch.part(at, min(at + size, len(batch))) for at in range(0, len(batch), size)]
+        k = self.recipe.accumulation
+        windows = [tuple(parts[at : at + k]) for at in range(0, len(parts), k)]
+        return tuple(window for window in windows if len(window) == k or not self.whole)
+
+    def needs(self, batch: Batch) -> tuple[Capability, ...]:
+        """What the windows of an epoch's last batch ask for besides the recipe."""
+        cut = any(len(window) < self.recipe.accumulation for window in self.windows(batch))
+        return (Capability.PARTIAL_WINDOW,) if cut else ()
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What a run is worth on data that it has not seen.
+
+    Attributes:
+        label: what it is called.
+        of: from the outputs by head and the test batch to a number.
+        constant: what the best answer that ignores the inputs is worth, from the test batch.
+        rising: whether more is better.
+    """
+
+    label: str
+    of: Callable[[Mapping[str, Array], Batch], float]
+    constant: Callable[[Batch], float]
+    rising: bool
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model with its data; `about` says in a few words where data and initial weights come from."""
+
+    model: Model
+    train: Batch
+    test: Batch
+    about: str
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Sides that start from the same weights and train on the same batches in the same order.
+
+    Attributes:
+        title: what is set beside what, in one sentence.
+        source: the document that it comes from.
+        setting: makes model and data, the same in every process.
+        sides: the first is what the others are measured against.
+        batch: samples of a round, which every side trains on before the next round begins.
+        epochs: how often the training data are gone through, as documented.
+        learns_in: how many rounds it takes to learn; runs of fewer are not judged by what they learned.
+        shorter: rounds by device or mode ("cpu", "emulated") where the documented number takes too long.
+        modes: the mode by framework where it is not its first one.
+        only: why other frameworks than those of `modes` have no part in it; "" where they have.
+        known: failures that are known, with clause `scenario.NAME` and the sides as cases.
+        published: the document's own figures by side and quantity (a row of the table).
+    """
+
+    name: str
+    title: str
+    source: str
+    setting: Callable[[], Setting]
+    sides: tuple[Side, ...]
+    batch: int
+    epochs: int
+    learns_in: int
+    quality: Quality
+    shorter: Mapping[str, int] = field(default_factory=dict)
+    modes: Mapping[str, str] = field(default_factory=dict)
+    only: str = ""
+    known: tuple[Expectation, ...] = ()
+    published: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def clause(self) -> str:
+        """Under which name a record keeps what was seen."""
+        return f"scenario.{self.name}"
+
+    def rounds(self, setting: Setting) -> int:
+        """How many rounds the document's epochs are."""
+        return self.epochs * -(-len(setting.train) // self.batch)
+
+    def rounds_on(self, device: str, mode: str, setting: Setting) -> int:
+        """How many of them are trained in a mode on a device."""
+        return min(self.rounds(setting), *(self.shorter.get(name, self.rounds(setting)) for name in (device, mode)))
+
+    def known_in(self, framework: Framework) -> tuple[Expectation, ...]:
+        """The known failures that apply to a run of this framework."""
+        here = framework.name, framework.version(), framework.device, framework.mode
+        return tuple(entry for entry in self.known if entry.applies(*here))
+
+    def fingerprint(self, side: Side, setting: Setting, rounds: int) -> str:
+        """Hash of all that a side's numbers follow from besides the framework and the suite's own code."""
+        said = (setting.model.layers, setting.model.losses, side, self.batch, rounds, setting.about)
+        digest = hashlib.sha256(repr(said).encode())
+        for batch in (setting.train, setting.test):
+            for array in (batch.inputs, *batch.targets.values()):
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
+
+
+def accuracy(head: str = "output", position: int | None = None) -> Quality:
+    """The share of labels that the largest output names; of one position of a sequence if one is given."""
+
+    def chosen(values: Array) -> Array:
+        return values if position is None else values[:, position]
+
+    def share(outputs: Mapping[str, Array], test: Batch) -> float:
+        named = chosen(outputs[head]).astype(np.float64).argmax(axis=-1)
+        return float(np.mean(named == chosen(test.targets[head])))
+
+    def commonest(test: Batch) -> float:
+        labels = chosen(test.targets[head])
+        return float(np.bincount(labels).max() / labels.size)
+
+    return Quality("accuracy", share, commonest, rising=True)
+
+
+def squared_error() -> Quality:
+    """The squared error, meaned over the samples and summed over the heads."""
+
+    def error(outputs: Mapping[str, Array], test: Batch) -> float:
+        return float(sum(np.mean((outputs[name] - target) ** 2) for name, target in test.targets.items()))
+
+    def spread(test: Batch) -> float:
+        return float(sum(np.var(target) for target in test.targets.values()))
+
+    return Quality("squared error", error, spread, rising=False)

@@ -1,0 +1,171 @@
+"""A scenario's records beside each other: sides and quantities down, frameworks across, every number from a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from conformance.scenarios.scenario import Scenario, Side
+from results.files import one_line
+from results.outcomes import Outcome
+from results.paired import ratio
+from results.records import Check, Measurement, Record, Verdict
+from results.table import notes, title
+
+NONE = "–"
+DOCUMENT = "document"
+_SECONDS = "seconds a round/"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity of one side: the document's own figure, then a cell a record."""
+
+    side: str
+    quantity: str
+    document: str
+    cells: tuple[str, ...]
+
+
+def rows(scenario: Scenario, records: Sequence[Record]) -> list[Row]:
+    """The quantities that at least one record or the document has."""
+    found: list[Row] = []
+    base = scenario.sides[0].label
+    for side in scenario.sides:
+        columns = [dict(_quantities(record, side, base)) for record in records]
+        names = list(dict.fromkeys(name for column in columns for name in column))
+        names += [name for label, name in scenario.published if label == side.label and name not in names]
+        for name in names:
+            document = scenario.published.get((side.label, name), "")
+            found.append(Row(side.label, name, document, tuple(column.get(name, NONE) for column in columns)))
+    return found
+
+
+def reasons(records: Sequence[Record]) -> list[str]:
+    """Why a side has no numbers or failed, one line each, those of equal words together."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        for verdict in record.verdicts:
+            if verdict.outcome is not Outcome.PASS:
+                said = verdict.reason or verdict.message
+                found.setdefault(f"{_name(record)}, {verdict.outcome}: {said}", []).append(verdict.case)
+    return [one_line(f"{'; '.join(sides)}: {told}") for told, sides in found.items()]
+
+
+def _name(record: Record) -> str:
+    return " ".join((record.series.framework, record.series.mode))
+
+
+def _quantities(record: Record, side: Side, base: str) -> Iterator[tuple[str, str]]:
+    verdict = next((verdict for verdict in record.verdicts if verdict.case == side.label), None)
+    if verdict is None:
+        return
+    yield "outcome", verdict.outcome.value
+    yield from _checked(verdict)
+    scale = record.traces.get(f"{record_name(record)}/{side.label}", {}).get("scale", ())
+    if scale:
+        yield "loss scale at the end", f"{scale[-1]:,.0f}"
+    held = record.measurements.get(f"saved bytes/{side.label}")
+    if held is not None:
+        yield "bytes held", f"{held.samples[0]:,.0f}"
+        plain = record.measurements.get(f"saved bytes/{base}")
+        if plain is not None and side.label != base:
+            yield f"bytes ÷ {base}'s", f"{held.samples[0] / plain.samples[0]:.3g}" if plain.samples[0] else NONE
+    times = record.measurements.get(f"{_SECONDS}{side.label}")
+    if times is not None:
+        yield f"time ÷ {base}'s", _times(times)
+    own = _seconds(record, side.label, base)
+    if own:
+        yield "seconds a round", f"{median(own):.3g}"
+
+
+def _seconds(record: Record, label: str, base: str) -> Sequence[float]:
+    """What a side's rounds took; the first side's are the other sides' control."""
+    found = {name.partition("/")[2]: one for name, one in record.measurements.items() if name.startswith(_SECONDS)}
+    if label == base:
+        return next((one.control for one in found.values()), ())
+    return found[label].samples if label in found else ()
+
+
+def record_name(record: Record) -> str:
+    """Name of the scenario that a record is of."""
+    return next(iter(record.clauses)).partition(".")[2]
+
+
+def _checked(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    for check in verdict.checks:
+        measured = check.measured
+        if isinstance(measured, int | float):
+            yield check.what, _number(check, float(measured))
+
+
+def _number(check: Check, measured: float) -> str:
+    if check.what == "loss" and isinstance(check.bound, int | float):
+        return f"{check.bound:.3g} → {measured:.3g}"
+    if check.what == "skipped updates":
+        return f"{measured:.0f} {check.expected}"
+    return f"{measured:.3g}"
+
+
+def _times(times: Measurement) -> str:
+    found = ratio(times.control, times.samples)
+    if found.judged:
+        return f"{math.sqrt(found.low * found.high):.3g} ({found.low:.3g}–{found.high:.3g})"
+    return f"{found.new / found.old:.2g}, too few rounds" if found.pairs and found.old else NONE
+
+
+def draw(scenario: Scenario, records: Sequence[Record], console: Console) -> None:
+    """Prints the table, the reasons and what the records note."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("side", "quantity", DOCUMENT, *("\n".join(title(record)) for record in records)):
+        table.add_column(Text(heading), overflow="fold")
+    console.print(Text(scenario.title, style="bold"))
+    before = ""
+    for row in rows(scenario, records):
+        if before and row.side != before:
+            table.add_section()
+        cells = ("" if row.side == before else row.side, row.quantity, row.document, *row.cells)
+        table.add_row(*map(Text, cells))
+        before = row.side
+    console.print(table)
+    for line in (*reasons(records), *notes(records)):
+        console.print(Text(line), soft_wrap=True)
+
+
+def markdown(scenario: Scenario, records: Sequence[Record]) -> str:
+    """The same as Markdown."""
+    headings = ["side", "quantity", DOCUMENT, *(" ".join(title(record)) for record in records)]
+    lines = [_line(headings), _line(["---"] * len(headings))]
+    before = ""
+    for row in rows(scenario, records):
+        side = "" if row.side == before else f"**{row.side}**"
+        lines.append(_line([side, row.quantity, row.document, *row.cells]))
+        before = row.side
+    told = [f"- {line}" for line in (*reasons(records), *notes(records))]
+    return "\n".join((*lines, "", *told))
+
+
+def durations(found: Mapping[str, Sequence[Record]]) -> str:
+    """How many seconds the records of each scenario took in each framework, as Markdown."""
+    names = sorted({record.series.framework for records in found.values() for record in records})
+    lines = [_line(["seconds", *names, "together"]), _line(["---", *["--:"] * (len(names) + 1)])]
+    took = {
+        scenario: [sum(one.duration_s for one in records if one.series.framework == name) for name in names]
+        for scenario, records in found.items()
+    }
+    sums = [sum(column) for column in zip(*took.values(), strict=True)]
+    for scenario, seconds in (*took.items(), ("all", sums)):
+        lines.append(_line([scenario, *(f"{one:.0f}" if one else NONE for one in (*seconds, sum(seconds)))]))
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    safe = (cell.replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(safe)} |"

@@ -1,0 +1,244 @@
+"""Scenarios: sides in turn on the same batches, what is judged of them, and a table that only repeats the records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance.expectations import Expectation
+from conformance.scenarios import SCENARIOS, Scenario
+from conformance.scenarios.judging import measurements, traces, verdicts
+from conformance.scenarios.launching import FOLDER
+from conformance.scenarios.scenario import Setting, Side, accuracy, squared_error
+from conformance.scenarios.table import rows
+from conformance.scenarios.training import Seen, train
+from fixtures.arrays import Array
+from fixtures.layers import Activation, Dense, Head, Heads
+from fixtures.model import Batch, Model
+from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Recipe, Recompute
+from frameworks.contract import Capability, Declaration, Framework
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.trainer import ReferenceTrainer
+from results.outcomes import Outcome
+from results.records import Record, load
+
+PLAIN = Recipe(SGD(0.1))
+
+
+def _points(size: int, seed: int) -> Batch:
+    rng = np.random.default_rng([seed, 3])
+    labels = rng.integers(0, 3, size)
+    return Batch((np.eye(3)[labels] + 0.3 * rng.standard_normal((size, 3))).astype(np.float32), {"output": labels})
+
+
+def _setting() -> Setting:
+    layers = (Dense(8), Activation("gelu"), Dense(8), Activation("gelu"), Heads((Head("output", 3),)))
+    model = Model("small", layers, (3,), (("output", "cross_entropy"),))
+    return Setting(model, _points(70, 0), _points(40, 1), "points around three corners")
+
+
+SMALL = Scenario(
+    name="small",
+    title="A small one",
+    source="this test",
+    setting=_setting,
+    sides=(
+        Side("plain", PLAIN),
+        Side("segments", PLAIN.but(recompute=Recompute(2)), equal=True),
+        Side("mixed", PLAIN.but(precision=FLOAT16, scaling=DynamicScaling())),
+        Side("flushed", PLAIN.but(accumulation=2), micro=8),
+        Side("whole", PLAIN.but(accumulation=2), micro=8, whole=True, beside="flushed"),
+    ),
+    batch=16,
+    epochs=6,
+    learns_in=20,
+    quality=accuracy(),
+    published={("mixed", "time ÷ plain's"): "0.5"},
+)
+
+
+def outcome(framework: Framework, scenario: Scenario = SMALL, rounds: int = 30) -> dict[str, tuple[Outcome, str]]:
+    setting = scenario.setting()
+    seen = train(framework, scenario, setting, rounds, [].append)
+    judged = verdicts(framework, scenario, setting, seen, rounds, "again")
+    return {verdict.case: (verdict.outcome, verdict.signature) for verdict in judged}
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Seen]:
+    found = train(ReferenceFramework("cpu"), SMALL, _setting(), 30, [].append)
+    return {one.side.label: one for one in found}
+
+
+def test_a_round_is_cut_into_windows_that_hold_each_sample_once() -> None:
+    batch = _points(70, 0)
+    side = Side("x", PLAIN.but(accumulation=4), micro=16)
+    assert [[len(part) for part in window] for window in side.windows(batch)] == [[16] * 4, [6]]
+    assert [len(window) for window in replace(side, whole=True).windows(batch)] == [4]
+    told = np.concatenate([part.inputs for window in side.windows(batch) for part in window])
+    np.testing.assert_array_equal(told, batch.inputs)
+    assert side.needs(batch) == (Capability.PARTIAL_WINDOW,)
+    assert replace(side, whole=True).needs(batch) == side.needs(batch.part(0, 64)) == ()
+
+
+def test_every_side_trains_on_the_same_batches_from_the_same_weights(seen: Mapping[str, Seen]) -> None:
+    assert seen["plain"].losses == seen["segments"].losses
+    assert seen["flushed"].losses[:4] == pytest.approx(seen["plain"].losses[:4], rel=2**-22)
+    assert (len(seen["plain"].losses), len(seen["flushed"].losses), len(seen["whole"].losses)) == (30, 30, 24)
+    assert seen["segments"].distance == 0.0
+    assert 0.0 < (seen["whole"].distance or 0.0) < 1.0
+    assert seen["plain"].distance is None
+
+
+def test_what_is_kept_of_a_run(seen: Mapping[str, Seen]) -> None:
+    kept = measurements(SMALL, list(seen.values()))
+    assert kept["saved bytes/segments"].samples < kept["saved bytes/plain"].samples
+    assert kept["seconds a round/mixed"].control == tuple(seen["plain"].seconds)
+    assert len(kept["seconds a round/whole"].samples) == 24
+    drawn = traces(SMALL, list(seen.values()))
+    assert drawn["small/mixed"].keys() == {"loss", "scale"}
+    assert drawn["small/plain"]["loss"] == tuple(seen["plain"].losses)
+
+
+def test_a_right_framework_passes_every_side() -> None:
+    assert set(outcome(ReferenceFramework("cpu")).values()) == {(Outcome.PASS, "")}
+
+
+class Still(ReferenceFramework):
+    """Its updates move nothing."""
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        return super().trainer(model, recipe.but(optimizer=SGD(0.0)), weights)
+
+
+class Refusing(ReferenceFramework):
+    """It does neither mixed precision nor windows that are not full, and says so."""
+
+    def declares(self, capability: Capability) -> Declaration:
+        refused = capability in (Capability.O1_FLOAT16, Capability.PARTIAL_WINDOW)
+        return Declaration(False, "not here") if refused else super().declares(capability)
+
+
+class Raising(ReferenceFramework):
+    """Making a trainer that accumulates is beyond it, though it does not say so."""
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        if recipe.accumulation > 1:
+            raise RuntimeError("no room")
+        return super().trainer(model, recipe, weights)
+
+
+class Restarting(ReferenceFramework):
+    """With recomputation it starts from other weights."""
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        other = recipe if recipe.recompute is None else recipe.but(seed=1)
+        return super().trainer(model, other, weights)
+
+
+def test_a_framework_that_does_not_learn_is_seen() -> None:
+    assert {found for found, _ in outcome(Still("cpu")).values()} == {Outcome.FAIL}
+
+
+@pytest.mark.parametrize(
+    ("losses", "quality", "signature"),
+    [
+        ((2.0, 1.0), 0.1, "learned-nothing"),
+        ((1.0, 2.0), 0.9, "loss-did-not-fall"),
+        ((2.0, float("nan")), 0.9, "loss-did-not-fall"),
+    ],
+)
+def test_a_run_has_to_lower_its_loss_and_to_answer_well(
+    losses: tuple[float, ...], quality: float, signature: str
+) -> None:
+    side = SMALL.sides[0]
+    ended = Seen(side, losses=list(losses), skipped=[False, False], quality=quality)
+    (verdict,) = verdicts(ReferenceFramework("cpu"), SMALL, _setting(), [ended], 30, "again")
+    assert (verdict.outcome, verdict.signature) == (Outcome.FAIL, signature)
+
+
+def test_a_side_that_promises_the_same_bits_keeps_them() -> None:
+    found = outcome(Restarting("cpu"))
+    assert found["segments"] == (Outcome.FAIL, "parameters-differ")
+    assert found["mixed"][0] is Outcome.PASS
+    assert outcome(Restarting("cpu"), rounds=4)["segments"][0] is Outcome.FAIL
+
+
+def test_a_known_failure_is_known_until_it_is_fixed() -> None:
+    entry = Expectation(
+        "scenario.small",
+        "reference",
+        ">=1",
+        "cpu",
+        "*",
+        ("segments",),
+        "parameters-differ",
+        "It does.",
+        "https://x.org",
+    )
+    known = replace(SMALL, known=(entry,))
+    assert outcome(Restarting("cpu"), known)["segments"] == (Outcome.KNOWN, "parameters-differ")
+    assert outcome(ReferenceFramework("cpu"), known)["segments"][0] is Outcome.FIXED
+
+
+def test_a_declared_gap_is_unsupported_and_an_error_ends_one_side_only() -> None:
+    found = outcome(Refusing("cpu"))
+    assert found["mixed"] == (Outcome.UNSUPPORTED, "precision.O1-float16")
+    assert found["flushed"] == (Outcome.UNSUPPORTED, "accumulation.partial-window")
+    assert found["whole"][0] is Outcome.PASS
+    found = outcome(Raising("cpu"))
+    assert found["flushed"] == (Outcome.ERROR, "raises-RuntimeError")
+    assert found["plain"][0] is Outcome.PASS
+
+
+def test_too_short_a_run_is_not_judged_by_what_it_learned() -> None:
+    found = outcome(Still("cpu"), rounds=4)
+    assert found["plain"][0] is Outcome.ABSTAIN
+    assert found["segments"][0] is Outcome.PASS
+
+
+def test_the_best_constant_answer_is_what_a_quality_is_held_against() -> None:
+    labels = np.array([0, 1, 1, 1])
+    batch = Batch(np.zeros((4, 1)), {"output": labels})
+    quality = accuracy()
+    assert quality.constant(batch) == 0.75
+    assert quality.of({"output": np.eye(2)[[0, 1, 1, 0]]}, batch) == 0.75
+    values = Batch(np.zeros((2, 1)), {"sin": np.array([[1.0], [3.0]]), "cos": np.array([[0.0], [0.0]])})
+    error = squared_error()
+    assert error.constant(values) == 1.0
+    assert error.of({"sin": np.array([[1.0], [1.0]]), "cos": np.zeros((2, 1))}, values) == 2.0
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+def test_a_scenario_is_well_formed(scenario: Scenario) -> None:
+    labels = [side.label for side in scenario.sides]
+    assert len(set(labels)) == len(labels) > 1
+    assert all(side.beside in ("", *labels) for side in scenario.sides)
+    assert {label for label, _ in scenario.published} <= set(labels)
+    for entry in scenario.known:
+        assert (entry.clause, set(entry.cases) <= set(labels)) == (scenario.clause, True)
+    setting = scenario.setting()
+    assert scenario.learns_in <= scenario.rounds_on("cpu", "eager", setting) <= scenario.rounds(setting)
+
+
+def committed(name: str) -> list[Record]:
+    return [load(path) for path in sorted((FOLDER / name).glob("*.json"))]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+def test_what_the_document_says_stands_in_a_row_that_has_numbers(scenario: Scenario) -> None:
+    measured = {(row.side, row.quantity) for row in rows(scenario, committed(scenario.name)) if {*row.cells} - {"–"}}
+    assert scenario.published.keys() <= measured
+
+
+def test_the_committed_records_are_whole_runs_without_this_machines_folders() -> None:
+    for path in FOLDER.rglob("*.json"):
+        record = load(path)
+        assert record.selection == f"--scenario {path.parent.name}"
+        assert not any(verdict.outcome.bad for verdict in record.verdicts), path
+        assert not re.search(r"/(tmp|home|work|root|usr)/", path.read_text("utf-8")), path
+    assert len(list(FOLDER.rglob("*.json"))) >= 15
