@@ -13,6 +13,23 @@ from fixtures.arrays import Array
 from fixtures.model import Batch
 
 
+class Positions(keras.layers.Layer):
+    """Adds a learned row to each place of a sequence."""
+
+    def __init__(self, length: int, width: int, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.length = length
+        self.rows = keras.layers.Embedding(length, width)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return x + self.rows(keras.ops.arange(self.length))
+
+
+def exact_gelu(x: tf.Tensor) -> tf.Tensor:
+    """GELU by the error function, where Keras' default is an approximation."""
+    return keras.activations.gelu(x, approximate=False)
+
+
 def perceptron() -> keras.Model:
     """784-512-256-128-10 with ReLU."""
     layers = keras.layers
@@ -31,14 +48,13 @@ def encoder(width: int = 32, heads: int = 4, blocks: int = 2, length: int = 16) 
     """Token ids to a score for each of four labels at every position."""
     layers = keras.layers
     ids = keras.Input((length,), dtype="int64")
-    places = layers.Embedding(length, width, name="positions")(keras.ops.arange(length))
-    x = layers.Embedding(4096, width, name="tokens")(ids) + places
+    x = Positions(length, width, name="positions")(layers.Embedding(4096, width, name="tokens")(ids))
     for block in range(blocks):
         at = f"blocks.{block}"
         y = layers.LayerNormalization(epsilon=1e-5, name=f"{at}.norm1")(x)
         x = x + layers.MultiHeadAttention(heads, width // heads, name=f"{at}.attention")(y, y)
         y = layers.LayerNormalization(epsilon=1e-5, name=f"{at}.norm2")(x)
-        y = layers.Dense(2 * width, activation=keras.activations.gelu, name=f"{at}.feed.0")(y)
+        y = layers.Dense(2 * width, activation=exact_gelu, name=f"{at}.feed.0")(y)
         x = x + layers.Dense(width, name=f"{at}.feed.2")(y)
     x = layers.LayerNormalization(epsilon=1e-5, name="norm")(x)
     return keras.Model(ids, layers.Dense(4, name="head")(x))
