@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from results import times
 from results.files import RecordError, one_line, os_problem
 from results.findings import markdown
 from results.folders import find, read
@@ -25,9 +26,12 @@ from results.table import draw, title, troubles
 
 
 def table(arguments: argparse.Namespace) -> int:
-    """Prints the summary; with --strict, what is wrong as well."""
+    """Prints the summary; with --times, where the time went, and with --strict, what is wrong as well."""
     records = read(arguments.paths)
-    draw(records, Console(width=arguments.width))
+    console = Console(width=arguments.width)
+    draw(records, console)
+    if arguments.times:
+        times.draw(records, console)
     if not arguments.strict:
         return 0
     wrong = [f"{' '.join(title(record)[:3])}: {', '.join(found)}" for record in records if (found := troubles(record))]
@@ -72,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("table", help="families of clauses down, frameworks across")
     command.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=several)
     command.add_argument("--strict", action="store_true", help="exit with 1 if any outcome is bad or a run interrupted")
+    command.add_argument("--times", action="store_true", help="also seconds by family, and the slowest tests")
     command.add_argument("--width", type=_width, help="columns to fill, 20 to 1000; the terminal's if not given")
     command.set_defaults(run=table)
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from time import monotonic, perf_counter_ns
+from time import monotonic
 
 import numpy as np
 import psutil
 
 from benchmarks.calibration.samples import TICK_NS
 from benchmarks.calibration.work import SLOWER, STEPS, Work, foreign, training
-
-WARM_UP = 3
-"""Rounds that are not recorded, at the start of every run."""
+from conformance.timing import interleaved
 
 
 def side(name: str, seed: int) -> Work:
@@ -35,17 +33,7 @@ def side(name: str, seed: int) -> Work:
 
 def timed(works: Mapping[str, Work], rounds: int, rng: np.random.Generator) -> dict[str, list[int]]:
     """`rounds` times of every side, in ticks; sample i of one side was taken next to sample i of the others."""
-    names = list(works)
-    times: dict[str, list[int]] = {name: [] for name in names}
-    for turn in range(-WARM_UP, rounds):
-        for place in rng.permutation(len(names)):
-            work = works[names[place]]
-            begin = perf_counter_ns()
-            work()
-            ticks = round((perf_counter_ns() - begin) / TICK_NS)
-            if turn >= 0:
-                times[names[place]].append(ticks)
-    return times
+    return {name: [round(t / TICK_NS) for t in times] for name, times in interleaved(works, rounds, rng).items()}
 
 
 def used_by_others() -> float:

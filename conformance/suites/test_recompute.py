@@ -10,10 +10,10 @@ import pytest
 
 from conformance.judging import Subject, Verdict, clause
 from fixtures.arrays import Array
-from fixtures.data import digits_batch, token_batch
+from fixtures.data import digits_batch, token_batch, wide_batch
 from fixtures.layers import Activation, Dense, Dropout, Head, Heads, Layer, Residual
 from fixtures.model import Batch, Model
-from fixtures.models import digits_convolution, digits_mlp, encoder
+from fixtures.models import blocks, digits_convolution, digits_mlp, encoder
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Precision, Recipe, Recompute
 from frameworks.contract import RecomputeCase, Trainer
 
@@ -220,18 +220,6 @@ def test_weights_that_change_before_the_backward(subject: Subject, verdict: Verd
         return
     verdict.observe("answer", "silent")
     verdict.equal(measured.w, plain.w, "gradient of the weights that the forward saw", "stale-weights-unnoticed")
-
-
-def blocks(count: int = 8, width: int = 128) -> Model:
-    """Equal blocks of a dense layer and batch-free non-linearity."""
-    layers: tuple[Layer, ...] = tuple(layer for _ in range(count) for layer in (Dense(width), Activation("gelu")))
-    return Model("blocks", (*layers, Heads((Head("output", 10),))), (width,), (("output", "cross_entropy"),))
-
-
-def wide_batch() -> Batch:
-    """A batch for `blocks`, large against its weights."""
-    rng = np.random.default_rng(10)
-    return Batch(rng.standard_normal((64, 128)).astype(np.float32), {"output": rng.integers(0, 10, 64)})
 
 
 @clause("recompute.frees-activations")

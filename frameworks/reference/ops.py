@@ -19,15 +19,18 @@ Round = Callable[..., Any]
 
 
 class Tape:
-    """Bytes that the operations of a forward pass keep for backward; a tensor that two of them keep counts once."""
+    """Bytes that the operations of a forward pass keep for backward; values that two of them keep count once."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, Tensor] = {}
+        self._kept: dict[tuple[int, str], tuple[Array, Tensor]] = {}
         self._extra = 0
 
     def keep(self, *tensors: Tensor) -> None:
         """Keeps tensors; parameters, inputs and their casts do not count."""
-        self._kept.update({id(t): t for t in tensors if t.owned})
+        for t in tensors:
+            if t.owned:
+                values = _viewed(t.plain())
+                self._kept[id(values), t.format] = values, t
 
     def keep_bytes(self, count: int) -> None:
         """Keeps something that is no tensor: a mask, indices, statistics."""
@@ -36,7 +39,14 @@ class Tape:
     @property
     def bytes(self) -> int:
         """Everything that was kept."""
-        return self._extra + sum(t.bytes for t in self._kept.values())
+        return self._extra + sum(t.bytes for _, t in self._kept.values())
+
+
+def _viewed(array: Array) -> Array:
+    """The array whose memory this one shows in another shape."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 class Operations:

@@ -47,8 +47,12 @@ NO_REWRITE = "none"
 @contextmanager
 def graph_rewrite(option: str | None) -> Iterator[None]:
     """Functions called inside are rewritten by the grappler pass `option` and by no other rewrite."""
-    former = {name: name in _switched_on() for name in REWRITES.values()}
-    wanted = former if option is None else {name: name == option for name in former}
+    if option is None:
+        yield
+        return
+    on = _switched_on()
+    former = {name: name in on for name in REWRITES.values()}
+    wanted = {name: name == option for name in former}
     if wanted == former:
         yield
         return

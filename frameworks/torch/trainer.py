@@ -99,7 +99,8 @@ class TorchTrainer(BaseTrainer):
 
     def forward(self, batch: Loaded) -> list[torch.Tensor]:
         """Training-mode forward of a micro-batch: the sum of its items' losses for each head that has targets."""
-        self.network.train()
+        if not self.network.training:
+            self.network.train()
         with self.autocast():
             return self._losses(batch.inputs, batch.targets)
 

@@ -228,7 +228,7 @@ class AlwaysReentrant(PaddleFramework):
 @fault(
     "https://github.com/jax-ml/jax/pull/37888",
     component="recomputation",
-    clauses=("recompute.frees-activations", "recompute.runs-forward-once-more"),
+    clauses=("recompute.frees-activations", "recompute.runs-forward-once-more", "cost.recompute-bytes"),
 )
 class RecomputeDoesNothing(PaddleFramework):
     """`recompute` runs its function and keeps every activation."""

@@ -343,7 +343,7 @@ class AlwaysReentrant(TorchFramework):
 @fault(
     "https://github.com/jax-ml/jax/pull/37888",
     component="recomputation",
-    clauses=("recompute.frees-activations", "recompute.runs-forward-once-more"),
+    clauses=("recompute.frees-activations", "recompute.runs-forward-once-more", "cost.recompute-bytes"),
 )
 class CheckpointDoesNothing(TorchFramework):
     """`checkpoint` runs its function and keeps every activation."""

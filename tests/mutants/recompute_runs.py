@@ -22,7 +22,7 @@ from tests.mutants import fault
 @fault(
     "https://github.com/jax-ml/jax/pull/37888",
     component="policy",
-    clauses=("recompute.runs-forward-once-more", "recompute.frees-activations"),
+    clauses=("recompute.runs-forward-once-more", "recompute.frees-activations", "cost.recompute-bytes"),
 )
 class PolicySavesEverything(ReferenceTrainer):
     """A request to recompute changes nothing and says nothing."""
@@ -35,7 +35,7 @@ class PolicySavesEverything(ReferenceTrainer):
 @fault(
     "https://github.com/jax-ml/jax/issues/23869",
     component="policy",
-    clauses=("recompute.frees-activations",),
+    clauses=("recompute.frees-activations", "cost.recompute-bytes"),
 )
 class NothingFreed(ReferenceTrainer):
     """Segments are run again, and what they computed first is kept all the same."""

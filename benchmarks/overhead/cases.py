@@ -1,0 +1,74 @@
+"""What both sides train: fixtures, recipes, and where the fixtures' weights belong in models written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from fixtures.arrays import Array
+from fixtures.data import digits_batch, token_batch
+from fixtures.model import Batch, Model
+from fixtures.models import digits_mlp, encoder
+from fixtures.recipe import FLOAT16, FLOAT32, Adam, DynamicScaling, Recipe
+
+BLOCKS = 2
+RATE = 1e-3
+
+FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
+    "digits-mlp": lambda: (digits_mlp(), digits_batch(32)),
+    "encoder": lambda: (encoder(blocks=BLOCKS), token_batch(32)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fixture in float32, or in float16 at level O1 under a dynamic loss scale."""
+
+    fixture: str
+    mixed: bool
+
+    @property
+    def label(self) -> str:
+        """Such as "encoder O1-float16"."""
+        return f"{self.fixture} {self.recipe.precision.label}"
+
+    @property
+    def recipe(self) -> Recipe:
+        """How both sides train."""
+        precision = FLOAT16 if self.mixed else FLOAT32
+        return Recipe(Adam(RATE), precision, DynamicScaling() if self.mixed else None)
+
+
+CASES = tuple(Case(fixture, mixed) for fixture in FIXTURES for mixed in (False, True))
+
+
+class ByHand(Protocol):
+    """A module of steps written by hand."""
+
+    def make(
+        self, fixture: str, mixed: bool, weights: Mapping[str, Array], batch: Batch, device: str
+    ) -> Callable[[], float]:
+        """A step on the batch with Adam, from the fixture's weights on; it returns the loss."""
+
+
+def parts(fixture: str) -> dict[str, str]:
+    """Where the fixture keeps each part of a model that is written by hand, by the part's dotted name there."""
+    if fixture == "digits-mlp":
+        return {"0": "0", "2": "2", "4": "4", "6": "6.output"}
+    found = {"tokens": "0", "positions": "1"}
+    for block in range(BLOCKS):
+        first, second = 2 + 2 * block, 3 + 2 * block
+        found[f"blocks.{block}.norm1"] = f"{first}.body.0"
+        for name in ("query", "key", "value", "output"):
+            found[f"blocks.{block}.attention.{name}"] = f"{first}.body.1.{name}"
+        found[f"blocks.{block}.norm2"] = f"{second}.body.0"
+        found[f"blocks.{block}.feed.0"] = f"{second}.body.1"
+        found[f"blocks.{block}.feed.2"] = f"{second}.body.3"
+    last = 2 + 2 * BLOCKS
+    return found | {"norm": f"{last}", "head": f"{last + 1}.output"}
+
+
+def own(weights: Mapping[str, Array], path: str) -> dict[str, Array]:
+    """The weights of one part by their last name: "weight" and "bias", or "scale" and "shift"."""
+    return {name.rpartition(".")[2]: value for name, value in weights.items() if name.rpartition(".")[0] == path}

@@ -1,0 +1,94 @@
+"""Takes the times of both sides in turn, once it is sure that they train the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import cast
+
+import numpy as np
+
+from benchmarks.calibration.recording import machine
+from benchmarks.calibration.samples import TICK_NS
+from benchmarks.overhead.cases import CASES, FIXTURES, ByHand, Case
+from benchmarks.overhead.samples import Measured, Overhead
+from conformance.errormodel import IMPLEMENTATION_FREEDOM
+from conformance.subject import Subject
+from conformance.timing import interleaved
+from frameworks.base import needs
+from frameworks.contract import Framework
+
+PAIRS = 240
+UPDATES = 4
+"""How many losses of both sides are held against each other."""
+
+
+class Apart(Exception):  # noqa: N818 - shown to the user as one line
+    """The two sides do not train the same, so their times say nothing."""
+
+
+def by_hand(name: str) -> ByHand:
+    """The steps written by hand in a framework.
+
+    Raises:
+        ValueError: there are none.
+    """
+    module = f"benchmarks.overhead.{name}_by_hand"
+    try:
+        return cast(ByHand, import_module(module))
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ValueError(f"no step is written by hand in {name!r}") from error
+
+
+def overhead(framework: Framework, hand: ByHand, pairs: int = PAIRS) -> Overhead:
+    """Times of every case that the framework declares to support on its device.
+
+    Raises:
+        Apart: a loss of one side is further from the other's than rounding explains.
+    """
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    rng = np.random.default_rng(0)
+    measured = tuple(_measured(framework, hand, case, pairs, rng) for case in supported(framework))
+    place = f"{framework.device} {framework.mode}"
+    return Overhead(framework.name, framework.version(), place, machine(), started, TICK_NS / 1e9, measured)
+
+
+def supported(framework: Framework) -> Iterator[Case]:
+    """The cases whose every capability is declared."""
+    for case in CASES:
+        if all(framework.declares(capability).supported for capability in needs(case.recipe)):
+            yield case
+
+
+def _measured(framework: Framework, hand: ByHand, case: Case, pairs: int, rng: np.random.Generator) -> Measured:
+    _check(framework, hand, case)
+    works = {"by hand": _hand(framework, hand, case), "adapter": _adapter(framework, case)}
+    times = {side: tuple(round(t / TICK_NS) for t in spent) for side, spent in interleaved(works, pairs, rng).items()}
+    return Measured(case.label, times["by hand"], times["adapter"])
+
+
+def _hand(framework: Framework, hand: ByHand, case: Case) -> Callable[[], float]:
+    model, batch = FIXTURES[case.fixture]()
+    return hand.make(case.fixture, case.mixed, model.weights(case.recipe.seed), batch, framework.device)
+
+
+def _adapter(framework: Framework, case: Case) -> Callable[[], float]:
+    model, batch = FIXTURES[case.fixture]()
+    trainer = framework.trainer(model, case.recipe)
+    return lambda: trainer.update((batch,)).loss
+
+
+def _check(framework: Framework, hand: ByHand, case: Case) -> None:
+    model, batch = FIXTURES[case.fixture]()
+    envelope = Subject(framework).envelope(model, case.recipe, [(batch,)] * UPDATES)
+    bounds = IMPLEMENTATION_FREEDOM * envelope.loss_spread
+    by_hand, adapter = (
+        np.array([step() for _ in range(UPDATES)]) for step in (_hand(framework, hand, case), _adapter(framework, case))
+    )
+    for update, (one, other, bound) in enumerate(zip(by_hand, adapter, bounds, strict=True)):
+        if not abs(one - other) <= bound:
+            said = f"loss {update} is {one:.6g} by hand and {other:.6g} through the adapter, and {bound:.2g} is allowed"
+            raise Apart(f"{framework.name}, {case.label}: {said}")

@@ -1,0 +1,54 @@
+"""The page's block: what the committed samples come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from benchmarks.overhead.samples import FOLDER, Overhead, load
+
+LIMIT = 1.05
+"""How many times as long a step through an adapter may take."""
+
+
+def block() -> str:
+    """The table of all committed samples, and when and where they were taken.
+
+    Raises:
+        ValueError: a file of samples holds none.
+        OSError: it cannot be read.
+    """
+    return "\n".join(_lines([load(file) for file in sorted(FOLDER.glob("*.json"))]))
+
+
+def _lines(found: Iterable[Overhead]) -> Iterator[str]:
+    found = list(found)
+    yield "| framework | step | by hand | through the adapter | interval | more a step |"
+    yield "|---|---|--:|--:|--:|--:|"
+    for overhead in found:
+        for case in overhead.cases:
+            by_hand, adapter = (np.asarray(times) * overhead.tick_s for times in (case.by_hand, case.adapter))
+            middle, more = float(np.median(adapter / by_hand)), float(np.median(adapter - by_hand))
+            cells = (
+                f"{overhead.framework} {overhead.version}, {overhead.place}",
+                case.case,
+                f"{1e3 * float(np.median(by_hand)):.2f} ms",
+                f"× {middle:.3f}",
+                f"{case.ratio.low:.3f} to {case.ratio.high:.3f}",
+                f"{1e6 * more:.0f} µs",
+            )
+            yield f"| {' | '.join(cells)} |"
+    yield ""
+    for overhead in found:
+        pairs = len(overhead.cases[0].by_hand)
+        yield f"- {overhead.framework}: {overhead.started}; {overhead.machine}; {pairs} pairs a step."
+
+
+def beyond(overhead: Overhead) -> list[str]:
+    """One line for each case whose whole interval lies beyond the limit."""
+    return [
+        f"{overhead.framework}, {case.case}: {case.ratio.told}, and {LIMIT} is wanted"
+        for case in overhead.cases
+        if case.ratio.low > LIMIT
+    ]

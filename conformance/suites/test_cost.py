@@ -1,0 +1,220 @@
+"""What the techniques cost and save: bytes that are counted, and times of steps that are taken in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from conformance.judging import Bound, Subject, Verdict, clause, need
+from conformance.timing import interleaved
+from fixtures.data import digits_batch, token_batch, wide_batch
+from fixtures.model import Batch, Model
+from fixtures.models import blocks, digits_convolution, digits_mlp, encoder
+from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Precision, Recipe, Recompute
+from frameworks.contract import Capability
+from results.paired import FEWEST, Ratio, ratio
+
+RECIPE = Recipe(SGD(2.0**-10))
+LOW = pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
+N, WIDTH, ROWS, LABELS = 8, 128, 64, 10
+BOUNDARY = ROWS * WIDTH * 4
+"""Bytes of what passes from one block to the next, in float32."""
+
+SCALARS = 8
+"""Bytes of a loss and of the count that it is divided by, in float32, which some frameworks hold for backward."""
+
+GRAIN = 512
+"""Bytes that a device's allocator rounds up to, where a framework counts what is allocated; on a CPU none does."""
+
+SMALL: dict[str, Callable[[], tuple[Model, Batch]]] = {
+    "convolution": lambda: (digits_convolution(0.0, 4), digits_batch(32, image=True)),
+    "encoder": lambda: (encoder(width=16, heads=2, blocks=1), token_batch(32)),
+}
+
+
+def slack(subject: Subject, tensors: int) -> int:
+    """Bytes by which a count of so many tensors may lie above their own bytes."""
+    return SCALARS + (0 if subject.framework.device == "cpu" else GRAIN * tensors)
+
+
+def shares(subject: Subject, model: Model, batch: Batch, precision: Precision) -> tuple[float, float]:
+    """Saved bytes in float32, and the share of them that is left at a precision."""
+    wide, mixed = (subject.trainer(model, RECIPE.but(precision=p)).saved_bytes(batch) for p in (FLOAT32, precision))
+    return float(wide), mixed / wide
+
+
+@clause("cost.mixed-bytes")
+@LOW
+@pytest.mark.parametrize("fixture", SMALL)
+def test_mixed_precision_holds_fewer_bytes(
+    subject: Subject, verdict: Verdict, fixture: str, precision: Precision
+) -> None:
+    _, share = shares(subject, *SMALL[fixture](), precision)
+    verdict.measure("saved bytes over those in float32", "1", [share])
+    verdict.holds(0.5 <= share < 1.0, "saved bytes over those in float32", share, "0.5 to below 1", "not-fewer")
+
+
+@clause("cost.mixed-bytes")
+@LOW
+def test_products_hold_half_the_bytes(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    rows, model = 8 * ROWS, blocks(N, WIDTH)
+    batch = wide_batch(rows, WIDTH)
+    wide, share = shares(subject, model, batch, precision)
+    copies = 2 * (batch.inputs.size + sum(value.size for value in model.weights(0).values()))
+    loss = 2 * rows * LABELS + slack(subject, 6 * N)
+    derivation = {
+        "method": "half, a 16-bit copy of every weight and input, and the loss in float32",
+        "copies": copies,
+        "loss": loss,
+        "float32": wide,
+        "source": "arXiv:1710.03740",
+    }
+    bound = Bound(0.5 + (copies + loss) / wide, derivation)
+    verdict.within(share, bound, "saved bytes over those in float32", "not-halved")
+
+
+def held(subject: Subject, count: int, segments: int, variant: str | None = None) -> int:
+    """Saved bytes of `count` blocks in so many recomputed segments, 0 for no recomputation."""
+    recompute = Recompute(segments, variant=variant) if segments else None
+    return subject.trainer(blocks(count, WIDTH), RECIPE.but(recompute=recompute)).saved_bytes(wide_batch(ROWS, WIDTH))
+
+
+@clause("cost.recompute-bytes")
+@pytest.mark.parametrize("segments", [1, 2, 4, 8])
+def test_each_segment_holds_one_boundary(
+    subject: Subject, verdict: Verdict, segments: int, variant: str | None
+) -> None:
+    """The closed form: s boundaries of b·w float32 values, and the b·c probabilities of the loss.
+
+    A segment holds its input. That of the first is the batch, which is not counted; that of the head, which is not
+    recomputed, is the last block's output and makes up for it. The loss holds a float32 for each of c labels.
+    """
+    expected = segments * BOUNDARY + ROWS * LABELS * 4
+    above = held(subject, N, segments, variant) - expected
+    bound = Bound(
+        float(slack(subject, segments + 2)), {"method": "closed form", "bytes": expected, "source": "arXiv:1604.06174"}
+    )
+    verdict.within(float(abs(above)), bound, "distance of the saved bytes from the closed form", "not-the-closed-form")
+
+
+@clause("cost.recompute-bytes")
+def test_the_largest_segment_fits_besides(subject: Subject, verdict: Verdict, variant: str | None) -> None:
+    """What is held at most: the boundaries, and one segment's own activations while its backward pass runs.
+
+    The latter are what its blocks hold alone without recomputation, but not with it. Where a block holds 2 tensors,
+    the share of s segments is (s + 2n/s - 1) / 2n: 1, 9/16, 7/16 and 9/16 for s = 1, 2, 4 and 8 of n = 8.
+    """
+    plain = held(subject, N, 0)
+    most = {}
+    for segments in (1, 2, 4, 8):
+        largest = held(subject, N // segments, 0) - held(subject, N // segments, 1, variant)
+        most[segments] = (held(subject, N, segments, variant) + largest) / plain
+        verdict.measure(f"bytes at most over those of the whole, {segments} segments", "1", [most[segments]])
+    bound = Bound(0.5, {"method": "(s + 2n/s - 1) / 2n for s = 4, n = 8 is 7/16", "source": "arXiv:1604.06174"})
+    verdict.within(most[4], bound, "bytes at most with four segments over those of the whole", "not-halved")
+
+
+@clause("cost.accumulation-bytes")
+@pytest.mark.parametrize("k", [2, 8])
+def test_a_micro_batch_holds_its_share(subject: Subject, verdict: Verdict, k: int) -> None:
+    model, batch = digits_mlp((256, 128)), digits_batch(32 * k)
+    trainer, parts = subject.trainer(model, RECIPE.but(accumulation=k)), batch.into(k)
+    for part in parts[:-1]:
+        trainer.accumulate(part, batch.items)
+    one, whole = trainer.saved_bytes(parts[-1]), subject.trainer(model, RECIPE).saved_bytes(batch)
+    verdict.measure(f"saved bytes of one batch over those of the last of {k} micro-batches", "1", [whole / one])
+    bound = Bound(float(k * slack(subject, 8)), {"method": "the loss of every micro-batch, and the allocator's grain"})
+    verdict.within(
+        float(abs(k * one - whole)), bound, f"{k} times the last one's bytes, from the whole's", "not-a-share"
+    )
+
+
+TECHNIQUES = {
+    "plain": RECIPE,
+    "float16": RECIPE.but(precision=FLOAT16),
+    "recomputed": RECIPE.but(recompute=Recompute(4)),
+}
+
+
+@clause("cost.bytes-repeat")
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_a_count_is_the_same_every_time(subject: Subject, verdict: Verdict, technique: str) -> None:
+    model, batch = blocks(N, WIDTH), wide_batch(ROWS, WIDTH)
+    runs = [subject.trainer(model, TECHNIQUES[technique]) for _ in range(3)]
+    counts = [run.saved_bytes(batch) for run in runs]
+    for _ in range(3):
+        runs[0].update((batch,))
+        counts.append(runs[0].saved_bytes(batch))
+    verdict.holds(counts[0] > 0, "something is held", counts[0], "above 0", "nothing-counted")
+    verdict.equal(counts, [counts[0]] * 6, "saved bytes of three runs, and after each of three updates", "count-drifts")
+
+
+def compared(subject: Subject, verdict: Verdict, fixture: tuple[Model, Batch], technique: Recipe, what: str) -> Ratio:
+    """Times steps without and with a technique in pairs; leaves the clause if the plain step differs from itself."""
+    model, batch = fixture
+    recipes = {"plain": RECIPE, "twin": RECIPE, "technique": technique}
+    works = {side: step(subject, model, batch, recipe) for side, recipe in recipes.items()}
+    times = interleaved(works, FEWEST, np.random.default_rng(subject.seed))
+    seconds = {side: [spent / 1e9 for spent in times[side]] for side in times}
+    control = ratio(seconds["plain"], seconds["twin"])
+    if control.grew or control.shrank or not control.judged:
+        verdict.abstain(f"the same step in two runs differs: {control.told}")
+    verdict.measure(f"seconds a step, {what}", "s", seconds["technique"], control=seconds["plain"])
+    return ratio(seconds["plain"], seconds["technique"])
+
+
+def step(subject: Subject, model: Model, batch: Batch, recipe: Recipe) -> Callable[[], object]:
+    """One update of a new run; a device with a queue is waited for by reading a prediction back."""
+    trainer = subject.trainer(model, recipe)
+    if subject.framework.device == "cpu":
+        return lambda: trainer.update((batch,))
+    return lambda: (trainer.update((batch,)), trainer.predict(batch.inputs[:1]))
+
+
+def brief() -> tuple[Model, Batch]:
+    """A step that takes little time anywhere."""
+    return blocks(N, 32), wide_batch(16, 32)
+
+
+def bound_by_products(subject: Subject) -> tuple[Model, Batch]:
+    """A step that spends a device's time on matrix products of 2048 × 2048 weights; leaves the test where none is.
+
+    A device is told by its allocator, whose peak a CPU does not have.
+    """
+    need(subject, Capability.PEAK_BYTES)
+    return blocks(N, 2048), wide_batch(4096, 2048)
+
+
+@clause("cost.recompute-time")
+def test_steps_with_recomputation_are_timed(subject: Subject, verdict: Verdict, variant: str | None) -> None:
+    technique = RECIPE.but(recompute=Recompute(4, variant=variant))
+    compared(subject, verdict, brief(), technique, "4 segments")
+
+
+@clause("cost.recompute-time")
+def test_recomputation_costs_one_forward_pass(subject: Subject, verdict: Verdict, variant: str | None) -> None:
+    technique = RECIPE.but(recompute=Recompute(4, variant=variant))
+    found = compared(subject, verdict, bound_by_products(subject), technique, "4 segments, products")
+    verdict.holds(
+        found.high >= 1.0, "time of a step over the plain one's", found.told, "at least 1", "faster-than-plain"
+    )
+    method = "a forward pass is at most half of a step, for backward has at least as many products"
+    bound = Bound(1.5, {"method": method, "source": "arXiv:1604.06174"})
+    verdict.within(found.low, bound, "lower end of a step's time over the plain one's", "slower-than-one-forward")
+
+
+@clause("cost.mixed-speed")
+@LOW
+def test_steps_in_mixed_precision_are_timed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    compared(subject, verdict, brief(), RECIPE.but(precision=precision), precision.label)
+
+
+@clause("cost.mixed-speed")
+@LOW
+def test_mixed_precision_is_no_slower(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    technique = RECIPE.but(precision=precision)
+    found = compared(subject, verdict, bound_by_products(subject), technique, f"{precision.label}, products")
+    bound = Bound(1.0, {"method": "products in 16 bits are no slower", "source": "arXiv:1710.03740"})
+    verdict.within(found.low, bound, "lower end of a step's time over the one's in float32", "slower-than-float32")

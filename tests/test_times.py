@@ -1,0 +1,73 @@
+"""Where the time of runs went: by family, by test, and on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from results import times
+from results.__main__ import main
+from results.records import ClauseText, Outcome, Record, Series, Suite, Variant, Verdict, write
+
+DATE = "2026-01-02T03:04:05+00:00"
+
+
+def run(**durations: float) -> Record:
+    """A record of one test a keyword, FAMILY_NAME, that took so many seconds."""
+    families = {name.partition("_")[0] for name in durations}
+    clauses = {f"{family}.slug": ClauseText("MUST", "…", "", (), family) for family in families}
+    verdicts = tuple(
+        Verdict(f"some/suite.py::{name}", f"{name.partition('_')[0]}.slug", Outcome.PASS, duration_s=spent)
+        for name, spent in durations.items()
+    )
+    series = Series("some", "cpu", "a processor", "eager")
+    return Record(Suite("0.1"), series, Variant("1.0"), DATE, 0, "", clauses, DATE, 1.0, "complete", verdicts).sorted()
+
+
+def drawn(*records: Record, width: int = 80) -> list[str]:
+    console = Console(file=StringIO(), width=width, color_system=None)
+    times.draw(records, console)
+    assert isinstance(console.file, StringIO)
+    return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+
+
+def test_seconds_add_up_by_family() -> None:
+    assert times.seconds(run(scaling_a=0.5, scaling_b=0.25, resume_a=2.0)) == {"scaling": 0.75, "resume": 2.0}
+    lines = drawn(run(scaling_a=0.5, scaling_b=0.25), run(resume_a=2.0))
+    assert [line for line in lines if line.startswith(("resume", "scaling", "total"))] == [
+        "resume – 2.00",
+        "scaling 0.75 –",
+        "total 0.75 2.00",
+    ]
+
+
+def test_the_slowest_tests_come_first_and_no_more_than_ten() -> None:
+    found = times.slowest(run(**{f"scaling_{n}": float(n % 7) for n in range(12)}))
+    assert [verdict.duration_s for verdict in found] == [6.0, 5.0, 4.0, 4.0, 3.0, 3.0, 2.0, 2.0, 1.0, 1.0]
+    lines = drawn(run(scaling_quick=0.1, scaling_slow=3.0))
+    begin = lines.index("Slowest tests of some 1.0 eager cpu:")
+    assert lines[begin + 1 : begin + 3] == ["3.00 suite.py::scaling_slow", "0.10 suite.py::scaling_quick"]
+
+
+def test_a_record_without_tests_has_no_slowest_one() -> None:
+    assert not any("Slowest" in line for line in drawn(run()))
+
+
+def test_a_hostile_name_or_time_stays_on_its_line() -> None:
+    record = run(scaling_a=1e300)
+    (verdict,) = record.verdicts
+    lines = drawn(replace(record, verdicts=(replace(verdict, test="a\x1b[31m\nb[bold]"),)))
+    assert "1.0e+300 a [31m b[bold]" in lines
+
+
+def test_the_command_tells_them_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "record.json"
+    write(path, run(scaling_a=0.5))
+    assert main(["table", str(path)]) == 0
+    assert "Slowest" not in capsys.readouterr().out
+    assert main(["table", "--times", str(path)]) == 0
+    assert "0.50  suite.py::scaling_a" in capsys.readouterr().out
