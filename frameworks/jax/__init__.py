@@ -1,7 +1,7 @@
 """JAX as its users train with it: Flax Linen modules, Optax optimizers, JMP policies and loss scales, `jax.checkpoint`.
 
-On a CPU XLA multiplies matrices in one thread, unless the environment has flags of its own: no sum may depend on how many
-share it. XLA reads its flags once, when JAX first computes.
+On a CPU XLA multiplies matrices in one thread, unless the environment has flags of its own: no sum may depend on how
+many share it. XLA reads its flags once, when JAX first computes.
 """
 
 import os
