@@ -100,12 +100,17 @@ class ScaleHasNoFloor(JaxFramework):
     clauses=("scaling.unscales-before-clipping", "scaling.reports-true-loss"),
 )
 class ClipsScaledGradients(JaxFramework):
-    """Gradients reach `optax.clip_by_global_norm` scaled, and what it leaves of them is unscaled by nobody."""
+    """Gradients are clipped by their global norm while they are still scaled."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        finish = JaxTrainer._finish
-        JaxTrainer._finish = lambda self, calls, poison: finish(self, 0 if self.recipe.clip else calls, poison)
+        take = JaxTrainer._taken_out
+
+        def clipped(self: JaxTrainer) -> Any:
+            gradients, limit = take(self), self.recipe.clip
+            return gradients if limit is None else optax.clip_by_global_norm(limit).update(gradients, None)[0]
+
+        JaxTrainer._taken_out = clipped
 
 
 # accumulation
