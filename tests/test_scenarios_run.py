@@ -59,6 +59,9 @@ def test_the_tables_numbers_are_the_records(ran: tuple[Ended, Path]) -> None:
     times = record.measurements["seconds a round/two segments"]
     assert before["plain", "seconds a round"].cells == (f"{sorted(times.control)[1]:.3g}",)
     assert before["two segments", "seconds a round"].cells == (f"{sorted(times.samples)[1]:.3g}",)
+    told = markdown(SCENARIOS["segments"], [record, replace(record, notes=("another",))])
+    assert "- reference emulated: 3 rounds of 256 samples, of 80\n" in told
+    assert "- reference emulated: another" in told
     assert "| 12,345 |" not in markdown(SCENARIOS["segments"], [record])
 
 

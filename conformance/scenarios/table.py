@@ -17,7 +17,7 @@ from results.files import one_line
 from results.outcomes import Outcome
 from results.paired import ratio
 from results.records import Check, Measurement, Record, Verdict
-from results.table import notes, title
+from results.table import title
 
 NONE = "–"
 DOCUMENT = "document"
@@ -57,6 +57,15 @@ def reasons(records: Sequence[Record]) -> list[str]:
                 said = verdict.reason or verdict.message
                 found.setdefault(f"{_name(record)}, {verdict.outcome}: {said}", []).append(verdict.case)
     return [one_line(f"{'; '.join(sides)}: {told}") for told, sides in found.items()]
+
+
+def noted(records: Sequence[Record]) -> list[str]:
+    """What the records note, one line each, with the frameworks that it is of."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        for note in record.notes:
+            found.setdefault(note, []).append(_name(record))
+    return [one_line(f"{', '.join(frameworks)}: {note}") for note, frameworks in found.items()]
 
 
 def _name(record: Record) -> str:
@@ -135,7 +144,7 @@ def draw(scenario: Scenario, records: Sequence[Record], console: Console) -> Non
         table.add_row(*map(Text, cells))
         before = row.side
     console.print(table)
-    for line in (*reasons(records), *notes(records)):
+    for line in (*reasons(records), *noted(records)):
         console.print(Text(line), soft_wrap=True)
 
 
@@ -148,7 +157,7 @@ def markdown(scenario: Scenario, records: Sequence[Record]) -> str:
         side = "" if row.side == before else f"**{row.side}**"
         lines.append(_line([side, row.quantity, row.document, *row.cells]))
         before = row.side
-    told = [f"- {line}" for line in (*reasons(records), *notes(records))]
+    told = [f"- {line}" for line in (*reasons(records), *noted(records))]
     return "\n".join((*lines, "", *told))
 
 
