@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conformance.judging import Bound, Subject, Verdict, clause, need
-from conformance.timing import interleaved
+from conformance.timing import clock_of, interleaved
 from fixtures.data import digits_batch, token_batch, wide_batch
 from fixtures.model import Batch, Model
 from fixtures.models import blocks, digits_convolution, digits_mlp, encoder
@@ -156,7 +156,8 @@ def compared(subject: Subject, verdict: Verdict, fixture: tuple[Model, Batch], t
     model, batch = fixture
     recipes = {"plain": RECIPE, "twin": RECIPE, "technique": technique}
     works = {side: step(subject, model, batch, recipe) for side, recipe in recipes.items()}
-    times = interleaved(works, FEWEST, np.random.default_rng(subject.seed))
+    clock = clock_of(subject.framework.device)
+    times = interleaved(works, FEWEST, np.random.default_rng(subject.seed), clock)
     seconds = {side: [spent / 1e9 for spent in times[side]] for side in times}
     control = ratio(seconds["plain"], seconds["twin"])
     if control.grew or control.shrank or not control.judged:
