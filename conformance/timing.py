@@ -14,8 +14,8 @@ WARM_UP = 3
 def clock_of(device: str) -> Callable[[], int]:
     """The clock for steps on a device, in nanoseconds.
 
-    On a CPU it is the time that this process kept processors busy, which waiting for one is no part of. A step on another
-    device is mostly waited for, so there it is the time that passes.
+    On a CPU it is the time that this process kept processors busy, which waiting for one is no part of. A step on any
+    other device is mostly waited for, so there it is the time that passes.
     """
     return process_time_ns if device == "cpu" else perf_counter_ns
 
