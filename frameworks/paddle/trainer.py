@@ -81,7 +81,8 @@ class DygraphTrainer(BaseTrainer):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        with quiet(), self._scaler_scope(), self.stream.open():
+        talks = self.scaler is not None or self.recipe.recompute is not None
+        with quiet() if talks else nullcontext(), self._scaler_scope(), self.stream.open():
             yield
 
     def _precision(self) -> AbstractContextManager[None]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn import functional
 
+from fixtures.arrays import Array
 from fixtures.model import Batch, LossKind, Model
-from frameworks.torch.arrays import DTYPES, to_tensor
+from frameworks.torch.arrays import DTYPES
 
 IGNORED = -100
 """The label that `cross_entropy` leaves out by default."""
@@ -32,18 +34,21 @@ class Loaded:
 def load_batch(model: Model, batch: Batch, device: str, dtype: torch.dtype | None = None) -> Loaded:
     """The micro-batch on `device`, its floating inputs rounded to `dtype` if one is given."""
     kinds = dict(model.losses)
-    inputs = to_tensor(batch.inputs, device, None if model.integer_inputs else dtype)
+    inputs = _read(batch.inputs, device, None if model.integer_inputs else dtype)
     targets: dict[str, torch.Tensor] = {}
     for name, array in batch.targets.items():
         if kinds[name] == "cross_entropy":
-            labels = to_tensor(array, device, torch.int64)
-            if batch.mask is not None:
-                labels = labels.masked_fill(to_tensor(batch.mask, device) == 0, IGNORED)
-            targets[name] = labels
+            labels = array if batch.mask is None else np.where(batch.mask == 0, IGNORED, array)
+            targets[name] = _read(labels, device, torch.int64)
         else:
             wanted = DTYPES[model.parameter_format(f"{len(model.layers) - 1}.{name}.")]
-            targets[name] = to_tensor(array, device, wanted)
+            targets[name] = _read(array, device, wanted)
     return Loaded(inputs, targets, batch.items)
+
+
+def _read(array: Array, device: str, dtype: torch.dtype | None) -> torch.Tensor:
+    """The array as a tensor, which shares its memory where it can: nothing writes to a micro-batch."""
+    return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(device=device, dtype=dtype)
 
 
 def item_loss_sums(

@@ -58,8 +58,8 @@ class Network(nn.Module):
         return x
 
     def _run(self, start: int, stop: int, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers[start:stop]:
-            x = layer(x)
+        for index in range(start, stop):  # a slice of a ModuleList is a new module, which takes its time to make
+            x = self.layers[index](x)
         return x
 
     def _recomputed(self, function: partial[torch.Tensor], x: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from fixtures.arrays import Array
+from fixtures.layers import Dropout
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.base import BaseTrainer
@@ -53,6 +54,7 @@ class TorchTrainer(BaseTrainer):
         self.device = device
         self.low = DTYPES[recipe.precision.format] if recipe.precision.level == "O3" else None
         self.stream = Stream(device, recipe.seed)
+        self._draws = any(isinstance(layer, Dropout) for _, layer, _ in model.shapes())
         with self.stream.drawn(keep=False):
             self.network = Network(model, recipe.recompute).to(device)
         if self.low is not None:
@@ -112,7 +114,7 @@ class TorchTrainer(BaseTrainer):
 
     def _pass(self, batch: Batch, items: int, scaler: torch.amp.GradScaler | None) -> float:
         loaded = self._load(batch)
-        with self.stream.drawn():
+        with self.stream.drawn() if self._draws else nullcontext():
             sums = self.forward(loaded)
             self._backward([total / items for total in sums], scaler)
         return float(sum(total.item() for total in sums))
