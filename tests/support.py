@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from results.model import Record
@@ -62,9 +64,13 @@ def judge(*arguments: str | Path, root: Path = ROOT) -> Ended:
 
 @contextmanager
 def judging(*arguments: str | Path, root: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The suites of a checkout while they run, their output in a file; killed at the end if they still do."""
+    """The suites of a checkout while they run, their output in a file; killed at the end if they still do.
+
+    They heed Ctrl-C even where this process was started in the background of a shell and does not.
+    """
+    words, heed = command(*arguments), partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with log.open("wb") as file:
-        process = subprocess.Popen(command(*arguments), cwd=root, env=environment(), stdout=file, stderr=file)
+        process = subprocess.Popen(words, cwd=root, env=environment(), stdout=file, stderr=file, preexec_fn=heed)
         try:
             yield process
         finally:
