@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from frameworks.contract import Framework
 from results.model import Series, Variant
+
+ROOT = Path(__file__).parent.parent
 
 
 def suite_version() -> str:
@@ -13,7 +17,8 @@ def suite_version() -> str:
     try:
         return version("training-conformance")
     except PackageNotFoundError:
-        return "0.1.0"
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+        return str(project["version"])
 
 
 def adapter_name(given: str, framework: Framework) -> str:

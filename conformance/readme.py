@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -108,6 +109,7 @@ def scenarios() -> dict[str, str]:
     return {"scenario times": durations(found), **tables}
 
 
+@cache
 def blocks() -> dict[str, str]:
     """Every generated block by the name in its markers."""
     pairs = upgrades()

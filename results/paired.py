@@ -22,7 +22,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 Values = NDArray[np.float64]
 
@@ -114,6 +113,8 @@ def ratio(old: Sequence[float], new: Sequence[float], fewest: int = FEWEST) -> R
         return Ratio(*medians, exact, exact, pairs)
     if pairs < fewest:
         return Ratio(*medians, 1.0, 1.0, pairs, _too_few(pairs, fewest))
+    from scipy import stats  # takes most of a second, which a command without such costs does not pay
+
     low, high = np.exp(stats.mstats.trimmed_mean_ci(np.log(y / x), (TRIMMED, TRIMMED), alpha=1.0 - CONFIDENCE))
     return Ratio(*medians, float(low), float(high), pairs)
 
@@ -135,6 +136,8 @@ def between(old: Cost, new: Cost, fewest: int = FEWEST) -> Ratio:
         return Ratio(*medians, 1.0, 1.0, pairs, UNPAIRED)
     if refusal := _refusal(*sides[0], *sides[1]) or (_too_few(pairs, fewest) if pairs < fewest else ""):
         return Ratio(*medians, 1.0, 1.0, pairs, refusal)
+    from scipy import stats
+
     x, y = (np.log(samples / control) for control, samples in sides)
     if all(np.ptp(stats.trimboth(side, TRIMMED)) == 0.0 for side in (x, y)):
         exact = float(np.exp(np.median(y) - np.median(x)))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,10 @@ import yaml
 
 from results.digest import markdown
 from results.records import Outcome, load, write
-from tests.support import ROOT, environment
+from tests.runner import ACTION, Runner
+from tests.support import ROOT
 from tests.test_comparison import BASE, verdict
 
-ACTION = ROOT / ".github" / "actions" / "conformance"
 WORKFLOW = ROOT / ".github" / "workflows" / "conformance.yml"
 WORSE = verdict(BASE, 0, outcome=Outcome.FAIL)
 
@@ -34,94 +32,6 @@ if "run" in sys.argv and os.environ.get("FAKE_RECORD"):
 sys.exit(int(os.environ.get("FAKE_STATUS", "0")))
 """
 """`python -m tox`: writes a record as a run would, and what it was asked."""
-
-GH = f"""#!{sys.executable}
-import json, os, sys
-words = sys.argv[2:]
-with open(os.environ["FAKE_LOG"], "a") as log:
-    log.write(json.dumps(words) + "\\n")
-if os.environ.get("FAKE_DENIED") and "--method" in words:
-    sys.exit("gh: Resource not accessible by integration (HTTP 403)")
-path = os.environ["FAKE_COMMENTS"]
-comments = json.load(open(path))
-if "PATCH" in words:
-    [comment] = [c for c in comments if words[-1].endswith(f"/repo/issues/comments/{{c['id']}}")]
-    comment["body"] = json.load(sys.stdin)["body"]
-elif "POST" in words:
-    assert words[-1] == "repos/owner/repo/issues/7/comments", words
-    bot = {{"user": {{"type": "Bot"}}, "author_association": "NONE"}}
-    comments.append({{"id": len(comments), "body": json.load(sys.stdin)["body"], **bot}})
-else:
-    for at in range(0, len(comments), 2):
-        print(json.dumps(comments[at : at + 2]), end="")
-json.dump(comments, open(path, "w"))
-"""
-"""`gh api`: keeps comments in a file, and gives them in pages of two."""
-
-
-@dataclass
-class Runner:
-    """A runner's folders and variables, and what a step wrote."""
-
-    folder: Path
-    status: int = 0
-    log: str = ""
-    given: dict[str, str] = field(default_factory=dict)
-
-    def step(self, script: str, **variables: str | Path) -> dict[str, str]:
-        """Runs a script of the action; returns its outputs."""
-        output = self.folder / "output"
-        output.write_text("")
-        changes = {
-            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "GITHUB_ACTION_PATH": str(ACTION),
-            "GITHUB_OUTPUT": str(output),
-            "GITHUB_STEP_SUMMARY": str(self.folder / "summary"),
-            "GITHUB_WORKSPACE": str(self.folder),
-            "GITHUB_REPOSITORY": "owner/repo",
-            "RUNNER_TEMP": str(self.folder),
-            "FAKE_LOG": str(self.folder / "log"),
-            "FAKE_COMMENTS": str(self.folder / "comments.json"),
-            "SUITE": str(self.folder / "suite"),
-            "OUT": str(self.folder / "out"),
-            "PYTHON": sys.executable,
-        }
-        changes |= {name: str(value) for name, value in (self.given | variables).items()}
-        done = subprocess.run(
-            ["bash", str(ACTION / script)],
-            env=environment(**changes),
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        self.status, self.log = done.returncode, done.stdout + done.stderr
-        return dict(line.split("=", 1) for line in output.read_text().splitlines())
-
-    def play(self, name: str, program: str) -> None:
-        """Puts a program on the path."""
-        path = self.folder / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(program)
-        path.chmod(0o755)
-
-    @property
-    def asked(self) -> list[Any]:
-        """What the programs that are played were asked."""
-        return [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
-
-    @property
-    def summary(self) -> str:
-        """The job's summary."""
-        return (self.folder / "summary").read_text("utf-8")
-
-
-@pytest.fixture
-def runner(tmp_path: Path) -> Runner:
-    (tmp_path / "suite" / "results" / "records").mkdir(parents=True)
-    (tmp_path / "log").touch()
-    return Runner(tmp_path)
 
 
 # ---------------------------------------------------------------- prepare, judge
@@ -272,73 +182,6 @@ def test_records_that_cannot_be_read_are_a_warning(told: Runner) -> None:
     assert told.step("tell.sh") == {"comparison": "2"}, told.log
     assert "::warning::conformance: " in told.log
     assert not re.search(r"^::error::", told.log, re.MULTILINE)
-
-
-# ---------------------------------------------------------------- comment
-
-
-@pytest.fixture
-def pull(runner: Runner) -> Runner:
-    """A runner with a comparison, and a pull request with five comments, one of them made up by a stranger."""
-    runner.play("gh", GH)
-    (runner.folder / "out").mkdir()
-    (runner.folder / "out" / "comparison.md").write_text("**worse**\n")
-    person = {"user": {"type": "User"}, "author_association": "NONE"}
-    bodies = ["hello", "<!-- conformance: torch --> nothing is worse", "", "x <!-- conformance: torch -->", "end"]
-    comments = [{"id": number, "body": body, **person} for number, body in enumerate(bodies)]
-    (runner.folder / "comments.json").write_text(json.dumps(comments))
-    runner.given = {"SUITE": str(ROOT), "PULL": "7", "NAME": "torch"}
-    return runner
-
-
-def bodies(runner: Runner) -> list[str]:
-    return [comment["body"] for comment in json.loads((runner.folder / "comments.json").read_text())]
-
-
-def test_a_comment_is_written_once_and_then_kept_up_to_date(pull: Runner) -> None:
-    before = bodies(pull)
-    pull.step("comment.sh")
-    assert pull.status == 0, pull.log
-    assert bodies(pull) == [*before, "<!-- conformance: torch -->\n**worse**\n"]
-    (pull.folder / "out" / "comparison.md").write_text("**better**\n")
-    pull.step("comment.sh")
-    assert bodies(pull) == [*before, "<!-- conformance: torch -->\n**better**\n"]
-    pull.step("comment.sh", NAME="tf")
-    assert len(bodies(pull)) == 7
-
-
-def test_a_long_comment_is_cut_to_what_github_takes(pull: Runner) -> None:
-    (pull.folder / "out" / "comparison.md").write_text("a long line\n" * 10_000)
-    pull.step("comment.sh")
-    assert 60_000 < len(bodies(pull)[-1]) < 65_536
-    assert "more lines are left out" in bodies(pull)[-1]
-
-
-def test_a_token_that_may_not_write_is_a_notice(pull: Runner) -> None:
-    before = bodies(pull)
-    pull.step("comment.sh", FAKE_DENIED="1")
-    assert pull.status == 0
-    assert re.fullmatch(r"::notice::.*HTTP 403.*; the comparison stands in the job's summary\n", pull.log)
-    assert bodies(pull) == before
-
-
-@pytest.mark.parametrize("answer", ["", "[", "<html>", "[1]", "[{}]", '{"message": 1}'])
-@pytest.mark.parametrize("status", ["0", "4"])
-def test_whatever_gh_does_the_step_ends_well(pull: Runner, answer: str, status: str) -> None:
-    pull.play("gh", '#!/bin/sh\ncat "$FAKE_COMMENTS"\nexit "$FAKE_STATUS"\n')
-    (pull.folder / "comments.json").write_text(answer)
-    pull.given["FAKE_STATUS"] = status
-    pull.step("comment.sh")
-    assert pull.status == 0, pull.log
-    assert pull.log.count("\n") == 1
-
-
-@pytest.mark.parametrize("name", ["a --> b", "x--y", "", "a\nb"])
-def test_a_name_cannot_end_its_mark(pull: Runner, name: str) -> None:
-    before = bodies(pull)
-    pull.step("comment.sh", NAME=name)
-    assert "::notice::" in pull.log
-    assert bodies(pull) == before
 
 
 # ---------------------------------------------------------------- conclude

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -102,6 +103,11 @@ def test_what_is_kept_of_a_run(seen: Mapping[str, Seen]) -> None:
     drawn = traces(SMALL, list(seen.values()))
     assert drawn["small/mixed"].keys() == {"loss", "scale"}
     assert drawn["small/plain"]["loss"] == tuple(seen["plain"].losses)
+
+
+def test_a_side_that_never_had_a_round_has_no_times() -> None:
+    plain, whole = Seen(SMALL.sides[0], seconds=[1.0, 1.0]), Seen(SMALL.sides[-1], seconds=[math.nan, math.nan])
+    assert measurements(SMALL, [plain, whole]) == {}
 
 
 def test_a_right_framework_passes_every_side() -> None:

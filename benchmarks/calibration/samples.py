@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from benchmarks import files
 
 FOLDER = Path(__file__).parent / "samples"
 
@@ -66,10 +68,7 @@ def path(design: str, disturbed: bool) -> Path:
 
 def save(recording: Recording, file: Path) -> None:
     """Writes a recording, one run a line."""
-    head = asdict(recording)
-    runs = ",\n".join(json.dumps(run, separators=(",", ":")) for run in head.pop("runs"))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f'{json.dumps(head)[:-1]}, "runs": [\n{runs}\n]}}\n', "utf-8")
+    files.save(asdict(recording), "runs", file)
 
 
 def load(file: Path) -> Recording:
@@ -79,12 +78,12 @@ def load(file: Path) -> Recording:
         ValueError: the file holds none.
         OSError: it cannot be read.
     """
-    try:
-        content = json.loads(file.read_text("utf-8"))
-        runs = tuple(
-            Run(run["process"], run["others"], {side: tuple(times) for side, times in run["times"].items()})
-            for run in content.pop("runs")
-        )
-        return Recording(**content, runs=runs)
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file.name} is no recording: {type(error).__name__}: {error}") from error
+    return files.load(file, _made, "is no recording")
+
+
+def _made(content: dict[str, Any]) -> Recording:
+    runs = tuple(
+        Run(run["process"], run["others"], {side: tuple(times) for side, times in run["times"].items()})
+        for run in content.pop("runs")
+    )
+    return Recording(**content, runs=runs)

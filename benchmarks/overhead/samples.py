@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks import files
 from results.paired import Ratio, ratio
 
 FOLDER = Path(__file__).parent / "samples"
@@ -52,10 +53,7 @@ def path(framework: str) -> Path:
 
 def save(overhead: Overhead, file: Path) -> None:
     """Writes the samples, one case a line."""
-    head = asdict(overhead)
-    cases = ",\n".join(json.dumps(case, separators=(",", ":")) for case in head.pop("cases"))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f'{json.dumps(head)[:-1]}, "cases": [\n{cases}\n]}}\n', "utf-8")
+    files.save(asdict(overhead), "cases", file)
 
 
 def load(file: Path) -> Overhead:
@@ -65,11 +63,11 @@ def load(file: Path) -> Overhead:
         ValueError: the file holds none.
         OSError: it cannot be read.
     """
-    try:
-        content = json.loads(file.read_text("utf-8"))
-        cases = tuple(
-            Measured(case["case"], tuple(case["by_hand"]), tuple(case["adapter"])) for case in content.pop("cases")
-        )
-        return Overhead(**content, cases=cases)
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file.name} holds no samples: {type(error).__name__}: {error}") from error
+    return files.load(file, _made, "holds no samples")
+
+
+def _made(content: dict[str, Any]) -> Overhead:
+    cases = tuple(
+        Measured(case["case"], tuple(case["by_hand"]), tuple(case["adapter"])) for case in content.pop("cases")
+    )
+    return Overhead(**content, cases=cases)

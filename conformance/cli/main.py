@@ -5,25 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
 
 import click
 
 from conformance.cli import commenting, comparing, exporting, reporting, running, specifying
+from conformance.identity import suite_version
 from frameworks.registry import UnknownFramework
 from results.files import RecordError, one_line, os_problem
 
 
-def _version() -> str:
-    try:
-        return version("training-conformance")
-    except PackageNotFoundError:
-        return "not installed"
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(_version(), prog_name="conformance")
+@click.version_option(suite_version(), prog_name="conformance")
 def commands() -> None:
     """Does a training framework do what it promises, and did an upgrade change it?
 

@@ -98,8 +98,9 @@ def measurements(scenario: Scenario, seen: Sequence[Seen]) -> dict[str, Measurem
             pairs = [
                 (a, b) for a, b in zip(one.seconds, base.seconds, strict=True) if math.isfinite(a) and math.isfinite(b)
             ]
-            times, control = zip(*pairs, strict=True)
-            found[f"seconds a round/{label}"] = Measurement("s", times, scenario.clause, control)
+            if pairs:
+                times, control = zip(*pairs, strict=True)
+                found[f"seconds a round/{label}"] = Measurement("s", times, scenario.clause, control)
     return found
 
 

@@ -57,7 +57,8 @@ class Mutant:
 def mutants(folder: Path = FOLDER) -> tuple[Mutant, ...]:
     """Every mutant, by module and in the order of the source.
 
-    A module `adapter_NAME` holds faults of the adapter NAME, every other one faults of the reference.
+    A module `adapter_NAME` or `adapter_NAME_PART` holds faults of the adapter NAME, every other one faults of the
+    reference.
 
     Raises:
         ValueError: a `fault` decorator is not made of literals, or a mutant has no docstring.
@@ -89,7 +90,7 @@ def _mutant(module: str, node: ast.ClassDef, mark: ast.Call) -> Mutant:
     told = ast.get_docstring(node)
     if not told:
         raise ValueError(f"{where}: a docstring says what is wrong")
-    framework = module.removeprefix("adapter_") if module.startswith("adapter_") else "reference"
+    framework = module.split("_")[1] if module.startswith("adapter_") else "reference"
     return Mutant(f"tests.mutants.{where}", framework, " ".join(told.split()), link, **given)
 
 
