@@ -109,10 +109,11 @@ def compare(old: Record, new: Record) -> Comparison:
         return Comparison(old, new, (), 0, refusals)
     before, after = ({verdict.test: verdict for verdict in record.verdicts} for record in (old, new))
     recoded = {t for t in before.keys() & after.keys() if before[t].code_hash != after[t].code_hash}
+    untimed = {test for record in (old, new) for test in _untimed(record)}
     changes = [
-        *_verdicts(before, after, recoded),
+        *_verdicts(before, after, recoded, untimed),
         *_observations(old, new, recoded),
-        *_measurements(old, new, recoded),
+        *_measurements(old, new, recoded, untimed),
     ]
     order = list(Kind)
     changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
@@ -136,7 +137,17 @@ def _refusals(old: Record, new: Record) -> Iterator[str]:
         yield f"another selection of tests: {old.selection or 'all'} and {new.selection or 'all'}"
 
 
-def _verdicts(before: Mapping[str, Verdict], after: Mapping[str, Verdict], recoded: set[str]) -> Iterator[Change]:
+def _untimed(record: Record) -> Iterator[str]:
+    """Tests of measurements whose control failed: the machine was busy, and nothing follows for the framework."""
+    for verdict in record.verdicts:
+        clause = record.clauses.get(verdict.clause)
+        if verdict.outcome is Outcome.ABSTAIN and clause is not None and clause.level == "MEASUREMENT":
+            yield verdict.test
+
+
+def _verdicts(
+    before: Mapping[str, Verdict], after: Mapping[str, Verdict], recoded: set[str], untimed: set[str]
+) -> Iterator[Change]:
     for test in sorted(before.keys() | after.keys()):
         old, new = before.get(test), after.get(test)
         if old is None and new is not None:
@@ -149,6 +160,8 @@ def _verdicts(before: Mapping[str, Verdict], after: Mapping[str, Verdict], recod
                 yield Change(Kind.NOT_COMPARABLE, new.clause, test, _said(old), _said(new), detail, new.repro)
                 continue
             kind = _kind(old, new)
+            if test in untimed and kind in (Kind.NEWLY_UNSUPPORTED, Kind.NEWLY_PASSING):
+                kind = Kind.NOT_COMPARABLE
             if kind is not None:
                 yield Change(kind, new.clause, test, _said(old), _said(new), _why(new), new.repro)
             yield from _bounds(old, new)
@@ -227,9 +240,11 @@ def _leaves(values: Mapping[str, Json], above: tuple[str, ...] = ()) -> dict[tup
     return found
 
 
-def _measurements(old: Record, new: Record, recoded: set[str]) -> Iterator[Change]:
-    tests = {test.rpartition("::")[2] for test in recoded}
+def _measurements(old: Record, new: Record, recoded: set[str], untimed: set[str]) -> Iterator[Change]:
+    tests, left_out = ({test.rpartition("::")[2] for test in chosen} for chosen in (recoded, untimed))
     for name in sorted(old.measurements.keys() | new.measurements.keys()):
+        if name.rpartition("/")[2] in left_out:
+            continue
         before, after = old.measurements.get(name), new.measurements.get(name)
         if before is None and after is not None:
             yield Change(Kind.ADDED, after.clause, name, "", f"{len(after.samples)} samples in {after.unit}")

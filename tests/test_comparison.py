@@ -184,6 +184,31 @@ def test_times_without_enough_pairs_or_a_control_are_not_comparable(old: Record,
     assert why in change.detail
 
 
+@pytest.mark.parametrize(
+    ("level", "old", "new", "kind", "measures"),
+    [
+        ("MEASUREMENT", Outcome.PASS, Outcome.ABSTAIN, Kind.NOT_COMPARABLE, ()),
+        ("MEASUREMENT", Outcome.ABSTAIN, Outcome.PASS, Kind.NOT_COMPARABLE, ()),
+        ("MEASUREMENT", Outcome.ABSTAIN, Outcome.FAIL, Kind.NEWLY_FAILING, ()),
+        ("MEASUREMENT", Outcome.PASS, Outcome.UNSUPPORTED, Kind.NEWLY_UNSUPPORTED, (Kind.REMOVED,)),
+        ("MUST", Outcome.PASS, Outcome.ABSTAIN, Kind.NEWLY_UNSUPPORTED, (Kind.REMOVED,)),
+    ],
+)
+def test_a_cost_whose_control_failed_is_not_comparable(
+    level: str, old: Outcome, new: Outcome, kind: Kind, measures: tuple[Kind, ...]
+) -> None:
+    leveled = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level=level)})
+    before, after = verdict(leveled, 1, outcome=old), verdict(leveled, 1, outcome=new)
+    kept = {name: m for name, m in BASE.measurements.items() if name != TIME}
+    if new in (Outcome.ABSTAIN, Outcome.UNSUPPORTED):
+        after = replace(after, measurements=kept)
+    else:
+        before = replace(before, measurements=kept)
+        measures = (Kind.ADDED,) if old is not Outcome.ABSTAIN else ()
+    found = compare(before, after)
+    assert sorted(change.kind for change in found.changes) == sorted((kind, *measures))
+
+
 def test_times_of_one_record_beside_itself_need_no_control() -> None:
     record = timed(1, 2.0, controlled=False)
     assert compare(record, record).changes == ()

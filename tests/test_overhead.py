@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.by_hand.cases import CASES, FIXTURES, parts
 from benchmarks.overhead import __main__ as command
 from benchmarks.overhead import measuring, samples, tables
-from benchmarks.overhead.cases import CASES, FIXTURES, parts
 from benchmarks.overhead.samples import Measured, Overhead
 from fixtures.arrays import Array
 from fixtures.model import Batch
@@ -133,7 +133,7 @@ def test_the_command_measures_keeps_and_fills_the_page(
     monkeypatch.setattr(command, "PAGE", page)
     monkeypatch.setattr(samples, "FOLDER", tmp_path)
     monkeypatch.setattr(tables, "FOLDER", tmp_path)
-    monkeypatch.setattr(measuring, "by_hand", lambda _: Same())
+    monkeypatch.setattr(command, "steps", lambda *_: Same())
     monkeypatch.setattr(measuring, "overhead", measured(103))
     assert command.main(["reference"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.by_hand import steps
 from benchmarks.overhead import measuring, samples, tables
 from conformance.readme import placed
 from frameworks.contract import MissingDevice
@@ -36,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(f"{options.pairs} pairs are too few: {FEWEST} are needed")
         if options.framework:
             framework = load(options.framework, options.device)
-            found = measuring.overhead(framework, measuring.by_hand(framework.name), options.pairs)
+            found = measuring.overhead(framework, steps(framework.name, framework.mode), options.pairs)
             samples.save(found, samples.path(framework.name))
             problems = tables.beyond(found)
         block = tables.block()
         print(block)
         PAGE.write_text(placed(PAGE.read_text("utf-8"), {"overhead": block}), "utf-8")
-    except (OSError, ValueError, UnknownFramework, MissingDevice, measuring.Apart) as error:
+    except (OSError, ValueError, LookupError, UnknownFramework, MissingDevice, measuring.Apart) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 2
     for problem in problems:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from importlib import import_module
-from typing import cast
 
 import numpy as np
 
+from benchmarks.by_hand import CASES, FIXTURES, ByHand, Case
 from benchmarks.calibration.recording import machine
 from benchmarks.calibration.samples import TICK_NS
-from benchmarks.overhead.cases import CASES, FIXTURES, ByHand, Case
 from benchmarks.overhead.samples import Measured, Overhead
 from conformance.errormodel import IMPLEMENTATION_FREEDOM
 from conformance.subject import Subject
@@ -26,21 +24,6 @@ UPDATES = 4
 
 class Apart(Exception):  # noqa: N818 - shown to the user as one line
     """The two sides do not train the same, so their times say nothing."""
-
-
-def by_hand(name: str) -> ByHand:
-    """The steps written by hand in a framework.
-
-    Raises:
-        ValueError: there are none.
-    """
-    module = f"benchmarks.overhead.{name}_by_hand"
-    try:
-        return cast(ByHand, import_module(module))
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise ValueError(f"no step is written by hand in {name!r}") from error
 
 
 def overhead(framework: Framework, hand: ByHand, pairs: int = PAIRS) -> Overhead:

@@ -147,6 +147,7 @@ def test_a_count_is_the_same_every_time(subject: Subject, verdict: Verdict, tech
     for _ in range(3):
         runs[0].update((batch,))
         counts.append(runs[0].saved_bytes(batch))
+    verdict.measure(f"saved bytes, {technique}", "B", counts[:1])
     verdict.holds(counts[0] > 0, "something is held", counts[0], "above 0", "nothing-counted")
     verdict.equal(counts, [counts[0]] * 6, "saved bytes of three runs, and after each of three updates", "count-drifts")
 

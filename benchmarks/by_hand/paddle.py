@@ -7,9 +7,11 @@ from typing import Any
 
 import paddle
 
-from benchmarks.overhead.cases import RATE, own, parts
+from benchmarks.by_hand.cases import RATE, own, parts
 from fixtures.arrays import Array
 from fixtures.model import Batch
+
+MODES = ("dygraph", "dygraph-forced-scaler")
 
 
 class Block(paddle.nn.Layer):

@@ -44,7 +44,9 @@ CASES = tuple(Case(fixture, mixed) for fixture in FIXTURES for mixed in (False, 
 
 
 class ByHand(Protocol):
-    """A module of steps written by hand."""
+    """A module of steps written by hand; MODES are the adapter's modes that run what it runs."""
+
+    MODES: tuple[str, ...]
 
     def make(
         self, fixture: str, mixed: bool, weights: Mapping[str, Array], batch: Batch, device: str

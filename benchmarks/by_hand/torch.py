@@ -9,11 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.overhead.cases import RATE, own, parts
+from benchmarks.by_hand.cases import RATE, own, parts
 from fixtures.arrays import Array
 from fixtures.model import Batch
 
 PADDING = -100
+MODES = ("eager",)
 
 
 class Attention(nn.Module):

@@ -1,0 +1,1 @@
+"""Whether a comparison of two runs tells a cost that was planted, and stays silent where none was."""

@@ -1,0 +1,85 @@
+"""Runs of the cost suites, each in a process of its own, and what a comparison of two of them tells."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.planted.plants import VARIABLE, possible
+from results.comparison import Change, Kind, compare
+from results.records import Record, load
+
+ROOT = Path(__file__).parents[2]
+SUITES = ("conformance/suites/test_cost.py", "conformance/suites/test_cost_overhead.py")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+EXPECTED = {"slow": "cost.adapter-overhead", "copy": "cost.bytes-repeat"}
+"""The clause whose measurements grow by each planted cost."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a comparison of two runs told.
+
+    Attributes:
+        planted: the cost that the newer one had, "" for none.
+        changes: what differed, one line each.
+        right: whether that is what was planted; what a busy machine left without judgement is not held against it.
+    """
+
+    planted: str
+    changes: tuple[str, ...]
+    right: bool
+
+
+class Failed(Exception):  # noqa: N818 - shown to the user as one line
+    """A run made no record."""
+
+
+def compared(framework: str, device: str, mode: str, repeats: int) -> Iterator[tuple[Record, Told]]:
+    """Runs the suites, again `repeats` times, and with each plant, and compares each run with the one before.
+
+    Raises:
+        Failed: a run made no record.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        before = _run(framework, device, mode, "", Path(folder) / "first.json")
+        for number in range(repeats):
+            after = _run(framework, device, mode, "", Path(folder) / f"{number}.json")
+            yield after, told(before, after, "")
+            before = after
+        for plant in possible(framework):
+            after = _run(framework, device, mode, plant, Path(folder) / f"{plant}.json")
+            yield after, told(before, after, plant)
+
+
+def told(before: Record, after: Record, planted: str) -> Told:
+    """What differs between a run and one that a cost may have been planted in."""
+    comparison = compare(before, after)
+    changes = comparison.changes
+    if planted:
+        right = any(c.kind is Kind.MEASURE_WORSE and c.clause == EXPECTED[planted] for c in changes)
+    else:
+        right = all(c.kind is Kind.NOT_COMPARABLE for c in changes) and comparison.compared > 0
+    return Told(planted, tuple(_line(change) for change in changes), right)
+
+
+def _line(change: Change) -> str:
+    told = f"{change.kind}: {change.clause}, {change.subject}: {change.old} → {change.new}"
+    return f"{told} ({change.detail})" if change.detail else told
+
+
+def _run(framework: str, device: str, mode: str, plant: str, file: Path) -> Record:
+    chosen = [f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else [])]
+    plugin = ["-p", "benchmarks.planted.plants"] if plant else []
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, *chosen, f"--record={file}", *SUITES]
+    environment = os.environ | dict.fromkeys(THREADS, "1") | {"PYTHONHASHSEED": "0", VARIABLE: plant}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if not file.exists():
+        said = [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
+        raise Failed(next((line for line in reversed(said) if line.strip()), f"pytest ended with {ended.returncode}"))
+    return load(file)

@@ -1,0 +1,36 @@
+"""What a step through the adapter takes beside the same step written by hand in the framework."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.by_hand import CASES, FIXTURES, Case, steps
+from conformance.judging import Subject, Verdict, clause
+from conformance.timing import clock_of, interleaved
+from results.paired import FEWEST
+
+SAME = 0.01
+"""Relative difference of the first loss beyond which the two sides do not train the same; they differ by rounding."""
+
+
+@clause("cost.adapter-overhead")
+@pytest.mark.parametrize("case", [case for case in CASES if not case.mixed], ids=lambda case: case.fixture)
+def test_the_adapter_is_timed_beside_a_step_by_hand(subject: Subject, verdict: Verdict, case: Case) -> None:
+    framework = subject.framework
+    try:
+        hand = steps(framework.name, framework.mode)
+    except LookupError as error:
+        verdict.abstain(str(error))
+    model, batch = FIXTURES[case.fixture]()
+    trainer, weights = subject.trainer(model, case.recipe), model.weights(subject.seeded(case.recipe).seed)
+    works = {
+        "adapter": lambda: trainer.update((batch,)).loss,
+        "by hand": hand.make(case.fixture, case.mixed, weights, batch, framework.device),
+    }
+    first = {side: work() for side, work in works.items()}
+    if not np.isclose(first["adapter"], first["by hand"], rtol=SAME):
+        verdict.abstain(f"the step by hand trains something else: first losses by side are {first}")
+    times = interleaved(works, FEWEST, np.random.default_rng(subject.seed), clock_of(framework.device))
+    seconds = {side: [spent / 1e9 for spent in times[side]] for side in times}
+    verdict.measure(f"seconds a step, {case.label}", "s", seconds["adapter"], control=seconds["by hand"])

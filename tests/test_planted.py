@@ -1,0 +1,107 @@
+"""Planted costs are told of by the comparison, equal runs are not, and the page says what was seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from time import process_time_ns
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.planted import __main__ as command
+from benchmarks.planted import outcomes, plants, runs
+from benchmarks.planted.runs import EXPECTED, Told
+from results.records import Measurement, Record
+from tests.support import ROOT
+from tests.test_comparison import BASE
+
+COUNT = "conformance/suites/test_cost.py::test_a_count_is_the_same_every_time[plain]"
+
+
+def costing(clause: str, value: float) -> Record:
+    """The base record with a counted cost of one clause."""
+    return replace(BASE, measurements={"cost/test_a": Measurement("B", (value,), clause)})
+
+
+def test_equal_runs_tell_nothing() -> None:
+    assert runs.told(BASE, BASE, "") == Told("", (), True)
+    told = runs.told(costing("cost.x", 1.0), costing("cost.x", 2.0), "")
+    assert not told.right
+    assert told.changes[0].startswith("measure worse: cost.x, cost/test_a: 1 B → 2 B (ratio 2")
+
+
+@pytest.mark.parametrize("plant", EXPECTED)
+def test_a_planted_cost_has_to_be_told_by_the_clause_about_it(plant: str) -> None:
+    def right(clause: str, new: float) -> bool:
+        return runs.told(costing(clause, 100.0), costing(clause, new), plant).right
+
+    assert right(EXPECTED[plant], 110.0)
+    assert not right(EXPECTED[plant], 90.0)
+    assert not right(EXPECTED[plant], 100.0)
+    assert not right("cost.another", 110.0)
+
+
+def test_a_copy_in_the_reference_is_told_and_a_repeat_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "SUITES", (COUNT,))
+    monkeypatch.setattr(runs, "possible", lambda _: ("copy",))
+    (_, equal), (_, copy) = runs.compared("reference", "cpu", "", 1)
+    assert equal == Told("", (), True)
+    assert copy.right
+    assert [change.partition(",")[0] for change in copy.changes] == ["measure worse: cost.bytes-repeat"]
+
+
+def test_a_run_that_cannot_be_made_says_why_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["mxnet"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "unknown framework 'mxnet'" in line
+    assert command.main(["reference", "--repeats", "0"]) == 2
+    assert "0 repeats show nothing" in capsys.readouterr().err
+
+
+def test_a_slow_update_takes_a_tenth_more() -> None:
+    def busy() -> int:
+        begin = process_time_ns()
+        while process_time_ns() < begin + 20_000_000:
+            pass
+        return process_time_ns() - begin
+
+    trainer = SimpleNamespace(update=busy)
+    plants.slow(trainer)
+    begin = process_time_ns()
+    inner = trainer.update()
+    assert 1.095 * inner <= process_time_ns() - begin < 1.3 * inner
+
+
+def test_a_copy_is_planted_only_where_somebody_wrote_how() -> None:
+    assert plants.possible("torch") == ("slow", "copy")
+    assert plants.possible("mine") == ("slow",)
+
+
+def test_the_page_says_what_was_kept() -> None:
+    page = (ROOT / "docs" / "measuring.md").read_text("utf-8")
+    assert f"<!-- planted: begin -->\n{outcomes.block()}\n<!-- planted: end -->" in page
+
+
+def test_all_that_was_kept_is_right() -> None:
+    found = [outcomes.load(file) for file in sorted(outcomes.FOLDER.glob("*.json"))]
+    assert "torch" in {one.framework for one in found}
+    for one in found:
+        assert [told.planted for told in one.told] == [""] * command.REPEATS + [*plants.possible(one.framework)]
+        assert all(told.right for told in one.told), one.framework
+
+
+def test_the_command_keeps_what_it_saw_and_fails_if_a_cost_was_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- planted: begin -->\n<!-- planted: end -->\n")
+    monkeypatch.setattr(command, "PAGE", page)
+    monkeypatch.setattr(outcomes, "FOLDER", tmp_path)
+    seen = [Told("", (), True), Told("slow", ("measure worse: cost.x, a: 1 → 2",), True), Told("copy", (), False)]
+    monkeypatch.setattr(command, "compared", lambda *_: ((BASE, told) for told in seen))
+    assert command.main(["torch"]) == 1
+    assert outcomes.load(tmp_path / "torch.json").told == tuple(seen)
+    assert "| torch 2.13.0, cpu eager | 0 of 1 | measure worse: cost.x (1) | no change |" in page.read_text()
+    monkeypatch.setattr(command, "compared", lambda *_: ((BASE, told) for told in seen[:2]))
+    assert command.main(["torch"]) == 0
