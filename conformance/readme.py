@@ -29,6 +29,7 @@ from conformance.scenarios import SCENARIOS
 from conformance.scenarios.launching import FOLDER
 from conformance.scenarios.table import durations
 from conformance.scenarios.table import markdown as markdown_table
+from results import times
 from results.comparison import Comparison, compare
 from results.differences import headline, markdown, to_text
 from results.marks import words
@@ -37,6 +38,7 @@ from results.records import Record, load
 from results.table import plain
 
 WIDTH = 118
+COSTLIEST = 25
 ROOT = Path(__file__).parent.parent
 UPGRADES = ROOT / "results" / "upgrades"
 PAGES = {
@@ -44,6 +46,7 @@ PAGES = {
     "docs/findings.md": ("known failures",),
     "docs/upgrades.md": ("changes",),
     "docs/promises.md": tuple(PROMISES),
+    "docs/speed.md": ("seconds by family", "seconds by clause", "slowest tests"),
     "docs/scenarios.md": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
 }
 """The blocks of each page."""
@@ -124,8 +127,8 @@ def scenarios(found: dict[str, list[Record]]) -> dict[str, str]:
 @cache
 def blocks() -> dict[str, str]:
     """Every generated block by the name in its markers."""
-    pairs, trained = upgrades(), runs()
-    told = [*accepted(), *chain.from_iterable(trained.values())]
+    pairs, trained, records = upgrades(), runs(), accepted()
+    told = [*records, *chain.from_iterable(trained.values())]
     return {
         "clauses": clause_count(),
         "baselines": baselines(),
@@ -133,6 +136,9 @@ def blocks() -> dict[str, str]:
         "upgrades": upgrade_list(pairs),
         "example": example(next(pair for pair in pairs if "torch" in pair.old.series.framework and pair.status)),
         "changes": "\n\n".join(markdown(Comparisons((pair,))).strip() for pair in pairs),
+        "seconds by family": times.markdown(records, times.seconds),
+        "seconds by clause": times.markdown(records, times.by_clause, COSTLIEST),
+        "slowest tests": "\n".join(("```text", *times.listed(records, "test", times.SLOWEST), "```")),
         **{name: promise_table(quantities, told) for name, quantities in PROMISES.items()},
         **scenarios(trained),
     }

@@ -18,7 +18,7 @@ from benchmarks.suite.samples import Cost, Run
 from results.records import load
 
 ROOT = Path(__file__).parents[2]
-REPEATS = 3
+REPEATS = 2
 """How often what takes no test is run."""
 
 SHARES = ("0.25", "0.5", "0.75", "1.0")

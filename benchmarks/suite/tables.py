@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 import numpy as np
 
@@ -15,22 +14,26 @@ START = {"help": "`conformance --help`", "import": "import", "collection": "coll
 
 
 def block() -> str:
-    """Three tables of all committed costs, and when and where they were taken.
+    """Three tables of all committed costs, and when and where they were taken; one line if there are none.
 
     Raises:
         ValueError: a file holds no costs, or lacks a run.
         OSError: it cannot be read.
     """
     found = [load(file) for file in sorted(FOLDER.glob("*.json"))]
+    if not found:
+        return "No costs are kept."
     taken = (f"- {cost.framework}: {cost.started}; {cost.machine}." for cost in found)
     return "\n".join((*_starts(found), "", *_workers(found), "", *_growth(found), "", *taken))
 
 
 def _starts(found: Sequence[Cost]) -> Iterator[str]:
-    yield f"| seconds to | {' | '.join(START.values())} |"
+    yield f"| processor seconds (seconds that passed) of | {' | '.join(START.values())} |"
     yield f"|---|{'--:|' * len(START)}"
     for cost in found:
-        yield f"| {_name(cost)} | {' | '.join(f'{median(cost.of(what).wall_s):.2f}' for what in START)} |"
+        runs = [cost.of(what) for what in START]
+        told = (f"{min(run.cpu_s):.2f} ({min(run.wall_s):.2f})" for run in runs)
+        yield f"| {_name(cost)} | {' | '.join(told)} |"
 
 
 def _workers(found: Sequence[Cost]) -> Iterator[str]:
