@@ -105,11 +105,8 @@ def expectations_of(framework: Framework) -> tuple[Expectation, ...]:
     entries = load_expectations()
     if brought is not None and brought.is_file():
         entries += _entries(brought, f"{package}/{BROUGHT}", framework.name, load_clauses())
-    return tuple(
-        entry
-        for entry in entries
-        if entry.applies(framework.name, framework.version(), framework.device, framework.mode)
-    )
+    here = framework.name, framework.version(), framework.device, framework.mode
+    return tuple(entry for entry in entries if entry.applies(*here))
 
 
 def _entries(source: Traversable, name: str, framework: str, clauses: Collection[str]) -> tuple[Expectation, ...]:

@@ -1,4 +1,7 @@
-"""Goes on with a saved run in a new process: `python -m conformance.fresh TASK RESULT`, two pickle files."""
+"""Goes on with a saved run in a new process: `python -m conformance.fresh TASK RESULT`, two pickle files.
+
+The new process leaves the oracle out, whose import takes longer than the run.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from conformance.subject import Subject
 from fixtures.arrays import Array
 from fixtures.model import Model, Window
 from fixtures.recipe import Recipe
 from frameworks.registry import load
+
+if TYPE_CHECKING:
+    from conformance.subject import Subject
 
 LIMIT_S = 240
 """How long the new process may take, in seconds."""
@@ -26,7 +32,6 @@ class Task:
     framework: str
     device: str
     mode: str
-    seed: int
     model: Model
     recipe: Recipe
     saved: Path
@@ -34,8 +39,7 @@ class Task:
 
     def run(self) -> list[dict[str, Array]]:
         """The run's state right after the load, and after each window."""
-        subject = Subject(load(self.framework, self.device, self.mode), self.seed)
-        trainer = subject.trainer(self.model, self.recipe)
+        trainer = load(self.framework, self.device, self.mode).trainer(self.model, self.recipe)
         trainer.restore(self.saved)
         states = [trainer.state()]
         for window in self.windows:
@@ -52,7 +56,8 @@ def resumed(subject: Subject, model: Model, recipe: Recipe, saved: Path, *window
     """
     made = type(subject.framework)
     name = f"{made.__module__}:{made.__qualname__}"
-    task = Task(name, subject.framework.device, subject.framework.mode, subject.seed, model, recipe, saved, windows)
+    seeded = subject.seeded(recipe)
+    task = Task(name, subject.framework.device, subject.framework.mode, model, seeded, saved, windows)
     given, result = saved.with_name(f"{saved.name}.task"), saved.with_name(f"{saved.name}.result")
     given.write_bytes(pickle.dumps(task))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

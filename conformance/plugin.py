@@ -5,6 +5,7 @@ It is inert unless the suites are among what pytest was asked to run, so that th
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import time
@@ -114,6 +115,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     spoiling = [entry for entry in config.stash.get(_EXPECTATIONS, ()) if entry.spoils_process]
     if spoiling:
         items.sort(key=lambda item: any(entry.covers(*_named(item)) for entry in spoiling))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Takes what importing has made out of the garbage collector's rounds; most of their time would go there."""
+    if _FRAMEWORK in session.config.stash:
+        gc.collect()
+        gc.freeze()
 
 
 def _named(item: pytest.Item) -> tuple[str, str]:

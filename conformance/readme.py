@@ -1,4 +1,5 @@
-"""The parts of README and docs that a command regenerates: counts, baselines, known failures, upgrades, scenarios.
+"""The parts of README and docs that a command regenerates: counts, baselines, known failures, upgrades, scenarios,
+promises, and where the suite's own time goes.
 
     python -m conformance.readme            every page
     python -m conformance.readme README.md  one of them
@@ -12,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 from packaging.version import Version
@@ -21,25 +22,31 @@ from conformance.baselines import BASELINES
 from conformance.clauses import Level, load_clauses
 from conformance.expectations import Expectation, load_expectations
 from conformance.inventory import inventory
+from conformance.promises import PROMISES
+from conformance.promises import table as promise_table
 from conformance.recorder import SETTINGS
 from conformance.scenarios import SCENARIOS
 from conformance.scenarios.launching import FOLDER
 from conformance.scenarios.table import durations
 from conformance.scenarios.table import markdown as markdown_table
+from results import times
 from results.comparison import Comparison, compare
 from results.differences import headline, markdown, to_text
 from results.marks import words
 from results.pairing import Comparisons, series
-from results.records import load
+from results.records import Record, load
 from results.table import plain
 
 WIDTH = 118
+COSTLIEST = 25
 ROOT = Path(__file__).parent.parent
 UPGRADES = ROOT / "results" / "upgrades"
 PAGES = {
     "README.md": ("clauses", "baselines", "example", "upgrades"),
     "docs/findings.md": ("known failures",),
     "docs/upgrades.md": ("changes",),
+    "docs/promises.md": tuple(PROMISES),
+    "docs/speed.md": ("seconds by family", "seconds by clause", "slowest tests"),
     "docs/scenarios.md": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
 }
 """The blocks of each page."""
@@ -76,15 +83,19 @@ def clause_count() -> str:
     return f"{len(clauses)} clauses ({counted}), {len(tested)} of them with tests; {by_level}."
 
 
+def accepted() -> list[Record]:
+    """The committed records that later ones are compared with."""
+    return [load(path) for path in sorted(BASELINES.glob("*.json"))]
+
+
 def baselines() -> str:
     """The committed records as a table."""
-    records = [load(path) for path in sorted(BASELINES.glob("*.json"))]
-    return f"```text\n{plain(records, WIDTH).strip(chr(10))}\n```"
+    return f"```text\n{plain(accepted(), WIDTH).strip(chr(10))}\n```"
 
 
 def upgrades() -> tuple[Comparison, ...]:
     """Every record of `results/upgrades` beside the baseline of its series, the older version first."""
-    known = {series(record): record for record in map(load, sorted(BASELINES.glob("*.json")))}
+    known = {series(record): record for record in accepted()}
     pairs = []
     for other in map(load, sorted(UPGRADES.glob("*.json"))):
         both = sorted((other, known[series(other)]), key=lambda record: Version(record.variant.framework_version))
@@ -102,9 +113,13 @@ def example(pair: Comparison) -> str:
     return f"```text\n{to_text(Comparisons((pair,))).strip()}\n```"
 
 
-def scenarios() -> dict[str, str]:
-    """A table of each scenario's committed records, and one of what they took."""
-    found = {name: [load(path) for path in sorted((FOLDER / name).glob("*.json"))] for name in SCENARIOS}
+def runs() -> dict[str, list[Record]]:
+    """The committed records of each scenario."""
+    return {name: [load(path) for path in sorted((FOLDER / name).glob("*.json"))] for name in SCENARIOS}
+
+
+def scenarios(found: dict[str, list[Record]]) -> dict[str, str]:
+    """A table of each scenario's records, and one of what they took."""
     tables = {f"scenario {name}": markdown_table(SCENARIOS[name], records) for name, records in found.items()}
     return {"scenario times": durations(found), **tables}
 
@@ -112,7 +127,8 @@ def scenarios() -> dict[str, str]:
 @cache
 def blocks() -> dict[str, str]:
     """Every generated block by the name in its markers."""
-    pairs = upgrades()
+    pairs, trained, records = upgrades(), runs(), accepted()
+    told = [*records, *chain.from_iterable(trained.values())]
     return {
         "clauses": clause_count(),
         "baselines": baselines(),
@@ -120,7 +136,11 @@ def blocks() -> dict[str, str]:
         "upgrades": upgrade_list(pairs),
         "example": example(next(pair for pair in pairs if "torch" in pair.old.series.framework and pair.status)),
         "changes": "\n\n".join(markdown(Comparisons((pair,))).strip() for pair in pairs),
-        **scenarios(),
+        "seconds by family": times.markdown(records, times.seconds),
+        "seconds by clause": times.markdown(records, times.by_clause, COSTLIEST),
+        "slowest tests": "\n".join(("```text", *times.listed(records, "test", times.SLOWEST), "```")),
+        **{name: promise_table(quantities, told) for name, quantities in PROMISES.items()},
+        **scenarios(trained),
     }
 
 

@@ -1,4 +1,4 @@
-"""`python -m results table | findings | validate | recover`: what records say, on the command line.
+"""`python -m results table | slowest | findings | validate | recover`: what records say, on the command line.
 
 Exit status: 0; 1 if `table --strict` finds trouble or the reader of the output went away; 2 if a record cannot be read,
 in one line on standard error.
@@ -40,6 +40,13 @@ def table(arguments: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
+def slowest(arguments: argparse.Namespace) -> int:
+    """Prints what took longest."""
+    for line in times.listed(read(arguments.paths), arguments.by, arguments.count):
+        print(line)
+    return 0
+
+
 def findings(arguments: argparse.Namespace) -> int:
     """Prints the known failures as Markdown."""
     print(markdown(read(arguments.paths)), end="")
@@ -58,6 +65,13 @@ def recover(arguments: argparse.Namespace) -> int:
     """Turns a journal into a record."""
     print(one_line(str(convert(arguments.journal))))
     return 0
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError
+    return count
 
 
 def _width(text: str) -> int:
@@ -79,6 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--times", action="store_true", help="also seconds by family, and the slowest tests")
     command.add_argument("--width", type=_width, help="columns to fill, 20 to 1000; the terminal's if not given")
     command.set_defaults(run=table)
+
+    command = commands.add_parser("slowest", help="the tests or clauses of each record that took longest, with seconds")
+    command.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=several)
+    command.add_argument("--by", choices=("test", "clause"), default="test", help="what is listed; tests by default")
+    command.add_argument("--count", type=_count, default=times.SLOWEST, metavar="N", help="how many of each record")
+    command.set_defaults(run=slowest)
 
     command = commands.add_parser("findings", help="known failures as a Markdown list")
     command.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=several)

@@ -1,8 +1,9 @@
-"""Where the time of runs went: seconds by family of clauses, and the slowest tests of each run."""
+"""Where the time of runs went: seconds by family and by clause, and the slowest tests of each run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -19,10 +20,18 @@ _NAME_LIMIT = 160
 
 def seconds(record: Record) -> dict[str, float]:
     """Seconds of the tests of each family of clauses."""
+    return _summed(record, lambda verdict: record.clauses[verdict.clause].family)
+
+
+def by_clause(record: Record) -> dict[str, float]:
+    """Seconds of the tests of each clause."""
+    return _summed(record, lambda verdict: verdict.clause)
+
+
+def _summed(record: Record, name: Callable[[Verdict], str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for verdict in record.verdicts:
-        family = record.clauses[verdict.clause].family
-        found[family] = found.get(family, 0.0) + verdict.duration_s
+        found[name(verdict)] = found.get(name(verdict), 0.0) + verdict.duration_s
     return found
 
 
@@ -44,16 +53,38 @@ def draw(records: Sequence[Record], console: Console) -> None:
         table.add_row(Text(one_line(family, _NAME_LIMIT)), *cells, end_section=family == families[-1])
     table.add_row(Text("total", style="bold"), *(_told(sum(found.values())) for found in spent))
     console.print(table)
+    for line in listed(records, "test", SLOWEST):
+        console.print(Text(line), soft_wrap=True)
+
+
+def listed(records: Sequence[Record], by: Literal["test", "clause"], count: int) -> Iterator[str]:
+    """The slowest tests or clauses of each record, at most `count`, one a line under the record's name."""
     for record in records:
-        for line in _lines(record):
-            console.print(Text(line), soft_wrap=True)
+        if record.verdicts:
+            yield f"Slowest {by}s of {' '.join(title(record)[:3])}:"
+        if by == "test":
+            found = [(verdict.test.rpartition("/")[2], verdict.duration_s) for verdict in slowest(record, count)]
+        else:
+            found = sorted(by_clause(record).items(), key=lambda item: (-item[1], item[0]))[:count]
+        for name, spent in found:
+            yield f"{_told(spent):>9}  {one_line(name, _NAME_LIMIT)}"
 
 
-def _lines(record: Record) -> Iterator[str]:
-    if record.verdicts:
-        yield f"Slowest tests of {' '.join(title(record)[:3])}:"
-    for verdict in slowest(record):
-        yield f"{_told(verdict.duration_s):>9}  {one_line(verdict.test.rpartition('/')[2], _NAME_LIMIT)}"
+def markdown(records: Sequence[Record], of: Callable[[Record], dict[str, float]], most: int | None = None) -> str:
+    """A table of seconds, what `of` sums them by down and the runs across; all, or the `most` that took longest."""
+    spent = [of(record) for record in records]
+    sums: dict[str, float] = {}
+    for found in spent:
+        for name, value in found.items():
+            sums[name] = sums.get(name, 0.0) + value
+    names = sorted(sums, key=lambda name: (-sums[name], name))[:most]
+    headings = [" ".join((record.series.framework, record.series.mode)) for record in records]
+    lines = [f"| seconds | {' | '.join(headings)} |", f"|---|{'--:|' * len(records)}"]
+    for name in names:
+        lines.append(f"| {name} | {' | '.join(_told(found[name]) if name in found else '–' for found in spent)} |")
+    lines.append(f"| all tests | {' | '.join(_told(sum(found.values())) for found in spent)} |")
+    lines.append(f"| the whole run | {' | '.join(_told(record.duration_s) for record in records)} |")
+    return "\n".join(lines)
 
 
 def _told(spent: float) -> str:

@@ -64,6 +64,46 @@ def test_a_hostile_name_or_time_stays_on_its_line() -> None:
     assert "1.0e+300 a [31m b[bold]" in lines
 
 
+def test_a_page_has_what_took_longest_first_and_all_sums() -> None:
+    runs = run(scaling_a=0.5, scaling_b=0.25, resume_a=2.0), run(scaling_a=3.0)
+    assert times.by_clause(runs[0]) == {"scaling.slug": 0.75, "resume.slug": 2.0}
+    assert times.markdown(runs, times.by_clause, most=1).splitlines() == [
+        "| seconds | some eager | some eager |",
+        "|---|--:|--:|",
+        "| scaling.slug | 0.75 | 3.00 |",
+        "| all tests | 2.75 | 3.00 |",
+        "| the whole run | 1.00 | 1.00 |",
+    ]
+    assert "| resume | 2.00 | – |" in times.markdown(runs, times.seconds)
+
+
+def test_the_slowest_are_listed_by_test_or_by_clause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "record.json"
+    write(path, run(scaling_a=0.5, scaling_b=0.75, resume_a=1.0))
+    assert main(["slowest", str(path), "--count", "2"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Slowest tests of some 1.0 eager cpu:",
+        "     1.00  suite.py::resume_a",
+        "     0.75  suite.py::scaling_b",
+    ]
+    assert main(["slowest", str(path), "--by", "clause"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Slowest clauses of some 1.0 eager cpu:",
+        "     1.25  scaling.slug",
+        "     1.00  resume.slug",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["--count", "0"], ["--by", "family"], ["there-is-no-such-record.json"]])
+def test_what_cannot_be_listed_ends_with_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(["slowest", *arguments])
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    assert status == 2
+    assert len([line for line in capsys.readouterr().err.splitlines() if "error" in line or "results:" in line]) == 1
+
+
 def test_the_command_tells_them_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "record.json"
     write(path, run(scaling_a=0.5))

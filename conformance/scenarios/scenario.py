@@ -115,6 +115,11 @@ class Scenario:
         """Under which name a record keeps what was seen."""
         return f"scenario.{self.name}"
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the sides."""
+        return tuple(side.label for side in self.sides)
+
     def rounds(self, setting: Setting) -> int:
         """How many rounds the document's epochs are."""
         return self.epochs * -(-len(setting.train) // self.batch)

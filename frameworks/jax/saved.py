@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from frameworks.jax.arrays import Flat
 
@@ -28,7 +29,7 @@ def saved_bytes(losses: Callable[[Flat], Any], leaves: Flat, batch: Any) -> int:
 
 def _copy(array: jax.Array, parameter: jax.Array) -> bool:
     alike = array.dtype == parameter.dtype and array.shape == parameter.shape
-    return alike and bool((array == parameter).all())
+    return alike and np.array_equal(array, parameter)
 
 
 def _place(array: jax.Array) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def write_settings(state: Mapping[str, str]) -> None:
 _VALUES: dict[str, bool | None] = {"True": True, "False": False, "None": None}
 
 
+@cache
 def full_version() -> str:
     """JAX's version, and those of the packages that train with it as a local label."""
     return f"{jax.__version__}+{'.'.join(f'{package}.{version(package)}' for package in PACKAGES)}"
