@@ -7,11 +7,11 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
-from autograd.scipy.special import erf, expit
 
 from fixtures.arrays import Array
 from frameworks.reference import products, scope
 from frameworks.reference.rounding import Rounding
+from frameworks.reference.special import erf, logistic
 from frameworks.reference.tensor import Tensor, converted, plain, rounded
 
 Round = Callable[..., Any]
@@ -225,6 +225,6 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "relu": _relu,
     "gelu": lambda x: 0.5 * x * (1.0 + erf(x / np.sqrt(2.0))),
     "tanh": anp.tanh,
-    "sigmoid": expit,
+    "sigmoid": logistic,
     "erf": erf,
 }
