@@ -8,9 +8,9 @@ import numpy as np
 
 from conformance.judging import Subject, Verdict
 from conformance.timing import interleaved
-from fixtures.data import wide_batch
+from fixtures.data import sincos_batch, token_batch, wide_batch
 from fixtures.model import Batch, Model
-from fixtures.models import blocks
+from fixtures.models import blocks, encoder, sincos
 from fixtures.recipe import SGD, Recipe, Recompute
 from results.paired import FEWEST, Ratio, ratio
 
@@ -29,6 +29,21 @@ def held(subject: Subject, fixture: Fixture, segments: int, variant: str | None 
 def equal_blocks(count: int, width: int, rows: int, inputs: int | None = None) -> Fixture:
     """`count` equal blocks and a batch of so many rows for them, of `inputs` columns where these are not the width."""
     return blocks(count, width, inputs), wide_batch(rows, inputs or width)
+
+
+def products() -> Fixture:
+    """A step that spends a device's time on products of 2048 × 2048 weights; its batch takes none to send."""
+    return equal_blocks(8, 2048, 8192, inputs=16)
+
+
+def transformer_block() -> Fixture:
+    """One block of width 1024 on 16 sequences of 512 tokens."""
+    return encoder(1024, 16, 1, 512), token_batch(16, 512, ragged=False)
+
+
+def example() -> Fixture:
+    """The sine and cosine example as it was written: 20,000 points, width 150."""
+    return sincos(), sincos_batch()
 
 
 def compared(

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from conformance import fresh
-from conformance.costs import RECIPE, Fixture, compared, equal_blocks, held
+from conformance.costs import RECIPE, Fixture, compared, equal_blocks, example, held, products, transformer_block
 from conformance.judging import Bound, Subject, Verdict, clause, need, need_device
-from fixtures.data import sincos_batch, token_batch
-from fixtures.models import encoder, sincos
 from fixtures.recipe import BFLOAT16, FLOAT16, Adam, DynamicScaling, Precision, Recipe, Recompute
 from frameworks.contract import Capability
 from results.paired import FEWEST
@@ -38,21 +36,6 @@ WORKSPACE = 64 * 2**20
 
 TENSORS = 4
 """Activations of one block that its backward pass has at once besides what is held: gradients and what they pass."""
-
-
-def products() -> Fixture:
-    """A step that spends a device's time on products of 2048 × 2048 weights; its batch takes none to send."""
-    return equal_blocks(8, 2048, 8192, inputs=16)
-
-
-def transformer_block() -> Fixture:
-    """One block of width 1024 on 16 sequences of 512 tokens."""
-    return encoder(1024, 16, 1, 512), token_batch(16, 512, ragged=False)
-
-
-def example() -> Fixture:
-    """The sine and cosine example as it was written: 20,000 points, width 150."""
-    return sincos(), sincos_batch()
 
 
 def tall_blocks(count: int = BLOCKS) -> Fixture:
