@@ -1,6 +1,7 @@
-"""Goes on with a saved run in a new process: `python -m conformance.fresh TASK RESULT`, two pickle files.
+"""Runs of the subject in a process of their own: `python -m conformance.fresh TASK RESULT`, two pickle files.
 
-The new process leaves the oracle out, whose import takes longer than the run.
+A saved run that a new process goes on with owes nothing to the old one, and some allocators tell the peak of their
+process alone. The new process leaves the oracle out, whose import takes longer than the run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fixtures.arrays import Array
 from fixtures.model import Model, Window
@@ -48,27 +49,62 @@ class Task:
         return states
 
 
+@dataclass(frozen=True)
+class PeakTask:
+    """A run whose peak is asked for, and the window of its updates; `framework` as above."""
+
+    framework: str
+    device: str
+    mode: str
+    model: Model
+    recipe: Recipe
+    window: Window
+
+    def run(self) -> int:
+        """The allocator's peak after two updates."""
+        trainer = load(self.framework, self.device, self.mode).trainer(self.model, self.recipe)
+        for _ in range(2):
+            trainer.update(self.window)
+        return trainer.peak_bytes()
+
+
 def resumed(subject: Subject, model: Model, recipe: Recipe, saved: Path, *windows: Window) -> list[dict[str, Array]]:
     """What `Task.run` returns in a new process of the same framework, device, mode and seed.
 
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
+    states: list[dict[str, Array]] = _apart(Task(*_same(subject), model, subject.seeded(recipe), saved, windows), saved)
+    return states
+
+
+def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, place: Path) -> int:
+    """What `PeakTask.run` returns in a new process of the same framework, device, mode and seed.
+
+    Args:
+        place: where two files may be written beside.
+    Raises:
+        RuntimeError: the process failed; the message is the end of what it wrote.
+    """
+    return int(_apart(PeakTask(*_same(subject), model, subject.seeded(recipe), window), place))
+
+
+def _same(subject: Subject) -> tuple[str, str, str]:
     made = type(subject.framework)
-    name = f"{made.__module__}:{made.__qualname__}"
-    seeded = subject.seeded(recipe)
-    task = Task(name, subject.framework.device, subject.framework.mode, model, seeded, saved, windows)
-    given, result = saved.with_name(f"{saved.name}.task"), saved.with_name(f"{saved.name}.result")
+    return f"{made.__module__}:{made.__qualname__}", subject.framework.device, subject.framework.mode
+
+
+def _apart(task: Task | PeakTask, place: Path) -> Any:
+    given, result = place.with_name(f"{place.name}.task"), place.with_name(f"{place.name}.result")
     given.write_bytes(pickle.dumps(task))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", "conformance.fresh", str(given), str(result)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if ended.returncode:
         raise RuntimeError(f"the new process ended with {ended.returncode}: {ended.stderr[-1000:]}")
-    states: list[dict[str, Array]] = pickle.loads(result.read_bytes())
-    return states
+    return pickle.loads(result.read_bytes())
 
 
 if __name__ == "__main__":
-    task: Task = pickle.loads(Path(sys.argv[1]).read_bytes())
-    Path(sys.argv[2]).write_bytes(pickle.dumps(task.run()))
+    asked: Task | PeakTask = pickle.loads(Path(sys.argv[1]).read_bytes())
+    Path(sys.argv[2]).write_bytes(pickle.dumps(asked.run()))

@@ -67,6 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Loads the framework that is judged, and opens the record."""
     config.addinivalue_line("markers", "clause(id): the clause of the specification that a test judges")
+    config.addinivalue_line("markers", "gpu: only a device of its own can show what the test judges")
     if not _runs_suites(config):
         return
     option = config.option

@@ -89,6 +89,17 @@ def need(subject: Subject, *capabilities: Capability | None) -> None:
             raise Unsupported(capability, declared.reason)
 
 
+def need_device(subject: Subject) -> None:
+    """Leaves the test on a CPU, and where the device's allocator tells no peak.
+
+    Raises:
+        Unsupported: "no device", or the declared reason.
+    """
+    if subject.framework.device == "cpu":
+        raise Unsupported(Capability.PEAK_BYTES, "no device")
+    need(subject, Capability.PEAK_BYTES)
+
+
 def full(trainer: Trainer, value: float) -> dict[str, Array]:
     """A gradient for every parameter, filled with `value`, in the parameter's shape and format."""
     return {name: np.full_like(array, value) for name, array in trainer.parameters().items()}

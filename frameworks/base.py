@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from time import perf_counter_ns, process_time_ns
 
 import numpy as np
 
@@ -12,6 +14,16 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
 from frameworks.contract import Capability, Declaration, MissingDevice, Unsupported, Update
+
+NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
+"""Why a device has no products in it."""
+
+
+def elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_ns) -> int:
+    """Nanoseconds that pass by a clock, the host's by default, until `work` returns."""
+    begin = clock()
+    work()
+    return clock() - begin
 
 
 class BaseTrainer(ABC):
@@ -117,6 +129,13 @@ class BaseFramework(ABC):
         """Raises `Unsupported` for the first thing that the recipe asks for and the framework does not declare."""
         for capability in needs(recipe):
             self.require(capability)
+
+    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+        reason = self.declares(Capability.TF32).reason
+        raise Unsupported(Capability.TF32, reason or f"this adapter cannot switch it {'on' if allowed else 'off'}")
+
+    def timed(self, work: Callable[[], object]) -> int:
+        return elapsed(work, process_time_ns if self.device == "cpu" else perf_counter_ns)
 
     def recompute_variants(self) -> tuple[str, ...]:
         return ()

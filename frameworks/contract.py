@@ -7,7 +7,7 @@ the capability's name; that is recorded and never counts as a pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -35,6 +35,7 @@ class Capability(StrEnum):
     O3_FLOAT16 = "precision.O3-float16"
     O3_BFLOAT16 = "precision.O3-bfloat16"
     FLOAT64_HEADS = "precision.float64-heads"
+    TF32 = "precision.tf32"  # a switch that products of float32 matrices heed
     AUTOCAST_SCOPE = "autocast.scope"
     AUTOCAST_LISTS = "autocast.user-lists"
     OPERATIONS = "autocast.operations"  # every operation of the catalogue in every format
@@ -284,7 +285,11 @@ class Trainer(Protocol):
         """Bytes held between forward and backward of one micro-batch, parameters and inputs left out."""
 
     def peak_bytes(self) -> int:
-        """Largest number of bytes that the device's allocator has held so far in this run."""
+        """Largest number of bytes that the device's allocator has held so far in this run.
+
+        Where the allocator cannot be told to begin anew it is the process's peak: a process for each run tells them
+        apart.
+        """
 
 
 class Framework(Protocol):
@@ -327,6 +332,21 @@ class Framework(Protocol):
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
         """The framework's own precision scope; `wide` and `low` name operations of `run_op` for its user lists."""
+
+    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+        """A scope in which products of float32 matrices may, or may not, round their operands to TensorFloat-32.
+
+        Raises:
+            Unsupported: TF32, where nothing switches it within a process, or the device has no such products.
+        """
+
+    def timed(self, work: Callable[[], object]) -> int:
+        """Runs `work` alone on the device and returns how long it took, in nanoseconds.
+
+        The device's queue is waited for before and after. The time is that between two events of the device where the
+        framework has them, the host's elsewhere; on a CPU it is the time that this process kept processors busy, which
+        waiting for one is no part of.
+        """
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         """Runs operation `op` (a name of `frameworks.operations`) inside whatever precision scope is open."""

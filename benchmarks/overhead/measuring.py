@@ -13,7 +13,7 @@ from benchmarks.calibration.samples import TICK_NS
 from benchmarks.overhead.samples import Measured, Overhead
 from conformance.errormodel import IMPLEMENTATION_FREEDOM
 from conformance.subject import Subject
-from conformance.timing import clock_of, interleaved
+from conformance.timing import interleaved
 from frameworks.base import needs
 from frameworks.contract import Framework
 
@@ -49,7 +49,7 @@ def supported(framework: Framework) -> Iterator[Case]:
 def _measured(framework: Framework, hand: ByHand, case: Case, pairs: int, rng: np.random.Generator) -> Measured:
     _check(framework, hand, case)
     works = {"by hand": _hand(framework, hand, case), "adapter": _adapter(framework, case)}
-    times = interleaved(works, pairs, rng, clock_of(framework.device))
+    times = interleaved(works, pairs, rng, framework.timed)
     ticks = {side: tuple(round(spent / TICK_NS) for spent in times[side]) for side in times}
     return Measured(case.label, ticks["by hand"], ticks["adapter"])
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
-from conformance.judging import Bound, Subject, Verdict, clause, need
-from conformance.timing import clock_of, interleaved
+from conformance import costs
+from conformance.costs import RECIPE, compared
+from conformance.judging import Bound, Subject, Verdict, clause
 from fixtures.data import digits_batch, token_batch, wide_batch
 from fixtures.model import Batch, Model
 from fixtures.models import blocks, digits_convolution, digits_mlp, encoder
-from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, Precision, Recipe, Recompute
-from frameworks.contract import Capability
-from results.paired import FEWEST, Ratio, ratio
+from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, Precision, Recompute
 
-RECIPE = Recipe(SGD(2.0**-10))
 LOW = pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
 N, WIDTH, ROWS, LABELS = 8, 128, 64, 10
 BOUNDARY = ROWS * WIDTH * 4
@@ -77,8 +74,7 @@ def test_products_hold_half_the_bytes(subject: Subject, verdict: Verdict, precis
 
 def held(subject: Subject, count: int, segments: int, variant: str | None = None) -> int:
     """Saved bytes of `count` blocks in so many recomputed segments, 0 for no recomputation."""
-    recompute = Recompute(segments, variant=variant) if segments else None
-    return subject.trainer(blocks(count, WIDTH), RECIPE.but(recompute=recompute)).saved_bytes(wide_batch(ROWS, WIDTH))
+    return costs.held(subject, costs.equal_blocks(count, WIDTH, ROWS), segments, variant)
 
 
 @clause("cost.recompute-bytes")
@@ -152,41 +148,9 @@ def test_a_count_is_the_same_every_time(subject: Subject, verdict: Verdict, tech
     verdict.equal(counts, [counts[0]] * 6, "saved bytes of three runs, and after each of three updates", "count-drifts")
 
 
-def compared(subject: Subject, verdict: Verdict, fixture: tuple[Model, Batch], technique: Recipe, what: str) -> Ratio:
-    """Times steps without and with a technique in pairs; leaves the clause if the plain step differs from itself."""
-    model, batch = fixture
-    recipes = {"plain": RECIPE, "twin": RECIPE, "technique": technique}
-    works = {side: step(subject, model, batch, recipe) for side, recipe in recipes.items()}
-    clock = clock_of(subject.framework.device)
-    times = interleaved(works, FEWEST, np.random.default_rng(subject.seed), clock)
-    seconds = {side: [spent / 1e9 for spent in times[side]] for side in times}
-    control = ratio(seconds["plain"], seconds["twin"])
-    if control.grew or control.shrank or not control.judged:
-        verdict.abstain(f"the same step in two runs differs: {control.told}")
-    verdict.measure(f"seconds a step, {what}", "s", seconds["technique"], control=seconds["plain"])
-    return ratio(seconds["plain"], seconds["technique"])
-
-
-def step(subject: Subject, model: Model, batch: Batch, recipe: Recipe) -> Callable[[], object]:
-    """One update of a new run; a device with a queue is waited for by reading a prediction back."""
-    trainer = subject.trainer(model, recipe)
-    if subject.framework.device == "cpu":
-        return lambda: trainer.update((batch,))
-    return lambda: (trainer.update((batch,)), trainer.predict(batch.inputs[:1]))
-
-
 def brief() -> tuple[Model, Batch]:
     """A step that takes little time anywhere."""
     return blocks(N, 32), wide_batch(16, 32)
-
-
-def bound_by_products(subject: Subject) -> tuple[Model, Batch]:
-    """A step that spends a device's time on matrix products of 2048 × 2048 weights; leaves the test where none is.
-
-    A device is told by its allocator, whose peak a CPU does not have.
-    """
-    need(subject, Capability.PEAK_BYTES)
-    return blocks(N, 2048), wide_batch(4096, 2048)
 
 
 @clause("cost.recompute-time")
@@ -195,28 +159,7 @@ def test_steps_with_recomputation_are_timed(subject: Subject, verdict: Verdict, 
     compared(subject, verdict, brief(), technique, "4 segments")
 
 
-@clause("cost.recompute-time")
-def test_recomputation_costs_one_forward_pass(subject: Subject, verdict: Verdict, variant: str | None) -> None:
-    technique = RECIPE.but(recompute=Recompute(4, variant=variant))
-    found = compared(subject, verdict, bound_by_products(subject), technique, "4 segments, products")
-    verdict.holds(
-        found.high >= 1.0, "time of a step over the plain one's", found.told, "at least 1", "faster-than-plain"
-    )
-    method = "a forward pass is at most half of a step, for backward has at least as many products"
-    bound = Bound(1.5, {"method": method, "source": "arXiv:1604.06174"})
-    verdict.within(found.low, bound, "lower end of a step's time over the plain one's", "slower-than-one-forward")
-
-
 @clause("cost.mixed-speed")
 @LOW
 def test_steps_in_mixed_precision_are_timed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
     compared(subject, verdict, brief(), RECIPE.but(precision=precision), precision.label)
-
-
-@clause("cost.mixed-speed")
-@LOW
-def test_mixed_precision_is_no_slower(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    technique = RECIPE.but(precision=precision)
-    found = compared(subject, verdict, bound_by_products(subject), technique, f"{precision.label}, products")
-    bound = Bound(1.0, {"method": "products in 16 bits are no slower", "source": "arXiv:1710.03740"})
-    verdict.within(found.low, bound, "lower end of a step's time over the one's in float32", "slower-than-float32")

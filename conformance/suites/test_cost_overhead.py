@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.by_hand import CASES, FIXTURES, Case, steps
 from conformance.judging import Subject, Verdict, clause
-from conformance.timing import clock_of, interleaved
+from conformance.timing import interleaved
 from results.paired import FEWEST
 
 SAME = 0.01
@@ -31,6 +31,6 @@ def test_the_adapter_is_timed_beside_a_step_by_hand(subject: Subject, verdict: V
     first = {side: work() for side, work in works.items()}
     if not np.isclose(first["adapter"], first["by hand"], rtol=SAME):
         verdict.abstain(f"the step by hand trains something else: first losses by side are {first}")
-    times = interleaved(works, FEWEST, np.random.default_rng(subject.seed), clock_of(framework.device))
+    times = interleaved(works, FEWEST, np.random.default_rng(subject.seed), framework.timed)
     seconds = {side: [spent / 1e9 for spent in times[side]] for side in times}
     verdict.measure(f"seconds a step, {case.label}", "s", seconds["adapter"], control=seconds["by hand"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 
+from frameworks.base import NO_TF32
 from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
 from frameworks.jax.scaling import INITIAL
 
@@ -17,6 +19,7 @@ _REFUSED: dict[Capability, str] = {
 }
 _CPU_REFUSED: dict[Capability, str] = {
     Capability.PEAK_BYTES: "JAX keeps no memory statistics of the CPU",
+    Capability.TF32: NO_TF32,
 }
 
 CONVENTIONS = Conventions(
@@ -42,7 +45,16 @@ CONVENTIONS = Conventions(
 )
 
 
-def declaration(capability: Capability, device: str) -> Declaration:
+def declaration(capability: Capability, device: jax.Device) -> Declaration:
     """Supported on this device, or the reason why not."""
-    refused = _REFUSED | (_CPU_REFUSED if device == "cpu" else {})
+    if device.platform == "cpu":
+        refused = _REFUSED | _CPU_REFUSED
+    else:
+        refused = _REFUSED | ({} if _has_tf32(device) else {Capability.TF32: NO_TF32})
     return Declaration(False, refused[capability]) if capability in refused else SUPPORTED
+
+
+def _has_tf32(device: jax.Device) -> bool:
+    """By the compute capability, such as "9.0", which JAX tells of NVIDIA's GPUs."""
+    major = str(getattr(device, "compute_capability", "")).partition(".")[0]
+    return major.isdigit() and int(major) >= 8

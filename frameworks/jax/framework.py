@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import jax
@@ -61,7 +61,7 @@ class JaxFramework(BaseFramework):
         return read_environment(self._place)
 
     def declares(self, capability: Capability) -> Declaration:
-        return declaration(capability, self.device)
+        return declaration(capability, self._place)
 
     def probe(self, capability: Capability) -> bool | None:
         with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
@@ -91,6 +91,17 @@ class JaxFramework(BaseFramework):
         low: Sequence[str] = (),  # noqa: ARG002
     ) -> AbstractContextManager[None]:
         raise Unsupported(Capability.AUTOCAST_SCOPE, self.declares(Capability.AUTOCAST_SCOPE).reason)
+
+    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+        self.require(Capability.TF32)
+        return jax.default_matmul_precision("tensorfloat32" if allowed else "highest")
+
+    def timed(self, work: Callable[[], object]) -> int:
+        """By a clock of the host's: JAX has no events, and `jax.block_until_ready` waits for what `work` returns.
+
+        A step needs no more: the outcome that it reads is ready when all of its program is.
+        """
+        return super().timed(lambda: jax.block_until_ready(work()))
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         wide = any(array.dtype in (np.float64, np.int64) for array in arrays)

@@ -200,6 +200,11 @@ def _peak_bytes() -> bool:
     return device.memory_stats() is not None
 
 
+def _tf32() -> bool:
+    with jax.default_matmul_precision("tensorfloat32"):
+        return bool((jnp.full((64, 64), 1.0 + 2.0**-12) @ jnp.eye(64) == 1.0).all())
+
+
 PROBES: dict[Capability, Probe] = {
     Capability.O1_FLOAT16: partial(_computes_low, jnp.float16),
     Capability.O1_BFLOAT16: partial(_computes_low, jnp.bfloat16),
@@ -228,6 +233,7 @@ PROBES: dict[Capability, Probe] = {
     Capability.CHECKPOINT: _checkpoint,
     Capability.SAVED_BYTES: _saved_bytes,
     Capability.PEAK_BYTES: _peak_bytes,
+    Capability.TF32: _tf32,
 }
 
 

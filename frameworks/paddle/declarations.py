@@ -16,6 +16,7 @@ SCALING = {
     Capability.EXPLICIT_UNSCALE,
 }
 
+_TF32 = "only NVIDIA_TF32_OVERRIDE in the environment switches TensorFloat-32, for a whole process"
 _KERNELS = "kernels are registered by device and format, and several operations have none for a low-precision one"
 _SCOPE_ON_CPU = "on a CPU auto_cast in dynamic mode warns and leaves every operation in float32"
 _DECORATE_ON_CPU = "on a CPU amp.decorate in dynamic mode returns the model unchanged, in float32"
@@ -37,6 +38,8 @@ def reason_against(capability: Capability, device: str, mode: str) -> str | None
     """Why `capability` is not supported, None if it is."""
     if capability is Capability.OPERATIONS:
         return _KERNELS
+    if capability is Capability.TF32:
+        return _TF32
     if mode == STATIC:
         from frameworks.paddle.static_declarations import reason_against_static
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,7 +15,7 @@ from paddle.base import core
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Recipe
-from frameworks.base import BaseFramework, BaseTrainer
+from frameworks.base import BaseFramework, BaseTrainer, elapsed
 from frameworks.contract import (
     Capability,
     Conventions,
@@ -123,6 +123,18 @@ class PaddleFramework(BaseFramework):
             lists["custom_white_list"] = {name for op in low for name in listed_names(op)}
         dtype = "float16" if level == "O0" else precision.format
         return paddle.amp.auto_cast(enable=enabled and level != "O0", level=level, dtype=dtype, **lists)
+
+    def timed(self, work: Callable[[], object]) -> int:
+        """By the host's clock: Paddle documents the time between two events as a whole number of milliseconds."""
+        if self.device == "cpu":
+            return super().timed(work)
+
+        def waited() -> None:
+            work()
+            paddle.device.synchronize()
+
+        paddle.device.synchronize()
+        return elapsed(waited)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         try:

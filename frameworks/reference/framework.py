@@ -33,6 +33,11 @@ CONVENTIONS = Conventions(scaler=ScalerRule(minimum=2.0**-14, maximum=2.0**127, 
 
 VARIANTS = ("default",)
 
+_REFUSED = {
+    Capability.PEAK_BYTES: "the reference has no device allocator",
+    Capability.TF32: "the reference multiplies in float64 and rounds what comes out",
+}
+
 
 class ReferenceFramework(BaseFramework):
     """The oracle. A broken twin replaces `trainer_class` or `operations_class`.
@@ -79,8 +84,8 @@ class ReferenceFramework(BaseFramework):
         }
 
     def declares(self, capability: Capability) -> Declaration:
-        if capability == Capability.PEAK_BYTES:
-            return Declaration(False, "the reference has no device allocator")
+        if capability in _REFUSED:
+            return Declaration(False, _REFUSED[capability])
         return SUPPORTED
 
     def conventions(self) -> Conventions:

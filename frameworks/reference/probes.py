@@ -162,6 +162,13 @@ def _peak(framework: ReferenceFramework) -> bool:
     return _scalar(framework).peak_bytes() > 0
 
 
+def _tf32(framework: ReferenceFramework) -> bool:
+    """Whether a factor that TensorFloat-32 rounds to 1 is still told from 1 in a product of float32 matrices."""
+    factor = np.full((1, 1), 1.0 + 2.0**-12, np.float32)
+    with framework.tf32(True):
+        return bool(framework.run_op("matmul", factor, np.ones((1, 1), np.float32)).value == 1.0)
+
+
 PROBES: dict[Capability, Callable[[ReferenceFramework], bool]] = {
     **{
         Capability(f"precision.{p.label}"): _precision(p)
@@ -195,4 +202,5 @@ PROBES: dict[Capability, Callable[[ReferenceFramework], bool]] = {
     Capability.CHECKPOINT: _restores,
     Capability.SAVED_BYTES: lambda f: f.trainer(exact_stack(), Recipe()).saved_bytes(_BATCH) > 0,
     Capability.PEAK_BYTES: _peak,
+    Capability.TF32: _tf32,
 }

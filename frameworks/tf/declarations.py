@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from frameworks.base import NO_TF32
 from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
+from frameworks.tf.settings import has_tf32
 
 _O2 = "Keras has no dtype policy of low-precision weights with float32 masters"
 _NEVER: dict[Capability, str] = {
@@ -42,6 +44,8 @@ def declaration(capability: Capability, device: str, mode: str) -> Declaration:
         reasons[Capability.SAVED_BYTES] = _UNCOUNTED[mode]
     if device == "cpu":
         reasons[Capability.PEAK_BYTES] = "TensorFlow documents no memory statistics of the CPU"
+    if not has_tf32(device):
+        reasons[Capability.TF32] = NO_TF32
     return Declaration(False, reasons[capability]) if capability in reasons else SUPPORTED
 
 

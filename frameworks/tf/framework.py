@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 import keras
@@ -11,7 +11,7 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Precision, Recipe
-from frameworks.base import BaseFramework
+from frameworks.base import BaseFramework, elapsed
 from frameworks.contract import (
     Capability,
     Conventions,
@@ -32,8 +32,10 @@ from frameworks.tf.settings import (
     describe,
     dtype_policy,
     graph_rewrite,
+    grow_memory,
     pin_threads,
     read_global_state,
+    tensor_float_32,
     write_global_state,
 )
 from frameworks.tf.trainer import TensorFlowTrainer
@@ -51,6 +53,7 @@ class TensorFlowFramework(BaseFramework):
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         pin_threads()
+        grow_memory()
         super().__init__(device, mode)
 
     def devices(self) -> tuple[str, ...]:
@@ -102,6 +105,22 @@ class TensorFlowFramework(BaseFramework):
     def _scope(self, policy: str, rewrite: str | None) -> Iterator[None]:
         with dtype_policy(policy), graph_rewrite(rewrite):
             yield
+
+    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+        self.require(Capability.TF32)
+        return tensor_float_32(allowed)
+
+    def timed(self, work: Callable[[], object]) -> int:
+        """By a clock of the host's, between two waits for every device: TensorFlow gives no events to its users."""
+        if self.device == "cpu":
+            return super().timed(work)
+
+        def waited() -> None:
+            work()
+            tf.test.experimental.sync_devices()
+
+        tf.test.experimental.sync_devices()
+        return elapsed(waited)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         with tf.device(self._place):

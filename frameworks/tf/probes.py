@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from frameworks.contract import Capability
-from frameworks.tf.settings import REWRITES, dtype_policy, graph_rewrite
+from frameworks.tf.settings import REWRITES, dtype_policy, graph_rewrite, tensor_float_32
 from frameworks.tf.steps import compiled
 
 
@@ -132,6 +132,11 @@ def _recomputes(mode: str) -> bool:
     return int(calls.numpy()) == 2
 
 
+def _tf32(_: str) -> bool:
+    with tensor_float_32(True):
+        return bool(tf.reduce_all(tf.fill((64, 64), 1.0 + 2.0**-12) @ tf.eye(64) == 1.0))
+
+
 _PROBES: dict[Capability, Callable[[str], bool]] = {
     Capability.O1_FLOAT16: _mixed("float16"),
     Capability.O1_BFLOAT16: _mixed("bfloat16"),
@@ -156,6 +161,7 @@ _PROBES: dict[Capability, Callable[[str], bool]] = {
     Capability.AVERAGE: _averages,
     Capability.RECOMPUTE: _recomputes,
     Capability.SEGMENT_CALLS: _recomputes,
+    Capability.TF32: _tf32,
 }
 
 

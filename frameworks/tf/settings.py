@@ -29,6 +29,35 @@ def pin_threads() -> None:
         return
 
 
+def grow_memory() -> None:
+    """Takes a GPU's memory as it is needed: the suites run in several processes, and one would leave none to others."""
+    for gpu in tf.config.list_physical_devices("GPU"):
+        try:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        except RuntimeError:
+            return
+
+
+def has_tf32(device: str) -> bool:
+    """Whether the device multiplies in TensorFloat-32."""
+    if device == "cpu":
+        return False
+    (gpu, *_) = tf.config.list_physical_devices("GPU")
+    found = tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
+    return bool(tuple(found) >= (8, 0))
+
+
+@contextmanager
+def tensor_float_32(allowed: bool) -> Iterator[None]:
+    """Products of float32 matrices inside may, or may not, round their operands to TensorFloat-32."""
+    former = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(allowed)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(former)
+
+
 @contextmanager
 def dtype_policy(name: str) -> Iterator[None]:
     """Layers made inside get the dtype policy `name`, such as "mixed_float16"; the former one returns after it."""

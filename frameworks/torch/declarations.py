@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from frameworks.base import NO_TF32
 from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
 
 _O2 = "PyTorch ships no low-precision model with float32 masters; torch.amp keeps the model in float32"
@@ -15,6 +16,7 @@ _REFUSED: dict[Capability, str] = {
 }
 _CPU_REFUSED: dict[Capability, str] = {
     Capability.PEAK_BYTES: "PyTorch's allocator for the CPU keeps no peak",
+    Capability.TF32: NO_TF32,
 }
 _COMPILE_REFUSED: dict[Capability, str] = {
     Capability.SEGMENT_CALLS: "a compiled forward runs no Python that could count",
@@ -48,7 +50,11 @@ def declaration(capability: Capability, device: str, mode: str) -> Declaration:
     """Supported on this device in this mode, or the reason why not."""
     refused = {
         **_REFUSED,
-        **(_CPU_REFUSED if device == "cpu" else {}),
+        **(_CPU_REFUSED if device == "cpu" else _before_tf32()),
         **(_COMPILE_REFUSED if mode == "compile" else {}),
     }
     return Declaration(False, refused[capability]) if capability in refused else SUPPORTED
+
+
+def _before_tf32() -> dict[Capability, str]:
+    return {} if torch.cuda.get_device_capability() >= (8, 0) else {Capability.TF32: NO_TF32}

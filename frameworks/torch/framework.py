@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -26,7 +26,7 @@ from frameworks.torch.network import VARIANTS
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.probes import probe
 from frameworks.torch.recomputing import recompute
-from frameworks.torch.settings import read_environment, read_settings, write_settings
+from frameworks.torch.settings import read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.trainer import TorchTrainer
 
 
@@ -84,6 +84,21 @@ class TorchFramework(BaseFramework):
         if precision.level != "O1":
             raise Unsupported(Capability.AUTOCAST_SCOPE, f"level {precision.level} is no scope in PyTorch")
         return torch.autocast(self.device, dtype=DTYPES[precision.format], enabled=enabled)
+
+    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+        self.require(Capability.TF32)
+        return tf32_products(allowed)
+
+    def timed(self, work: Callable[[], object]) -> int:
+        if self.device == "cpu":
+            return super().timed(work)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        return round(1e6 * begin.elapsed_time(end))
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         result = OPERATIONS[op](*(to_tensor(array, self.device) for array in arrays))

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from frameworks.contract import Capability
 from frameworks.torch.compiling import compiled
+from frameworks.torch.settings import tf32_products
 
 Probe = Callable[[str], bool]
 
@@ -219,6 +220,12 @@ def _peak_bytes(device: str) -> bool:
     return torch.cuda.max_memory_allocated() > 0
 
 
+def _tf32(device: str) -> bool:
+    factor = torch.full((64, 64), 1.0 + 2.0**-12, device=device)
+    with tf32_products(True):
+        return bool((factor @ torch.eye(64, device=device) == 1.0).all())
+
+
 PROBES: dict[Capability, Probe] = {
     Capability.O1_FLOAT16: partial(_autocast, torch.float16),
     Capability.O1_BFLOAT16: partial(_autocast, torch.bfloat16),
@@ -244,6 +251,7 @@ PROBES: dict[Capability, Probe] = {
     Capability.CHECKPOINT: _checkpoint,
     Capability.SAVED_BYTES: _saved_bytes,
     Capability.PEAK_BYTES: _peak_bytes,
+    Capability.TF32: _tf32,
 }
 COMPILED: dict[Capability, Probe | None] = {
     Capability.TWO_LOSSES: _two_losses_compiled,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,17 @@ def write_settings(state: Mapping[str, str]) -> None:
     for scope in _SCOPES:
         torch.set_autocast_enabled(scope, _truth(state[f"autocast.{scope}"]))
         torch.set_autocast_dtype(scope, getattr(torch, state[f"autocast.{scope}.dtype"]))
+
+
+@contextmanager
+def tf32_products(allowed: bool) -> Iterator[None]:
+    """Products of float32 matrices inside may, or may not, round their operands to TensorFloat-32."""
+    former = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(former)
 
 
 def _processor() -> str:
