@@ -38,6 +38,11 @@ TRIMMED = 0.2
 """Share of the log-ratios that is left out at either end."""
 
 
+LIKE = 1.25
+"""How many times as long the control of one run may take as that of another one. Beyond it the two were not taken in like
+circumstances: on a busy machine work that waits for memory slows down more than work that computes."""
+
+
 UNPAIRED = "the samples vary and are not paired with a control's, and processes differ without any change"
 
 
@@ -122,6 +127,8 @@ def ratio(old: Sequence[float], new: Sequence[float], fewest: int = FEWEST) -> R
 def between(old: Cost, new: Cost, fewest: int = FEWEST) -> Ratio:
     """The ratio of two costs of two processes, each in units of its process's control; what does not vary needs none.
 
+    Nothing is said where the controls themselves took times that are not alike (`LIKE`).
+
     Args:
         old, new: samples in any unit, in pairs with their controls.
         fewest: fewest pairs of a side that an interval is drawn from.
@@ -134,7 +141,7 @@ def between(old: Cost, new: Cost, fewest: int = FEWEST) -> Ratio:
     medians = _middle(old.samples), _middle(new.samples)
     if not (len(old.control) and len(new.control)):
         return Ratio(*medians, 1.0, 1.0, pairs, UNPAIRED)
-    if refusal := _refusal(*sides[0], *sides[1]) or (_too_few(pairs, fewest) if pairs < fewest else ""):
+    if refusal := _refusal(*sides[0], *sides[1]) or (_too_few(pairs, fewest) if pairs < fewest else _unlike(*sides)):
         return Ratio(*medians, 1.0, 1.0, pairs, refusal)
     from scipy import stats
 
@@ -161,6 +168,13 @@ def _refusal(*sides: Values) -> str:
     if not all((np.isfinite(side) & (side > 0.0)).all() for side in sides):
         return "a sample is not a positive number"
     return ""
+
+
+def _unlike(old: tuple[Values, Values], new: tuple[Values, Values]) -> str:
+    times = _middle(new[0]) / _middle(old[0])
+    if 1.0 / LIKE <= times <= LIKE:
+        return ""
+    return f"the control took {times:.3g} times as long: the machine was busy or another one, or all became slower"
 
 
 def _too_few(pairs: int, fewest: int) -> str:

@@ -25,7 +25,7 @@ def test_the_interval_of_pairs_is_students_of_the_trimmed_mean() -> None:
 
 
 def test_the_interval_between_runs_is_of_the_multiples_of_the_controls() -> None:
-    old, new = Cost(TIMES[0], TIMES[1]), Cost(7.0 * TIMES[2], 7.0 * TIMES[3])
+    old, new = Cost(TIMES[0], TIMES[1]), Cost(1.2 * TIMES[2], 1.2 * TIMES[3])
     found = between(old, new)
     logs = np.log(TIMES[0] / TIMES[1]), np.log(TIMES[2] / TIMES[3])
     middle = stats.trim_mean(logs[1], TRIMMED) - stats.trim_mean(logs[0], TRIMMED)
@@ -71,7 +71,7 @@ def test_a_change_within_what_is_negligible_is_none() -> None:
 def test_what_does_not_vary_is_exact() -> None:
     assert ratio((4.0,), (5.0,)).low == ratio((4.0,), (5.0,)).high == 1.25
     assert between(Cost((4.0,)), Cost((5.0, 5.0))).grew
-    assert between(Cost((1.0, 2.0, 3.0) * FEWEST, (2.0, 4.0, 6.0) * FEWEST), Cost(TIMES[0], TIMES[0])).told == (
+    assert between(Cost((0.5, 1.0, 1.5) * FEWEST, (1.0, 2.0, 3.0) * FEWEST), Cost(2.0 * TIMES[0], 2.0 * TIMES[0])).told == (
         "ratio 2, without any spread"
     )
 
@@ -96,6 +96,15 @@ def test_samples_beside_themselves_are_equal_whatever_they_are() -> None:
     for samples in ((0.0,), (math.nan, 1.0), (1.0, 2.0)):
         assert ratio(samples, samples).told == "ratio 1, without any spread"
         assert between(Cost(samples), Cost(samples)).judged
+
+
+@pytest.mark.parametrize(("times", "judged"), [(1.2, True), (1.3, False), (1 / 1.2, True), (1 / 1.3, False)])
+def test_controls_that_took_other_times_are_not_alike(times: float, judged: bool) -> None:
+    found = between(Cost(TIMES[0], TIMES[1]), Cost(times * TIMES[2], times * TIMES[1]))
+    assert found.judged is judged
+    if not judged:
+        assert found.told.startswith(f"the control took {times:.3g} times as long: the machine was busy")
+        assert not found.grew
 
 
 def test_times_of_two_runs_need_a_control_on_both_sides() -> None:
