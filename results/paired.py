@@ -39,8 +39,8 @@ TRIMMED = 0.2
 
 
 LIKE = 1.25
-"""How many times as long the control of one run may take as that of another one. Beyond it the two were not taken in like
-circumstances: on a busy machine work that waits for memory slows down more than work that computes."""
+"""How many times as long the control of one run may take as that of another one. Beyond it the two were not taken in
+like circumstances: on a busy machine work that waits for memory slows down more than work that computes."""
 
 
 UNPAIRED = "the samples vary and are not paired with a control's, and processes differ without any change"

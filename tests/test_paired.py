@@ -71,9 +71,8 @@ def test_a_change_within_what_is_negligible_is_none() -> None:
 def test_what_does_not_vary_is_exact() -> None:
     assert ratio((4.0,), (5.0,)).low == ratio((4.0,), (5.0,)).high == 1.25
     assert between(Cost((4.0,)), Cost((5.0, 5.0))).grew
-    assert between(Cost((0.5, 1.0, 1.5) * FEWEST, (1.0, 2.0, 3.0) * FEWEST), Cost(2.0 * TIMES[0], 2.0 * TIMES[0])).told == (
-        "ratio 2, without any spread"
-    )
+    halves = Cost((0.5, 1.0, 1.5) * FEWEST, (1.0, 2.0, 3.0) * FEWEST)
+    assert between(halves, Cost(2.0 * TIMES[0], 2.0 * TIMES[0])).told == "ratio 2, without any spread"
 
 
 @pytest.mark.parametrize(
