@@ -64,9 +64,14 @@ class Micro:
 
 
 class Outcome(NamedTuple):
-    """What an update did: whether it was applied, and the norm of its gradients before clipping if it was asked for."""
+    """What an update did.
 
-    applied: jax.Array
+    Attributes:
+        applied: whether the optimizers made an update, None where nothing can keep them from it.
+        norm: of its gradients before clipping, if it was asked for.
+    """
+
+    applied: jax.Array | None
     norm: jax.Array | None
 
 
@@ -198,7 +203,7 @@ def update(
     finite = jmp.all_finite(gradients)
     moved = [_stepped(state, {place: gradients[place] for place in state.params}, decay) for state in states]
     kept: list[RunState] = jmp.select_tree(finite, moved, states) if guarded else moved
-    counted = applied(kept[0]) > applied(states[0])
+    counted = applied(kept[0]) > applied(states[0]) if guarded or is_window(states[0]) else None
     norm = optax.tree.norm(gradients) if normed else None
     return kept, scale.adjust(finite) if guarded else scale, Outcome(counted, norm)
 

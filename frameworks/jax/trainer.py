@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,7 @@ class JaxTrainer(BaseTrainer):
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Float64 where a head has it, and no compilation where the mode says so."""
-        with ExitStack() as stack:
-            stack.enter_context(jax.enable_x64(self._wide))
-            stack.enter_context(jax.default_device(self.device))
-            stack.enter_context(jax.disable_jit(self._eager))
+        with jax.enable_x64(self._wide), jax.default_device(self.device), jax.disable_jit(self._eager):
             yield
 
     @property
@@ -294,4 +291,4 @@ class JaxTrainer(BaseTrainer):
 
 def _read(outcome: Outcome) -> tuple[bool, float | None]:
     """Whether an update was applied, and the norm of its gradients where one was asked for."""
-    return bool(outcome.applied), None if outcome.norm is None else float(outcome.norm)
+    return outcome.applied is None or bool(outcome.applied), None if outcome.norm is None else float(outcome.norm)
