@@ -247,4 +247,13 @@ def test_the_committed_records_are_whole_runs_without_this_machines_folders() ->
         assert record.selection == f"--scenario {path.parent.name}"
         assert not any(verdict.outcome.bad for verdict in record.verdicts), path
         assert not re.search(r"/(tmp|home|work|root|usr)/", path.read_text("utf-8")), path
-    assert len(list(FOLDER.rglob("*.json"))) >= 15
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+def test_every_framework_with_a_part_in_a_scenario_has_a_committed_record(scenario: Scenario) -> None:
+    taking_part = {*scenario.modes} if scenario.only else {"jax", "paddle", "reference", "tf", "torch"}
+    assert sorted(record.series.framework for record in committed(scenario.name)) == sorted(taking_part)
+
+
+def test_the_committed_records_took_less_than_ten_minutes_together() -> None:
+    assert 0 < sum(record.duration_s for name in SCENARIOS for record in committed(name)) < 600

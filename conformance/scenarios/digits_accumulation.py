@@ -33,6 +33,7 @@ DIGITS_ACCUMULATION = Scenario(
     ),
     batch=128,
     epochs=2,
+    shorter={"emulated": 12},
     learns_in=12,
     quality=accuracy(),
 )

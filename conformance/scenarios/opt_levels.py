@@ -21,7 +21,7 @@ OPT_LEVELS = Scenario(
     ),
     batch=64,
     epochs=3,
-    shorter={"emulated": 30},
+    shorter={"emulated": 23},
     learns_in=23,
     quality=accuracy(),
 )

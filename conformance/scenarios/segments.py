@@ -39,6 +39,7 @@ SEGMENTS = Scenario(
     sides=(Side("plain", _PLAIN), Side(SEGMENTED, _PLAIN.but(recompute=Recompute(2)), equal=True)),
     batch=256,
     epochs=4,
+    shorter={"emulated": 20},
     learns_in=20,
     quality=accuracy(),
     known=(
@@ -53,6 +54,18 @@ SEGMENTS = Scenario(
             reason="Grappler rewrites the forward and the recomputed copy differently, so the gradients differ in the "
             "last bit; with its arithmetic optimizer or its remapper off they are equal.",
             link="https://www.tensorflow.org/guide/graph_optimization",
+        ),
+        Expectation(
+            clause="scenario.segments",
+            framework="jax",
+            versions="==0.10.2",
+            device="cpu",
+            mode="jit",
+            cases=(SEGMENTED,),
+            signature="parameters-differ",
+            reason="XLA fuses the program with recomputation in another way than the one without, so that results "
+            "differ in their last bits.",
+            link="https://github.com/jax-ml/jax/issues/8702",
         ),
     ),
     published={

@@ -8,7 +8,7 @@ from fixtures.models import sentence_encoder
 from fixtures.recipe import BFLOAT16, FLOAT16, Adam, DynamicScaling, Recipe
 from fixtures.sentences import LENGTH, pair_batch, vocabulary
 
-TRAINED, TESTED = 960, 240
+TRAINED, TESTED, TESTED_REAL = 960, 240, 96
 
 
 def _small() -> Setting:
@@ -22,10 +22,9 @@ def _small() -> Setting:
 def _pretrained() -> Setting:
     model, tokenize = pretrained.pair_model(), pretrained.tokenizer()
     count = sum(weight.size for weight in model.weights(0).values()) / 1e6
-    about = (
-        f"{TRAINED} pairs of sentences, {TESTED} for the test; {model.name}'s weights, {count:.1f} million parameters"
-    )
-    return Setting(model, pair_batch(TRAINED, tokenize), pair_batch(TESTED, tokenize, seed=1), about)
+    weights = f"{model.name}'s weights, {count:.1f} million parameters"
+    about = f"{TRAINED} pairs of sentences, {TESTED_REAL} for the test; {weights}"
+    return Setting(model, pair_batch(TRAINED, tokenize), pair_batch(TESTED_REAL, tokenize, seed=1), about)
 
 
 def use_fp16(*, real: bool) -> Scenario:
@@ -41,11 +40,11 @@ def use_fp16(*, real: bool) -> Scenario:
             Side("float16", plain.but(precision=FLOAT16, scaling=DynamicScaling())),
             Side("bfloat16", plain.but(precision=BFLOAT16)),
         ),
-        batch=16,
+        batch=8 if real else 16,
         epochs=1 if real else 5,
-        learns_in=20 if real else 150,
+        learns_in=16 if real else 150,
         quality=accuracy(position=0),
-        shorter={"cpu": 20, "emulated": 4} if real else {"emulated": 150},
+        shorter={"cpu": 16, "emulated": 2} if real else {"emulated": 150},
         modes={"paddle": "static"},
     )
 

@@ -26,7 +26,7 @@ def _target(trainer: JaxTrainer) -> dict[str, Any]:
         "states": trainer.states,
         "scale": scaling.held(trainer.scale),
         "buffers": trainer.moved.buffers,
-        "key": jax.random.key_data(trainer.moved.key),
+        "key": trainer.moved.key,
     }
 
 
@@ -59,7 +59,7 @@ def restore(trainer: JaxTrainer, path: Path) -> None:
         window = state["window"]
         micro = [Micro(**window["micro"][key]) for key in sorted(window["micro"], key=int)]
         pending = window["pending"] or None
-        key = jax.random.wrap_key_data(jnp.asarray(run["key"]))
+        key = jax.random.key_data(jax.random.wrap_key_data(jnp.asarray(run["key"])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, msgpack.UnpackException) as error:
         raise ValueError(
             f"{file} cannot be restored: {' '.join(str(error).split()) or type(error).__name__}"

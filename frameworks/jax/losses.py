@@ -1,4 +1,4 @@
-"""A micro-batch on the device, and the losses of a model's outputs on it."""
+"""A micro-batch as compiled functions take it, and the losses of a model's outputs on it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fixtures.model import Batch, Model
 
 
 class Loaded(NamedTuple):
-    """A micro-batch as JAX arrays; targets of squared error have their head's format."""
+    """A micro-batch, of NumPy or JAX arrays; targets of squared error have their head's format."""
 
-    inputs: jax.Array
-    targets: dict[str, jax.Array]
-    mask: jax.Array | None
+    inputs: Any
+    targets: dict[str, Any]
+    mask: Any
 
 
-def load_batch(model: Model, batch: Batch, device: jax.Device) -> Loaded:
-    """The micro-batch on `device`."""
+def load_batch(model: Model, batch: Batch) -> Loaded:
+    """The micro-batch as NumPy arrays; a compiled function puts them where its other arguments lie."""
     last = len(model.layers) - 1
     kinds = dict(model.losses)
     targets = {
@@ -29,8 +29,7 @@ def load_batch(model: Model, batch: Batch, device: jax.Device) -> Loaded:
         else array.astype(model.parameter_format(f"{last}.{name}."), copy=False)
         for name, array in batch.targets.items()
     }
-    put: Any = jax.device_put((batch.inputs, targets, batch.mask), device)
-    return Loaded(*put)
+    return Loaded(batch.inputs, targets, batch.mask)
 
 
 def loss_sums(model: Model, outputs: dict[str, jax.Array], batch: Loaded) -> list[jax.Array]:

@@ -33,7 +33,7 @@ class Plan:
 
 
 class Moved(NamedTuple):
-    """What a forward pass in training changes besides the gradients: running statistics and the random key."""
+    """What a forward pass in training changes besides the gradients: running statistics and the random key's data."""
 
     buffers: Flat
     key: jax.Array
@@ -64,11 +64,15 @@ class Micro:
 
 
 class Outcome(NamedTuple):
-    """What an update did: whether its gradients were finite, their norm before clipping, whether it was applied."""
+    """What an update did.
 
-    finite: jax.Array
-    norm: jax.Array
-    applied: jax.Array
+    Attributes:
+        applied: whether the optimizers made an update, None where nothing can keep them from it.
+        norm: of its gradients before clipping, if it was asked for.
+    """
+
+    applied: jax.Array | None
+    norm: jax.Array | None
 
 
 class Steps:
@@ -89,6 +93,7 @@ class Steps:
         self.layout = Layout(plan.model, self.shapes | self.buffer_shapes)
         self.draws = any(isinstance(layer, Dropout) for _, layer in walk(plan.model.layers))
         self.backward = jax.jit(self._backward)
+        self.whole = jax.jit(self._whole, static_argnames=("guarded", "normed", "decay"))
         self.surrogate = jax.jit(self._surrogate)
         self.predict = jax.jit(self._predict)
         self.cast = jax.jit(self._cast) if self.policy else self._cast
@@ -102,7 +107,7 @@ class Steps:
 
     def losses(self, parameters: Flat, moved: Moved, batch: Loaded) -> tuple[list[jax.Array], Moved]:
         """Training-mode forward: the sum of the items' losses for each head that has targets."""
-        key, drawn = jax.random.split(moved.key) if self.draws else (moved.key, None)
+        key, drawn = _split(moved.key) if self.draws else (moved.key, None)
         variables = {"params": nested(self._cast(parameters)), "batch_stats": nested(moved.buffers)}
         outputs, changed = self.network.apply(
             variables,
@@ -132,6 +137,25 @@ class Steps:
         gradients = [pull(cotangent)[0] for cotangent in chosen]
         return reduce(optax.tree.add, gradients), sums, after
 
+    def _whole(
+        self,
+        states: list[RunState],
+        moved: Moved,
+        scale: jmp.LossScale,
+        batch: Loaded,
+        items: jax.Array,
+        *,
+        guarded: bool,
+        normed: bool,
+        decay: float | None,
+    ) -> tuple[list[RunState], jmp.LossScale, Moved, list[jax.Array], Outcome]:
+        """Forward, backward and update of a window of one micro-batch as one program, as the examples have it."""
+        leaves = {place: value for state in states for place, value in state.params.items()}
+        gradients, sums, after = self._backward(leaves, moved, scale, batch, items)
+        gradients = unscaled(scale, gradients, leaves)
+        states, scale, outcome = update(states, scale, gradients, guarded=guarded, normed=normed, decay=decay)
+        return states, scale, after, sums, outcome
+
     def _surrogate(
         self, parameters: Flat, scale: jmp.LossScale, given: Mapping[str, jax.Array], parts: jax.Array
     ) -> Flat:
@@ -152,6 +176,12 @@ class Steps:
         return dict(outputs)
 
 
+def _split(data: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The data of the key that comes next, and a key to draw with now."""
+    after, drawn = jax.random.split(jax.random.wrap_key_data(data))
+    return jax.random.key_data(after), drawn
+
+
 @cache
 def steps_of(plan: Plan) -> Steps:
     """The functions of a plan, the same ones for every run of it, so that each is compiled once a process."""
@@ -165,16 +195,17 @@ def unscaled(scale: jmp.LossScale, gradients: Flat, parameters: Flat) -> Flat:
     return found
 
 
-@partial(jax.jit, static_argnames=("guarded", "decay"))
+@partial(jax.jit, static_argnames=("guarded", "normed", "decay"))
 def update(
-    states: list[RunState], scale: jmp.LossScale, gradients: Flat, *, guarded: bool, decay: float | None
+    states: list[RunState], scale: jmp.LossScale, gradients: Flat, *, guarded: bool, normed: bool, decay: float | None
 ) -> tuple[list[RunState], jmp.LossScale, Outcome]:
     """One update from unscaled gradients; `guarded`: a non-finite one changes nothing but the loss scale."""
     finite = jmp.all_finite(gradients)
     moved = [_stepped(state, {place: gradients[place] for place in state.params}, decay) for state in states]
     kept: list[RunState] = jmp.select_tree(finite, moved, states) if guarded else moved
-    counted = applied(kept[0]) > applied(states[0])
-    return kept, scale.adjust(finite) if guarded else scale, Outcome(finite, optax.tree.norm(gradients), counted)
+    counted = applied(kept[0]) > applied(states[0]) if guarded or is_window(states[0]) else None
+    norm = optax.tree.norm(gradients) if normed else None
+    return kept, scale.adjust(finite) if guarded else scale, Outcome(counted, norm)
 
 
 def _stepped(state: RunState, gradients: Flat, decay: float | None) -> RunState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from frameworks.jax.optimizers import (
     transformation,
 )
 from frameworks.jax.saved import saved_bytes
-from frameworks.jax.steps import Micro, Moved, Plan, steps_of, unscaled, update
+from frameworks.jax.steps import Micro, Moved, Outcome, Plan, steps_of, unscaled, update
 
 
 class JaxTrainer(BaseTrainer):
@@ -42,7 +42,7 @@ class JaxTrainer(BaseTrainer):
     Attributes:
         states: train state of each optimizer.
         scale: JMP's loss scale.
-        moved: running statistics and the random key.
+        moved: running statistics and the random key's data.
         pending: scaled gradients that wait for `apply`; None where there are none.
     """
 
@@ -59,13 +59,18 @@ class JaxTrainer(BaseTrainer):
             self.layout = self.steps.layout
             given = model.weights(recipe.seed) if weights is None else weights
             leaves = leaves_of(self.layout, given, self.steps.shapes, device)
-            key = jax.device_put(jax.random.key(recipe.seed), device)
+            key = jax.device_put(jax.random.key_data(jax.random.key(recipe.seed)), device)
             self.moved = Moved(leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, device), key)
             places = [self.layout.parameters[name] for name in model.parameter_shapes()]
             self.states = [
                 self._state(leaves, tuple(places[start :: recipe.optimizers])) for start in range(recipe.optimizers)
             ]
             self.scale = scaling.loss_scale(recipe.scaling, device)
+        self._asked: Any = {
+            "guarded": not isinstance(self.scale, jmp.NoOpLossScale),
+            "normed": recipe.clip is not None,
+            "decay": recipe.average,
+        }
         self._settings = scaling.settings(self.scale)
         self._schedule = schedule_of(recipe)
         self.window: list[Micro] = []
@@ -81,10 +86,7 @@ class JaxTrainer(BaseTrainer):
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Float64 where a head has it, and no compilation where the mode says so."""
-        with ExitStack() as stack:
-            stack.enter_context(jax.enable_x64(self._wide))
-            stack.enter_context(jax.default_device(self.device))
-            stack.enter_context(jax.disable_jit(self._eager))
+        with jax.enable_x64(self._wide), jax.default_device(self.device), jax.disable_jit(self._eager):
             yield
 
     @property
@@ -95,7 +97,7 @@ class JaxTrainer(BaseTrainer):
     # forward and backward
 
     def _backward(self, batch: Batch, items: int) -> tuple[Flat, float]:
-        loaded = load_batch(self.model, batch, self.device)
+        loaded = load_batch(self.model, batch)
         counted = np.float32(items)
         gradients, sums, self.moved = self.steps.backward(self.leaves, self.moved, self.scale, loaded, counted)
         return gradients, float(sum(float(total) for total in sums))
@@ -128,13 +130,26 @@ class JaxTrainer(BaseTrainer):
 
     # the update
 
+    def update(self, window: Window) -> Update:
+        """A window of one micro-batch is one compiled program, unless something waits for `apply`."""
+        if len(window) > 1 or self.recipe.accumulation > 1 or self.window:
+            return super().update(window)
+        (batch,) = window
+        with self.scope():
+            before, rate = self._scale(), self._rate()
+            loaded = load_batch(self.model, batch)
+            self.states, self.scale, self.moved, sums, outcome = self.steps.whole(
+                self.states, self.moved, self.scale, loaded, np.float32(batch.items), **self._asked
+            )
+            moved, norm = _read(outcome)
+            self.window = [Micro(float(sum(float(total) for total in sums)), batch.items, before)]
+        self.items = batch.items
+        return self._report(before, rate, norm, skipped=not moved)
+
     def _update(self, gradients: Flat) -> tuple[bool, float | None]:
         """Hands unscaled gradients to the optimizers: whether an update was applied, and the gradients' norm."""
-        guarded = not isinstance(self.scale, jmp.NoOpLossScale)
-        self.states, self.scale, outcome = update(
-            self.states, self.scale, gradients, guarded=guarded, decay=self.recipe.average
-        )
-        return bool(outcome.applied), float(outcome.norm) if self.recipe.clip is not None else None
+        self.states, self.scale, outcome = update(self.states, self.scale, gradients, **self._asked)
+        return _read(outcome)
 
     def apply(self) -> Update:
         return self._ended() if self.recipe.accumulation > 1 else self._finish(1, None)
@@ -238,7 +253,7 @@ class JaxTrainer(BaseTrainer):
         return self.layout.arrays(held)
 
     def random_state(self) -> dict[str, Array]:
-        return {"key": to_array(jax.random.key_data(self.moved.key))}
+        return {"key": to_array(self.moved.key)}
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         return self._predict(self.leaves, inputs)
@@ -264,7 +279,7 @@ class JaxTrainer(BaseTrainer):
 
     def saved_bytes(self, batch: Batch) -> int:
         with self.scope():
-            loaded = load_batch(self.model, batch, self.device)
+            loaded = jax.device_put(load_batch(self.model, batch), self.device)
             return saved_bytes(lambda leaves: self.steps.losses(leaves, self.moved, loaded)[0], self.leaves, loaded)
 
     def peak_bytes(self) -> int:
@@ -272,3 +287,8 @@ class JaxTrainer(BaseTrainer):
         if statistics is None:
             raise Unsupported(Capability.PEAK_BYTES, "JAX keeps no memory statistics of this device")
         return int(statistics["peak_bytes_in_use"])
+
+
+def _read(outcome: Outcome) -> tuple[bool, float | None]:
+    """Whether an update was applied, and the norm of its gradients where one was asked for."""
+    return outcome.applied is None or bool(outcome.applied), None if outcome.norm is None else float(outcome.norm)

@@ -16,8 +16,9 @@ from fixtures.arrays import Array
 class Stream:
     """A random stream of its own over Paddle's one generator for each device.
 
-    Inside `open()` the generator is in this stream's state, generated names start anew (so that parameters and
-    optimizer slots have the same names in every run and process), and the leaking `amp_dtype` is put back after it.
+    Inside `apart()` generated names start anew (so that parameters and optimizer slots have the same names in every run
+    and process), and the leaking `amp_dtype` is put back after it; inside `open()` the generator is in this stream's
+    state besides.
     """
 
     def __init__(self, seed: int) -> None:
@@ -27,16 +28,26 @@ class Stream:
         paddle.set_rng_state(before)
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        outer, dtype = paddle.get_rng_state(), amp_global_state().amp_dtype
-        paddle.set_rng_state(self.state)
+    def apart(self) -> Iterator[None]:
+        """For what draws no random numbers."""
+        dtype = amp_global_state().amp_dtype
         try:
             with unique_name.guard():
                 yield
         finally:
+            amp_global_state().amp_dtype = dtype
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """For what may draw some."""
+        outer = paddle.get_rng_state()
+        paddle.set_rng_state(self.state)
+        try:
+            with self.apart():
+                yield
+        finally:
             self.state = paddle.get_rng_state()
             paddle.set_rng_state(outer)
-            amp_global_state().amp_dtype = dtype
 
     def words(self) -> Array:
         """The generator's state as integers; the printed form also holds an address, which is left out."""

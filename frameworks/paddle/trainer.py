@@ -12,6 +12,7 @@ import numpy as np
 import paddle
 
 from fixtures.arrays import Array
+from fixtures.layers import Dropout, walk
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
@@ -45,6 +46,7 @@ class DygraphTrainer(BaseTrainer):
         self.model, self.recipe = model, recipe
         self._scaler_scope = scaler_scope
         self.stream = Stream(recipe.seed)
+        self._draws = any(isinstance(layer, Dropout) for _, layer in walk(model.layers))
         before = self.stream.state
         with self.stream.open():
             self.network = Network(model, recipe.recompute)
@@ -82,7 +84,8 @@ class DygraphTrainer(BaseTrainer):
     @contextmanager
     def _running(self) -> Iterator[None]:
         talks = self.scaler is not None or self.recipe.recompute is not None
-        with quiet() if talks else nullcontext(), self._scaler_scope(), self.stream.open():
+        stream = self.stream.open() if self._draws else self.stream.apart()
+        with quiet() if talks else nullcontext(), self._scaler_scope(), stream:
             yield
 
     def _precision(self) -> AbstractContextManager[None]:

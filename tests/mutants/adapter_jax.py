@@ -14,6 +14,7 @@ import jmp
 import optax
 from flax import linen as nn
 
+from frameworks.base import BaseTrainer
 from frameworks.jax import JaxFramework, checkpoint, layers, steps
 from frameworks.jax.trainer import JaxTrainer
 from tests.mutants import fault
@@ -111,6 +112,7 @@ class ClipsScaledGradients(JaxFramework):
             return gradients if limit is None else optax.clip_by_global_norm(limit).update(gradients, None)[0]
 
         JaxTrainer._taken_out = clipped
+        JaxTrainer.update = BaseTrainer.update
 
 
 # accumulation
