@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from conformance import company
 from conformance.expectations import Expectation, expectations_of
 from conformance.inventory import SUITES, code_of, split
 from conformance.judgement import Judgement, conclude
@@ -131,8 +132,10 @@ def _named(item: pytest.Item) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="session")
-def subject(pytestconfig: pytest.Config) -> Subject:
+def subject(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """The framework under judgement."""
+    if hasattr(pytestconfig, "workerinput"):
+        company.join(tmp_path_factory.getbasetemp().parent)
     option = pytestconfig.option
     return Subject(pytestconfig.stash[_FRAMEWORK], option.seed, PROFILES[option.profile])
 
@@ -153,7 +156,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     framework = item.config.stash[_FRAMEWORK]
     before = framework.global_state()
     try:
-        return (yield)
+        with company.entered():
+            return (yield)
     finally:
         after = framework.global_state()
         if after != before:

@@ -1,4 +1,7 @@
-"""Times of several works in one process, taken in turn, so that what disturbs the machine disturbs all of them."""
+"""Times of several works in one process, taken in turn, so that what disturbs the machine disturbs all of them.
+
+Other workers of the same run wait meanwhile (`conformance.company`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from conformance import company
 from frameworks.base import elapsed
 
 WARM_UP = 3
@@ -27,10 +31,11 @@ def interleaved(
     """
     names = list(works)
     times: dict[str, list[int]] = {name: [] for name in names}
-    for turn in range(-WARM_UP, rounds):
-        for place in rng.permutation(len(names)):
-            name = names[place]
-            spent = timed(works[name])
-            if turn >= 0:
-                times[name].append(spent)
+    with company.alone():
+        for turn in range(-WARM_UP, rounds):
+            for place in rng.permutation(len(names)):
+                name = names[place]
+                spent = timed(works[name])
+                if turn >= 0:
+                    times[name].append(spent)
     return times
