@@ -24,7 +24,7 @@ from results.pairing import Comparisons
 from results.records import ClauseText, Outcome, Record, RecordError, Verdict
 from results.report import matrix, porting
 from results.report.page import render
-from results.report.runs import COLOURS, runs
+from results.report.runs import COLOURS, Run, runs
 from results.report.text import clean, href, linked, told
 from tests.browser import Reader
 from tests.reporting import DATE, MEGABYTES, baselines, infected_page, page, record
@@ -311,3 +311,9 @@ def test_comparisons_are_shown_worst_first() -> None:
     assert "1 of 2 changes are worse" in text
     assert "another framework: torch and tf" in text
     assert "only among the old records" in text
+
+
+def test_a_version_breaks_between_its_packages() -> None:
+    run = Run(0, "jax", "0.10.2+flax.0.12.8.optax.0.2.8", "jit cpu", False)
+    assert run.packages == ["0.10.2+", "flax.0.12.8.", "optax.0.2.8"]
+    assert Run(0, "paddle", "3.3.1", "cpu", False).packages == ["3.3.1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,11 @@ class Run:
     def label(self) -> str:
         """All of it in one line."""
         return " ".join(filter(None, (self.framework, self.version, self.where)))
+
+    @property
+    def packages(self) -> list[str]:
+        """The version in pieces between which a line may end: one for each package that it names."""
+        return re.split(r"(?<=[+.])(?=[A-Za-z])", self.version)
 
     @property
     def colour(self) -> int:
