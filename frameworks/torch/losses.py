@@ -48,7 +48,9 @@ def load_batch(model: Model, batch: Batch, device: str, dtype: torch.dtype | Non
 
 def _read(array: Array, device: str, dtype: torch.dtype | None) -> torch.Tensor:
     """The array as a tensor, which shares its memory where it can: nothing writes to a micro-batch."""
-    return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(device=device, dtype=dtype)
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        array = np.require(array, requirements=("C", "W"))
+    return torch.from_numpy(array).to(device=device, dtype=dtype)
 
 
 def item_loss_sums(

@@ -41,6 +41,7 @@ class Network(nn.Module):
         self.is_reentrant = recompute is not None and VARIANTS[recompute.variant or "non-reentrant"]
         self.bounds = _runs(0, len(body), recompute.segments) if recompute else ((0, len(body)),)
         self.calls = [0] * len(self.bounds)
+        self._sequence = tuple(self.layers)  # indexing a ModuleList or slicing it takes its time
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         for index in range(len(self.bounds)):
@@ -58,8 +59,8 @@ class Network(nn.Module):
         return x
 
     def _run(self, start: int, stop: int, x: torch.Tensor) -> torch.Tensor:
-        for index in range(start, stop):  # a slice of a ModuleList is a new module, which takes its time to make
-            x = self.layers[index](x)
+        for layer in self._sequence[start:stop]:
+            x = layer(x)
         return x
 
     def _recomputed(self, function: partial[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
