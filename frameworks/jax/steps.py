@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 from typing import Any, NamedTuple
@@ -93,7 +93,6 @@ class Steps:
         self.layout = Layout(plan.model, self.shapes | self.buffer_shapes)
         self.draws = any(isinstance(layer, Dropout) for _, layer in walk(plan.model.layers))
         self.backward = jax.jit(self._backward)
-        self.whole = jax.jit(self._whole, static_argnames=("guarded", "normed", "decay"))
         self.surrogate = jax.jit(self._surrogate)
         self.predict = jax.jit(self._predict)
         self.cast = jax.jit(self._cast) if self.policy else self._cast
@@ -136,6 +135,11 @@ class Steps:
         ]
         gradients = [pull(cotangent)[0] for cotangent in chosen]
         return reduce(optax.tree.add, gradients), sums, after
+
+    @cache  # noqa: B019 - plans live as long as the process, see `steps_of`
+    def whole(self, guarded: bool, normed: bool, decay: float | None) -> Callable[..., Any]:
+        """`_whole` compiled for one kind of update, which is bound: static arguments take time at every call."""
+        return jax.jit(partial(self._whole, guarded=guarded, normed=normed, decay=decay))
 
     def _whole(
         self,

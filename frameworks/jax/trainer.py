@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,7 @@ class JaxTrainer(BaseTrainer):
             "normed": recipe.clip is not None,
             "decay": recipe.average,
         }
+        self._whole = self.steps.whole(**self._asked)
         self._settings = scaling.settings(self.scale)
         self._schedule = schedule_of(recipe)
         self.window: list[Micro] = []
@@ -135,15 +136,16 @@ class JaxTrainer(BaseTrainer):
         if len(window) > 1 or self.recipe.accumulation > 1 or self.window:
             return super().update(window)
         (batch,) = window
-        with self.scope():
+        items = batch.items
+        with self.scope() if self._wide or self._eager else nullcontext():
             before, rate = self._scale(), self._rate()
             loaded = load_batch(self.model, batch)
-            self.states, self.scale, self.moved, sums, outcome = self.steps.whole(
-                self.states, self.moved, self.scale, loaded, np.float32(batch.items), **self._asked
+            self.states, self.scale, self.moved, sums, outcome = self._whole(
+                self.states, self.moved, self.scale, loaded, np.float32(items)
             )
             moved, norm = _read(outcome)
-            self.window = [Micro(float(sum(float(total) for total in sums)), batch.items, before)]
-        self.items = batch.items
+            self.window = [Micro(sum(total.item() for total in sums), items, before)]
+        self.items = items
         return self._report(before, rate, norm, skipped=not moved)
 
     def _update(self, gradients: Flat) -> tuple[bool, float | None]:
@@ -291,4 +293,4 @@ class JaxTrainer(BaseTrainer):
 
 def _read(outcome: Outcome) -> tuple[bool, float | None]:
     """Whether an update was applied, and the norm of its gradients where one was asked for."""
-    return outcome.applied is None or bool(outcome.applied), None if outcome.norm is None else float(outcome.norm)
+    return outcome.applied is None or outcome.applied.item(), None if outcome.norm is None else outcome.norm.item()
