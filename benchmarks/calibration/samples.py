@@ -14,7 +14,6 @@ from benchmarks import files
 
 FOLDER = Path(__file__).parent / "samples"
 
-TICK_NS = 100
 """Times are kept as whole numbers of this many nanoseconds."""
 
 Times = NDArray[np.float64]

@@ -14,8 +14,8 @@ from time import monotonic
 import numpy as np
 import psutil
 
-from benchmarks.calibration.samples import TICK_NS
 from benchmarks.calibration.work import SLOWER, STEPS, Work, foreign, training
+from benchmarks.processes import TICK_NS
 from conformance.timing import interleaved
 
 

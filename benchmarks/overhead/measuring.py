@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 
 import numpy as np
 
 from benchmarks.by_hand import CASES, FIXTURES, ByHand, Case
-from benchmarks.calibration.recording import machine
-from benchmarks.calibration.samples import TICK_NS
 from benchmarks.overhead.samples import Measured, Overhead
+from benchmarks.processes import TICK_NS, machine, now
 from conformance.errormodel import IMPLEMENTATION_FREEDOM
 from conformance.subject import Subject
 from conformance.timing import interleaved
@@ -32,7 +30,7 @@ def overhead(framework: Framework, hand: ByHand, pairs: int = PAIRS) -> Overhead
     Raises:
         Apart: a loss of one side is further from the other's than rounding explains.
     """
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    started = now()
     rng = np.random.default_rng(0)
     measured = tuple(_measured(framework, hand, case, pairs, rng) for case in supported(framework))
     place = f"{framework.device} {framework.mode}"

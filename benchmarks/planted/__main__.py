@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.planted import outcomes
-from benchmarks.planted.runs import Failed, compared
+from benchmarks.planted.runs import compared
+from benchmarks.processes import RunError
 from conformance.readme import placed
 
 PAGE = Path(__file__).parents[2] / "docs" / "measuring.md"
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         block = outcomes.block()
         print(block)
         PAGE.write_text(placed(PAGE.read_text("utf-8"), {"planted": block}), "utf-8")
-    except (OSError, ValueError, Failed) as error:
+    except (OSError, ValueError, RunError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 2
     return 0 if right else 1

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import files
-from benchmarks.calibration.recording import machine
 from benchmarks.planted.runs import Told
+from benchmarks.processes import machine
 from results.records import Record
 
 FOLDER = Path(__file__).parent / "found"

@@ -111,4 +111,4 @@ def pytest_configure() -> None:
         plant(trainer)
         return trainer
 
-    Subject.trainer = planted  # type: ignore[method-assign]
+    pytest.MonkeyPatch().setattr(Subject, "trainer", planted)

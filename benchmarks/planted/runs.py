@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.planted.plants import VARIABLE, possible
+from benchmarks.processes import failed, python
 from results.comparison import Change, Kind, compare
 from results.records import Record, load
 
-ROOT = Path(__file__).parents[2]
 SUITES = ("conformance/suites/test_cost.py", "conformance/suites/test_cost_overhead.py")
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 EXPECTED = {"slow": "cost.adapter-overhead", "copy": "cost.bytes-repeat"}
 """The clause whose measurements grow by each planted cost."""
 
@@ -36,15 +32,11 @@ class Told:
     right: bool
 
 
-class Failed(Exception):  # noqa: N818 - shown to the user as one line
-    """A run made no record."""
-
-
 def compared(framework: str, device: str, mode: str, repeats: int) -> Iterator[tuple[Record, Told]]:
     """Runs the suites, again `repeats` times, and with each plant, and compares each run with the one before.
 
     Raises:
-        Failed: a run made no record.
+        RunError: a run made no record.
     """
     with tempfile.TemporaryDirectory() as folder:
         before = _run(framework, device, mode, "", Path(folder) / "first.json")
@@ -76,10 +68,7 @@ def _line(change: Change) -> str:
 def _run(framework: str, device: str, mode: str, plant: str, file: Path) -> Record:
     chosen = [f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else [])]
     plugin = ["-p", "benchmarks.planted.plants"] if plant else []
-    command = [sys.executable, "-m", "pytest", "-q", *plugin, *chosen, f"--record={file}", *SUITES]
-    environment = os.environ | dict.fromkeys(THREADS, "1") | {"PYTHONHASHSEED": "0", VARIABLE: plant}
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    ended = python("-m", "pytest", "-q", *plugin, *chosen, f"--record={file}", *SUITES, more={VARIABLE: plant})
     if not file.exists():
-        said = [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
-        raise Failed(next((line for line in reversed(said) if line.strip()), f"pytest ended with {ended.returncode}"))
+        raise failed(ended)
     return load(file)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
 from importlib import import_module
 from typing import cast
 
-from benchmarks.calibration.recording import machine
-from benchmarks.calibration.samples import TICK_NS
+from benchmarks.processes import TICK_NS, machine, now
 from benchmarks.roofline.cases import TF32, Case, Works, cases, fixtures
 from benchmarks.roofline.counting import least_bytes, operations
 from benchmarks.roofline.samples import Roofline, Step
@@ -47,7 +45,7 @@ def works(name: str) -> Works:
 
 def roofline(framework: Framework, made: Works) -> Roofline:
     """Rates and times of every case that the framework declares to support on its device."""
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    started = now()
     chosen = list(cases(framework))
     rates = {name: rate(framework, made, name) for name in dict.fromkeys(case.format for case in chosen)}
     moved = bandwidth(framework, made)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.processes import RunError
 from benchmarks.suite import measuring, samples, tables
 from conformance.readme import placed
 from results.files import RecordError
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         block = tables.block()
         print(block)
         PAGE.write_text(placed(PAGE.read_text("utf-8"), {"suite cost": block}), "utf-8")
-    except (OSError, ValueError, RecordError, measuring.Failed) as error:
+    except (OSError, ValueError, RecordError, RunError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 2
     return 0

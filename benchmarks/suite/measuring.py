@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import resource
-import subprocess
-import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from benchmarks.calibration.recording import THREADS, machine
+from benchmarks.processes import failed, machine, now, python
 from benchmarks.suite.part import SHARE
 from benchmarks.suite.samples import Cost, Run
 from results.records import load
 
-ROOT = Path(__file__).parents[2]
 REPEATS = 2
 """How often what takes no test is run."""
 
 SHARES = ("0.25", "0.5", "0.75", "1.0")
 _LOADED = "import sys; from frameworks.registry import load; load(sys.argv[1], 'cpu')"
-
-
-class Failed(Exception):  # noqa: N818 - shown to the user as one line
-    """A command failed, so its time says nothing."""
 
 
 def cost(framework: str, selection: str = "") -> Cost:
@@ -36,9 +27,9 @@ def cost(framework: str, selection: str = "") -> Cost:
         framework: the adapter's name; on the CPU, in its first mode.
         selection: pytest's -k, "" for all tests.
     Raises:
-        Failed: a command failed; the message is the last line that it wrote.
+        RunError: a command failed; the message ends with the last line that it wrote.
     """
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    started = now()
     chosen = [f"--framework={framework}", "--device=cpu", *(["-k", selection] if selection else [])]
     pytest = ["-m", "pytest", "-q", *chosen]
     runs = [
@@ -66,18 +57,14 @@ def _judged(what: str, command: Sequence[str], record: Path, share: str) -> Run:
 
 
 def _run(what: str, command: Sequence[str], repeats: int, more: dict[str, str] | None = None) -> Run:
-    environment = os.environ | dict.fromkeys(THREADS, "1") | {"PYTHONHASHSEED": "0"} | (more or {})
     wall, cpu = [], []
     for _ in range(repeats):
         begin, before = perf_counter(), _processors()
-        ended = subprocess.run(
-            [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
+        ended = python(*command, more=more)
         wall.append(round(perf_counter() - begin, 3))
         cpu.append(round(_processors() - before, 3))
         if ended.returncode not in (0, 1):
-            said = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
-            raise Failed(f"{what}: exit status {ended.returncode}: {said[-1] if said else 'no word'}")
+            raise failed(ended)
     return Run(what, tuple(wall), tuple(cpu))
 
 
