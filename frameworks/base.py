@@ -1,9 +1,10 @@
-"""What every adapter's classes share: the window loop, the whole state, declarations that refuse."""
+"""What every adapter's classes share: the window loop, the whole state, refusals and what is observed of them."""
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter_ns, process_time_ns
@@ -13,7 +14,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
-from frameworks.contract import Capability, Declaration, MissingDevice, Unsupported, Update
+from frameworks.contract import Attempt, Capability, Declaration, MissingDevice, Unsupported, Update
 
 NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
 """Why a device has no products in it."""
@@ -24,6 +25,32 @@ def elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_
     begin = clock()
     work()
     return clock() - begin
+
+
+def observed(attempt: Attempt) -> bool:
+    """Whether an attempt acted: it returned True without a warning. What returns False, warns or raises did not."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            acted = attempt()
+        except Exception:
+            return False
+    return bool(acted) and not warned
+
+
+def same_parts(file: Path, saved: Collection[str], own: Collection[str]) -> None:
+    """Refuses a checkpoint whose parts (model, optimizer, scaler, ...) are not those of the run that loads it.
+
+    The container that holds the parts is the user's, so no framework compares them; each part is then loaded by the
+    framework's own call, without a further check.
+
+    Raises:
+        ValueError: a part is on one side only.
+    """
+    if missing := sorted(set(own) - set(saved)):
+        raise ValueError(f"{file} lacks {', '.join(missing)}, which this run has")
+    if strange := sorted(set(saved) - set(own)):
+        raise ValueError(f"{file} holds {', '.join(strange)}, for which this run has no place")
 
 
 class BaseTrainer(ABC):
@@ -111,6 +138,7 @@ class BaseFramework(ABC):
             raise ValueError(f"{self.name} has no mode {mode!r}: one of {', '.join(self.modes)}")
         self.device = chosen
         self.mode = mode or self.modes[0]
+        self._observed: dict[Capability, bool] = {}
 
     @abstractmethod
     def devices(self) -> tuple[str, ...]:
@@ -126,9 +154,27 @@ class BaseFramework(ABC):
             raise Unsupported(capability, declaration.reason)
 
     def require_recipe(self, recipe: Recipe) -> None:
-        """Raises `Unsupported` for the first thing that the recipe asks for and the framework does not declare."""
+        """Refuses a recipe that this framework cannot follow.
+
+        Raises:
+            Unsupported: for the first thing that the recipe asks for and the framework does not declare.
+            ValueError: there is no such recomputation variant.
+        """
         for capability in needs(recipe):
             self.require(capability)
+        if recipe.recompute is not None:
+            self.variant(recipe.recompute.variant)
+
+    def variant(self, name: str | None) -> str:
+        """The recomputation variant of this name, the default one for None.
+
+        Raises:
+            ValueError: there is no such variant.
+        """
+        offered = self.recompute_variants()
+        if name is not None and name not in offered:
+            raise ValueError(f"{self.name} has no recompute variant {name!r}: {_one_of(offered)}")
+        return name or next(iter(offered), "")
 
     def tf32(self, allowed: bool) -> AbstractContextManager[None]:
         reason = self.declares(Capability.TF32).reason
@@ -140,14 +186,28 @@ class BaseFramework(ABC):
     def recompute_variants(self) -> tuple[str, ...]:
         return ()
 
-    def probe(self, capability: Capability) -> bool | None:  # noqa: ARG002
-        return None
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        """The framework's own call for each capability, on this device, in this mode, without this adapter's guards."""
+        return {}
+
+    def probe(self, capability: Capability) -> bool | None:
+        """What `attempts` shows of the capability, asked once; None where there is no attempt."""
+        if capability not in self._observed:
+            attempt = self.attempts().get(capability)
+            if attempt is None:
+                return None
+            self._observed[capability] = observed(attempt)
+        return self._observed[capability]
 
     def global_state(self) -> dict[str, str]:
         return {}
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:  # noqa: B027
         """Nothing to restore by default."""
+
+
+def _one_of(names: Collection[str]) -> str:
+    return f"one of {', '.join(names)}" if names else "it has none"
 
 
 def needs(recipe: Recipe) -> tuple[Capability, ...]:

@@ -44,6 +44,7 @@ class Capability(StrEnum):
     SCALING_FACTORS = "scaling.factors"
     SCALING_DISABLED = "scaling.disabled"
     EXPLICIT_UNSCALE = "scaling.explicit-unscale"
+    SECOND_UNSCALE = "scaling.second-unscale"  # that the gradients of an update were unscaled before can be seen
     TWO_OPTIMIZERS = "scaling.two-optimizers"
     TWO_LOSSES = "scaling.two-losses"
     ACCUMULATION = "accumulation"
@@ -68,13 +69,21 @@ class Capability(StrEnum):
         return None if precision.level == "O0" else cls(f"precision.{precision.label}")
 
 
-class Unsupported(Exception):  # noqa: N818 - an outcome, not an error
-    """The framework cannot do this here; `capability` says what, `reason` why, in one sentence."""
+Attempt = Callable[[], bool]
+"""A try of the framework's own call without an adapter's guards: True if the technique was seen to act."""
 
-    def __init__(self, capability: Capability, reason: str) -> None:
+
+class Unsupported(Exception):  # noqa: N818 - an outcome, not an error
+    """The framework cannot do this here; `capability` says what, `reason` why, in one sentence.
+
+    A refusal of a combination, whose capability is declared as supported, brings an `attempt` of its own.
+    """
+
+    def __init__(self, capability: Capability, reason: str, attempt: Attempt | None = None) -> None:
         super().__init__(f"{capability}: {reason}")
         self.capability = capability
         self.reason = reason
+        self.attempt = attempt
 
 
 class MissingDevice(Exception):  # noqa: N818 - shown to the user as one line
@@ -129,6 +138,11 @@ class Conventions:
         nonfinite_micro_batch: what one non-finite micro-batch costs.
         remainder: what happens to an incomplete window at the end of an epoch.
         partial_overflow: under one scaler and two optimizers, whose update an overflow skips.
+        accumulates: whether a window sums scaled gradients, so that the scale has to stay, or unscaled ones.
+        compiled: whether a compiler may fuse operations and keep more precision than was asked for, so that two
+            programs of one computation agree within rounding and not bit for bit.
+        gradient_input: recomputation variants whose documentation asks that some input of a segment needs a gradient.
+        keeps_products: recomputation variants that keep matrix products by definition.
     """
 
     adam_epsilon: Literal["outside", "inside"] = "outside"
@@ -139,6 +153,10 @@ class Conventions:
     nonfinite_micro_batch: Literal["drop-window", "drop-micro-batch"] = "drop-window"
     remainder: Literal["flush", "carry", "drop"] = "flush"
     partial_overflow: Literal["skip-overflowing", "skip-all"] = "skip-overflowing"
+    accumulates: Literal["scaled", "unscaled"] = "scaled"
+    compiled: bool = False
+    gradient_input: tuple[str, ...] = ()
+    keeps_products: tuple[str, ...] = ()
     scaler: ScalerRule = field(default_factory=ScalerRule)
 
 
@@ -319,7 +337,10 @@ class Framework(Protocol):
         """The conventions that hold here, as the framework documents them."""
 
     def recompute_variants(self) -> tuple[str, ...]:
-        """Names of the recomputation variants that the framework offers, its default first; empty without any."""
+        """Names of the recomputation variants that the framework offers, its default first; empty without any.
+
+        Any other name is refused with ValueError, by `trainer` and by `recompute`.
+        """
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
         """A new run; `weights` are the canonical ones to start from, None for `model.weights(recipe.seed)`.

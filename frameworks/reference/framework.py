@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from importlib.metadata import version as package_version
 
 import ml_dtypes
@@ -16,6 +17,7 @@ from fixtures.recipe import Precision, Recipe
 from frameworks.base import BaseFramework
 from frameworks.contract import (
     SUPPORTED,
+    Attempt,
     Capability,
     Conventions,
     Declaration,
@@ -93,8 +95,6 @@ class ReferenceFramework(BaseFramework):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         self.require_recipe(recipe)
-        if recipe.recompute is not None:
-            self._require_variant(recipe.recompute.variant)
         return self.trainer_class(model, recipe, self._conventions, self.operations_class(self.rounding), weights)
 
     def autocast(
@@ -111,11 +111,11 @@ class ReferenceFramework(BaseFramework):
         return VARIANTS
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        self._require_variant(variant)
+        self.variant(variant)
         return cases.run(self.operations_class(self.rounding), case, x, w)
 
-    def probe(self, capability: Capability) -> bool | None:
-        return probes.run(self, capability)
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return {capability: partial(attempt, self) for capability, attempt in probes.ATTEMPTS.items()}
 
     def global_state(self) -> dict[str, str]:
         return {"autocast": scope.current().text(), "traces": str(tape.depth())}
@@ -123,10 +123,6 @@ class ReferenceFramework(BaseFramework):
     def restore_global_state(self, state: Mapping[str, str]) -> None:
         scope.enter(scope.parsed(state["autocast"]))
         tape.close_down_to(int(state["traces"]))
-
-    def _require_variant(self, variant: str | None) -> None:
-        if variant is not None and variant not in VARIANTS:
-            raise ValueError(f"{self.name} has no recomputation variant {variant!r}: one of {', '.join(VARIANTS)}")
 
 
 def _blas() -> str:

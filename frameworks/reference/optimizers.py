@@ -12,6 +12,9 @@ from fixtures.recipe import SGD, Adam, AdamW, Optimizer
 from frameworks.contract import Conventions
 from frameworks.reference.rounding import Rounding
 
+EPSILON = 1e-8
+"""Kingma & Ba's, arXiv:1412.6980, for a recipe that leaves it to the framework."""
+
 
 def slot_names(optimizer: Optimizer) -> tuple[str, ...]:
     """Names of the moments that the optimizer keeps for a parameter."""
@@ -34,9 +37,9 @@ class Arithmetic:
         """A hyperparameter as the update uses it."""
         return self.rounding.constant(value, wider(self.format, "float32"))
 
-    def epsilon(self, value: float) -> float:
+    def epsilon(self, value: float | None) -> float:
         """Adam's epsilon, raised to the smallest positive value of the format where it would be rounded to zero."""
-        return max(value, FORMATS[self.format].smallest_subnormal)
+        return max(EPSILON if value is None else value, FORMATS[self.format].smallest_subnormal)
 
 
 Step = Callable[[Array, Mapping[str, Array], Array, float, int], tuple[Array, dict[str, Array]]]

@@ -13,7 +13,7 @@ from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, sincos_batch
 from fixtures.models import digits_mlp, exact_linear, exact_stack, scalar, sincos, two_heads
 from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Precision, Recipe, Recompute, StaticScaling, Steps
-from frameworks.contract import Capability, Unsupported
+from frameworks.contract import Capability
 from frameworks.operations import CATALOGUE
 from frameworks.reference.trainer import ReferenceTrainer
 
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 
 _BATCH = exact_batch()
 _SCALING = DynamicScaling(2.0**10, interval=1)
-
-
-def run(framework: ReferenceFramework, capability: Capability) -> bool | None:
-    """Whether the capability was seen to take effect; None where there is nothing to observe."""
-    probe = PROBES.get(capability)
-    try:
-        return None if probe is None else bool(probe(framework))
-    except (Unsupported, RuntimeError, ValueError):
-        return False
 
 
 def _filled(run: ReferenceTrainer, value: float) -> dict[str, Array]:
@@ -73,6 +64,12 @@ def _stays(framework: ReferenceFramework) -> bool:
 def _factors(framework: ReferenceFramework) -> bool:
     run = _scalar(framework, scaling=DynamicScaling(2.0**10, growth=4.0, backoff=0.25, interval=1))
     return [run.feed(_filled(run, v)).scale_after for v in (0.5, np.inf)] == [2.0**12, 2.0**10]
+
+
+def _unscales(framework: ReferenceFramework) -> bool:
+    run = _scalar(framework, scaling=_SCALING)
+    run.feed(_filled(run, 0.5), unscale_calls=1)
+    return bool(run.parameters()["0.output.bias"][0] == -0.25)
 
 
 def _unscales_once(framework: ReferenceFramework) -> bool:
@@ -169,7 +166,7 @@ def _tf32(framework: ReferenceFramework) -> bool:
         return bool(framework.run_op("matmul", factor, np.ones((1, 1), np.float32)).value == 1.0)
 
 
-PROBES: dict[Capability, Callable[[ReferenceFramework], bool]] = {
+ATTEMPTS: dict[Capability, Callable[[ReferenceFramework], bool]] = {
     **{
         Capability(f"precision.{p.label}"): _precision(p)
         for p in (Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
@@ -184,7 +181,8 @@ PROBES: dict[Capability, Callable[[ReferenceFramework], bool]] = {
     Capability.STATIC_SCALING: _stays,
     Capability.SCALING_FACTORS: _factors,
     Capability.SCALING_DISABLED: lambda f: _scalar(f, scaling=DynamicScaling(enabled=False)).scaler is None,
-    Capability.EXPLICIT_UNSCALE: _unscales_once,
+    Capability.EXPLICIT_UNSCALE: _unscales,
+    Capability.SECOND_UNSCALE: _unscales_once,
     Capability.TWO_OPTIMIZERS: _partly_skipped,
     Capability.TWO_LOSSES: _two_losses,
     Capability.ACCUMULATION: _accumulates,
