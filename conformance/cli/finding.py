@@ -39,8 +39,8 @@ def findings(framework: str, tried: bool) -> int:
     conformance findings torch
     conformance findings torch --run
 
-    Exit status with --run: 0, every program shows what its finding says of the installed version; 1, one does not; 2, one
-    cannot be run.
+    Exit status with --run: 0, every program shows what its finding says of the installed version; 1, one does not; 2,
+    one cannot be run.
     """
     known = _known(framework)
     found = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
