@@ -137,9 +137,7 @@ class TorchTrainer(BaseTrainer):
             for batch in window:
                 self._pass(batch, items, scaler)
             if scaler is not None and wants_fused(self.recipe):
-                return {
-                    name: value.astype(np.float32) / scaler.get_scale() for name, value in self.accumulator().items()
-                }
+                return {name: _divided(value, scaler.get_scale()) for name, value in self.accumulator().items()}
             if scaler is not None:
                 for stepper in self.steppers:
                     scaler.unscale_(stepper.optimizer)
@@ -334,3 +332,8 @@ class TorchTrainer(BaseTrainer):
         if self.device != "cuda":
             raise Unsupported(Capability.PEAK_BYTES, declaration(Capability.PEAK_BYTES, self.device).reason)
         return int(torch.cuda.max_memory_allocated())
+
+
+def _divided(value: Array, scale: float) -> Array:
+    """A gradient as a fused optimizer unscales it, in float32 or wider."""
+    return np.asarray(value.astype(np.promote_types(value.dtype, np.float32)) / scale)
