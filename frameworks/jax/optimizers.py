@@ -25,12 +25,18 @@ class RunState(TrainState):
 
 @dataclass(frozen=True)
 class Rules:
-    """What of a recipe decides how gradients become updates."""
+    """What of a recipe decides how gradients become updates.
+
+    Attributes:
+        length: how many micro-batches a window takes, None without accumulation.
+        accumulator: format that they are summed in.
+        parts: parameters of each optimizer and group, empty if there is one of each.
+    """
 
     optimizer: Optimizer
     schedule: Steps | None
     clip: float | None
-    accumulation: int
+    length: int | None
     accumulator: str
     parts: tuple[tuple[str, ...], ...]
 
@@ -47,7 +53,7 @@ def rules_of(recipe: Recipe, places: tuple[str, ...], wide: bool) -> Rules:
         recipe.optimizer,
         recipe.schedule,
         recipe.clip,
-        recipe.accumulation,
+        recipe.accumulation if recipe.accumulation > 1 else None,
         "float64" if wide else "float32",
         parts if len(parts) > 1 else (),
     )
@@ -85,10 +91,10 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
         chosen = optax.partition({str(index): _alone(rules) for index in range(len(rules.parts))}, labels)
     if rules.clip is not None:
         chosen = optax.chain(optax.clip_by_global_norm(rules.clip), chosen)
-    if rules.accumulation > 1:
+    if rules.length is not None:
         window = optax.MultiSteps(
             chosen,
-            every_k_schedule=rules.accumulation,
+            every_k_schedule=rules.length,
             use_grad_mean=False,
             accumulator_dtype=rules.accumulator,
         )

@@ -169,7 +169,7 @@ class JaxTrainer(BaseTrainer):
         """Makes windows of another length, on the same state of `optax.MultiSteps`."""
         if length != self.length:
             self.length = length
-            self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, accumulation=length)))
+            self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
 
     def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> Outcome:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
