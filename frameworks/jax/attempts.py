@@ -5,6 +5,7 @@ For what is refused there is a try of every way that a user has.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import jmp
 import optax
+import orbax.checkpoint as ocp
 from flax import linen as nn
-from flax import serialization
 from flax.training.dynamic_scale import DynamicScale
 
 from frameworks.contract import Attempt, Capability
@@ -228,7 +229,10 @@ def _average() -> bool:
 
 def _checkpoint() -> bool:
     weight = _weight(3.0)
-    restored = serialization.from_bytes({"weight": jnp.zeros(2)}, serialization.to_bytes({"weight": weight}))
+    with tempfile.TemporaryDirectory() as folder, ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(f"{folder}/run", {"weight": weight})
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(f"{folder}/run", {"weight": _weight(0.0)})
     return bool((restored["weight"] == weight).all())
 
 
