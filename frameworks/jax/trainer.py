@@ -188,6 +188,8 @@ class JaxTrainer(BaseTrainer):
         micro-batches were not all finite lacks as many, for each was dropped as if it had never been.
         """
         window = self.window
+        if not window:
+            raise ValueError("apply without any micro-batch before it")
         moved = [micro for micro in window if micro.applied]
         rate = (moved or window)[-1].rate
         if not moved and len(window) < self.length:
@@ -206,6 +208,8 @@ class JaxTrainer(BaseTrainer):
         abandon: bool = False,
     ) -> Update:
         calls = refusals.unscale_calls(self.scale, unscale_calls, by_hand=poison is not None or abandon)
+        if self.recipe.accumulation > 1 and (poison is not None or abandon):
+            raise ValueError("optax.MultiSteps has taken in each micro-batch before the window's update")
         self._begin(len(window))
         with self.scope():
             for mapping in window:
