@@ -5,6 +5,7 @@ from __future__ import annotations
 import paddle
 
 from frameworks.contract import SUPPORTED, Capability, Declaration
+from frameworks.paddle.static_declarations import reason_against_static
 
 DYGRAPH, STATIC, FORCED = "dygraph", "static", "dygraph-forced-scaler"
 MODES = (DYGRAPH, STATIC, FORCED)
@@ -46,16 +47,14 @@ def reason_against(capability: Capability, device: str, mode: str) -> str | None
         return _KERNELS
     if capability is Capability.TF32:
         return _against_tf32(device)
+    if capability is Capability.PEAK_BYTES and device == "cpu":
+        return PEAK_ON_CPU
     if mode == STATIC:
-        from frameworks.paddle.static_declarations import reason_against_static
-
         return reason_against_static(capability, device)
     if capability is Capability.AVERAGE:
         return _AVERAGE
     if device != "cpu":
         return None
-    if capability is Capability.PEAK_BYTES:
-        return PEAK_ON_CPU
     if mode == DYGRAPH and capability in SCALING:
         return _SCALER_ON_CPU
     return _dygraph_on_cpu(capability)

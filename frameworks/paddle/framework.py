@@ -109,7 +109,7 @@ class PaddleFramework(BaseFramework):
         if self.mode == STATIC:
             from frameworks.paddle.static_attempts import scales_after_bfloat16
 
-            return scales_after_bfloat16()
+            return scales_after_bfloat16(self.device)
         return scales_by_itself("bfloat16")
 
     def autocast(
