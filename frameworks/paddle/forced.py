@@ -25,8 +25,8 @@ from fixtures.arrays import Array
 from frameworks.contract import Capability, Unsupported
 
 ONLY_A_GPU = (
-    "a CPU's kernel looks for non-finite gradients before it unscales them, a GPU's afterwards: only a GPU shows what an "
-    "update does whose finite gradients unscaling makes non-finite"
+    "a CPU's kernel looks for non-finite gradients before it unscales them, a GPU's afterwards: only a GPU shows what "
+    "an update does whose finite gradients unscaling makes non-finite"
 )
 
 

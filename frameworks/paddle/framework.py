@@ -145,11 +145,13 @@ class PaddleFramework(BaseFramework):
             return self._run_op(op, arrays)
         except (TypeError, RuntimeError) as error:
             if reason := missing_kernel(error):
-                raise Unsupported(Capability.OPERATIONS, f"{op}: {reason}", partial(self._runs, op, arrays)) from error
+                again = partial(self._runs, op, arrays, settings.open_scope())
+                raise Unsupported(Capability.OPERATIONS, f"{op}: {reason}", again) from error
             raise
 
-    def _runs(self, op: str, arrays: Sequence[Array]) -> bool:
-        return bool(self._run_op(op, arrays).dtype)
+    def _runs(self, op: str, arrays: Sequence[Array], scope: Callable[[], AbstractContextManager[None]]) -> bool:
+        with scope():
+            return bool(self._run_op(op, arrays).dtype)
 
     def _run_op(self, op: str, arrays: Sequence[Array]) -> OpResult:
         if self.mode == STATIC:

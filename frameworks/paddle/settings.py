@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import platform
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,15 @@ def _scope() -> Any:
     if paddle.in_dynamic_mode():
         return framework._dygraph_tracer()
     return core._get_amp_attrs() if hasattr(core, "_get_amp_attrs") else None
+
+
+def open_scope() -> Callable[[], AbstractContextManager[None]]:
+    """What opens again the precision scope that is open now, without the lists of a user."""
+    scope = _scope()
+    level = "O0" if scope is None else scope._amp_level.name
+    if level not in ("O1", "O2"):
+        return nullcontext
+    return partial(paddle.amp.auto_cast, level=level, dtype=str(scope._amp_dtype))
 
 
 def read_settings() -> dict[str, str]:

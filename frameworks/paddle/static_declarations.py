@@ -5,10 +5,12 @@ from __future__ import annotations
 from frameworks.contract import Capability, Unsupported
 
 _FLOAT16 = "on a CPU matmul has no float16 kernel in the static graph: building the program raises TypeError"
-_UNSCALE = "GradScaler.unscale_ raises in static mode, where minimize unscales, updates and adjusts the scale in one call"
+_UNSCALE = (
+    "GradScaler.unscale_ raises in static mode, where minimize unscales, updates and adjusts the scale in one call"
+)
 _TWO_LOSSES = (
-    "in static mode a GradScaler goes backward inside minimize alone, from one loss, and a second call is a second update: "
-    "an overflow of one loss does not skip what the other one gives"
+    "in static mode a GradScaler goes backward inside minimize alone, from one loss, and a second call is a second "
+    "update: an overflow of one loss does not skip what the other one gives"
 )
 _MERGE = (
     "in programs of the new IR GradientMergeOptimizer raises AssertionError, fleet's gradient_merge TypeError and the "

@@ -13,7 +13,7 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
-from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.contract import Capability, Gradients, Update
 from frameworks.paddle import memory, static_checkpoint
 from frameworks.paddle.arrays import canonical, stored
 from frameworks.paddle.optimizers import steps_of
@@ -115,7 +115,8 @@ class StaticTrainer(BaseTrainer):
             return {}
         found = {"scale": self.store.read(SCALE), "use_dynamic_loss_scaling": settings["dynamic"], "incr_count": 0}
         if settings["dynamic"]:
-            found |= {"incr_count": int(self.store.read(f"{GOOD}0")[0]), "decr_count": int(self.store.read(f"{BAD}0")[0])}
+            good, bad = (int(self.store.read(f"{name}0")[0]) for name in (GOOD, BAD))
+            found |= {"incr_count": good, "decr_count": bad}
         return {**found, "incr_every_n_steps": settings["interval"]}
 
     def gradients(self, window: Window) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Keeps Paddle's process-wide state apart for each run: random generator and generated names."""
+"""Keeps Paddle's process-wide state apart for each run: random generator, generated names, last precision scope."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import paddle
+from paddle.amp.auto_cast import amp_global_state
 from paddle.utils import unique_name
 
 from fixtures.arrays import Array
@@ -15,8 +16,9 @@ from fixtures.arrays import Array
 class Stream:
     """A random stream of its own over Paddle's one generator for each device.
 
-    Inside `apart()` generated names start anew, so that parameters and optimizer slots have the same names in every run
-    and process; inside `open()` the generator is in this stream's state besides.
+    Inside `apart()` generated names start anew (so that parameters and optimizer slots have the same names in every run
+    and process), and the leaking `amp_dtype` is put back after it; inside `open()` the generator is in this stream's
+    state besides.
     """
 
     def __init__(self, seed: int) -> None:
@@ -28,8 +30,12 @@ class Stream:
     @contextmanager
     def apart(self) -> Iterator[None]:
         """For what draws no random numbers."""
-        with unique_name.guard():
-            yield
+        dtype = amp_global_state().amp_dtype
+        try:
+            with unique_name.guard():
+                yield
+        finally:
+            amp_global_state().amp_dtype = dtype
 
     @contextmanager
     def open(self) -> Iterator[None]:

@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import paddle
 
-values = []
+zero, values = paddle.nn.initializer.Constant(0.0), []
 for grouped in (False, True):
-    a, b = (paddle.create_parameter([1], "float32", default_initializer=paddle.nn.initializer.Constant(0.0)) for _ in "ab")
+    a, b = (paddle.create_parameter([1], "float32", default_initializer=zero) for _ in range(2))
     parameters = [{"params": [a]}, {"params": [b]}] if grouped else [a, b]
     clip = paddle.nn.ClipGradByGlobalNorm(1.0)
     optimizer = paddle.optimizer.SGD(1.0, parameters=parameters, grad_clip=clip)

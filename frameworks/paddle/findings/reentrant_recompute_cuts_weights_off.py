@@ -1,4 +1,4 @@
-"""recompute() in its default variant leaves the weights of a block without a gradient when none of its inputs has one."""
+"""recompute() in its default variant gives the weights of a block no gradient where none of its inputs asks for one."""
 
 import sys
 
