@@ -106,7 +106,7 @@ class DygraphTrainer(BaseTrainer):
         return paddle.amp.auto_cast(level=level, dtype=precision.format)
 
     def _batch(self, batch: Batch) -> BatchTensors:
-        """The micro-batch; reentrant recomputation is documented to need an input that asks for its gradient."""
+        """The micro-batch; reentrant recomputation gives weights no gradient unless an input asks for its own."""
         tensors = batch_tensors(self.model, batch)
         if self.network.is_reentrant and not self.model.integer_inputs:
             tensors.inputs.stop_gradient = False
