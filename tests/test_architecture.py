@@ -30,6 +30,7 @@ FRAMEWORKS = frozenset(
         "flax",
         "optax",
         "jmp",
+        "orbax",
         "mlx",
         "mindspore",
     }
