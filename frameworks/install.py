@@ -62,6 +62,12 @@ def installed(package: str) -> str | None:
         return None
 
 
+def installed_version(framework: str) -> str | None:
+    """The installed version of a built-in framework's package, for the CPU or a GPU; None if there is none."""
+    chosen = DISTRIBUTIONS[framework]
+    return installed(chosen.cpu) or installed(chosen.gpu)
+
+
 def satisfied(requirement: str) -> bool:
     """Whether an installed package meets a requirement such as "numpy<2.4"."""
     wanted = Requirement(requirement)
