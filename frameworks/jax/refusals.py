@@ -11,7 +11,7 @@ from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Unsupported
 from frameworks.jax.scaling import LossScale
 
-SECOND_UNSCALE = "jmp.DynamicLossScale.unscale divides whatever it is given, and keeps no note of having done so"
+SECOND_UNSCALE = "JMP's unscale is a function of arrays, which do not tell whether they were unscaled before"
 _MOVES_ALWAYS = "flax's DynamicScale, which alone has two factors, moves with every gradient that it takes"
 _BY_ITSELF = "flax's DynamicScale, which alone has two factors, unscales by itself and has no call to do so by hand"
 
