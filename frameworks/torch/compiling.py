@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -30,3 +31,8 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     if _ISOLATION in signature(torch.compile).parameters:
         options[_ISOLATION] = True
     return cast(Callable[P, R], torch.compile(function, fullgraph=True, **options))
+
+
+def kept_buffers() -> AbstractContextManager[None]:
+    """A scope in which compiled backward passes keep their buffers, so that one graph can be gone through twice."""
+    return cast(AbstractContextManager[None], torch._functorch.config.patch(donated_buffer=False))

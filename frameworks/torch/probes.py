@@ -21,7 +21,7 @@ from fixtures.recipe import SGD, Adam, AdamW, Optimizer
 from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
 from frameworks.torch.arrays import to_tensor
-from frameworks.torch.compiling import compiled
+from frameworks.torch.compiling import compiled, kept_buffers
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.segments import SegmentCalls, segment_begins
 from frameworks.torch.settings import tf32_products
@@ -193,9 +193,10 @@ def _two_losses_compiled(device: str) -> bool:
         features = torch.tanh(first(x))
         return features.square().sum(), torch.tanh(second(features)).square().sum()
 
-    one, other = compiled(losses)(torch.ones(2, 4, device=device))
-    one.backward(retain_graph=True)
-    other.backward()
+    with kept_buffers():
+        one, other = compiled(losses)(torch.ones(2, 4, device=device))
+        one.backward(retain_graph=True)
+        other.backward()
     return second.weight.grad is not None
 
 

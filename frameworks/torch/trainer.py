@@ -20,7 +20,7 @@ from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.torch import checkpoints
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.averages import averaged_model
-from frameworks.torch.compiling import begin_anew, compiled
+from frameworks.torch.compiling import begin_anew, compiled, kept_buffers
 from frameworks.torch.declarations import declaration
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
 from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
@@ -117,7 +117,8 @@ class TorchTrainer(BaseTrainer):
 
     def _pass(self, batch: Batch, items: int, scaler: torch.amp.GradScaler | None) -> float:
         loaded = self._load(batch)
-        with self.stream.drawn() if self._draws else nullcontext():
+        keeping = self.compiled and self.recipe.separate_losses
+        with self.stream.drawn() if self._draws else nullcontext(), kept_buffers() if keeping else nullcontext():
             sums = self.forward(loaded)
             self._backward([total / items for total in sums], scaler)
         return float(sum(total.item() for total in sums))
