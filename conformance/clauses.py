@@ -14,12 +14,12 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
-from conformance.tables import Table, read_tables
+from conformance.tables import Kind, Table, read_tables
 
 SPECIFICATION = Path(__file__).parent / "spec"
 
 MOST_INCIDENTS = 4
-_KEYS = frozenset({"id", "level", "requirement", "observed_by", "source", "history"})
+_CLAUSE = Kind("id", frozenset({"id", "level", "requirement", "observed_by", "source", "history"}))
 _ID = re.compile(r"([a-z]+)\.[a-z0-9]+(?:-[a-z0-9]+)*")
 _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 
@@ -97,7 +97,7 @@ def read_clauses(folder: Path) -> dict[str, Clause]:
     """
     clauses: dict[str, Clause] = {}
     for path in sorted(folder.glob("*.toml")):
-        for table in read_tables(path, "clause", "id", _KEYS):
+        for table in read_tables(path, {"clause": _CLAUSE})["clause"]:
             clause = _clause(table, path.stem)
             if clause.id in clauses:
                 raise ValueError(f"{table.where}: this id stands twice")
@@ -117,20 +117,12 @@ def _clause(table: Table, family: str) -> Clause:
     return Clause(
         id=identifier,
         family=family,
-        level=_level(table),
+        level=table.choice("level", Level),
         requirement=table.text("requirement"),
         observed_by=table.text("observed_by"),
         source=table.text("source"),
         history=_history(table),
     )
-
-
-def _level(table: Table) -> Level:
-    name = table.text("level")
-    try:
-        return Level(name)
-    except ValueError:
-        raise ValueError(f"{table.where}: level {name!r} is none of {', '.join(Level)}") from None
 
 
 def _history(table: Table) -> tuple[Incident, ...]:

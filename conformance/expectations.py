@@ -1,6 +1,6 @@
-"""Known failures as data: which clause, in which framework, in which versions, and how it fails.
+"""Known failures as data: which clause, in which framework, in which versions, how it fails, and what finding that is.
 
-One file a framework: `expectations/FRAMEWORK.toml`, or `expectations.toml` in the package of an adapter from elsewhere.
+`expectations.toml` in an adapter's package holds its findings, the expectations that rest on them, and its workarounds.
 An entry never skips a test: the test runs, and an entry whose case passes, fails in another way or was not there at all
 is an error until the entry is changed or taken out.
 """
@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from conformance.clauses import load_clauses
-from conformance.tables import Table, read_tables
+from conformance.findings import FINDING, WORKAROUND, Finding, Workaround, found, read_finding, read_workaround
+from conformance.tables import Kind, Table, read_tables
 from frameworks.contract import Framework
+from frameworks.registry import BUILT_IN
 
-EXPECTATIONS = Path(__file__).parent / "expectations"
+FILE = "expectations.toml"
+"""What an adapter's package calls its own, beside the module that its class is in."""
 
-BROUGHT = "expectations.toml"
-"""What an adapter from elsewhere calls its own, beside the module that its class is in."""
-
-_KEYS = frozenset({"clause", "versions", "device", "mode", "cases", "signature", "reason", "link", "spoils_process"})
+_EXPECTATION = Kind(
+    "clause", frozenset({"finding", "clause", "versions", "device", "mode", "cases", "signature", "spoils_process"})
+)
 _SIGNATURE = re.compile(r"[A-Za-z0-9._-]+")
-_LINK = re.compile(r"https?://\S+")
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,7 @@ class Expectation:
         device, mode: a name, or "*" for every one.
         cases: exact ids of the cases that fail; empty if every case of the clause does.
         signature: the slug under which the suite reports the failure.
-        reason: what goes wrong, in one sentence.
-        link: where it is reported or documented.
+        finding: what goes wrong, and where it is to be read of.
         spoils_process: whether the failure changes what later tests of the same process find; such cases run last.
         file: where the entry stands.
     """
@@ -56,10 +57,19 @@ class Expectation:
     mode: str
     cases: tuple[str, ...]
     signature: str
-    reason: str
-    link: str
+    finding: Finding
     spoils_process: bool = False
     file: str = field(default="", compare=False)
+
+    @property
+    def reason(self) -> str:
+        """What goes wrong, in one sentence."""
+        return self.finding.text.reason
+
+    @property
+    def link(self) -> str:
+        """Where it is to be read of, or "none found"."""
+        return self.finding.text.link
 
     def applies(self, framework: str, version: str, device: str, mode: str) -> bool:
         """Whether a run of this framework, at this version, on this device, in this mode, is meant.
@@ -72,54 +82,116 @@ class Expectation:
         if framework != self.framework or self.device not in ("*", device) or self.mode not in ("*", mode):
             return False
         try:
-            found = Version(version)
+            asked = Version(version)
         except InvalidVersion:
             raise ValueError(f"{framework} calls its version {version!r}, which PEP 440 cannot compare") from None
-        return SpecifierSet(self.versions).contains(found, prereleases=True)
+        return SpecifierSet(self.versions).contains(asked, prereleases=True)
 
     def covers(self, clause: str, case: str) -> bool:
         """Whether this case of this clause is meant; a test without parameters has the case ""."""
         return clause == self.clause and (not self.cases or case in self.cases)
 
 
-def load_expectations(folder: Path = EXPECTATIONS, clauses: Collection[str] | None = None) -> tuple[Expectation, ...]:
-    """Every entry of the files FRAMEWORK.toml in a folder; `clauses` are the ids that exist, None for the suite's.
+@dataclass(frozen=True)
+class Known:
+    """What is known of one or several adapters."""
+
+    findings: tuple[Finding, ...] = ()
+    expectations: tuple[Expectation, ...] = ()
+    workarounds: tuple[Workaround, ...] = ()
+
+    def __add__(self, other: Known) -> Known:
+        return Known(
+            self.findings + other.findings,
+            self.expectations + other.expectations,
+            self.workarounds + other.workarounds,
+        )
+
+
+def known_of(framework: Framework) -> Known:
+    """What applies to a run of this framework, of the adapter of its name and of the package that its class is in.
 
     Raises:
-        ValueError: an entry is not an expectation; the message is one line that names the file and the entry.
+        ValueError: an entry cannot be read, or the framework's version is not one of PEP 440.
     """
-    known = load_clauses() if clauses is None else clauses
-    return tuple(
-        entry for path in sorted(folder.glob("*.toml")) for entry in _entries(path, path.name, path.stem, known)
+    package = getattr(sys.modules[type(framework).__module__], "__package__", "")
+    folders = {str(folder): folder for folder in (*_built_in(framework.name), *([files(package)] if package else []))}
+    known = sum((read_known(folder, framework.name) for folder in folders.values()), Known())
+    here = framework.name, framework.version(), framework.device, framework.mode
+    return replace(
+        known,
+        expectations=tuple(entry for entry in known.expectations if entry.applies(*here)),
+        workarounds=tuple(entry for entry in known.workarounds if entry.mode in ("*", framework.mode)),
     )
 
 
-def expectations_of(framework: Framework) -> tuple[Expectation, ...]:
-    """The entries that apply to a run of this framework: the suite's, and those that the adapter's own package brings.
+def load_known(names: Iterable[str] = tuple(BUILT_IN)) -> Known:
+    """What is known of built-in adapters, without importing their frameworks.
 
     Raises:
-        ValueError: an entry is not an expectation, or the framework's version is not one of PEP 440.
+        ValueError: as `read_known`.
     """
-    package = getattr(sys.modules[type(framework).__module__], "__package__", "")
-    brought = files(package).joinpath(BROUGHT) if package else None
-    entries = load_expectations()
-    if brought is not None and brought.is_file():
-        entries += _entries(brought, f"{package}/{BROUGHT}", framework.name, load_clauses())
-    here = framework.name, framework.version(), framework.device, framework.mode
-    return tuple(entry for entry in entries if entry.applies(*here))
+    return sum((read_known(folder, name) for name in names for folder in _built_in(name)), Known())
 
 
-def _entries(source: Traversable, name: str, framework: str, clauses: Collection[str]) -> tuple[Expectation, ...]:
-    found: list[Expectation] = []
-    for table in read_tables(source, "expectation", "clause", _KEYS):
-        entry = replace(_expectation(table, framework, clauses), file=name)
-        if any(_same_place(entry, other) for other in found):
+def _built_in(name: str) -> Iterator[Path]:
+    if name in BUILT_IN:
+        spec = find_spec(BUILT_IN[name].partition(":")[0])
+        if spec is not None and spec.origin is not None:
+            yield Path(spec.origin).parent
+
+
+def read_known(folder: Traversable, framework: str, clauses: Collection[str] | None = None) -> Known:
+    """What `expectations.toml` in a folder says, nothing without one; `clauses` are the ids that exist.
+
+    Raises:
+        ValueError: an entry is none; the message is one line that names the file and the entry.
+    """
+    source, name = folder.joinpath(FILE), f"{folder.name}/{FILE}"
+    if not source.is_file():
+        return Known()
+    try:
+        tables = read_tables(source, {"finding": FINDING, "expectation": _EXPECTATION, "workaround": WORKAROUND})
+        findings = _by_id(tables["finding"], framework, folder)
+        expectations = _expectations(tables["expectation"], name, framework, findings, clauses)
+        workarounds = tuple(read_workaround(table, findings, folder) for table in tables["workaround"])
+        used = {entry.finding.id for entry in expectations} | {entry.finding.id for entry in workarounds}
+        if idle := sorted(findings.keys() - used):
+            raise ValueError(f"{FILE}: no expectation and no workaround rests on the finding {idle[0]!r}")
+    except ValueError as error:
+        raise ValueError(f"{folder.name}/{error}") from None
+    return Known(tuple(findings.values()), expectations, workarounds)
+
+
+def _by_id(tables: Iterable[Table], framework: str, folder: Traversable) -> dict[str, Finding]:
+    findings: dict[str, Finding] = {}
+    for table in tables:
+        finding = read_finding(table, framework, folder)
+        if finding.id in findings:
+            raise ValueError(f"{table.where}: this id stands twice")
+        findings[finding.id] = finding
+    return findings
+
+
+def _expectations(
+    tables: Iterable[Table],
+    name: str,
+    framework: str,
+    findings: dict[str, Finding],
+    clauses: Collection[str] | None,
+) -> tuple[Expectation, ...]:
+    read: list[Expectation] = []
+    for table in tables:
+        entry = replace(_expectation(table, framework, findings, clauses), file=name)
+        if any(_same_place(entry, other) for other in read):
             raise ValueError(f"{table.where}: another entry has the same versions, device, mode and cases")
-        found.append(entry)
-    return tuple(found)
+        read.append(entry)
+    return tuple(read)
 
 
-def _expectation(table: Table, framework: str, clauses: Collection[str]) -> Expectation:
+def _expectation(
+    table: Table, framework: str, findings: dict[str, Finding], clauses: Collection[str] | None
+) -> Expectation:
     entry = Expectation(
         clause=table.text("clause"),
         framework=framework,
@@ -128,11 +200,10 @@ def _expectation(table: Table, framework: str, clauses: Collection[str]) -> Expe
         mode=table.text("mode", "*"),
         cases=table.texts("cases"),
         signature=table.text("signature"),
-        reason=table.text("reason"),
-        link=table.text("link"),
+        finding=found(table, findings),
         spoils_process=table.flag("spoils_process"),
     )
-    if entry.clause not in clauses:
+    if entry.clause not in (load_clauses() if clauses is None else clauses):
         raise ValueError(f"{table.where}: there is no clause {entry.clause!r}")
     try:
         SpecifierSet(entry.versions)
@@ -140,8 +211,6 @@ def _expectation(table: Table, framework: str, clauses: Collection[str]) -> Expe
         raise ValueError(f"{table.where}: versions {entry.versions!r} is not a PEP 440 specifier") from None
     if not _SIGNATURE.fullmatch(entry.signature):
         raise ValueError(f"{table.where}: signature {entry.signature!r} is not one word of letters, digits, . _ and -")
-    if not _LINK.fullmatch(entry.link):
-        raise ValueError(f"{table.where}: link {entry.link!r} is not an address")
     return entry
 
 

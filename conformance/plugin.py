@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from conformance import company
-from conformance.expectations import Expectation, expectations_of
+from conformance.expectations import Known, known_of
+from conformance.findings import Workaround
 from conformance.inventory import SUITES, code_of, split
 from conformance.judgement import Judgement, conclude
 from conformance.pairs import rows
@@ -30,7 +31,7 @@ from results.files import RecordError
 from results.outcomes import Outcome
 
 _FRAMEWORK = pytest.StashKey[Framework]()
-_EXPECTATIONS = pytest.StashKey[tuple[Expectation, ...]]()
+_KNOWN = pytest.StashKey[Known]()
 _VERDICT = pytest.StashKey[Verdict]()
 _LEAKS = pytest.StashKey[tuple[str, ...]]()
 PROFILES = {"ci": Profile(), "nightly": Profile(20, time.time_ns() % 2**32, shrinking_s=60.0)}
@@ -76,12 +77,12 @@ def pytest_configure(config: pytest.Config) -> None:
         if option.seed < 0:
             raise ValueError(f"a seed is 0 or more, not {option.seed}")
         framework = load(option.framework, option.device, option.mode)
-        expectations = expectations_of(framework)
-        config.stash[_FRAMEWORK], config.stash[_EXPECTATIONS] = framework, expectations
+        known = known_of(framework)
+        config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known
         if option.vacuity:
             config.pluginmanager.register(Vacuity(), "conformance-vacuity")
         if not hasattr(config, "workerinput") and not config.option.collectonly:
-            config.pluginmanager.register(Recorder(config, framework, expectations), "conformance-recorder")
+            config.pluginmanager.register(Recorder(config, framework, known), "conformance-recorder")
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
         pytest.exit(" ".join(str(error).split()), returncode=2)
 
@@ -100,23 +101,34 @@ def _runs_suites(config: pytest.Config) -> bool:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`variant`: every recomputation variant that the framework offers; `row`: every row of its covering array."""
+    """`variant`: every recomputation variant that the framework offers; `row`: every row of its covering array;
+    `workaround`: every workaround that its adapter declares."""
     if _FRAMEWORK not in metafunc.config.stash:
         return
     framework = metafunc.config.stash[_FRAMEWORK]
     if "variant" in metafunc.fixturenames:
         variants = framework.recompute_variants() or (None,)
         metafunc.parametrize("variant", variants, ids=[variant or "default" for variant in variants])
+    if "workaround" in metafunc.fixturenames:
+        declared = metafunc.config.stash[_KNOWN].workarounds
+        metafunc.parametrize("workaround", declared, ids=[each.finding.id for each in declared])
     for name in {"row", "dropping_row"} & {*metafunc.fixturenames}:
         chosen = [row for row in rows(framework) if name == "row" or row.dropout]
         metafunc.parametrize(name, chosen, ids=[row.label for row in chosen])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the cases last whose known failure spoils the process for whatever runs after them."""
-    spoiling = [entry for entry in config.stash.get(_EXPECTATIONS, ()) if entry.spoils_process]
+    """Leaves out what has nothing to run for; puts the cases last whose known failure spoils the process."""
+    items[:] = [item for item in items if "workaround" not in getattr(item, "fixturenames", ()) or _declared(item)]
+    spoiling = [entry for entry in config.stash.get(_KNOWN, Known()).expectations if entry.spoils_process]
     if spoiling:
         items.sort(key=lambda item: any(entry.covers(*_named(item)) for entry in spoiling))
+
+
+def _declared(item: pytest.Item) -> bool:
+    """Whether the test has a workaround: pytest makes one of an empty list of parameters, to be skipped."""
+    call = getattr(item, "callspec", None)
+    return call is not None and isinstance(call.params.get("workaround"), Workaround)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -177,7 +189,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return report
     framework = item.config.stash[_FRAMEWORK]
     case = split(item.nodeid)[2]
-    matching = [e for e in item.config.stash[_EXPECTATIONS] if e.covers(code.clause, case)]
+    matching = [e for e in item.config.stash[_KNOWN].expectations if e.covers(code.clause, case)]
     judgement = conclude(framework, call.excinfo.value if call.excinfo else None, matching)
     leaks = item.stash.get(_LEAKS, ())
     collected = item.stash.get(_VERDICT, Verdict())

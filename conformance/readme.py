@@ -1,4 +1,4 @@
-"""The parts of README and docs that a command regenerates: counts, baselines, known failures, upgrades, scenarios,
+"""The parts of README and docs that a command regenerates: counts, baselines, findings, upgrades, scenarios,
 promises, and where the suite's own time goes.
 
     python -m conformance.readme            every page
@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 
 from packaging.version import Version
 
+from conformance import findings_page
 from conformance.baselines import BASELINES
 from conformance.clauses import Level, load_clauses
-from conformance.expectations import Expectation, load_expectations
+from conformance.expectations import load_known
 from conformance.inventory import inventory
 from conformance.promises import PROMISES
 from conformance.promises import table as promise_table
@@ -43,33 +44,13 @@ ROOT = Path(__file__).parent.parent
 UPGRADES = ROOT / "results" / "upgrades"
 PAGES = {
     "README.md": ("clauses", "baselines", "example", "upgrades"),
-    "docs/findings.md": ("known failures",),
+    "docs/findings.md": ("finding counts", "findings", "workarounds"),
     "docs/upgrades.md": ("changes",),
     "docs/promises.md": tuple(PROMISES),
     "docs/speed.md": ("seconds by family", "seconds by clause", "slowest tests"),
     "docs/scenarios.md": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
 }
 """The blocks of each page."""
-
-
-def known_failures(expectations: Iterable[Expectation]) -> str:
-    """A list a framework: what goes wrong, in which clauses, and where it is reported. One item a reason."""
-    return "\n".join(_failures(expectations)).rstrip()
-
-
-def _failures(expectations: Iterable[Expectation]) -> Iterator[str]:
-    for framework, entries in groupby(sorted(expectations, key=_order), key=lambda entry: entry.framework):
-        yield from (f"**{framework}**", "")
-        for _, alike in groupby(entries, key=lambda entry: (entry.versions, entry.reason, entry.link)):
-            group = list(alike)
-            clauses = ", ".join(f"`{clause}`" for clause in sorted({entry.clause for entry in group}))
-            modes = "".join(f", {mode}" for mode in sorted({entry.mode for entry in group} - {"*"}))
-            yield f"- {group[0].reason} {clauses} ({group[0].versions}{modes}; [link]({group[0].link}))"
-        yield ""
-
-
-def _order(entry: Expectation) -> tuple[str, ...]:
-    return entry.framework, entry.versions, entry.reason, entry.link, entry.clause, entry.mode
 
 
 def clause_count() -> str:
@@ -132,7 +113,7 @@ def blocks() -> dict[str, str]:
     return {
         "clauses": clause_count(),
         "baselines": baselines(),
-        "known failures": known_failures(load_expectations()),
+        **findings_page.blocks(load_known()),
         "upgrades": upgrade_list(pairs),
         "example": example(next(pair for pair in pairs if "torch" in pair.old.series.framework and pair.status)),
         "changes": "\n\n".join(markdown(Comparisons((pair,))).strip() for pair in pairs),

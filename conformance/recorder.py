@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from conformance.clauses import load_clauses
-from conformance.expectations import Expectation, unmatched
+from conformance.expectations import Known, unmatched
 from conformance.identity import file_name, series, suite_version, variant
 from conformance.inventory import code_of, inventory, split
 from conformance.judgement import Judgement, conclude
@@ -53,6 +53,7 @@ def to_property(
         "checks": [vars(check) for check in collected.checks],
         "reason": judgement.reason,
         "link": judgement.link,
+        "finding": judgement.finding,
         "code_hash": code.code_hash if code else "",
         "seed": seed,
         "repro": repro,
@@ -82,8 +83,8 @@ def _writing() -> Generator[None]:
 class Recorder:
     """Plugin of the process that runs the session: keeps the journal, and turns it into the record at the end."""
 
-    def __init__(self, config: pytest.Config, framework: Framework, expectations: tuple[Expectation, ...]) -> None:
-        self._expectations = expectations
+    def __init__(self, config: pytest.Config, framework: Framework, known: Known) -> None:
+        self._expectations = known.expectations
         self._seed: int = config.option.seed
         self._repro = partial(repro, config, framework)
         self._seen: list[tuple[str, str]] = []
@@ -97,7 +98,7 @@ class Recorder:
         if chosen is None and not self._selection:
             chosen = LAST_RUNS / f"{file_name(str(config.option.framework), framework)}.json"
         if chosen is not None:
-            self._journal = Journal.create(chosen, _header(config, framework, self._selection))
+            self._journal = Journal.create(chosen, _header(config, framework, known, self._selection))
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """A test begins: from now on its death would be noticed."""
@@ -200,7 +201,7 @@ class Recorder:
         matching = [entry for entry in self._expectations if entry.covers(SETTINGS, EVERY_TEST)]
         found = conclude(self._framework, error, matching)
         verdict = Verdict(f"session::{EVERY_TEST}", SETTINGS, found.outcome, EVERY_TEST, found.signature, found.message)
-        self._write(replace(verdict, reason=found.reason, link=found.link, seed=self._seed))
+        self._write(replace(verdict, reason=found.reason, link=found.link, finding=found.finding, seed=self._seed))
         return found.outcome
 
     def pytest_unconfigure(self) -> None:
@@ -238,7 +239,7 @@ def _selection(config: pytest.Config) -> str:
     return " ".join(words)
 
 
-def _header(config: pytest.Config, framework: Framework, selection: str) -> Header:
+def _header(config: pytest.Config, framework: Framework, known: Known, selection: str) -> Header:
     clauses = load_clauses()
     tested = {SETTINGS, *(code.clause for code in inventory().values())}
     texts = {
@@ -255,4 +256,5 @@ def _header(config: pytest.Config, framework: Framework, selection: str) -> Head
         seed=config.option.seed,
         selection=selection,
         clauses=texts,
+        findings={finding.id: finding.text for finding in known.findings},
     )

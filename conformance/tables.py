@@ -1,12 +1,15 @@
-"""Reads a TOML file that is one array of tables, and refuses whatever its reader does not expect."""
+"""Reads a TOML file of arrays of tables, and refuses whatever its reader does not expect."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, TypeVar
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,18 @@ class Table:
         if not line:
             raise ValueError(f"{self.where}: {key} is empty")
         return line
+
+    def choice(self, key: str, among: type[Choice]) -> Choice:
+        """The member of an enumeration whose value stands under `key`.
+
+        Raises:
+            ValueError: it is missing, or no member's value.
+        """
+        value = self.text(key)
+        try:
+            return among(value)
+        except ValueError:
+            raise ValueError(f"{self.where}: {key} {value!r} is none of {', '.join(among)}") from None
 
     def flag(self, key: str) -> bool:
         """The truth value under `key`; false if it is missing.
@@ -68,8 +83,16 @@ class Table:
         return tuple(_table(f"{self.where}, {key} {number}", item, allowed) for number, item in enumerate(value, 1))
 
 
-def read_tables(path: Traversable, heading: str, label: str, allowed: frozenset[str]) -> tuple[Table, ...]:
-    """The tables `[[heading]]` of a file, in order; an entry is called by its number and its value under `label`.
+@dataclass(frozen=True)
+class Kind:
+    """A kind of table: the key by whose value an entry is called in messages, and the keys that it may hold."""
+
+    label: str
+    allowed: frozenset[str]
+
+
+def read_tables(path: Traversable, kinds: Mapping[str, Kind]) -> dict[str, tuple[Table, ...]]:
+    """The tables `[[heading]]` of a file by heading, in order; an entry is called by its number and its label's value.
 
     Raises:
         ValueError: the file is not TOML, holds anything else, or a table holds a key that is not allowed.
@@ -78,15 +101,19 @@ def read_tables(path: Traversable, heading: str, label: str, allowed: frozenset[
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name}: not TOML: {error}") from error
-    if others := sorted(content.keys() - {heading}):
-        raise ValueError(f"{path.name}: unknown key {others[0]!r}; it holds [[{heading}]] tables only")
+    if others := sorted(content.keys() - kinds.keys()):
+        headings = " and ".join(f"[[{heading}]]" for heading in kinds)
+        raise ValueError(f"{path.name}: unknown key {others[0]!r}; it holds {headings} tables only")
+    return {heading: tuple(_entries(path.name, heading, kind, content)) for heading, kind in kinds.items()}
+
+
+def _entries(name: str, heading: str, kind: Kind, content: Mapping[str, Any]) -> Iterator[Table]:
     entries = content.get(heading, [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError(f"{path.name}: {heading} is not an array of tables; write [[{heading}]]")
-    return tuple(
-        _table(f"{path.name}: {heading} {number} ({entry.get(label, f'no {label}')})", entry, allowed)
-        for number, entry in enumerate(entries, 1)
-    )
+        raise ValueError(f"{name}: {heading} is not an array of tables; write [[{heading}]]")
+    for number, entry in enumerate(entries, 1):
+        called = entry.get(kind.label, f"no {kind.label}")
+        yield _table(f"{name}: {heading} {number} ({called})", entry, kind.allowed)
 
 
 def _table(where: str, values: Mapping[str, Any], allowed: frozenset[str]) -> Table:

@@ -22,6 +22,10 @@ class Violation(AssertionError):  # noqa: N818 - an outcome, not an error
         self.signature = signature
 
 
+class Misdeclared(Violation):
+    """What was observed of the framework is not what its adapter declares."""
+
+
 class Abstention(Exception):  # noqa: N818 - an outcome, not an error
     """The control of the experiment failed, so the clause is not judged."""
 

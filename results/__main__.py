@@ -22,7 +22,8 @@ from results.findings import markdown
 from results.folders import find, read
 from results.journal import convert
 from results.records import load
-from results.table import draw, title, troubles
+from results.table import draw, troubles
+from results.titles import title
 
 
 def table(arguments: argparse.Namespace) -> int:

@@ -26,7 +26,8 @@ import jsonschema
 
 from results.outcomes import Outcome
 from results.records import Record, Verdict
-from results.table import title, troubles
+from results.table import troubles
+from results.titles import title
 from results.values import plain, to_text
 
 SPEC_VERSION = "0.0.0"

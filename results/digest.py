@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from results.findings import findings, line
+from results.findings import classed, findings
 from results.marks import code, cut, html, words
 from results.outcomes import Outcome
 from results.records import Record, Verdict
-from results.table import CAPTION, notes, tally, title, troubles
+from results.table import CAPTION, notes, tally, troubles
+from results.titles import title
 
 
 def markdown(records: Sequence[Record]) -> str:
@@ -79,9 +80,9 @@ def _known(records: Sequence[Record]) -> Iterator[str]:
         if found:
             tests = sum(1 for verdict in record.verdicts if verdict.outcome is Outcome.KNOWN)
             heading = html(" ".join(title(record)))
-            yield f"<details><summary>{heading}: {tests} known failures of {len(found)} kinds</summary>"
+            yield f"<details><summary>{heading}: {tests} known failures, {len(found)} findings</summary>"
             yield ""
-            yield from map(line, found)
+            yield from classed(found)
             yield ""
             yield "</details>"
             yield ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
@@ -60,6 +61,57 @@ class ClauseText:
     family: str
 
 
+class FindingKind(StrEnum):
+    """What a known failure is.
+
+    DEFECT: it contradicts the framework's documentation, or mathematics. DOCUMENTED: the framework says so, or it is by
+    design. NUMERICS: the last bits of a compiler or kernel. LIMITATION: the framework refuses clearly.
+    """
+
+    DEFECT = "defect"
+    DOCUMENTED = "documented"
+    NUMERICS = "numerics"
+    LIMITATION = "limitation"
+
+
+class Consequence(StrEnum):
+    """What a known failure does to its user, the worst first.
+
+    SILENT_CORRUPTION: parameters, gradients or results are wrong, and nothing says so. SILENT_LOSS: state or data is
+    dropped, and nothing says so. LEAKED_SETTING: a process-wide setting stays changed. ERROR: a call raises or dies
+    that should work. COST: more memory or time. LAST_BITS: results differ in their rounding.
+    """
+
+    SILENT_CORRUPTION = "silent-corruption"
+    SILENT_LOSS = "silent-loss"
+    LEAKED_SETTING = "leaked-setting"
+    ERROR = "error"
+    COST = "cost"
+    LAST_BITS = "last-bits"
+
+    @property
+    def rank(self) -> int:
+        """0 for the worst."""
+        return list(Consequence).index(self)
+
+
+@dataclass(frozen=True)
+class FindingText:
+    """One cause of known failures, as it read when they were judged.
+
+    Attributes:
+        reason: cause and effect, in one sentence.
+        link: where it is reported, documented or was introduced, or "none found".
+        link_shows: what is to be read there, in a few words; empty without a link.
+    """
+
+    kind: FindingKind
+    consequence: Consequence
+    reason: str
+    link: str
+    link_shows: str
+
+
 @dataclass(frozen=True)
 class Check:
     """One comparison of a test: what was measured, what it was held against and how that was derived."""
@@ -80,6 +132,7 @@ class Verdict:
         test: node id. case: its parameters' id, or "".
         signature: short name of the way it failed, or "".
         reason, link: why a failure is known or a capability unsupported, or "".
+        finding: id of the finding that a known failure rests on, or "".
         code_hash: hash of the test's code; tests with different hashes are not comparable.
         repro: command that repeats the test.
         leaks: global settings that the test left changed.
@@ -99,6 +152,7 @@ class Verdict:
     repro: str = ""
     duration_s: float = 0.0
     leaks: tuple[str, ...] = ()
+    finding: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,6 +183,7 @@ class Header:
         started: ISO 8601 date and time with its offset from UTC (`journal.now()`).
         selection: arguments that selected tests, "" for all.
         clauses: texts by id; a record keeps those that it judges.
+        findings: texts by id; a record keeps those that a verdict rests on.
     """
 
     suite: Suite
@@ -138,6 +193,7 @@ class Header:
     seed: int
     selection: str
     clauses: Mapping[str, ClauseText]
+    findings: Mapping[str, FindingText] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -160,13 +216,15 @@ class Record(Header):
     notes: tuple[str, ...] = ()
 
     def sorted(self) -> Record:
-        """This record with its verdicts in order and only the clauses that it judges."""
+        """This record with its verdicts in order, and only the clauses and findings that they name."""
         judged = {v.clause for v in self.verdicts} | {m.clause for m in self.measurements.values()}
         judged |= {key.split("/", 1)[0] for key in self.observations}
+        rested = {verdict.finding for verdict in self.verdicts}
         return replace(
             self,
             verdicts=tuple(sorted(self.verdicts, key=lambda verdict: verdict.test)),
             clauses={name: text for name, text in self.clauses.items() if name in judged},
+            findings={name: text for name, text in self.findings.items() if name in rested},
         )
 
 
@@ -238,6 +296,9 @@ def validate(document: object) -> None:
     for name, clause in _named(document):
         if clause not in document["clauses"]:
             raise ValueError(f"{name} names clause {clause[:80]!r}, whose text is missing")
+    for verdict in document["verdicts"]:
+        if (finding := verdict.get("finding")) and finding not in document.get("findings", {}):
+            raise ValueError(f"a verdict names finding {finding[:80]!r}, whose text is missing")
 
 
 def _named(document: dict[str, Any]) -> list[tuple[str, str]]:
@@ -265,6 +326,7 @@ def from_document(document: Any) -> Record:
             name: ClauseText(**{**text, "history": tuple(text["history"])})
             for name, text in document["clauses"].items()
         },
+        findings={name: _finding(text) for name, text in document.get("findings", {}).items()},
         finished=document["finished"],
         duration_s=float(document["duration_s"]),
         status=document["status"],
@@ -291,6 +353,11 @@ def _verdict(document: dict[str, Any]) -> Verdict:
         "leaks": tuple(document["leaks"]),
     }
     return Verdict(**{**document, **changes})
+
+
+def _finding(document: dict[str, Any]) -> FindingText:
+    kinds = {"kind": FindingKind(document["kind"]), "consequence": Consequence(document["consequence"])}
+    return FindingText(**{**document, **kinds})
 
 
 def _seed(number: float) -> int:

@@ -12,20 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from results.files import one_line
+from results.findings import by_consequence
 from results.outcomes import Outcome
-from results.records import Record
+from results.records import Consequence, FindingKind, Record
+from results.titles import NAME_LIMIT, title
 
 CAPTION = "Tests by outcome; in parentheses, how many there were."
-_NAME_LIMIT = 40
+CLASSES = "Below the total: what known failures rest on, one finding a cause, by class and consequence."
 _UNBOUNDED = 10_000
-
-
-def title(record: Record) -> tuple[str, ...]:
-    """The lines over a record's column: framework, version, mode and device, and whether it was interrupted."""
-    series = record.series
-    lines = (series.framework, record.variant.framework_version, f"{series.mode} {series.device}".strip())
-    short = tuple(one_line(line, _NAME_LIMIT) for line in lines if line)
-    return short if record.status == "complete" else (*short, "interrupted")
 
 
 def tally(record: Record) -> dict[str, Counter[Outcome]]:
@@ -60,7 +54,11 @@ def summary(records: Sequence[Record], cell_width: int = _UNBOUNDED) -> Table:
         apart = family == families[-1] or any("\n" in cell.plain for cell in cells)
         table.add_row(_name(family), *cells, end_section=apart)
     totals = [_cell(sum(counts.values(), Counter()), cell_width) for counts in tallies]
-    table.add_row(Text("total", style="bold"), *totals)
+    known = [by_consequence(record) for record in records]
+    kinds = [kind for kind in FindingKind if any(kind in counts for counts in known)]
+    table.add_row(Text("total", style="bold"), *totals, end_section=bool(kinds))
+    for kind in kinds:
+        table.add_row(Text(kind), *(_cell(counts.get(kind, Counter()), cell_width) for counts in known))
     return table
 
 
@@ -97,12 +95,14 @@ def draw(records: Sequence[Record], console: Console) -> None:
     for table in layout(records, console.width):
         console.print(table)
     console.print(Text(CAPTION, style="dim"))
+    if any(map(by_consequence, records)):
+        console.print(Text(CLASSES, style="dim"))
     for note in notes(records):
         console.print(Text(note))
 
 
 def _name(family: str) -> Text:
-    return Text(one_line(family, _NAME_LIMIT))
+    return Text(one_line(family, NAME_LIMIT))
 
 
 def _heading(record: Record, cell_width: int) -> Text:
@@ -116,10 +116,10 @@ def _heading(record: Record, cell_width: int) -> Text:
     return heading
 
 
-def _cell(counts: Mapping[Outcome, int], cell_width: int) -> Text:
-    parts = [
-        Text(f"{counts[outcome]} {outcome}", style=_style(outcome)) for outcome in Outcome if counts.get(outcome, 0)
-    ]
+def _cell(counts: Mapping[Outcome, int] | Mapping[Consequence, int], cell_width: int) -> Text:
+    """What there is how often, in the order of its kind, and the sum."""
+    named = sorted(((key, number) for key, number in counts.items() if number), key=lambda pair: _place(pair[0]))
+    parts = [Text(f"{number} {key.value}", style=_style(key)) for key, number in named]
     if not parts:
         return Text("–", style="dim")
     total = Text(f"({sum(counts.values())})", style="bold")
@@ -132,7 +132,13 @@ def _cell(counts: Mapping[Outcome, int], cell_width: int) -> Text:
     return cell
 
 
-def _style(outcome: Outcome) -> str:
+def _place(key: Outcome | Consequence) -> int:
+    return list(type(key)).index(key)
+
+
+def _style(outcome: Outcome | Consequence) -> str:
+    if isinstance(outcome, Consequence):
+        return "yellow"
     if outcome.bad:
         return "bold red"
     return {Outcome.PASS: "green", Outcome.UNSUPPORTED: "dim"}.get(outcome, "yellow")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from results.files import one_line
 from results.records import Record, Verdict
-from results.table import title
+from results.titles import title
 
 SLOWEST = 10
 _NAME_LIMIT = 160

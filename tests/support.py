@@ -84,9 +84,8 @@ def checkout(folder: Path, **suite: str) -> Path:
         shutil.copytree(ROOT / part, folder / part, ignore=_LEFT_OUT)
     for name in ("conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
-    for kind, ending in (("suites", "*.py"), ("expectations", "*.toml")):
-        for path in (folder / "conformance" / kind).glob(ending):
-            path.unlink()
+    for path in (folder / "conformance" / "suites").glob("*.py"):
+        path.unlink()
     for name, source in suite.items():
         (folder / "conformance" / "suites" / f"test_{name}.py").write_text(source, encoding="utf-8")
     return folder
@@ -98,12 +97,13 @@ def expect(root: Path, *entries: tuple[str, str], spoiling: bool = False) -> Non
     `spoiling`: they spoil the process for later tests.
     """
     text = "".join(
-        f'[[expectation]]\nclause = "{clause}"\nversions = ">=1"\nsignature = "{signature}"\n'
-        'reason = "It does."\nlink = "https://example.org/1"\n'
+        f'[[finding]]\nid = "f{number}"\nclass = "documented"\nconsequence = "error"\n'
+        f'reason = "It does."\nlink = "https://example.org/1"\nlink_shows = "That it does."\n'
+        f'[[expectation]]\nfinding = "f{number}"\nclause = "{clause}"\nversions = ">=1"\nsignature = "{signature}"\n'
         f"spoils_process = {str(spoiling).lower()}\n"
-        for clause, signature in entries
+        for number, (clause, signature) in enumerate(entries)
     )
-    (root / "conformance" / "expectations" / "reference.toml").write_text(text, encoding="utf-8")
+    (root / "frameworks" / "reference" / "expectations.toml").write_text(text, encoding="utf-8")
 
 
 def outcomes(record: Record, clause: str) -> list[Outcome]:

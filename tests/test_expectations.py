@@ -9,23 +9,47 @@ from pathlib import Path
 import pytest
 
 from conformance.clauses import load_clauses
-from conformance.expectations import Expectation, explain, judge, load_expectations, unmatched
+from conformance.expectations import FILE, Expectation, Known, explain, judge, load_known, read_known, unmatched
+from conformance.findings import Finding
 from frameworks.registry import BUILT_IN
+from results.model import Consequence, FindingKind, FindingText
 
 CLAUSES = ("scaling.stays-positive", "recompute.statistics-once")
 
+FINDING = """
+[[finding]]
+id = "scale-zero"
+class = "defect"
+consequence = "silent-corruption"
+reason = "The scale reaches zero."
+link = "https://example.org/1"
+link_shows = "That it does."
+"""
 GOOD = """
 [[expectation]]
+finding = "scale-zero"
 clause = "scaling.stays-positive"
 versions = ">=2.4,<3"
 device = "cpu"
 mode = "eager"
 cases = ["overflows-400"]
 signature = "not-finite"
-reason = "The scale reaches zero."
-link = "https://example.org/1"
+"""
+AROUND = """
+[[workaround]]
+finding = "scale-zero"
+kind = "call"
+module = "trainer.py"
+does = "It stops before zero."
 """
 
+TEXT = FindingText(
+    FindingKind.DEFECT,
+    Consequence.SILENT_CORRUPTION,
+    "The scale reaches zero.",
+    "https://example.org/1",
+    "That it does.",
+)
 ENTRY = Expectation(
     clause="scaling.stays-positive",
     framework="torch",
@@ -34,15 +58,25 @@ ENTRY = Expectation(
     mode="eager",
     cases=("overflows-400",),
     signature="not-finite",
-    reason="The scale reaches zero.",
-    link="https://example.org/1",
-    file="torch.toml",
+    finding=Finding("scale-zero", "torch", TEXT),
+    file="torch/expectations.toml",
 )
 
 
+def known(folder: Path, text: str, program: str | None = "") -> Known:
+    """What a file of this text says, beside the program of its finding unless that is None."""
+    (folder / "torch" / "findings").mkdir(parents=True, exist_ok=True)
+    (folder / "torch" / "trainer.py").write_text("", encoding="utf-8")
+    if program is not None:
+        (folder / "torch" / "findings" / "scale_zero.py").write_text(program, encoding="utf-8")
+    (folder / "torch" / FILE).write_text(text, encoding="utf-8")
+    return read_known(folder / "torch", "torch", CLAUSES)
+
+
 def read(folder: Path, text: str) -> tuple[Expectation, ...]:
-    (folder / "torch.toml").write_text(text, encoding="utf-8")
-    return load_expectations(folder, CLAUSES)
+    """The expectations that rest on `FINDING`, their program left out of the comparison."""
+    entries = known(folder, FINDING + text).expectations
+    return tuple(replace(entry, finding=replace(entry.finding, program=None)) for entry in entries)
 
 
 def test_an_entry_is_read_as_it_stands(tmp_path: Path) -> None:
@@ -59,42 +93,72 @@ def test_an_entry_may_say_that_it_spoils_the_process(tmp_path: Path) -> None:
 
 
 def test_a_file_of_comments_holds_nothing(tmp_path: Path) -> None:
-    assert read(tmp_path, "# nothing yet\n") == ()
+    assert known(tmp_path, "# nothing yet\n") == Known()
+
+
+def test_no_file_holds_nothing(tmp_path: Path) -> None:
+    assert read_known(tmp_path, "torch") == Known()
+
+
+def test_a_workaround_is_read_with_its_finding_and_program(tmp_path: Path) -> None:
+    (around,) = known(tmp_path, FINDING + AROUND).workarounds
+    assert (around.kind, around.module, around.mode) == ("call", "trainer.py", "*")
+    assert around.finding.program is not None
+    assert around.finding.program.name == "scale_zero.py"
+
+
+def test_what_is_documented_needs_no_program(tmp_path: Path) -> None:
+    text = FINDING.replace('"defect"', '"documented"') + GOOD
+    (finding,) = known(tmp_path, text, program=None).findings
+    assert finding.program is None
 
 
 def test_the_committed_files_can_be_read() -> None:
-    known = load_clauses()
-    for entry in load_expectations():
-        assert entry.clause in known
-        assert entry.framework in BUILT_IN or entry.framework == "jax"
+    clauses, loaded = load_clauses(), load_known()
+    for entry in loaded.expectations:
+        assert entry.clause in clauses
+        assert entry.framework in BUILT_IN
+    assert {finding.framework for finding in loaded.findings} == BUILT_IN.keys() - {"reference"}
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("device", "devcie", "torch.toml: expectation 1 (scaling.stays-positive): unknown key 'devcie'"),
+        ("device", "devcie", "expectation 1 (scaling.stays-positive): unknown key 'devcie'"),
         ("scaling.stays-positive", "scaling.stays-put", "there is no clause 'scaling.stays-put'"),
         (">=2.4,<3", "2.x", "versions '2.x' is not a PEP 440 specifier"),
         (">=2.4,<3", "", "versions is empty"),
         ('reason = "The scale reaches zero."', "", "reason is missing"),
         ('reason = "The scale reaches zero."', 'reason = ""', "reason is empty"),
         ('link = "https://example.org/1"', "", "link is missing"),
-        ("https://example.org/1", "somewhere", "link 'somewhere' is not an address"),
+        ("https://example.org/1", "somewhere", "link 'somewhere' is neither an address nor 'none found'"),
+        ("https://example.org/1", "none found", "link_shows says what an address shows"),
+        ('link_shows = "That it does."', "", "link_shows says what an address shows"),
+        ('"defect"', '"bug"', "class 'bug' is none of defect, documented, numerics, limitation"),
+        ('"silent-corruption"', '"bad"', "consequence 'bad' is none of silent-corruption, silent-loss"),
+        ('id = "scale-zero"', 'id = "Scale zero"', "finding 1 (Scale zero): the id is not a slug"),
+        ('id = "scale-zero"', 'id = "scale-one"', "a defect needs a program that shows it, findings/scale_one.py"),
+        ('finding = "scale-zero"', 'finding = "scale-one"', "there is no finding 'scale-one' in this file"),
+        (FINDING, FINDING + FINDING, "finding 2 (scale-zero): this id stands twice"),
+        (GOOD, "", "no expectation and no workaround rests on the finding 'scale-zero'"),
+        (GOOD, GOOD + AROUND.replace('"call"', '"trick"'), "kind 'trick' is none of call, check, state"),
+        (GOOD, GOOD + AROUND.replace("trainer.py", "none.py"), "there is no module 'none.py'"),
         ('signature = "not-finite"', "", "signature is missing"),
         ("not-finite", "it was 3.25, not 4", "is not one word"),
         ('["overflows-400"]', '"overflows-400"', "not an array of non-empty strings"),
         ('["overflows-400"]', '["a", "a"]', "names an entry twice"),
         ('device = "cpu"', "spoils_process = 1", "spoils_process is 1, neither true nor false"),
-        ("[[expectation]]", "[[expect]]", "torch.toml: unknown key 'expect'"),
-        ("[[expectation]]", "[[expectation", "torch.toml: not TOML"),
+        ("[[expectation]]", "[[expect]]", "expectations.toml: unknown key 'expect'"),
+        ("[[expectation]]", "[[expectation", "expectations.toml: not TOML"),
         (GOOD, GOOD + GOOD, "expectation 2 (scaling.stays-positive): another entry has the same"),
     ],
 )
 def test_a_wrong_entry_is_refused_in_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
-    assert old in GOOD
+    text = FINDING + GOOD
+    assert old in text
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        read(tmp_path, GOOD.replace(old, new))
-    assert str(caught.value).startswith("torch.toml: ")
+        known(tmp_path, text.replace(old, new))
+    assert str(caught.value).startswith("torch/expectations.toml: ")
     assert "\n" not in str(caught.value)
 
 
@@ -172,7 +236,7 @@ def test_another_signature_is_said_to_differ() -> None:
 def test_explanations_name_the_reason_or_the_remedy() -> None:
     assert "The scale reaches zero." in explain("known", "not-finite", ENTRY)
     assert "https://example.org/1" in explain("known", "not-finite", ENTRY)
-    assert "torch.toml" in explain("fixed", "", ENTRY)
+    assert "torch/expectations.toml" in explain("fixed", "", ENTRY)
     assert explain("fail", "differs", None) == ""
     assert explain("pass", "", None) == ""
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from results import folders
 from results.__main__ import main
-from results.findings import Finding, findings, markdown
+from results.findings import findings, markdown
 from results.journal import Journal
 from results.records import ClauseText, Header, Outcome, Record, Series, Status, Suite, Variant, Verdict, write
 from results.table import layout, plain, summary, tally, troubles
@@ -114,9 +114,10 @@ def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_findings_group_cases() -> None:
-    (first, *rest) = findings(FOUR[0])
-    assert first == Finding("accumulation.slug", ("case-21", "case-22"), "because", "https://a.org/1")
-    assert len(rest) == 4
+    (only,) = findings(FOUR[0])
+    assert (only.reason, only.link, only.text) == ("because", "https://a.org/1", None)
+    assert only.cases["accumulation.slug"] == ("case-21", "case-22")
+    assert len(only.cases) == 5
 
 
 def test_markdown_is_a_list_with_links_and_escapes() -> None:
@@ -130,8 +131,10 @@ def test_markdown_is_a_list_with_links_and_escapes() -> None:
     assert markdown([evil, FOUR[3]]).splitlines() == [
         "### torch · 2.13.0+cpu · eager cpu",
         "",
-        r"- **`scaling.slug`** (`'`): \*a\* \<b\> \[c\](d) \# e (javascript:alert(1))",
-        "- **`scaling.slug`**: f ([source](https://a.org/x_%28y%29))",
+        "**Without a class**",
+        "",
+        r"- \*a\* \<b\> \[c\](d) \# e `scaling.slug` (1 tests) (javascript:alert(1))",
+        "- f `scaling.slug` (1 tests) ([source](https://a.org/x_%28y%29))",
         "",
         "### reference · 0.1.0 · numpy cpu",
         "",

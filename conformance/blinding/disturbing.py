@@ -8,6 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -100,9 +101,9 @@ class _Spoilt(BlindedTrainer):
         self._spoilt = True
         return self.real.apply()
 
-    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
+    def feed(self, *window: Gradients, **asked: Any) -> Update:
         self._spoilt = True
-        return self.real.feed(*window, unscale_calls=unscale_calls, poison=poison)
+        return self.real.feed(*window, **asked)
 
     def parameters(self) -> dict[str, Array]:
         return self._ruined(self.real.parameters())
@@ -160,8 +161,8 @@ class _Drifting(BlindedTrainer):
     def apply(self) -> Update:
         return self._moved(self.real.apply())
 
-    def feed(self, *window: Gradients, unscale_calls: int | None = None, poison: Gradients | None = None) -> Update:
-        return self._moved(self.real.feed(*window, unscale_calls=unscale_calls, poison=poison))
+    def feed(self, *window: Gradients, **asked: Any) -> Update:
+        return self._moved(self.real.feed(*window, **asked))
 
     def _moved(self, update: Update) -> Update:
         self._updates += 1

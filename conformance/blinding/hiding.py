@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,16 +37,10 @@ class _WithoutGradients(BlindedTrainer):
     def accumulator(self) -> dict[str, Array]:
         return zeros(self.real.accumulator())
 
-    def feed(
-        self,
-        *window: Gradients,
-        unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
-    ) -> Update:
+    def feed(self, *window: Gradients, poison: Gradients | None = None, **asked: Any) -> Update:
         blank = [{n: None if g is None else np.zeros_like(g) for n, g in part.items()} for part in window]
         added = None if poison is None else {n: None if g is None else np.zeros_like(g) for n, g in poison.items()}
-        return self._told(self.real.feed(*blank, unscale_calls=unscale_calls, poison=added, abandon=abandon))
+        return self._told(self.real.feed(*blank, poison=added, **asked))
 
     def apply(self) -> Update:
         return self._told(self.real.apply())
@@ -144,14 +139,8 @@ class _FrozenScaler(_Frozen):
     def apply(self) -> Update:
         return self._still(self.real.apply())
 
-    def feed(
-        self,
-        *window: Gradients,
-        unscale_calls: int | None = None,
-        poison: Gradients | None = None,
-        abandon: bool = False,
-    ) -> Update:
-        return self._still(self.real.feed(*window, unscale_calls=unscale_calls, poison=poison, abandon=abandon))
+    def feed(self, *window: Gradients, **asked: Any) -> Update:
+        return self._still(self.real.feed(*window, **asked))
 
     def _still(self, update: Update) -> Update:
         good_steps = None if update.good_steps is None else 0

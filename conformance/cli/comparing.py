@@ -31,8 +31,8 @@ def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool
     conformance compare old.json new.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
     A failure is a failure whether or not an expectation names it, and a changed observation counts as worse, for a new
-    default or another format is what an upgrade surprises people with. Costs are compared by a bootstrap interval over
-    pairs of samples. A test whose code changed is not comparable.
+    default or another format is what an upgrade surprises people with. Bytes are compared as counted; times as ratios
+    to their controls, by Yuen's interval of trimmed means. A test whose code changed is not comparable.
 
     Exit status: 0, nothing is worse; 1, something is; 2, no reliable comparison could be made.
     """

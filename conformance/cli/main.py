@@ -9,7 +9,7 @@ from io import TextIOWrapper
 
 import click
 
-from conformance.cli import commenting, comparing, exporting, reporting, running, specifying
+from conformance.cli import commenting, comparing, exporting, finding, reporting, running, specifying
 from conformance.identity import suite_version
 from frameworks.registry import UnknownFramework
 from results.files import RecordError, one_line, os_problem
@@ -28,6 +28,8 @@ def commands() -> None:
     conformance export --format ctrf          records for other tools
     conformance spec show scaling.automaton   a clause, its bugs, how each framework does
     conformance frameworks                    which adapters are there
+    conformance findings torch                what a framework is known not to do
+    conformance issue CLAUSE --framework tf   a report for its issue tracker
 
     Completion of commands and names in bash (zsh and fish likewise):
 
@@ -47,6 +49,8 @@ for command in (
     commenting.comment,
     specifying.spec,
     specifying.frameworks,
+    finding.findings,
+    finding.issue,
 ):
     commands.add_command(command)
 

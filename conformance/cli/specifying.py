@@ -23,14 +23,28 @@ from results.files import RecordError, one_line
 from results.folders import LAST_RUNS
 from results.outcomes import Outcome
 from results.records import Record, load
-from results.table import title
+from results.titles import title
 from results.values import Json
 
-_CONFIRMED = "autocast.request-is-honoured-or-refused/"
+_CONFIRMED = ("autocast.request-is-honoured-or-refused/", "composition.declarations-hold/")
 
 
-def _ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+def clause_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Clauses whose ids begin so."""
     return [CompletionItem(name) for name in load_clauses() if name.startswith(incomplete)]
+
+
+def clause_of(identifier: str) -> Clause:
+    """The clause of this id.
+
+    Raises:
+        click.UsageError: there is none; the message names those that are like it.
+    """
+    clauses = load_clauses()
+    if identifier not in clauses:
+        near = get_close_matches(identifier, clauses, 5, 0.5)
+        raise click.UsageError(f"no clause {identifier!r}{': ' + ', '.join(near) if near else ''}")
+    return clauses[identifier]
 
 
 @click.group(short_help="The clauses: list, search, show.")
@@ -80,14 +94,10 @@ def _listed(clauses: Iterable[Clause]) -> int:
 
 
 @spec.command(short_help="One clause: source, bugs, tests, how each framework does.")
-@click.argument("identifier", metavar="CLAUSE", shell_complete=_ids)
+@click.argument("identifier", metavar="CLAUSE", shell_complete=clause_ids)
 def show(identifier: str) -> int:
     """CLAUSE with what it rests on and how it went in the last runs, or in the baselines where there was none."""
-    clauses = load_clauses()
-    if identifier not in clauses:
-        near = get_close_matches(identifier, clauses, 5, 0.5)
-        raise click.UsageError(f"no clause {identifier!r}{': ' + ', '.join(near) if near else ''}")
-    clause = clauses[identifier]
+    clause = clause_of(identifier)
     console = Console()
     _line(console, f"{clause.id}  {clause.level.value}", "bold")
     console.print(Text(clause.requirement))

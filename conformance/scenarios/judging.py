@@ -33,16 +33,16 @@ def _verdict(
     framework: Framework, scenario: Scenario, setting: Setting, seen: Seen, rounds: int, repro: str
 ) -> Verdict:
     cut = rounds < scenario.learns_in
-    checks = tuple(_checks(scenario, setting, seen, cut))
+    same_bits = seen.side.equal and not framework.conventions().compiled
+    checks = tuple(_checks(scenario, setting, seen, cut, same_bits))
     failed = [check for check in checks if not check.passed]
     error: Exception | None = seen.error
     if error is None and failed:
         said = "; ".join(f"{check.what}: {check.measured} where {check.expected} was expected" for check in failed)
         error = Violation(_SIGNATURES.get(failed[0].what, "parameters-differ"), said)
-    elif error is None and cut and not seen.side.equal:
+    elif error is None and cut and not same_bits:
         error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
-    known = [entry for entry in scenario.known_in(framework) if entry.covers(scenario.clause, seen.side.label)]
-    found = conclude(framework, error, known)
+    found = conclude(framework, error, ())
     return Verdict(
         test=f"scenario::{scenario.name}[{seen.side.label}]",
         clause=scenario.clause,
@@ -60,7 +60,7 @@ def _verdict(
     )
 
 
-def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool) -> Iterator[Check]:
+def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool, same_bits: bool) -> Iterator[Check]:
     if seen.losses:
         part = max(1, len(seen.losses) // SHARE)
         first, last = median(seen.losses[:part]), median(seen.losses[-part:])
@@ -79,7 +79,7 @@ def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool) -> Iter
     if seen.distance is not None:
         beside = seen.side.beside or scenario.sides[0].label
         what = f"distance from {beside}'s parameters"
-        if seen.side.equal:
+        if same_bits:
             yield Check(what, seen.distance, 0.0, "0", seen.distance == 0.0, {"method": "the same bits are promised"})
         else:
             share = {**RECORDED, "unit": f"the way that {beside}'s went"}

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from conformance.expectations import Expectation
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.contract import Capability, Framework
+from frameworks.contract import Capability
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,8 @@ class Side:
         label: short name, such as "mixed float16".
         micro: samples in a micro-batch; 0 takes a round's whole batch.
         beside: the side whose final parameters this one's are set beside; "" for the scenario's first side.
-        equal: the two end with the same parameters, bit for bit, or this side has failed.
+        equal: the two end with the same parameters, bit for bit, or this side has failed, unless a compiler may round
+            the two differently.
         whole: leaves out the micro-batches at an epoch's end that fill no window; otherwise they are a window of their
             own.
     """
@@ -91,7 +91,6 @@ class Scenario:
         shorter: rounds by device or mode ("cpu", "emulated") where the documented number takes too long.
         modes: the mode by framework where it is not its first one.
         only: why other frameworks than those of `modes` have no part in it; "" where they have.
-        known: failures that are known, with clause `scenario.NAME` and the sides as cases.
         published: the document's own figures by side and quantity (a row of the table).
     """
 
@@ -107,7 +106,6 @@ class Scenario:
     shorter: Mapping[str, int] = field(default_factory=dict)
     modes: Mapping[str, str] = field(default_factory=dict)
     only: str = ""
-    known: tuple[Expectation, ...] = ()
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     @property
@@ -127,11 +125,6 @@ class Scenario:
     def rounds_on(self, device: str, mode: str, setting: Setting) -> int:
         """How many of them are trained in a mode on a device."""
         return min(self.rounds(setting), *(self.shorter.get(name, self.rounds(setting)) for name in (device, mode)))
-
-    def known_in(self, framework: Framework) -> tuple[Expectation, ...]:
-        """The known failures that apply to a run of this framework."""
-        here = framework.name, framework.version(), framework.device, framework.mode
-        return tuple(entry for entry in self.known if entry.applies(*here))
 
     def fingerprint(self, side: Side, setting: Setting, rounds: int) -> str:
         """Hash of all that a side's numbers follow from besides the framework and the suite's own code."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformance.expectations import Expectation
 from conformance.scenarios.scenario import Scenario, Setting, Side, accuracy
 from fixtures.layers import Activation, Dense, Head, Heads, Layer
 from fixtures.model import Batch, Model
@@ -42,32 +41,6 @@ SEGMENTS = Scenario(
     shorter={"emulated": 20},
     learns_in=20,
     quality=accuracy(),
-    known=(
-        Expectation(
-            clause="scenario.segments",
-            framework="tf",
-            versions=">=2.20.0,<=2.21.0",
-            device="cpu",
-            mode="graph",
-            cases=(SEGMENTED,),
-            signature="parameters-differ",
-            reason="Grappler rewrites the forward and the recomputed copy differently, so the gradients differ in the "
-            "last bit; with its arithmetic optimizer or its remapper off they are equal.",
-            link="https://www.tensorflow.org/guide/graph_optimization",
-        ),
-        Expectation(
-            clause="scenario.segments",
-            framework="jax",
-            versions="==0.10.2",
-            device="cpu",
-            mode="jit",
-            cases=(SEGMENTED,),
-            signature="parameters-differ",
-            reason="XLA fuses the program with recomputation in another way than the one without, so that results "
-            "differ in their last bits.",
-            link="https://github.com/jax-ml/jax/issues/8702",
-        ),
-    ),
     published={
         (SEGMENTED, "bytes ÷ plain's"): "0.4 to 0.5",
         (SEGMENTED, "time ÷ plain's"): "1.15 to 1.25",

@@ -17,7 +17,7 @@ from results.files import one_line
 from results.outcomes import Outcome
 from results.paired import ratio
 from results.records import Check, Measurement, Record, Verdict
-from results.table import title
+from results.titles import title
 
 NONE = "–"
 DOCUMENT = "document"

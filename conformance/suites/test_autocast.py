@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from conformance import probing
 from conformance.judging import Subject, Verdict, clause, need
 from fixtures.arrays import FORMATS, Array
-from fixtures.recipe import BFLOAT16, FLOAT16, MASTERED, PURE_LOW, Precision
+from fixtures.recipe import BFLOAT16, FLOAT16, Precision
 from frameworks.contract import Capability, OpResult, Unsupported
 from frameworks.operations import CATALOGUE
 
@@ -232,20 +233,7 @@ def test_operations_that_the_user_names_are_honoured(subject: Subject, verdict: 
     verdict.equal(named_wide.dtype, "float32", "format of matmul on the user's wide list", "list-ignored")
 
 
-PRECISIONS = (*HALVES, *MASTERED, *PURE_LOW)
-OTHERS = (Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS, Capability.DYNAMIC_SCALING)
-
-
 @clause("autocast.request-is-honoured-or-refused")
-@pytest.mark.parametrize("capability", [*[Capability.of(p) for p in PRECISIONS], *OTHERS], ids=str)
+@pytest.mark.parametrize("capability", probing.REQUESTS, ids=str)
 def test_what_is_declared_is_what_happens(subject: Subject, verdict: Verdict, capability: Capability) -> None:
-    declared, seen = subject.framework.declares(capability), subject.framework.probe(capability)
-    verdict.observe(str(capability), {"declared": declared.supported, "observed": seen, "reason": declared.reason})
-    if not declared.supported:
-        verdict.holds(
-            bool(declared.reason), "a refusal has a reason", declared.reason, "a reason", "refused-without-reason"
-        )
-    if seen is not None:
-        verdict.equal(seen, declared.supported, f"{capability}: observed against declared", "misdeclared")
-    if not declared.supported:
-        raise Unsupported(capability, f"{declared.reason} ({'confirmed' if seen is False else 'nothing to observe'})")
+    probing.compare(subject, verdict, capability)

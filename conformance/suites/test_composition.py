@@ -1,14 +1,18 @@
-"""Techniques in combination: whatever two of them meet, the run is the oracle's."""
+"""Techniques in combination: whatever two of them meet, the run is the oracle's; and what adapters declare holds."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from conformance import probing, programs
 from conformance.errormodel import flat
+from conformance.findings import Workaround
 from conformance.judging import Subject, Verdict, clause
 from conformance.pairs import Row, covered, rows, wanted
+from frameworks.contract import Capability
 
 
 @clause("composition.pairs")
@@ -44,3 +48,17 @@ def test_masks_act_in_a_combination(subject: Subject, verdict: Verdict, dropping
 def test_the_pairs_that_the_rows_hold(subject: Subject, verdict: Verdict) -> None:
     due, found = wanted(subject.framework), covered(rows(subject.framework))
     verdict.observe("pairs", f"{len(due & found)} of {len(due)}")
+
+
+@clause("composition.declarations-hold")
+@pytest.mark.parametrize("capability", probing.OTHERS, ids=str)
+def test_every_declaration_holds(subject: Subject, verdict: Verdict, capability: Capability) -> None:
+    probing.compare(subject, verdict, capability)
+
+
+@clause("composition.plain-way")
+def test_the_plain_way_works(verdict: Verdict, workaround: Workaround) -> None:
+    assert workaround.finding.program is not None
+    shown = programs.run(workaround.finding.program)
+    verdict.observe(workaround.finding.id, {"instead": workaround.does, "kind": workaround.kind, "seen": shown.seen})
+    verdict.holds(not shown.there, workaround.finding.id, shown.seen, shown.expected, "plain-way-fails")

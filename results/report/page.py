@@ -18,14 +18,14 @@ from markupsafe import Markup
 from results.outcomes import Outcome
 from results.pairing import NONE, Comparisons
 from results.records import Record
-from results.report import about, details, matrix, porting, series
+from results.report import about, details, found, matrix, porting, series
 from results.report.runs import DASHES, SHAPES, runs
 from results.report.text import clean
 
 MEANINGS = {
     Outcome.PASS: "the clause held",
     Outcome.KNOWN: "it did not, exactly as an expectation says",
-    Outcome.UNSUPPORTED: "declared as not available, and not seen to be",
+    Outcome.UNSUPPORTED: "declared as not available, tried, and not seen to be",
     Outcome.ABSTAIN: "the same run twice differed, so nothing was judged",
     Outcome.FAIL: "it did not hold, and nobody expected that",
     Outcome.MISDECLARED: "declared one way, observed another",
@@ -57,6 +57,7 @@ def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
             symbols=matrix.SYMBOLS,
             dashes=[" ".join(map(str, dash)) for dash in DASHES],
             shapes=list(SHAPES.values()),
+            found=found.groups(records),
             alone=matrix.alone(families),
             porting=porting.groups(records),
             drawn=drawn,

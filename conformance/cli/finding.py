@@ -1,0 +1,101 @@
+"""`conformance findings` and `conformance issue`: what frameworks are charged with, shown and said."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from conformance import programs, upstream
+from conformance.cli.progress import watched
+from conformance.cli.running import names
+from conformance.cli.specifying import clause_ids, clause_of, newest
+from conformance.expectations import Known, load_known
+from conformance.findings import Finding
+from conformance.upstream import Evidence
+from frameworks.registry import BUILT_IN
+from results.findings import HEADINGS
+from results.model import FindingKind
+from results.records import Record
+
+
+def _known(framework: str) -> Known:
+    if framework not in BUILT_IN:
+        raise click.BadParameter(f"no built-in adapter {framework!r}: one of {', '.join(BUILT_IN)}")
+    try:
+        return load_known([framework])
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@click.command(short_help="What a framework is known not to do; --run tries every program.")
+@click.argument("framework", shell_complete=names)
+@click.option("--run", "tried", is_flag=True, help="Run the programs with the framework that is installed here.")
+def findings(framework: str, tried: bool) -> int:
+    """The findings of FRAMEWORK by class, the worst consequence first; with --run what their programs show.
+
+    \b
+    conformance findings torch
+    conformance findings torch --run
+
+    Exit status with --run: 0, every program shows what its finding says; 1, one no longer does; 2, one cannot be run.
+    """
+    found = sorted(_known(framework).findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
+    shown = {each.id: _shown(each) for each in watched(found, "running the programs")} if tried else {}
+    console = Console()
+    for kind in FindingKind:
+        for each in (each for each in found if each.text.kind is kind):
+            heading = f"{HEADINGS[kind]} · {each.text.consequence} · {each.id}"
+            console.print(Text(heading, style="bold"), soft_wrap=True)
+            console.print(Text(f"  {each.text.reason}"), soft_wrap=True)
+            if tried and each.program is not None:
+                console.print(Text(f"  {_told(shown[each.id])}"), soft_wrap=True)
+    results = [shown[each.id] for each in found if tried and each.program is not None]
+    if any(isinstance(result, str) for result in results):
+        return 2
+    return 1 if any(not result.there for result in results if isinstance(result, programs.Shown)) else 0
+
+
+def _told(shown: programs.Shown | str) -> str:
+    if isinstance(shown, str):
+        return shown
+    return f"{'there' if shown.there else 'gone'}: expected {shown.expected}, seen {shown.seen}"
+
+
+def _shown(finding: Finding) -> programs.Shown | str:
+    if finding.program is None:
+        return "there is no program for it"
+    try:
+        return programs.run(finding.program)
+    except programs.ProgramError as error:
+        return str(error)
+
+
+@click.command(short_help="A report of a known failure, for the framework's issue tracker.")
+@click.argument("identifier", metavar="CLAUSE", shell_complete=clause_ids)
+@click.option("--framework", required=True, metavar="NAME", shell_complete=names)
+def issue(identifier: str, framework: str) -> int:
+    """Prints as Markdown what FRAMEWORK does not keep of CLAUSE: a program that imports the framework alone, and what
+    it shows where the framework is installed; what the clause asks, and why; what was measured against the float64
+    reference; versions and environment of the newest run, or of the baseline.
+
+    \b
+    conformance issue scaling.stays-positive --framework torch
+    """
+    clause, known = clause_of(identifier), _known(framework)
+    entries = [entry for entry in known.expectations if entry.clause == identifier]
+    if not entries:
+        failing = sorted({entry.clause for entry in known.expectations})
+        raise click.UsageError(f"no failure of {framework} is known for {identifier}; for these: {', '.join(failing)}")
+    concerned = {entry.finding.id: entry.finding for entry in entries}
+    evidence = [
+        Evidence(finding, tuple(entry for entry in known.expectations if entry.finding == finding), _shown(finding))
+        for finding in concerned.values()
+    ]
+    click.echo(upstream.report(clause, evidence, _record(framework, identifier)), nl=False)
+    return 0
+
+
+def _record(framework: str, clause: str) -> Record | None:
+    """The newest record of the framework in which the clause fails."""
+    return next((r for r in newest() if r.series.framework == framework and upstream.failing(r, clause)), None)

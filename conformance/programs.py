@@ -1,0 +1,67 @@
+"""Runs the program of a finding: in a process of its own, without anything of the suite.
+
+A program prints one line `expected: ...` and one line `seen: ...`, and ends with 1 while the finding is there, with 0
+when it is gone. Whatever else happens is neither.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.resources import as_file
+from importlib.resources.abc import Traversable
+
+LIMIT_S = 120
+"""How long a program may take, in seconds."""
+
+_QUIET = {"PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "2", "GLOG_minloglevel": "3"}
+
+
+class ProgramError(Exception):
+    """A program ended otherwise than a program of a finding does; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a program showed: the value or behaviour that was to be expected, what was seen, and whether they differ."""
+
+    expected: str
+    seen: str
+    there: bool
+
+
+def run(program: Traversable) -> Shown:
+    """What the program shows, under this interpreter.
+
+    Raises:
+        ProgramError: it did not end in time, ended with another status than 0 or 1, or did not print its two lines.
+    """
+    with as_file(program) as path, tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-P", str(path.resolve())]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | _QUIET
+        try:
+            ended = subprocess.run(
+                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ProgramError(f"{program.name} did not end within {LIMIT_S} s") from None
+    return _shown(program.name, ended)
+
+
+def _shown(name: str, ended: subprocess.CompletedProcess[str]) -> Shown:
+    said = {key: _said(ended.stdout, key) for key in ("expected", "seen")}
+    if ended.returncode not in (0, 1) or any(len(lines) != 1 for lines in said.values()):
+        words = [line for line in ended.stderr.splitlines() if line.strip()] or ["it said nothing"]
+        if words[-1].startswith("ModuleNotFoundError"):
+            raise ProgramError(f"{words[-1]}; `python -m frameworks.install NAME` installs a framework")
+        printed = ", ".join(f"{len(lines)} lines `{key}:`" for key, lines in said.items())
+        raise ProgramError(f"{name} ended with {ended.returncode} and {printed}: {words[-1]}")
+    return Shown(said["expected"][0], said["seen"][0], ended.returncode == 1)
+
+
+def _said(output: str, key: str) -> list[str]:
+    marker = f"{key}: "
+    return [line.removeprefix(marker).strip() for line in output.splitlines() if line.startswith(marker)]
