@@ -1,0 +1,16 @@
+"""With gradient_accumulation_steps a Keras optimizer moves its average of the weights with every micro-batch."""
+
+import sys
+
+import keras
+import tensorflow as tf
+
+weight = keras.Variable(0.0)
+optimizer = keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5, gradient_accumulation_steps=4)
+for gradient in [0.0] * 4 + [-1.0] * 4 + [0.0] * 3:
+    optimizer.apply([tf.constant(gradient)], [weight])
+optimizer.finalize_variable_values([weight])
+seen = float(weight)
+print("expected: 0.5, the average at momentum 0.5 of the weights 0 and 1 after two updates of four micro-batches")
+print(f"seen: {seen}, after three micro-batches of a third window")
+sys.exit(int(seen != 0.5))

@@ -1,0 +1,16 @@
+"""A tensor that is passed by keyword to a recomputed function gets no gradient in eager mode, and nothing says so."""
+
+import sys
+
+import keras
+import tensorflow as tf
+
+x, w = tf.constant(3.0), tf.constant(2.0)
+with tf.GradientTape() as tape:
+    tape.watch((x, w))
+    value = keras.remat(lambda x, w: x * w)(x, w=w) + w
+gradient = tape.gradient(value, w)
+seen = None if gradient is None else float(gradient)
+print("expected: 4.0, the slope x + 1 of x * w + w at x = 3")
+print(f"seen: {seen}")
+sys.exit(int(seen != 4.0))
