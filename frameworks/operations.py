@@ -61,8 +61,10 @@ CATALOGUE: dict[str, Callable[[], tuple[Array, ...]]] = {
     "huber": _binary,
     "kl_divergence": lambda: (np.log(_positive(4, 8) / 8), _positive(4, 8) / 8),  # log-probabilities, probabilities
     "binary_cross_entropy_logits": lambda: (_signed(4, 8), _positive(4, 8) / 2),
-    # normalisation: over the last axis, no affine parameters; batch_norm over the first, training mode
+    # normalisation: over the last axis, no affine parameters; batch_norm over the first, training mode;
+    # instance_norm takes rows as the channels of one sample
     "layer_norm": _unary(),
+    "instance_norm": _unary(),
     "batch_norm": _unary(),
     "rms_norm": _unary(),
     # elementwise

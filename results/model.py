@@ -77,8 +77,8 @@ class FindingKind(StrEnum):
 class Consequence(StrEnum):
     """What a known failure does to its user, the worst first.
 
-    SILENT_CORRUPTION: parameters, gradients or results are wrong, and nothing says so. SILENT_LOSS: state or data is
-    dropped, and nothing says so. LEAKED_SETTING: a process-wide setting stays changed. ERROR: a call raises or dies
+    SILENT_CORRUPTION: parameters, gradients or results are wrong, and no more than a warning says so. SILENT_LOSS: state
+    or data is dropped, and no more than a warning says so. LEAKED_SETTING: a process-wide setting stays changed. ERROR: a call raises or dies
     that should work. COST: more memory or time. LAST_BITS: results differ in their rounding.
     """
 

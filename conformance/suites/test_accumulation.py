@@ -261,8 +261,9 @@ def test_small_contributions_are_not_lost(subject: Subject, verdict: Verdict, pr
 
 
 @clause("accumulation.keeps-precision")
-def test_unscaled_gradients_are_taken_in(subject: Subject, verdict: Verdict) -> None:
-    recipe = Recipe(SGD(1.0), Precision("O3", "bfloat16"), DynamicScaling(initial=2.0**10), accumulation=2)
+@pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
+def test_unscaled_gradients_are_taken_in(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    recipe = Recipe(SGD(1.0), precision, DynamicScaling(initial=2.0**10), accumulation=2)
     trainer = subject.trainer(scalar(0.0), recipe)
     trainer.feed(full(trainer, 0.5), full(trainer, 0.25))
     expected = {name: np.full_like(value, -0.375) for name, value in trainer.parameters().items()}
@@ -292,8 +293,11 @@ def test_the_scale_moves_only_between_windows(subject: Subject, verdict: Verdict
     update = trainer.apply()
     plain.update((batch,))
     verdict.same_state(trainer.parameters(), plain.parameters(), "parameters after a window in which growth was due")
-    verdict.equal(scales, [2.0**10] * 3, "scale after each micro-batch but the last", "scale-moved-in-window")
-    verdict.equal(update.scale_after, 2.0**11, "scale after the window", "scale-moved-in-window")
+    if subject.conventions.accumulates == "scaled":
+        verdict.equal(scales, [2.0**10] * 3, "scale after each micro-batch but the last", "scale-moved-in-window")
+        verdict.equal(update.scale_after, 2.0**11, "scale after the window", "scale-moved-in-window")
+    else:
+        verdict.observe("scale after each micro-batch", [*scales, update.scale_after])
 
 
 def spoilt_window(trainer: Trainer) -> list[dict[str, Array]]:

@@ -143,7 +143,7 @@ def test_a_gradient_near_zero_gives_a_finite_update(
 @clause("master.adam-epsilon-survives")
 @pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
 def test_adams_epsilon_in_pure_low_precision(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    trainer = subject.trainer(scalar(1.0), Recipe(Adam(1e-3), precision))
+    trainer = subject.trainer(scalar(1.0), Recipe(Adam(1e-3, epsilon=None), precision))
     trainer.feed(full(trainer, 0.0))
     verdict.finite(trainer.parameters(), "parameters after a zero gradient", "epsilon-lost")
 
@@ -153,7 +153,7 @@ def test_adams_epsilon_in_pure_low_precision(subject: Subject, verdict: Verdict,
 def test_gradients_of_every_size_in_pure_low_precision(
     subject: Subject, verdict: Verdict, precision: Precision
 ) -> None:
-    trainer = subject.trainer(exact_linear(), Recipe(Adam(1e-3), precision))
+    trainer = subject.trainer(exact_linear(), Recipe(Adam(1e-3, epsilon=None), precision))
     gradients = full(trainer, 1.0)
     gradients["0.output.weight"][0, :3] = 0.0, 2.0**-13, 1.0
     trainer.feed(gradients)

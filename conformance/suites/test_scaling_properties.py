@@ -36,11 +36,12 @@ class Schedule:
     interval: int
     steps: tuple[str, ...]
 
-    def scaling(self, subject: Subject) -> DynamicScaling:
-        """The settings, the framework's own factors where it lets nobody choose them."""
+    def scaling(self, subject: Subject, factors: str) -> DynamicScaling:
+        """The settings, with the framework's own factors or the chosen ones."""
         initial = max(2.0**self.initial, subject.conventions.scaler.minimum)
-        if not subject.framework.declares(Capability.SCALING_FACTORS).supported:
+        if factors == "own":
             return DynamicScaling(initial, interval=self.interval)
+        need(subject, Capability.SCALING_FACTORS)
         return DynamicScaling(initial, 2.0**self.growth, 2.0**self.backoff, self.interval)
 
     @staticmethod
@@ -84,9 +85,12 @@ def moved(values: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Ar
 
 
 @clause("scaling.automaton")
+@pytest.mark.parametrize("factors", ["own", "chosen"])
 @explore(SCHEDULES, examples=15)
-def test_scale_skips_and_parameters_follow_the_automaton(subject: Subject, verdict: Verdict, case: Schedule) -> None:
-    scaling = case.scaling(subject)
+def test_scale_skips_and_parameters_follow_the_automaton(
+    subject: Subject, verdict: Verdict, case: Schedule, factors: str
+) -> None:
+    scaling = case.scaling(subject, factors)
     trainer = subject.trainer(scalar(), Recipe(SGD(RATE), scaling=scaling))
     expected, updates, states, parameters = automaton(subject, scaling), [], [], trainer.parameters()
     for step in case.steps:

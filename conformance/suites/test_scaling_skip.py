@@ -157,6 +157,7 @@ def test_parameters_without_a_gradient_are_left_alone(subject: Subject, verdict:
 
 @clause("scaling.tolerates-missing-gradients")
 def test_a_parameter_without_a_gradient_keeps_its_moments(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.MISSING_GRADIENTS)
     trainer = subject.trainer(two_heads(), Recipe(Adam(2.0**-4), scaling=SCALING))
     trainer.feed(full(trainer, 1.0))
     before = {**trainer.master_parameters(), **trainer.optimizer_state()}
@@ -182,6 +183,7 @@ def test_the_order_of_gradients_does_not_matter(subject: Subject, verdict: Verdi
 
 @clause("scaling.tolerates-missing-gradients")
 def test_an_update_without_any_gradient_does_nothing(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.MISSING_GRADIENTS)
     trainer = started(subject, "adam", schedule=None)
     before = subject.state(trainer)
     update = trainer.feed({})

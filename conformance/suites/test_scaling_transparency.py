@@ -8,12 +8,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause, full, spiked
+from conformance.judging import Subject, Verdict, clause, full, need, spiked
 from fixtures.data import exact_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model
 from fixtures.models import encoder, exact_linear, scalar, sincos, two_heads
 from fixtures.recipe import FLOAT16, FLOAT32, SGD, Adam, AdamW, DynamicScaling, Optimizer, Precision, Recipe
-from frameworks.contract import Trainer
+from frameworks.contract import Capability, Trainer
 
 FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
     "exact-linear": lambda: (exact_linear(), exact_batch()),
@@ -105,6 +105,7 @@ def test_the_gradient_norm_is_the_unscaled_one(subject: Subject, verdict: Verdic
 
 @clause("scaling.unscales-once")
 def test_a_second_unscale_raises_or_does_nothing(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.SECOND_UNSCALE)
     trainer = subject.trainer(scalar(), Recipe(SGD(0.5), scaling=DynamicScaling(initial=2.0**10)))
     before = trainer.parameters()
     trainer.feed(full(trainer, 1.0), unscale_calls=1)

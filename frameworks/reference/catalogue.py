@@ -72,6 +72,7 @@ CARRIERS: dict[str, Carrier] = {
     "kl_divergence": lambda a, b, r: np.mean(r(b * r(np.log(b) - a))),
     "binary_cross_entropy_logits": _binary_cross_entropy,
     "layer_norm": lambda a, r: normalise(a, (-1,), _EPSILON, r)[0],
+    "instance_norm": lambda a, r: normalise(a, (-1,), _EPSILON, r)[0],
     "batch_norm": lambda a, r: normalise(a, (0,), _EPSILON, r)[0],
     "rms_norm": _rms_norm,
     "exp": lambda a, _: np.exp(a),

@@ -24,7 +24,7 @@ LOW = frozenset({"matmul", "batched_matmul", "einsum", "linear", "conv2d", "atte
 LOSSES = frozenset(
     {"cross_entropy", "squared_error", "absolute_error", "huber", "kl_divergence", "binary_cross_entropy_logits"}
 )
-NORMS = frozenset({"layer_norm", "batch_norm", "rms_norm"})
+NORMS = frozenset({"layer_norm", "batch_norm", "instance_norm", "rms_norm"})
 REDUCTIONS = frozenset(
     {"sum", "mean", "variance", "norm", "prod", "cumsum", "cumprod", "logsumexp", "softmax", "log_softmax"}
 )
