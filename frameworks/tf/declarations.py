@@ -22,7 +22,7 @@ _NEVER: dict[Capability, str] = {
     Capability.PARTIAL_WINDOW: PARTIAL,
 }
 _POLICIES: dict[Capability, str] = {
-    Capability.AUTOCAST_LISTS: "a dtype policy is a layer's, and a DTypePolicyMap names layers; neither names operations",
+    Capability.AUTOCAST_LISTS: "a dtype policy is a layer's, and a DTypePolicyMap names layers, not operations",
 }
 _REWRITE: dict[Capability, str] = {
     Capability.O3_FLOAT16: "a graph rewrite leaves the weights in float32",
@@ -37,7 +37,7 @@ _GPU_REWRITE: dict[Capability, str] = {
 _NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
 UNCOUNTED: dict[str, str] = {
     "eager": "TensorFlow tells no tape's bytes, and its allocators round up or leave small tensors out",
-    "xla": "XLA compiles forward and backward into one program, and only a graph before its optimization can be counted",
+    "xla": "XLA compiles forward and backward into one program; only a graph that is not yet optimized can be counted",
     "rewrite": "the rewrite happens after the graph whose tensors can be counted",
 }
 NO_CPU_STATISTICS = "TensorFlow documents memory statistics of GPUs and TPUs; a CPU's leave out tensors below 256 KiB"

@@ -100,6 +100,12 @@ NORMALIZATIONS: dict[str, Callable[[], keras.layers.Layer]] = {
 """Normalisations are layers, which know about narrow formats; Keras' plain operations leave that to them."""
 
 
+def _instances() -> Callable[[list[Any]], Any]:
+    """Each row of (rows, columns) normalised, as a channel of one sample: groups of one channel, which come last."""
+    layer = keras.layers.GroupNormalization(groups=-1, epsilon=1e-5, center=False, scale=False)
+    return lambda given: ops.transpose(layer(ops.transpose(given[0])[None])[0])
+
+
 class OperationLayer(keras.layers.Layer):
     """A layer whose `call` is one operation; Keras casts what comes in by the policy that it was made under."""
 
@@ -113,6 +119,8 @@ class OperationLayer(keras.layers.Layer):
 
 def _function(op: str, arrays: tuple[Array, ...]) -> Callable[[list[Any]], Any]:
     """The operation in a layer; a loss outside it, of the layer's output, as in a training step."""
+    if op == "instance_norm":
+        return _instances()
     if op in NORMALIZATIONS:
         layer = NORMALIZATIONS[op]()
         layer.build(arrays[0].shape)

@@ -67,7 +67,7 @@ def _mixed(format_name: str, mode: str) -> bool:
     return _formats(f"mixed_{format_name}") == (format_name, "float32")
 
 
-def _mastered(format_name: str, mode: str) -> bool:
+def _mastered(format_name: str, _: str) -> bool:
     """Low weights under any policy that names the format, with an optimizer that keeps them in float32 beside."""
     for policy in (format_name, f"mixed_{format_name}"):
         with dtype_policy(policy):
@@ -299,7 +299,7 @@ def _restores(_: str) -> bool:
 
 
 def _held(mode: str) -> bool:
-    """Whether the count of what a step holds, as this mode runs it, is that of its one product in this mode's format."""
+    """Whether the count of what a step of this mode holds is that of its one product, in the mode's format."""
     batch = Batch(np.ones((4, 8), np.float32), {"output": np.ones((4, 8), np.float32)})
     weight = tf.Variable(np.eye(8, dtype=np.float32))
 

@@ -96,7 +96,7 @@ _LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 _LISTED = tuple(
     f"{_LISTS}{name}LIST_{verb}" for name in ("ALLOW", "INFER", "DENY", "CLEAR") for verb in ("ADD", "REMOVE")
 )
-"""Environment variables that add graph operations to the lists of the rewrites, and take them out, whenever one runs."""
+"""Environment variables that a rewrite reads whenever it runs: what to add to its lists, and what to take out."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Keras 3 squares the slices of a sparse gradient before it adds those of equal rows, so Adam's second moment is wrong."""
+"""Keras 3 squares the slices of a sparse gradient before it adds those of equal rows, so Adam's moment is wrong."""
 
 import sys
 
