@@ -1,4 +1,4 @@
-"""With gradient_accumulation_steps, what a variable gathered is lost if the window's last micro-batch has none for it."""
+"""What a variable gathered in a window is lost where the window's last micro-batch has no gradient for it."""
 
 import sys
 import warnings

@@ -1,4 +1,4 @@
-"""Keras makes a gradient accumulator in its variable's format, so a float16 or bfloat16 one rounds small gradients away."""
+"""Keras makes a gradient accumulator in its variable's format, so one in 16 bits rounds small gradients away."""
 
 import sys
 

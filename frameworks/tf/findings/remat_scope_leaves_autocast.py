@@ -13,9 +13,9 @@ layer.build(x.shape)
 with tf.GradientTape() as tape:
     value = layer(x)
 try:
-    seen = round(float(tape.gradient(value, layer.kernel.value)[0, 0]), 2)
+    seen = f"{float(tape.gradient(value, layer.kernel.value)[0, 0]):.2f}"
 except Exception as error:
     seen = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
 print("expected: 0.42, the slope 1 - tanh(1)**2, in bfloat16")
 print(f"seen: {seen}")
-sys.exit(int(seen != 0.42))
+sys.exit(int(seen != "0.42"))
