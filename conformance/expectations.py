@@ -100,6 +100,11 @@ class Known:
     expectations: tuple[Expectation, ...] = ()
     workarounds: tuple[Workaround, ...] = ()
 
+    def expected(self, finding: Finding, version: str) -> bool:
+        """Whether some failure at this version of the framework rests on the finding."""
+        meant = (SpecifierSet(entry.versions) for entry in self.expectations if entry.finding == finding)
+        return any(versions.contains(version, prereleases=True) for versions in meant)
+
     def __add__(self, other: Known) -> Known:
         return Known(
             self.findings + other.findings,

@@ -204,7 +204,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def _junit(judgement: Judgement, clause: str, command: str) -> list[tuple[str, object]]:
     """What the report of pytest's --junitxml says of the test besides, without what is empty."""
     told = {"clause": clause, "outcome": judgement.outcome.value, "signature": judgement.signature}
-    told |= {"link": judgement.link, "repro": command}
+    told |= {"link": judgement.link, "finding": judgement.finding, "repro": command}
     return [(name, text) for name, text in told.items() if text]
 
 

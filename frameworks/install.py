@@ -37,11 +37,13 @@ class Distribution:
     beside: tuple[str, ...] = ()
 
 
+_JAX_COMPANIONS = ("flax==0.12.8", "optax==0.2.8", "jmp==0.0.4", "orbax-checkpoint==0.12.8")
+
 DISTRIBUTIONS: dict[str, Distribution] = {
     "torch": Distribution("TORCH_VERSION", "2.13.0", "torch", "torch"),
     "tf": Distribution("TF_VERSION", "2.21.0", "tensorflow-cpu", "tensorflow[and-cuda]"),
     "paddle": Distribution("PADDLE_VERSION", "3.3.1", "paddlepaddle", "paddlepaddle-gpu", ("numpy<2.4", "setuptools")),
-    "jax": Distribution("JAX_VERSION", "0.10.2", "jax", "jax[cuda12]", ("flax==0.12.8", "optax==0.2.8", "jmp==0.0.4")),
+    "jax": Distribution("JAX_VERSION", "0.10.2", "jax", "jax[cuda12]", _JAX_COMPANIONS),
 }
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
 
@@ -58,6 +60,12 @@ def installed(package: str) -> str | None:
         return version(package.partition("[")[0]).partition("+")[0]
     except PackageNotFoundError:
         return None
+
+
+def installed_version(framework: str) -> str | None:
+    """The installed version of a built-in framework's package, for the CPU or a GPU; None if there is none."""
+    chosen = DISTRIBUTIONS[framework]
+    return installed(chosen.cpu) or installed(chosen.gpu)
 
 
 def satisfied(requirement: str) -> bool:

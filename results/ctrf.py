@@ -181,7 +181,7 @@ def _test(record: Record, verdict: Verdict) -> dict[str, Any]:
 
 def _labels(record: Record, verdict: Verdict) -> Iterator[tuple[str, str | int]]:
     """What a reader may want to filter tests by, without what is empty."""
-    series = record.series
+    series, finding = record.series, record.findings.get(verdict.finding)
     yield from (
         (key, value)
         for key, value in (
@@ -193,6 +193,9 @@ def _labels(record: Record, verdict: Verdict) -> Iterator[tuple[str, str | int]]
             ("mode", series.mode),
             ("signature", verdict.signature),
             ("link", verdict.link),
+            ("finding", verdict.finding),
+            ("class", finding.kind.value if finding else ""),
+            ("consequence", finding.consequence.value if finding else ""),
             ("code_hash", verdict.code_hash),
         )
         if value

@@ -80,7 +80,7 @@ def _known(records: Sequence[Record]) -> Iterator[str]:
         if found:
             tests = sum(1 for verdict in record.verdicts if verdict.outcome is Outcome.KNOWN)
             heading = html(" ".join(title(record)))
-            yield f"<details><summary>{heading}: {tests} known failures, {len(found)} findings</summary>"
+            yield f"<details><summary>{heading}: {tests} known failures, findings: {len(found)}</summary>"
             yield ""
             yield from classed(found)
             yield ""

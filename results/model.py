@@ -77,9 +77,10 @@ class FindingKind(StrEnum):
 class Consequence(StrEnum):
     """What a known failure does to its user, the worst first.
 
-    SILENT_CORRUPTION: parameters, gradients or results are wrong, and no more than a warning says so. SILENT_LOSS: state
-    or data is dropped, and no more than a warning says so. LEAKED_SETTING: a process-wide setting stays changed. ERROR: a call raises or dies
-    that should work. COST: more memory or time. LAST_BITS: results differ in their rounding.
+    SILENT_CORRUPTION: parameters, gradients or results are wrong, and no more than a warning says so. SILENT_LOSS:
+    state or data is dropped, and no more than a warning says so. LEAKED_SETTING: a process-wide setting stays changed.
+    ERROR: a call raises or dies that should work. COST: more memory or time. LAST_BITS: results differ in their
+    rounding.
     """
 
     SILENT_CORRUPTION = "silent-corruption"

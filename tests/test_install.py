@@ -69,7 +69,7 @@ def test_what_is_no_version_is_refused(
         ("torch", ["torch==2.13.0"]),
         ("tf", ["tensorflow-cpu==2.21.0"]),
         ("paddle", ["paddlepaddle==3.3.1", "numpy<2.4", "setuptools"]),
-        ("jax", ["jax==0.10.2", "flax==0.12.8", "optax==0.2.8", "jmp==0.0.4"]),
+        ("jax", ["jax==0.10.2", "flax==0.12.8", "optax==0.2.8", "jmp==0.0.4", "orbax-checkpoint==0.12.8"]),
     ],
 )
 def test_the_pinned_version_is_asked_for(pip: Pip, framework: str, requirements: list[str]) -> None:

@@ -50,6 +50,7 @@ def test_a_known_failure_is_skipped_with_its_link(small: Path, tmp_path: Path) -
     (case,) = ElementTree.parse(path).getroot().findall(".//testcase")
     told = {p.get("name"): p.get("value") for p in case.iterfind("properties/property")}
     assert (told["outcome"], told["signature"], told["link"]) == ("known", "falls", "https://example.org/1")
+    assert told["finding"] == "f0"
     (skipped,) = case.findall("skipped")
     assert skipped.get("message") == "falls: It does."
 

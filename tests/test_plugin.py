@@ -71,7 +71,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(copied: Path) -> Iterator[Path]:
     """A checkout with one small suite, without expectations before and after."""
     yield copied
-    for path in (copied / "conformance" / "expectations").glob("*.toml"):
+    for path in (copied / "frameworks").glob("*/expectations.toml"):
         path.unlink()
     shutil.rmtree(copied / "results" / "records", ignore_errors=True)
 
@@ -111,7 +111,7 @@ def test_a_broken_expectation_ends_in_one_line(small: Path) -> None:
     expect(small, ("scaling.no-such-clause", "falls"))
     ended = judge(root=small)
     assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
-    assert "reference.toml: expectation 1 (scaling.no-such-clause): there is no clause" in ended.lines[0]
+    assert "reference/expectations.toml: expectation 1 (scaling.no-such-clause): there is no clause" in ended.lines[0]
 
 
 # ---------------------------------------------------------------- outcomes

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.expectations import Expectation
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.judging import measurements, traces, verdicts
 from conformance.scenarios.launching import FOLDER
@@ -21,7 +20,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Batch, Model
 from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Recipe, Recompute
-from frameworks.contract import Capability, Declaration, Framework
+from frameworks.contract import Attempt, Capability, Conventions, Declaration, Framework
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.trainer import ReferenceTrainer
 from results.outcomes import Outcome
@@ -128,6 +127,9 @@ class Refusing(ReferenceFramework):
         refused = capability in (Capability.O1_FLOAT16, Capability.PARTIAL_WINDOW)
         return Declaration(False, "not here") if refused else super().declares(capability)
 
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return {}
+
 
 class Raising(ReferenceFramework):
     """Making a trainer that accumulates is beyond it, though it does not say so."""
@@ -144,6 +146,13 @@ class Restarting(ReferenceFramework):
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         other = recipe if recipe.recompute is None else recipe.but(seed=1)
         return super().trainer(model, other, weights)
+
+
+class Compiled(Restarting):
+    """The same, and says that a compiler may round."""
+
+    def conventions(self) -> Conventions:
+        return replace(super().conventions(), compiled=True)
 
 
 def test_a_framework_that_does_not_learn_is_seen() -> None:
@@ -174,21 +183,8 @@ def test_a_side_that_promises_the_same_bits_keeps_them() -> None:
     assert outcome(Restarting("cpu"), rounds=4)["segments"][0] is Outcome.FAIL
 
 
-def test_a_known_failure_is_known_until_it_is_fixed() -> None:
-    entry = Expectation(
-        "scenario.small",
-        "reference",
-        ">=1",
-        "cpu",
-        "*",
-        ("segments",),
-        "parameters-differ",
-        "It does.",
-        "https://x.org",
-    )
-    known = replace(SMALL, known=(entry,))
-    assert outcome(Restarting("cpu"), known)["segments"] == (Outcome.KNOWN, "parameters-differ")
-    assert outcome(ReferenceFramework("cpu"), known)["segments"][0] is Outcome.FIXED
+def test_where_a_compiler_rounds_the_same_bits_are_not_asked_for() -> None:
+    assert outcome(Compiled("cpu"))["segments"][0] is Outcome.PASS
 
 
 def test_a_declared_gap_is_unsupported_and_an_error_ends_one_side_only() -> None:
@@ -225,8 +221,6 @@ def test_a_scenario_is_well_formed(scenario: Scenario) -> None:
     assert len(set(labels)) == len(labels) > 1
     assert all(side.beside in ("", *labels) for side in scenario.sides)
     assert {label for label, _ in scenario.published} <= set(labels)
-    for entry in scenario.known:
-        assert (entry.clause, set(entry.cases) <= set(labels)) == (scenario.clause, True)
     setting = scenario.setting()
     assert scenario.learns_in <= scenario.rounds_on("cpu", "eager", setting) <= scenario.rounds(setting)
 

@@ -13,6 +13,7 @@ from conformance.cli.specifying import clause_ids, clause_of, newest
 from conformance.expectations import Known, load_known
 from conformance.findings import Finding
 from conformance.upstream import Evidence
+from frameworks.install import installed_version
 from frameworks.registry import BUILT_IN
 from results.findings import HEADINGS
 from results.model import FindingKind
@@ -38,22 +39,25 @@ def findings(framework: str, tried: bool) -> int:
     conformance findings torch
     conformance findings torch --run
 
-    Exit status with --run: 0, every program shows what its finding says; 1, one no longer does; 2, one cannot be run.
+    Exit status with --run: 0, every program shows what its finding says of the installed version; 1, one does not; 2,
+    one cannot be run.
     """
-    found = sorted(_known(framework).findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
-    shown = {each.id: _shown(each) for each in watched(found, "running the programs")} if tried else {}
+    known = _known(framework)
+    found = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
+    shown = {each.id: _shown(each) for each in watched(found, "running the programs") if each.program} if tried else {}
     console = Console()
     for kind in FindingKind:
         for each in (each for each in found if each.text.kind is kind):
             heading = f"{HEADINGS[kind]} · {each.text.consequence} · {each.id}"
             console.print(Text(heading, style="bold"), soft_wrap=True)
             console.print(Text(f"  {each.text.reason}"), soft_wrap=True)
-            if tried and each.program is not None:
+            if each.id in shown:
                 console.print(Text(f"  {_told(shown[each.id])}"), soft_wrap=True)
-    results = [shown[each.id] for each in found if tried and each.program is not None]
-    if any(isinstance(result, str) for result in results):
+    if any(isinstance(result, str) for result in shown.values()):
         return 2
-    return 1 if any(not result.there for result in results if isinstance(result, programs.Shown)) else 0
+    here = installed_version(framework) or ""
+    due = {each.id: known.expected(each, here) for each in found if each.id in shown}
+    return 1 if any(isinstance(one, programs.Shown) and one.there != due[name] for name, one in shown.items()) else 0
 
 
 def _told(shown: programs.Shown | str) -> str:

@@ -100,3 +100,15 @@ class ScheduleForgottenUnderScaling(ReferenceTrainer):
 
     def learning_rate(self) -> float:
         return super().learning_rate() if self.scaler is None else self.recipe.optimizer.learning_rate
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/pull/59611",
+    component="composition",
+    clauses=("composition.declarations-hold", "composition.pairs"),
+)
+class ClipIsTakenAndNeverUsed(ReferenceTrainer):
+    """The clip setting is accepted and lost, whatever it is combined with."""
+
+    def clip(self, gradients: Arrays) -> Arrays:
+        return gradients

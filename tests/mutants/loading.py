@@ -132,7 +132,7 @@ class DropsWhatHasNoReceiver(ReferenceTrainer):
 @fault(
     "https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1647",
     component="load",
-    clauses=("resume.other-format-is-refused", "resume.unclaimed-is-refused"),
+    clauses=("resume.other-format-is-refused",),
 )
 class FormatsAreNotRecorded(ReferenceTrainer):
     """A checkpoint does not say in which formats it is to be read."""
@@ -144,7 +144,7 @@ class FormatsAreNotRecorded(ReferenceTrainer):
 @fault(
     "https://github.com/ScrollPrize/villa/pull/1475",
     component="load",
-    clauses=("resume.truncated-file",),
+    clauses=("resume.truncated-file", "resume.altered-file"),
 )
 class DamageIsIgnored(ReferenceTrainer):
     """A file that cannot be read is taken for no file, and the run goes on with what it has."""
@@ -159,7 +159,7 @@ class DamageIsIgnored(ReferenceTrainer):
 @fault(
     "https://github.com/ScrollPrize/villa/pull/1475",
     component="load",
-    clauses=("resume.truncated-file",),
+    clauses=("resume.truncated-file", "resume.refusal-changes-nothing"),
 )
 class RefusalComesTooLate(ReferenceTrainer):
     """The optimizer is reset before it is known whether the file can be read."""

@@ -1,0 +1,192 @@
+"""Findings: programs are small and import their framework alone, refusals are believed when a try bears them out."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from conformance import programs, upstream
+from conformance.clauses import load_clauses
+from conformance.cli import main
+from conformance.expectations import load_known
+from conformance.findings import Finding
+from conformance.judgement import conclude
+from conformance.programs import ProgramError, Shown
+from conformance.upstream import Evidence
+from frameworks.contract import Attempt, Capability, Declaration, Unsupported
+from frameworks.reference import ReferenceFramework
+from results.model import Consequence, FindingKind, FindingText
+from results.outcomes import Outcome
+from tests.support import ROOT
+
+KNOWN = load_known()
+PROGRAMS = [finding for finding in KNOWN.findings if finding.program is not None]
+OWN = {
+    "torch": {"torch"},
+    "tf": {"tensorflow", "keras"},
+    "paddle": {"paddle"},
+    "jax": {"jax", "flax", "optax", "jmp"},
+}
+LONGEST = 30
+
+each_program = pytest.mark.parametrize("finding", PROGRAMS, ids=lambda each: f"{each.framework}-{each.id}")
+
+
+def program(folder: Path, source: str) -> Path:
+    path = folder / "shown.py"
+    path.write_text(source, encoding="utf-8")
+    return path
+
+
+# ---------------------------------------------------------------- programs
+
+
+@each_program
+def test_a_program_is_small_and_imports_its_framework_alone(finding: Finding) -> None:
+    assert finding.program is not None
+    source = finding.program.read_text("utf-8")
+    assert len(source.splitlines()) <= LONGEST
+    tree = ast.parse(source)
+    assert ast.get_docstring(tree)
+    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    roots = {name.split(".")[0] for name in imported} - {"numpy", "ml_dtypes"} - set(sys.stdlib_module_names)
+    assert roots <= OWN[finding.framework]
+
+
+def test_every_program_belongs_to_a_finding() -> None:
+    there = set((ROOT / "frameworks").glob("*/findings/*.py"))
+    assert {Path(str(finding.program)) for finding in PROGRAMS} == there
+
+
+def test_findings_of_a_framework_say_different_things() -> None:
+    reasons = [(finding.framework, finding.text.reason) for finding in KNOWN.findings]
+    assert len(set(reasons)) == len(reasons)
+
+
+@pytest.mark.parametrize(("status", "there"), [(1, True), (0, False)])
+def test_what_a_program_shows_is_read(tmp_path: Path, status: int, there: bool) -> None:
+    source = f"import sys\nprint('expected: 1')\nprint('noise')\nprint('seen: 2')\nsys.exit({status})"
+    assert programs.run(program(tmp_path, source)) == Shown("1", "2", there)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("raise ValueError('it broke')", "ended with 1 and 0 lines `expected:`, 0 lines `seen:`: ValueError: it broke"),
+        ("import sys; print('expected: 1'); print('seen: 2'); sys.exit(3)", "ended with 3"),
+        ("print('expected: 1'); print('expected: 1'); print('seen: 1')", "2 lines `expected:`"),
+        ("import no_such_framework", "No module named 'no_such_framework'; `python -m frameworks.install NAME`"),
+        ("import os; os.abort()", "ended with -6"),
+    ],
+)
+def test_another_end_of_a_program_is_no_finding(tmp_path: Path, source: str, told: str) -> None:
+    with pytest.raises(ProgramError) as caught:
+        programs.run(program(tmp_path, source))
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "LIMIT_S", 0.5)
+    with pytest.raises(ProgramError, match=r"did not end within 0\.5 s"):
+        programs.run(program(tmp_path, "import time; time.sleep(60)"))
+
+
+# ---------------------------------------------------------------- refusals
+
+
+class Denying(ReferenceFramework):
+    """It denies clipping, and a try of it comes out as `seen` says."""
+
+    seen: bool | None = True
+
+    def declares(self, capability: Capability) -> Declaration:
+        if capability is Capability.CLIP:
+            return Declaration(False, "there is no clipping")
+        return super().declares(capability)
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        seen = self.seen
+        return {} if seen is None else {Capability.CLIP: lambda: seen}
+
+
+@pytest.mark.parametrize(
+    ("seen", "outcome", "told"),
+    [
+        (True, Outcome.MISDECLARED, "is refused, but the framework's own call was seen to act"),
+        (False, Outcome.UNSUPPORTED, "(tried)"),
+        (None, Outcome.UNSUPPORTED, "(nothing to try)"),
+    ],
+)
+def test_a_refusal_is_believed_unless_its_try_acts(seen: bool | None, outcome: Outcome, told: str) -> None:
+    framework = Denying("cpu")
+    framework.seen = seen
+    found = conclude(framework, Unsupported(Capability.CLIP, "there is no clipping"), ())
+    assert (found.outcome, found.signature) == (outcome, "optimizer.clip")
+    assert told in found.message
+
+
+@pytest.mark.parametrize(("acted", "outcome"), [(True, Outcome.MISDECLARED), (False, Outcome.UNSUPPORTED)])
+def test_the_refusal_of_a_combination_brings_a_try_of_its_own(acted: bool, outcome: Outcome) -> None:
+    refusal = Unsupported(Capability.SCHEDULE, "not with this optimizer", lambda: acted)
+    assert conclude(ReferenceFramework("cpu"), refusal, ()).outcome is outcome
+
+
+def test_without_a_try_the_refusal_of_what_is_declared_is_misdeclared() -> None:
+    found = conclude(ReferenceFramework("cpu"), Unsupported(Capability.SCHEDULE, "not today"), ())
+    assert found.outcome is Outcome.MISDECLARED
+
+
+# ---------------------------------------------------------------- reports
+
+
+TEXT = FindingText(FindingKind.DEFECT, Consequence.ERROR, "The scale falls.", "https://example.org/1", "That it falls.")
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        (Shown("1.0", "0.0", True), "it shows the failure:"),
+        (Shown("1.0", "1.0", False), "it does not show the failure:"),
+        ("there is no torch here", "Not run just now: there is no torch here"),
+    ],
+)
+def test_a_report_has_program_clause_and_what_was_shown(tmp_path: Path, shown: Shown | str, told: str) -> None:
+    clause = load_clauses()["scaling.stays-positive"]
+    finding = Finding("falls", "torch", TEXT, program(tmp_path, "print('a program')"))
+    text = upstream.report(clause, [Evidence(finding, (), shown)], None)
+    for part in ("# The scale falls.", "print('a program')", clause.requirement, clause.source, TEXT.link, told):
+        assert part in text
+
+
+@pytest.mark.parametrize("finding", KNOWN.findings, ids=lambda each: f"{each.framework}-{each.id}")
+def test_every_known_failure_can_be_reported(finding: Finding) -> None:
+    entries = tuple(entry for entry in KNOWN.expectations if entry.finding == finding)
+    for clause in {entry.clause for entry in entries}:
+        text = upstream.report(load_clauses()[clause], [Evidence(finding, entries, "not run in this test")], None)
+        assert finding.text.reason in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("issue", "scaling.stays-put", "--framework", "torch"), "no clause 'scaling.stays-put': scaling.stays-"),
+        (("issue", "scaling.stays-positive", "--framework", "caffe"), "no built-in adapter 'caffe': one of reference,"),
+        (
+            ("issue", "scaling.detects-inf", "--framework", "torch"),
+            "no failure of torch is known for scaling.det",
+        ),
+        (("findings", "caffe"), "no built-in adapter 'caffe'"),
+    ],
+)
+def test_a_wrong_name_is_refused_in_one_line(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
