@@ -11,7 +11,8 @@ used, always = keras.Variable(0.0, name="used"), keras.Variable(0.0, name="alway
 optimizer = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
 optimizer.apply([tf.constant(1.0), tf.constant(1.0)], [used, always])
 optimizer.apply([None, tf.constant(1.0)], [used, always])
-seen = float(used)
-print("expected: -0.5, minus the mean of the gradients 1 and none (0) over two micro-batches at the rate 1")
-print(f"seen: {seen} where the other variable moved to {float(always)}")
-sys.exit(int(seen != -0.5))
+template = "weight {} after a window with the gradients 1 and none, at the rate 1"
+expected, seen = template.format(-0.5), template.format(float(used))
+print(f"expected: {expected}")
+print(f"seen: {seen}")
+sys.exit(int(seen != expected))

@@ -5,7 +5,7 @@ import sys
 import keras
 import tensorflow as tf
 
-seen = []
+ends = []
 for name in ("float16", "bfloat16"):
     weight = keras.Variable(0.0, dtype=name)
     inner = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
@@ -13,9 +13,10 @@ for name in ("float16", "bfloat16"):
     try:
         for gradient in (4.0, 2.0):
             optimizer.apply([tf.constant(gradient, name)], [weight])
-        seen.append(f"{name} {float(weight)}")
+        ends.append(f"{name} {float(weight)}")
     except Exception as error:
-        seen.append(f"{name} {type(error).__name__}")
-print("expected: float16 -0.375, bfloat16 -0.375")
-print(f"seen: {', '.join(seen)}")
-sys.exit(int(seen != ["float16 -0.375", "bfloat16 -0.375"]))
+        ends.append(f"{name} {type(error).__name__}")
+expected, seen = "weights float16 -0.375, bfloat16 -0.375", f"weights {', '.join(ends)}"
+print(f"expected: {expected}")
+print(f"seen: {seen}")
+sys.exit(int(seen != expected))

@@ -10,7 +10,8 @@ optimizer = keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5, gradient_a
 for gradient in [0.0] * 4 + [-1.0] * 4 + [0.0] * 3:
     optimizer.apply([tf.constant(gradient)], [weight])
 optimizer.finalize_variable_values([weight])
-seen = float(weight)
-print("expected: 0.5, the average at momentum 0.5 of the weights 0 and 1 after two updates of four micro-batches")
-print(f"seen: {seen}, after three micro-batches of a third window")
-sys.exit(int(seen != 0.5))
+template = "an average of {} at momentum 0.5, after updates to the weights 0 and 1 and three quarters of a third window"
+expected, seen = template.format(0.5), template.format(float(weight))
+print(f"expected: {expected}")
+print(f"seen: {seen}")
+sys.exit(int(seen != expected))

@@ -10,9 +10,9 @@ model.compile(keras.optimizers.SGD(0.125, use_ema=True, ema_momentum=0.5), "mse"
 x, y = np.ones((1, 1), np.float32), np.full((1, 1), 8.0, np.float32)
 for _ in range(2):
     model.train_on_batch(x, y)
-before = float(model.get_weights()[0][0, 0])
+expected = f"weight {float(model.get_weights()[0][0, 0]):.6g} after Model.predict with SwapEMAWeights"
 model.predict(x, verbose=0, callbacks=[keras.callbacks.SwapEMAWeights()])
-after = float(model.get_weights()[0][0, 0])
-print(f"expected: {before:.6g}, the weight as it was before the prediction")
-print(f"seen: {after:.6g}")
-sys.exit(int(after != before))
+seen = f"weight {float(model.get_weights()[0][0, 0]):.6g} after Model.predict with SwapEMAWeights"
+print(f"expected: {expected}")
+print(f"seen: {seen}")
+sys.exit(int(seen != expected))

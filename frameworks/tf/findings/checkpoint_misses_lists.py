@@ -23,7 +23,7 @@ for model in models:
 models[0].stack[0].kernel.assign([[5.0]])
 path = tf.train.Checkpoint(model=models[0]).save(f"{tempfile.mkdtemp()}/run")
 tf.train.Checkpoint(model=models[1]).restore(path).assert_consumed()
-seen = float(models[1].stack[0].kernel[0, 0])
-print("expected: 5.0, the weight that was saved")
-print(f"seen: {seen}, the weight of the model that was made anew")
-sys.exit(int(seen != 5.0))
+expected, seen = "weight 5.0 after restore", f"weight {float(models[1].stack[0].kernel[0, 0])} after restore"
+print(f"expected: {expected}")
+print(f"seen: {seen}")
+sys.exit(int(seen != expected))

@@ -17,6 +17,8 @@ for wrap in (lambda f: f, keras.remat):
     gradient = tape.gradient(outputs, weight.value).numpy()
     other = int(np.sum(gradient != 2.0 * np.sum(outputs.numpy() != 0, axis=0)))
     differ.append((other, float(norm.moving_mean[0])))
-print(f"expected: {differ[0][0]} of 64 gradients of other masks than the forward's, a moving mean of {differ[0][1]}")
-print(f"seen: {differ[1][0]} of 64, {differ[1][1]}")
-sys.exit(int(differ[1] != differ[0]))
+template = "{} of 64 gradients of other masks than the forward's, a moving mean of {}"
+expected, seen = (template.format(*each) for each in differ)
+print(f"expected: {expected}")
+print(f"seen: {seen}")
+sys.exit(int(seen != expected))

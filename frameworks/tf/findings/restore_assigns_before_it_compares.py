@@ -12,6 +12,7 @@ try:
     refused = "no refusal"
 except AssertionError:
     refused = "AssertionError"
-print("expected: 2.0, the variable as it was, after an AssertionError")
-print(f"seen: {float(variable)}, after {refused}")
-sys.exit(int(float(variable) != 2.0))
+expected, seen = "variable 2.0 after AssertionError", f"variable {float(variable)} after {refused}"
+print(f"expected: {expected}")
+print(f"seen: {seen}")
+sys.exit(int(seen != expected))

@@ -20,6 +20,8 @@ path = tf.train.Checkpoint(model=model).save(f"{folder}/run")
 tf.train.Checkpoint(model=fresh).restore(path).assert_consumed()
 runs = (model, keras.saving.load_model(f"{folder}/model.keras"), fresh)
 masks = ["".join(str(int(v > 0)) for v in run(np.ones((1, 16)), training=True)[0]) for run in runs]
-print(f"expected: mask {masks[0]}, the fourth of the stream, from both")
-print(f"seen: {masks[1]} after load_model, {masks[2]} after restore")
-sys.exit(int(masks != [masks[0]] * 3))
+template = "mask {} after load_model, {} after restore"
+expected, seen = template.format(masks[0], masks[0]), template.format(*masks[1:])
+print(f"expected: {expected}")
+print(f"seen: {seen}")
+sys.exit(int(seen != expected))

@@ -6,11 +6,12 @@ import keras
 
 weight = keras.Variable(1.0)
 optimizer = keras.optimizers.SGD(0.5)
+expected = "nothing"
 try:
     optimizer.apply([None], [weight])
     seen = "nothing"
 except ValueError as error:
     seen = f"ValueError: {error}"
-print("expected: nothing")
+print(f"expected: {expected}")
 print(f"seen: {seen}")
-sys.exit(int(seen != "nothing"))
+sys.exit(int(seen != expected))

@@ -20,6 +20,7 @@ def gradient() -> tf.Tensor:
 
 found = gradient()
 more = int(tf.reduce_sum(tf.cast(tf.cast(tf.cast(found, tf.bfloat16), tf.float32) != found, tf.int32)))
-print(f"expected: 0 of {tf.size(found)} gradients of a bfloat16 convolution's kernel that are no bfloat16 numbers")
-print(f"seen: {more}")
-sys.exit(int(more != 0))
+expected, seen = (f"{each} of {tf.size(found)} gradients are no bfloat16 numbers" for each in (0, more))
+print(f"expected: {expected}")
+print(f"seen: {seen}")
+sys.exit(int(seen != expected))
