@@ -30,6 +30,7 @@ FRAMEWORKS = frozenset(
         "flax",
         "optax",
         "jmp",
+        "orbax",
         "mlx",
         "mindspore",
     }
@@ -111,7 +112,7 @@ def test_only_an_adapter_imports_its_framework() -> None:
         "torch": {"torch"},
         "tf": {"tensorflow", "keras"},
         "paddle": {"paddle"},
-        "jax": {"jax", "flax", "optax", "jmp"},
+        "jax": {"jax", "flax", "optax", "jmp", "orbax"},
     }
     for path in sources(*ROOMS):
         room, part, *_ = path.relative_to(ROOT).parts

@@ -29,7 +29,7 @@ OWN = {
     "torch": {"torch"},
     "tf": {"tensorflow", "keras"},
     "paddle": {"paddle"},
-    "jax": {"jax", "flax", "optax", "jmp"},
+    "jax": {"jax", "flax", "optax", "jmp", "orbax"},
 }
 LONGEST = 30
 

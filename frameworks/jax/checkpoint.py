@@ -1,15 +1,12 @@
-"""A whole run in one file of `flax.serialization`."""
+"""A whole run as one tree of Orbax, which compares it with the tree of the run that it is restored into."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-import msgpack
-from flax import serialization
+import numpy as np
+import orbax.checkpoint as ocp
 
 from frameworks.jax import scaling
 from frameworks.jax.steps import Micro, Moved
@@ -17,55 +14,57 @@ from frameworks.jax.steps import Micro, Moved
 if TYPE_CHECKING:
     from frameworks.jax.trainer import JaxTrainer
 
-FILE = "run.msgpack"
+FOLDER = "run"
+_FIELDS = ("total", "items", "scale_before", "finite", "applied", "rate")
 
 
-def _target(trainer: JaxTrainer) -> dict[str, Any]:
-    """Everything that tells one moment of the run from another."""
+def _tree(trainer: JaxTrainer) -> dict[str, Any]:
+    """Everything that tells one moment of the run from another.
+
+    JMP's scale is one that Orbax cannot save, so its two numbers stand for it.
+    """
+    micro = np.zeros((trainer.recipe.accumulation, len(_FIELDS)))
+    for row, each in zip(micro, trainer.window, strict=False):
+        row[:] = [getattr(each, name) for name in _FIELDS]
     return {
-        "states": trainer.states,
+        "state": trainer.train_state,
         "scale": scaling.held(trainer.scale),
-        "buffers": trainer.moved.buffers,
-        "key": trainer.moved.key,
-    }
-
-
-def _window(trainer: JaxTrainer) -> dict[str, Any]:
-    return {
-        "micro": [dataclasses.asdict(micro) for micro in trainer.window],
-        "items": trainer.items,
-        "pending": trainer.pending or {},
+        "moved": trainer.moved,
+        "window": {"micro": micro, "counts": np.array([len(trainer.window), trainer.items, trainer.length])},
     }
 
 
 def save(trainer: JaxTrainer, path: Path) -> None:
-    """Writes the run below the folder `path`, which is made if it is not there."""
-    path.mkdir(parents=True, exist_ok=True)
-    state = serialization.to_state_dict({"run": _target(trainer), "window": _window(trainer)})
-    (path / FILE).write_bytes(serialization.msgpack_serialize(jax.device_get(state)))
+    """Writes the run below the folder `path`.
+
+    Raises:
+        ValueError: gradients wait for `apply`, which belong to no state of the run.
+    """
+    if trainer.pending is not None:
+        raise ValueError("a run is saved between updates, and gradients wait for apply")
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path.absolute() / FOLDER, _tree(trainer), force=True)
 
 
 def restore(trainer: JaxTrainer, path: Path) -> None:
     """Goes back to what `save` wrote.
 
     Raises:
-        ValueError: the file is missing, cut short, or of a run with other parts; nothing has changed then.
+        ValueError: the files are missing, damaged, or of a run of another kind; nothing has changed then.
     """
-    file = path / FILE
+    folder = path.absolute() / FOLDER
     try:
-        state = serialization.msgpack_restore(file.read_bytes())
-        target = _target(trainer)
-        run = serialization.from_state_dict(target, state["run"])
-        window = state["window"]
-        micro = [Micro(**window["micro"][key]) for key in sorted(window["micro"], key=int)]
-        pending = window["pending"] or None
-        key = jax.random.key_data(jax.random.wrap_key_data(jnp.asarray(run["key"])))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, msgpack.UnpackException) as error:
-        raise ValueError(
-            f"{file} cannot be restored: {' '.join(str(error).split()) or type(error).__name__}"
-        ) from error
-    trainer.states = jax.device_put(run["states"], trainer.device)
+        with ocp.StandardCheckpointer() as checkpointer:
+            run = checkpointer.restore(folder, _tree(trainer))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
+    count, items, length = (int(number) for number in run["window"]["counts"])
+    rows = [dict(zip(_FIELDS, row.tolist(), strict=True)) for row in run["window"]["micro"][:count]]
+    trainer.train_state, trainer.moved = run["state"], Moved(*run["moved"])
     trainer.scale = scaling.with_held(trainer.scale, run["scale"], trainer.device)
-    trainer.moved = jax.device_put(Moved(dict(run["buffers"]), key), trainer.device)
-    trainer.window, trainer.items = micro, int(window["items"])
-    trainer.pending = None if pending is None else jax.device_put(pending, trainer.device)
+    trainer.window = [
+        Micro(r["total"], int(r["items"]), r["scale_before"], bool(r["finite"]), bool(r["applied"]), r["rate"])
+        for r in rows
+    ]
+    trainer.items, trainer.pending = items, None
+    trainer.resize(length)

@@ -2,47 +2,58 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import numpy as np
 
-from frameworks.base import NO_TF32
 from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
-from frameworks.jax.scaling import INITIAL
+from frameworks.jax.refusals import SECOND_UNSCALE
+from frameworks.jax.scaling import INITIAL, MINIMUM
 
 _REFUSED: dict[Capability, str] = {
-    Capability.AUTOCAST_SCOPE: "JAX has no scope of precision; a Linen module is made with its dtype",
+    Capability.AUTOCAST_SCOPE: "JAX, Flax and JMP have no scope that casts what operations take: a Linen module is "
+    "made with its dtype, and jax.default_matmul_precision sets how products round inside",
     Capability.AUTOCAST_LISTS: "a Linen module is made with its dtype; no list names operations",
-    Capability.SCALING_FACTORS: "jmp.DynamicLossScale multiplies and divides by one and the same whole factor",
-    Capability.PARTIAL_WINDOW: "optax.MultiSteps has no flush; an incomplete window is carried over",
-    Capability.MISSING_GRADIENTS: "jax.grad gives zeros for a parameter that the loss does not reach, never nothing",
-    Capability.SEGMENT_CALLS: "a segment is traced once; what runs afterwards is no Python that could count",
+    Capability.SECOND_UNSCALE: SECOND_UNSCALE,
+    Capability.MISSING_GRADIENTS: "jax.grad gives zeros for a parameter that the loss does not reach, never nothing, "
+    "and optax.apply_updates takes no None",
 }
 _CPU_REFUSED: dict[Capability, str] = {
-    Capability.PEAK_BYTES: "JAX keeps no memory statistics of the CPU",
-    Capability.TF32: NO_TF32,
+    Capability.PEAK_BYTES: "memory_stats of a CPU device is None: JAX keeps none of its allocator",
+    Capability.TF32: "on a CPU jax.default_matmul_precision changes nothing by 'tensorfloat32', and 'TF32_TF32_F32' "
+    "is refused",
 }
+_NO_TF32 = "this GPU has no products in TensorFloat-32, which compute capability 8.0 brought"
 
-CONVENTIONS = Conventions(
-    adam_epsilon="outside",
-    adam_correction="float32",
-    momentum_rate="outside",
-    running_variance="biased",
-    clip_epsilon=0.0,
-    nonfinite_micro_batch="drop-micro-batch",
-    remainder="carry",
-    partial_overflow="skip-all",
-    scaler=ScalerRule(
-        initial=INITIAL,
-        growth=2.0,
-        backoff=0.5,
-        interval=2000,
-        minimum=1.0,
-        maximum=float(np.finfo(np.float32).max),
-        counts="micro-batches",
-        nonfinite="unscaled",
-        latched=False,
-    ),
-)
+
+@cache
+def conventions(mode: str) -> Conventions:
+    """What holds in a mode: only in "jit" a compiler sees more than one operation at a time."""
+    return Conventions(
+        adam_epsilon="outside",
+        adam_correction="float32",
+        momentum_rate="outside",
+        running_variance="biased",
+        clip_epsilon=0.0,
+        nonfinite_micro_batch="drop-micro-batch",
+        remainder="carry",
+        partial_overflow="skip-all",
+        accumulates="unscaled",
+        compiled=mode == "jit",
+        keeps_products=("dots_saveable",),
+        scaler=ScalerRule(
+            initial=INITIAL,
+            growth=2.0,
+            backoff=0.5,
+            interval=2000,
+            minimum=MINIMUM,
+            maximum=float(np.finfo(np.float32).max),
+            counts="updates",
+            nonfinite="unscaled",
+            latched=False,
+        ),
+    )
 
 
 def declaration(capability: Capability, device: jax.Device) -> Declaration:
@@ -50,7 +61,7 @@ def declaration(capability: Capability, device: jax.Device) -> Declaration:
     if device.platform == "cpu":
         refused = _REFUSED | _CPU_REFUSED
     else:
-        refused = _REFUSED | ({} if _has_tf32(device) else {Capability.TF32: NO_TF32})
+        refused = _REFUSED | ({} if _has_tf32(device) else {Capability.TF32: _NO_TF32})
     return Declaration(False, refused[capability]) if capability in refused else SUPPORTED
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from fixtures.model import Model
 from fixtures.recipe import Precision, Recipe
 from frameworks.base import BaseFramework
 from frameworks.contract import (
+    Attempt,
     Capability,
     Conventions,
     Declaration,
@@ -22,10 +24,10 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.jax.arrays import to_array
-from frameworks.jax.declarations import CONVENTIONS, declaration
+from frameworks.jax.attempts import ATTEMPTS
+from frameworks.jax.declarations import conventions, declaration
 from frameworks.jax.network import VARIANTS
 from frameworks.jax.operations import OPERATIONS
-from frameworks.jax.probes import probe
 from frameworks.jax.recomputing import recompute
 from frameworks.jax.settings import full_version, read_environment, read_settings, write_settings
 from frameworks.jax.trainer import JaxTrainer
@@ -63,23 +65,21 @@ class JaxFramework(BaseFramework):
     def declares(self, capability: Capability) -> Declaration:
         return declaration(capability, self._place)
 
-    def probe(self, capability: Capability) -> bool | None:
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return {capability: partial(self._here, attempt) for capability, attempt in ATTEMPTS.items()}
+
+    def _here(self, attempt: Attempt) -> bool:
         with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
-            return probe(capability)
+            return attempt()
 
     def conventions(self) -> Conventions:
-        return CONVENTIONS
+        return conventions(self.mode)
 
     def recompute_variants(self) -> tuple[str, ...]:
         return tuple(VARIANTS)
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> JaxTrainer:
         self.require_recipe(recipe)
-        if recipe.recompute is not None and recipe.recompute.variant not in (None, *VARIANTS):
-            raise Unsupported(Capability.RECOMPUTE, f"there is no variant {recipe.recompute.variant!r}")
-        if recipe.optimizers > 1 and recipe.clip is not None:
-            reason = "optax.clip_by_global_norm knows the gradients of one optimizer only"
-            raise Unsupported(Capability.TWO_OPTIMIZERS, reason)
         return JaxTrainer(model, recipe, weights, self._place, self.mode)
 
     def autocast(
@@ -104,14 +104,14 @@ class JaxFramework(BaseFramework):
         return super().timed(lambda: jax.block_until_ready(work()))
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
-        wide = any(array.dtype in (np.float64, np.int64) for array in arrays)
+        wide = any(array.dtype == np.float64 for array in arrays)
         with jax.enable_x64(wide), jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
             value = to_array(OPERATIONS[op](*(jax.device_put(array, self._place) for array in arrays)))
         return OpResult(value, value.dtype.name)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
-            return recompute(case, x, w, variant, self._place)
+            return recompute(case, x, w, self.variant(variant), self._place)
 
     def global_state(self) -> dict[str, str]:
         return read_settings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -27,12 +28,16 @@ Bounds = tuple[int, int]
 
 
 class Network(nn.Module):
-    """The layers of a fixture model in `dtype`, parameters in `param_dtype`; float64 heads keep their own format."""
+    """The layers of a fixture model in `dtype`, parameters in `param_dtype`; float64 heads keep their own format.
+
+    Each run of a recomputation segment in training calls `begun` with the segment's number, where there is one.
+    """
 
     model: Model
     dtype: Any = jnp.float32
     param_dtype: Any = jnp.float32
     recompute: Recompute | None = None
+    begun: Callable[[int], object] | None = None
 
     def setup(self) -> None:
         self.layers = [Block(layer, self.dtype, self.param_dtype) for layer in self.model.layers[:-1]]
@@ -46,28 +51,44 @@ class Network(nn.Module):
         }
 
     def __call__(self, x: jax.Array, train: bool) -> dict[str, jax.Array]:
-        count = len(self.model.layers) - 1
-        if self.recompute is None or not train:
-            x = self._run(x, (0, count), train)
+        recompute = self.recompute if train else None
+        if recompute is None:
+            x = self._segment(x, 0, train)
         else:
-            for bounds in _runs(0, count, self.recompute.segments):
-                x = self._recomputed(Network._segment if self.recompute.depth == 2 else Network._run, x, bounds)
+            for number in range(recompute.segments):
+                x = self._recomputed(Network._segment, x, number)
         return {name: head(x) for name, head in self.heads.items()}
+
+    def _segment(self, x: jax.Array, number: int, train: bool) -> jax.Array:
+        if self.begun is not None and train:
+            jax.debug.callback(partial(_told, self.begun, number), x.ravel()[0])
+        start, stop = segments(self.model, self.recompute if train else None)[number]
+        if self.recompute is None or self.recompute.depth == 1 or not train:
+            return self._run(x, (start, stop), train)
+        for inner in _runs(start, stop, min(2, stop - start)):
+            x = self._recomputed(Network._run, x, inner)
+        return x
 
     def _run(self, x: jax.Array, bounds: Bounds, train: bool) -> jax.Array:
         for layer in self.layers[slice(*bounds)]:
             x = layer(x, train)
         return x
 
-    def _segment(self, x: jax.Array, bounds: Bounds, train: bool) -> jax.Array:
-        for inner in _runs(*bounds, min(2, bounds[1] - bounds[0])):
-            x = self._recomputed(Network._run, x, inner) if train else self._run(x, inner, train)
-        return x
-
-    def _recomputed(self, run: Callable[..., jax.Array], x: jax.Array, bounds: Bounds) -> jax.Array:
+    def _recomputed(self, run: Callable[..., jax.Array], x: jax.Array, which: int | Bounds) -> jax.Array:
         policy = VARIANTS[(self.recompute and self.recompute.variant) or next(iter(VARIANTS))]
-        lifted: jax.Array = nn.remat(run, policy=policy, static_argnums=(2, 3))(self, x, bounds, True)
+        lifted: jax.Array = nn.remat(run, policy=policy, static_argnums=(2, 3))(self, x, which, True)
         return lifted
+
+
+def _told(begun: Callable[[int], object], number: int, _: Any) -> None:
+    """What a callback calls; it takes in a value of the run, so that it runs again wherever that is computed again."""
+    begun(number)
+
+
+def segments(model: Model, recompute: Recompute | None) -> tuple[Bounds, ...]:
+    """Where the segments of a model begin and end; one holds all layers where nothing is recomputed."""
+    count = len(model.layers) - 1
+    return ((0, count),) if recompute is None else _runs(0, count, recompute.segments)
 
 
 def _runs(start: int, stop: int, count: int) -> tuple[Bounds, ...]:

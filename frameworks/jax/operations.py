@@ -30,6 +30,11 @@ def _batch_norm(x: Array) -> Array:
     return jax.nn.standardize(x, axis=0, epsilon=1e-5)
 
 
+def _instance_norm(x: Array) -> Array:
+    """Rows are the channels of one sample, which Linen has last."""
+    return _normalised(x.T[None], nn.InstanceNorm(epsilon=1e-5, use_bias=False, use_scale=False))[0].T
+
+
 def _kl_divergence(logarithms: Array, probabilities: Array) -> Array:
     return optax.losses.kl_divergence(logarithms, probabilities).mean()
 
@@ -64,6 +69,7 @@ OPERATIONS: dict[str, Callable[..., Array]] = {
     "binary_cross_entropy_logits": lambda x, y: optax.sigmoid_binary_cross_entropy(x, y).mean(),
     "layer_norm": lambda x: _normalised(x, nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False)),
     "batch_norm": _batch_norm,
+    "instance_norm": _instance_norm,
     "rms_norm": lambda x: _normalised(x, nn.RMSNorm(epsilon=1e-5, use_scale=False)),
     "exp": jnp.exp,
     "expm1": jnp.expm1,

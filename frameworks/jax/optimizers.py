@@ -18,33 +18,44 @@ from frameworks.jax.network import Layout
 
 
 class RunState(TrainState):
-    """Flax's train state of one optimizer and its parameters, with the average of the weights if there is one."""
+    """Flax's train state, with the average of the weights if there is one."""
 
     average: Any = None
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What of a recipe decides how gradients become updates."""
+    """What of a recipe decides how gradients become updates.
+
+    Attributes:
+        length: how many micro-batches a window takes, None without accumulation.
+        accumulator: format that they are summed in.
+        parts: parameters of each optimizer and group, empty if there is one of each.
+    """
 
     optimizer: Optimizer
     schedule: Steps | None
     clip: float | None
-    accumulation: int
+    length: int | None
     accumulator: str
-    groups: tuple[tuple[str, ...], ...]
+    parts: tuple[tuple[str, ...], ...]
 
 
 def rules_of(recipe: Recipe, places: tuple[str, ...], wide: bool) -> Rules:
-    """The rules of one optimizer over the parameters at `places`, in model order; `wide`: some of them are float64."""
-    groups = tuple(places[start :: recipe.groups] for start in range(recipe.groups))
+    """The rules for the parameters at `places`, in model order; `wide`: some of them are float64.
+
+    Two optimizers are two parts of `optax.partition`, each with a transformation and a state of its own, and so are two
+    groups of one: Optax knows no other difference.
+    """
+    owned = [places[start :: recipe.optimizers] for start in range(recipe.optimizers)]
+    parts = tuple(own[start :: recipe.groups] for own in owned for start in range(recipe.groups))
     return Rules(
         recipe.optimizer,
         recipe.schedule,
         recipe.clip,
-        recipe.accumulation,
+        recipe.accumulation if recipe.accumulation > 1 else None,
         "float64" if wide else "float32",
-        groups if recipe.groups > 1 else (),
+        parts if len(parts) > 1 else (),
     )
 
 
@@ -59,29 +70,31 @@ def schedule_of(rules: Rules | Recipe) -> optax.Schedule:
 
 def _alone(rules: Rules) -> optax.GradientTransformation:
     rate: Any = rules.optimizer.learning_rate if rules.schedule is None else schedule_of(rules)
+    if isinstance(rules.optimizer, SGD):
+        return optax.sgd(rate, momentum=rules.optimizer.momentum or None)
+    chosen: dict[str, Any] = {"b1": rules.optimizer.beta1, "b2": rules.optimizer.beta2}
+    if rules.optimizer.epsilon is not None:
+        chosen["eps"] = rules.optimizer.epsilon
     match rules.optimizer:
-        case SGD(momentum=momentum):
-            return optax.sgd(rate, momentum=momentum or None)
-        case Adam() as adam:
-            return optax.adam(rate, b1=adam.beta1, b2=adam.beta2, eps=adam.epsilon)
-        case AdamW() as adamw:
-            decay = adamw.weight_decay
-            return optax.adamw(rate, b1=adamw.beta1, b2=adamw.beta2, eps=adamw.epsilon, weight_decay=decay)
+        case Adam():
+            return optax.adam(rate, **chosen)
+        case AdamW(weight_decay=decay):
+            return optax.adamw(rate, **chosen, weight_decay=decay)
 
 
 @cache
 def transformation(rules: Rules) -> optax.GradientTransformation:
     """The optimizer, the same object for the same rules, so that what was compiled for one run serves the next."""
     chosen = _alone(rules)
-    if rules.groups:
-        labels = {place: str(index) for index, group in enumerate(rules.groups) for place in group}
-        chosen = optax.partition({str(index): _alone(rules) for index in range(len(rules.groups))}, labels)
+    if rules.parts:
+        labels = {place: str(index) for index, part in enumerate(rules.parts) for place in part}
+        chosen = optax.partition({str(index): _alone(rules) for index in range(len(rules.parts))}, labels)
     if rules.clip is not None:
         chosen = optax.chain(optax.clip_by_global_norm(rules.clip), chosen)
-    if rules.accumulation > 1:
+    if rules.length is not None:
         window = optax.MultiSteps(
             chosen,
-            every_k_schedule=rules.accumulation,
+            every_k_schedule=rules.length,
             use_grad_mean=False,
             accumulator_dtype=rules.accumulator,
         )
@@ -104,30 +117,26 @@ def accumulated(state: RunState) -> Flat:
     return dict(state.opt_state.acc_grads) if is_window(state) and int(state.opt_state.mini_step) else {}
 
 
-def optimizer_state(states: list[RunState], layout: Layout) -> dict[str, Array]:
+def optimizer_state(state: RunState, layout: Layout) -> dict[str, Array]:
     """Moments as "SLOT/PARAMETER" by Optax's names for the slots, and every counter.
 
-    Optax's own counters are called after the state that has them, once for all groups, which step together. Those of a
-    second optimizer end in ".1".
+    Optax's own counters are called after the state that has them, once for all parts, which step together.
     """
-    found: dict[str, Array] = {}
-    for index, state in enumerate(states):
-        suffix = f".{index}" if index else ""
-        inner = state.opt_state.inner_opt_state if is_window(state) else state.opt_state
-        found[f"steps{suffix}"] = np.array(applied(state), np.int64)
-        slots: dict[str, dict[str, Any]] = {}
-        for path, leaf in jax.tree_util.tree_leaves_with_path(inner):
-            place = getattr(path[-1], "key", None)
-            if place in layout.canonical:
-                slot = next(key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey))
-                slots.setdefault(slot, {})[place] = leaf
-        for slot, leaves in slots.items():
-            found |= {f"{slot}/{name}": value for name, value in layout.arrays(leaves).items()}
-        for keys, value in optax.tree_utils.tree_get_all_with_path(inner, "count"):
-            owner = keys[-1].tuple_name
-            found[f"{_COUNTERS.get(owner, owner)}{suffix}"] = np.array(value)
-        if state.average is not None:
-            found |= {f"average/{name}": value for name, value in layout.arrays(state.average).items()}
+    inner = state.opt_state.inner_opt_state if is_window(state) else state.opt_state
+    found: dict[str, Array] = {"steps": np.array(applied(state), np.int64)}
+    slots: dict[str, dict[str, Any]] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(inner):
+        place = getattr(path[-1], "key", None)
+        if place in layout.canonical:
+            slot = next(key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey))
+            slots.setdefault(slot, {})[place] = leaf
+    for slot, leaves in slots.items():
+        found |= {f"{slot}/{name}": value for name, value in layout.arrays(leaves).items()}
+    for keys, value in optax.tree_utils.tree_get_all_with_path(inner, "count"):
+        owner = keys[-1].tuple_name
+        found[_COUNTERS.get(owner, owner)] = np.array(value)
+    if state.average is not None:
+        found |= {f"average/{name}": value for name, value in layout.arrays(state.average).items()}
     return found
 
 

@@ -67,12 +67,12 @@ def _forward(case: RecomputeCase, run: Callable[[Function], Function], x: jax.Ar
             return run(_failing())(x, w)
 
 
-def recompute(case: RecomputeCase, x: Array, w: Array, variant: str | None, device: jax.Device) -> RecomputeResult:
+def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, device: jax.Device) -> RecomputeResult:
     """One case of `Framework.recompute`; JAX's own exceptions leave this call.
 
     Weights that change are closed over; JAX's arrays cannot change, so that tripling makes new ones.
     """
-    policy = VARIANTS[variant or next(iter(VARIANTS))]
+    policy = VARIANTS[variant]
     inputs, weight = (jax.device_put(np.float32(array), device) for array in (x, w))
     function = partial(_forward, case, partial(jax.checkpoint, policy=policy))
     if case == "no-grad-input":

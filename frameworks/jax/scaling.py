@@ -1,70 +1,115 @@
-"""JMP's loss scales: which one a recipe asks for, what it was made with, and what it holds."""
+"""The loss scale of a recipe: JMP's or, with factors that JMP has not, Flax's; its settings and its state."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import jmp
 import numpy as np
+from flax.training.dynamic_scale import DynamicScale
 
 from fixtures.arrays import Array
 from fixtures.recipe import DynamicScaling, Scaling, StaticScaling
-from frameworks.contract import Capability, Unsupported
 
 INITIAL = 2.0**15
 """JMP has no default; its documentation begins with this."""
 
+MINIMUM = 1.0
+"""JMP's own floor, which a recipe's other factors keep."""
 
-def loss_scale(scaling: Scaling | None, device: jax.Device) -> jmp.LossScale:
-    """JMP's loss scale; what the recipe leaves None is left to JMP.
+LossScale: TypeAlias = jmp.NoOpLossScale | jmp.StaticLossScale | jmp.DynamicLossScale | DynamicScale
 
-    Raises:
-        Unsupported: growth and backoff are not one whole factor and its reciprocal.
+
+class Judged(NamedTuple):
+    """What Flax's scale says of the gradients that it takes: whether they are finite, and the scale that comes next."""
+
+    finite: jax.Array
+    scale: DynamicScale
+
+
+def loss_scale(scaling: Scaling | None, device: jax.Device) -> LossScale:
+    """The loss scale of a recipe; what it leaves None is left to JMP, or to Flax.
+
+    JMP multiplies and divides by one and the same whole factor. Flax's scale has a factor of its own for each.
     """
     match scaling:
         case DynamicScaling(enabled=True):
-            growth, backoff = scaling.growth, scaling.backoff
-            factor = growth or (1.0 / backoff if backoff else 2.0)
-            if not float(factor).is_integer() or backoff not in (None, 1.0 / factor):
-                reason = "jmp.DynamicLossScale multiplies and divides by one and the same whole factor"
-                raise Unsupported(Capability.SCALING_FACTORS, reason)
-            scale = jnp.asarray(INITIAL if scaling.initial is None else scaling.initial, jnp.float32)
-            made = jmp.DynamicLossScale(scale)
-            period = made.period if scaling.interval is None else scaling.interval
-            counter = jnp.asarray(made.counter)
-            return jax.device_put(jmp.DynamicLossScale(scale, counter, period, int(factor)), device)
+            factor = scaling.growth or (1.0 / scaling.backoff if scaling.backoff else 2.0)
+            one = float(factor).is_integer() and scaling.backoff in (None, 1.0 / factor)
+            return jax.device_put(_of_jmp(scaling, int(factor)) if one else _of_flax(scaling), device)
         case StaticScaling(scale=constant):
             return jmp.StaticLossScale(constant)
         case _:
             return jmp.NoOpLossScale()
 
 
-def settings(scale: jmp.LossScale) -> dict[str, float]:
-    """What a dynamic loss scale was made with, empty for any other."""
-    if not isinstance(scale, jmp.DynamicLossScale):
-        return {}
-    return {
-        "initial": float(scale.loss_scale),
-        "growth": float(scale.factor),
-        "backoff": 1.0 / scale.factor,
-        "interval": float(scale.period),
+def _of_jmp(scaling: DynamicScaling, factor: int) -> jmp.DynamicLossScale:
+    scale = jnp.asarray(INITIAL if scaling.initial is None else scaling.initial, jnp.float32)
+    made = jmp.DynamicLossScale(scale)
+    period = made.period if scaling.interval is None else scaling.interval
+    return jmp.DynamicLossScale(scale, jnp.asarray(made.counter), period, factor)
+
+
+def _of_flax(scaling: DynamicScaling) -> DynamicScale:
+    given = {
+        "growth_factor": scaling.growth,
+        "backoff_factor": scaling.backoff,
+        "growth_interval": scaling.interval,
+        "scale": None if scaling.initial is None else jnp.float32(scaling.initial),
     }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return DynamicScale(**chosen, minimum_scale=MINIMUM, fin_steps=jnp.int32(0))
 
 
-def held(scale: jmp.LossScale) -> dict[str, Array]:
+def is_dynamic(scale: LossScale) -> bool:
+    """Whether an overflow skips the update: JMP's documentation does so for its dynamic scale only."""
+    return isinstance(scale, jmp.DynamicLossScale | DynamicScale)
+
+
+def current(scale: LossScale) -> float:
+    """What losses are multiplied by."""
+    return float(scale.scale if isinstance(scale, DynamicScale) else scale.loss_scale)
+
+
+def settings(scale: LossScale) -> dict[str, float]:
+    """What a dynamic loss scale was made with, empty for any other."""
+    match scale:
+        case jmp.DynamicLossScale():
+            growth, backoff, interval = scale.factor, 1.0 / scale.factor, scale.period
+        case DynamicScale():
+            growth, backoff, interval = scale.growth_factor, scale.backoff_factor, scale.growth_interval
+        case _:
+            return {}
+    return {"initial": current(scale), "growth": float(growth), "backoff": backoff, "interval": float(interval)}
+
+
+def held(scale: LossScale) -> dict[str, Array]:
     """The scale and the growth counter; empty without scaling."""
     match scale:
         case jmp.DynamicLossScale():
             return {"scale": np.array(scale.loss_scale), "good_steps": np.array(scale.counter)}
+        case DynamicScale():
+            return {"scale": np.array(scale.scale), "good_steps": np.array(scale.fin_steps)}
         case jmp.StaticLossScale():
             return {"scale": np.array(scale.loss_scale, np.float32)}
         case _:
             return {}
 
 
-def with_held(scale: jmp.LossScale, state: dict[str, Array], device: jax.Device) -> jmp.LossScale:
+def with_held(scale: LossScale, state: dict[str, Array], device: jax.Device) -> LossScale:
     """The loss scale with what another one of its kind held."""
-    if not isinstance(scale, jmp.DynamicLossScale):
+    if not is_dynamic(scale):
         return scale
-    values = [jnp.asarray(state[name]) for name in ("scale", "good_steps")]
-    return jax.device_put(jmp.DynamicLossScale(values[0], values[1], scale.period, scale.factor), device)
+    value, counter = (jnp.asarray(state[name]) for name in ("scale", "good_steps"))
+    if isinstance(scale, DynamicScale):
+        return jax.device_put(scale.replace(scale=value, fin_steps=counter), device)
+    assert isinstance(scale, jmp.DynamicLossScale)
+    return jax.device_put(jmp.DynamicLossScale(value, counter, scale.period, scale.factor), device)
+
+
+@jax.jit
+def adjusted(scale: Any, finite: jax.Array) -> Any:
+    """JMP's scale after an update."""
+    return scale.adjust(finite)

@@ -67,6 +67,6 @@ def read_environment(device: jax.Device) -> dict[str, str]:
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
-    found |= {name: version(name) for name in PACKAGES}
+    found |= {name: version(name) for name in (*PACKAGES, "orbax-checkpoint")}
     found |= {name.removeprefix("jax_").replace("_", "-"): getattr(jax.config, name) for name in _SETTINGS}
     return {name: " ".join(str(value).split()) for name, value in found.items()}

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import jmp
 import optax
+from flax.training.dynamic_scale import DynamicScale
 
 from fixtures.layers import Dropout, walk
 from fixtures.model import Model
@@ -20,6 +21,7 @@ from frameworks.jax.arrays import Flat, flat, nested
 from frameworks.jax.losses import Loaded, loss_sums
 from frameworks.jax.network import Layout, Network
 from frameworks.jax.optimizers import RunState, applied, is_window
+from frameworks.jax.scaling import Judged, LossScale
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Micro:
         total: sum of the losses of its items.
         items: how many.
         scale_before: the loss scale that it met.
+        finite: whether its gradients were, which is asked only where an overflow skips.
         applied: whether `optax.MultiSteps` made an update with it.
         rate: learning rate of that update.
     """
@@ -54,6 +57,7 @@ class Micro:
     total: float
     items: int
     scale_before: float
+    finite: bool = True
     applied: bool = False
     rate: float = math.nan
 
@@ -67,22 +71,27 @@ class Outcome(NamedTuple):
     """What an update did.
 
     Attributes:
-        applied: whether the optimizers made an update, None where nothing can keep them from it.
+        applied: whether the optimizer made an update, None where nothing can keep it from that.
         norm: of its gradients before clipping, if it was asked for.
+        finite: whether its gradients were, None where nobody asks.
     """
 
     applied: jax.Array | None
     norm: jax.Array | None
+    finite: jax.Array | None
 
 
 class Steps:
-    """The functions of one plan; `jax.jit` compiles each for every shape that it meets."""
+    """The functions of one plan; `jax.jit` compiles each for every shape that it meets.
 
-    def __init__(self, plan: Plan) -> None:
+    Each run of a recomputation segment calls `begun` with the segment's number, where there is such a function.
+    """
+
+    def __init__(self, plan: Plan, begun: Callable[[int], object] | None = None) -> None:
         self.plan = plan
         low = jnp.dtype(plan.precision.format)
         kept = low if plan.precision.level == "O3" else jnp.float32
-        self.network = Network(plan.model, low, kept, plan.recompute)
+        self.network = Network(plan.model, low, kept, plan.recompute, begun)
         self.policy = jmp.Policy(jnp.float32, low, jnp.float32) if plan.precision.level == "O2" else None
         integer = jnp.int32 if plan.model.integer_inputs else jnp.float32
         example = jax.ShapeDtypeStruct((1, *plan.model.sample), integer)
@@ -119,22 +128,32 @@ class Steps:
         return loss_sums(self.plan.model, outputs, batch), Moved(buffers, key)
 
     def _backward(
-        self, parameters: Flat, moved: Moved, scale: jmp.LossScale, batch: Loaded, items: jax.Array
-    ) -> tuple[Flat, list[jax.Array], Moved]:
-        """Scaled gradients of the losses over `items`, the sums of the losses, and what has moved."""
+        self, parameters: Flat, moved: Moved, scale: LossScale, batch: Loaded, items: jax.Array
+    ) -> tuple[Flat, Judged | None, list[jax.Array], Moved]:
+        """Gradients of the losses over `items`, the sums of the losses, and what has moved.
+
+        Under JMP's scale the gradients are scaled ones; Flax's takes them itself, unscales them and judges them.
+        """
+
+        def means(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], Moved]]:
+            sums, after = self.losses(leaves, moved, batch)
+            each = [total / items.astype(total.dtype) for total in sums]
+            return each if self.plan.separate_losses else [reduce(jnp.add, each)], (sums, after)
+
+        if isinstance(scale, DynamicScale):
+            taken, judged, (sums, after) = _by_flax(scale, lambda leaves: _first(*means(leaves)), parameters)
+            return taken, judged, sums, after
 
         def scaled(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], Moved]]:
-            sums, after = self.losses(leaves, moved, batch)
-            means = [total / items.astype(total.dtype) for total in sums]
-            parts = means if self.plan.separate_losses else [reduce(jnp.add, means)]
-            return scale.scale(parts), (sums, after)
+            parts, rest = means(leaves)
+            return scale.scale(parts), rest
 
         parts, pull, (sums, after) = jax.vjp(scaled, parameters, has_aux=True)
         chosen = [
             [jnp.ones_like(p) if i == j else jnp.zeros_like(p) for j, p in enumerate(parts)] for i in range(len(parts))
         ]
         gradients = [pull(cotangent)[0] for cotangent in chosen]
-        return reduce(optax.tree.add, gradients), sums, after
+        return reduce(optax.tree.add, gradients), None, sums, after
 
     @cache  # noqa: B019 - plans live as long as the process, see `steps_of`
     def whole(self, guarded: bool, normed: bool, decay: float | None) -> Callable[..., Any]:
@@ -143,36 +162,40 @@ class Steps:
 
     def _whole(
         self,
-        states: list[RunState],
+        state: RunState,
         moved: Moved,
-        scale: jmp.LossScale,
+        scale: LossScale,
         batch: Loaded,
         items: jax.Array,
         *,
         guarded: bool,
         normed: bool,
         decay: float | None,
-    ) -> tuple[list[RunState], jmp.LossScale, Moved, list[jax.Array], Outcome]:
+    ) -> tuple[RunState, LossScale, Moved, list[jax.Array], Outcome]:
         """Forward, backward and update of a window of one micro-batch as one program, as the examples have it."""
-        leaves = {place: value for state in states for place, value in state.params.items()}
-        gradients, sums, after = self._backward(leaves, moved, scale, batch, items)
-        gradients = unscaled(scale, gradients, leaves)
-        states, scale, outcome = update(states, scale, gradients, guarded=guarded, normed=normed, decay=decay)
-        return states, scale, after, sums, outcome
+        gradients, judged, sums, after = self._backward(state.params, moved, scale, batch, items)
+        gradients = unscaled(scale, gradients, state.params)
+        state, scale, outcome = update(
+            state, scale, gradients, judged, guarded=guarded, normed=normed, decay=decay, last=True
+        )
+        return state, scale, after, sums, outcome
 
     def _surrogate(
-        self, parameters: Flat, scale: jmp.LossScale, given: Mapping[str, jax.Array], parts: jax.Array
-    ) -> Flat:
-        """Scaled gradients of Σ p·g over the parameters in `given`, divided by `parts`."""
+        self, parameters: Flat, scale: LossScale, given: Mapping[str, jax.Array], parts: jax.Array
+    ) -> tuple[Flat, Judged | None]:
+        """Gradients of Σ p·g over the parameters in `given`, divided by `parts`, as `_backward` gives them."""
 
-        def scaled(leaves: Flat) -> Any:
+        def loss(leaves: Flat) -> jax.Array:
             model = self._cast(leaves)
             products = [
                 jnp.sum(model[place] * g, dtype=jnp.promote_types(g.dtype, jnp.float32)) for place, g in given.items()
             ]
-            return scale.scale(reduce(jnp.add, products, jnp.zeros(())) / parts)
+            return reduce(jnp.add, products, jnp.zeros(())) / parts
 
-        return jax.grad(scaled)(parameters)
+        if isinstance(scale, DynamicScale):
+            gradients, judged, _ = _by_flax(scale, lambda leaves: (loss(leaves), None), parameters)
+            return gradients, judged
+        return jax.grad(lambda leaves: scale.scale(loss(leaves)))(parameters), None
 
     def _predict(self, parameters: Flat, buffers: Flat, inputs: jax.Array) -> dict[str, jax.Array]:
         variables = {"params": nested(self._cast(parameters)), "batch_stats": nested(buffers)}
@@ -192,24 +215,49 @@ def steps_of(plan: Plan) -> Steps:
     return Steps(plan)
 
 
+def _first(parts: list[jax.Array], rest: Any) -> tuple[jax.Array, Any]:
+    return parts[0], rest
+
+
+def _by_flax(scale: DynamicScale, loss: Callable[[Flat], Any], parameters: Flat) -> tuple[Flat, Judged, Any]:
+    """Unscaled gradients, what Flax's scale says of them, and what else the loss function returns."""
+    found = scale.value_and_grad(loss, has_aux=True)(parameters)
+    return found.grad, Judged(found.finite, found.dynamic_scale), found.aux[1]
+
+
 @jax.jit
-def unscaled(scale: jmp.LossScale, gradients: Flat, parameters: Flat) -> Flat:
-    """The gradients divided by the scale, in their parameters' formats."""
-    found: Flat = optax.tree.cast_like(scale.unscale(gradients), parameters)
+def unscaled(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
+    """The gradients divided by the scale, unless Flax's has done so, in their parameters' formats."""
+    divided = gradients if isinstance(scale, DynamicScale) else scale.unscale(gradients)
+    found: Flat = optax.tree.cast_like(divided, parameters)
     return found
 
 
-@partial(jax.jit, static_argnames=("guarded", "normed", "decay"))
+@partial(jax.jit, static_argnames=("guarded", "normed", "decay", "last"))
 def update(
-    states: list[RunState], scale: jmp.LossScale, gradients: Flat, *, guarded: bool, normed: bool, decay: float | None
-) -> tuple[list[RunState], jmp.LossScale, Outcome]:
-    """One update from unscaled gradients; `guarded`: a non-finite one changes nothing but the loss scale."""
-    finite = jmp.all_finite(gradients)
-    moved = [_stepped(state, {place: gradients[place] for place in state.params}, decay) for state in states]
-    kept: list[RunState] = jmp.select_tree(finite, moved, states) if guarded else moved
-    counted = applied(kept[0]) > applied(states[0]) if guarded or is_window(states[0]) else None
+    state: RunState,
+    scale: LossScale,
+    gradients: Flat,
+    judged: Judged | None = None,
+    *,
+    guarded: bool,
+    normed: bool,
+    decay: float | None,
+    last: bool,
+) -> tuple[RunState, LossScale, Outcome]:
+    """One call of the optimizer with unscaled gradients; `guarded`: one that is not finite changes nothing.
+
+    With the window's `last` micro-batch the loss scale moves by its gradients alone, so only a window of one moves it.
+    """
     norm = optax.tree.norm(gradients) if normed else None
-    return kept, scale.adjust(finite) if guarded else scale, Outcome(counted, norm)
+    moved = _stepped(state, gradients, decay)
+    if not guarded:
+        return moved, scale, Outcome(applied(moved) > applied(state) if is_window(state) else None, norm, None)
+    finite = jmp.all_finite(gradients) if judged is None else judged.finite
+    kept: RunState = jmp.select_tree(finite, moved, state)
+    if last:
+        scale = scale.adjust(finite) if judged is None else judged.scale
+    return kept, scale, Outcome(applied(kept) > applied(state), norm, finite)
 
 
 def _stepped(state: RunState, gradients: Flat, decay: float | None) -> RunState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, Unsupported, Update
-from frameworks.jax import checkpoint, scaling
+from frameworks.jax import checkpoint, refusals, scaling
 from frameworks.jax.arrays import Flat, to_array
-from frameworks.jax.losses import load_batch
-from frameworks.jax.network import leaves_of
+from frameworks.jax.losses import Loaded, load_batch
+from frameworks.jax.network import leaves_of, segments
 from frameworks.jax.optimizers import (
     RunState,
     accumulated,
@@ -33,6 +34,8 @@ from frameworks.jax.optimizers import (
     transformation,
 )
 from frameworks.jax.saved import saved_bytes
+from frameworks.jax.scaling import Judged
+from frameworks.jax.segments import runs_in_a_pass
 from frameworks.jax.steps import Micro, Moved, Outcome, Plan, steps_of, unscaled, update
 
 
@@ -40,10 +43,11 @@ class JaxTrainer(BaseTrainer):
     """A run on one device; windows of several micro-batches are `optax.MultiSteps`'s, which ends them itself.
 
     Attributes:
-        states: train state of each optimizer.
-        scale: JMP's loss scale.
+        train_state: parameters and the optimizer's state.
+        scale: the loss scale, JMP's or Flax's.
         moved: running statistics and the random key's data.
-        pending: scaled gradients that wait for `apply`; None where there are none.
+        length: how many micro-batches the open window takes.
+        pending: gradients that wait for `apply`, with what Flax's scale said of them; None where there are none.
     """
 
     def __init__(
@@ -61,28 +65,28 @@ class JaxTrainer(BaseTrainer):
             leaves = leaves_of(self.layout, given, self.steps.shapes, device)
             key = jax.device_put(jax.random.key_data(jax.random.key(recipe.seed)), device)
             self.moved = Moved(leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, device), key)
-            places = [self.layout.parameters[name] for name in model.parameter_shapes()]
-            self.states = [
-                self._state(leaves, tuple(places[start :: recipe.optimizers])) for start in range(recipe.optimizers)
-            ]
+            places = tuple(self.layout.parameters[name] for name in model.parameter_shapes())
+            self._rules = rules_of(recipe, places, self._wide)
+            state = RunState.create(apply_fn=None, params=leaves, tx=transformation(self._rules))
+            average = None if recipe.average is None else leaves
+            state = state.replace(step=jnp.zeros((), jnp.int32), average=average)
+            self.train_state: RunState = jax.device_put(state, device)
             self.scale = scaling.loss_scale(recipe.scaling, device)
+        refusals.check(self.scale, recipe)
         self._asked: Any = {
-            "guarded": not isinstance(self.scale, jmp.NoOpLossScale),
+            "guarded": scaling.is_dynamic(self.scale),
             "normed": recipe.clip is not None,
             "decay": recipe.average,
         }
         self._whole = self.steps.whole(**self._asked)
         self._settings = scaling.settings(self.scale)
         self._schedule = schedule_of(recipe)
+        self.length = recipe.accumulation
+        self._passes = 0
+        self._seen: Loaded | None = None
         self.window: list[Micro] = []
         self.items = 0
-        self.pending: Flat | None = None
-
-    def _state(self, leaves: Flat, places: tuple[str, ...]) -> RunState:
-        own = {place: leaves[place] for place in places}
-        state = RunState.create(apply_fn=None, params=own, tx=transformation(rules_of(self.recipe, places, self._wide)))
-        average = None if self.recipe.average is None else own
-        return jax.device_put(state.replace(step=jnp.zeros((), jnp.int32), average=average), self.device)
+        self.pending: tuple[Flat, Judged | None] | None = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -92,78 +96,109 @@ class JaxTrainer(BaseTrainer):
 
     @property
     def leaves(self) -> Flat:
-        """Every parameter by joined path, as the optimizers hold them."""
-        return {place: value for state in self.states for place, value in state.params.items()}
+        """Every parameter by joined path, as the optimizer holds them."""
+        found: Flat = self.train_state.params
+        return found
 
     # forward and backward
 
-    def _backward(self, batch: Batch, items: int) -> tuple[Flat, float]:
-        loaded = load_batch(self.model, batch)
-        counted = np.float32(items)
-        gradients, sums, self.moved = self.steps.backward(self.leaves, self.moved, self.scale, loaded, counted)
-        return gradients, float(sum(float(total) for total in sums))
+    def _backward(self, batch: Batch, items: int) -> tuple[Flat, Judged | None, float]:
+        loaded = self._seen = load_batch(self.model, batch)
+        self._passes += 1
+        gradients, judged, sums, self.moved = self.steps.backward(
+            self.leaves, self.moved, self.scale, loaded, np.float32(items)
+        )
+        return gradients, judged, float(sum(float(total) for total in sums))
 
     def accumulate(self, batch: Batch, items: int) -> float:
         with self.scope():
             before = self._scale()
-            gradients, total = self._backward(batch, items)
-            self.window.append(self._taken_in(gradients, Micro(total, batch.items, before)))
+            gradients, judged, total = self._backward(batch, items)
+            self.window.append(self._taken_in(gradients, judged, Micro(total, batch.items, before)))
         self.items = items
         return self.window[-1].loss
 
-    def _taken_in(self, gradients: Flat, micro: Micro) -> Micro:
+    def _taken_in(self, gradients: Flat, judged: Judged | None, micro: Micro) -> Micro:
         """Hands the gradients to `optax.MultiSteps`, or keeps them for `apply`."""
         if self.recipe.accumulation == 1:
-            self.pending = gradients if self.pending is None else optax.tree.add(self.pending, gradients)
+            if self.pending is not None:
+                raise ValueError("this recipe's windows hold one micro-batch, and one waits for apply")
+            self.pending = gradients, judged
             return micro
         rate = self._rate()
-        moved, _ = self._update(unscaled(self.scale, gradients, self.leaves))
-        return Micro(micro.total, micro.items, micro.scale_before, moved, rate)
+        outcome = self._update(unscaled(self.scale, gradients, self.leaves), None, last=False)
+        finite = outcome.finite is None or outcome.finite.item()
+        return replace(micro, finite=finite, applied=_moved(outcome), rate=rate)
 
     def gradients(self, window: Window) -> dict[str, Array]:
         items = sum(batch.items for batch in window)
         with self.scope():
-            found = [self._backward(batch, items)[0] for batch in window]
+            found = [unscaled(self.scale, self._backward(batch, items)[0], self.leaves) for batch in window]
             total = found[0]
             for gradients in found[1:]:
                 total = optax.tree.add(total, gradients)
-            return self.layout.arrays(unscaled(self.scale, total, self.leaves))
+            return self.layout.arrays(total)
 
     # the update
 
     def update(self, window: Window) -> Update:
         """A window of one micro-batch is one compiled program, unless something waits for `apply`."""
         if len(window) > 1 or self.recipe.accumulation > 1 or self.window:
+            self._begin(len(window))
             return super().update(window)
         (batch,) = window
         items = batch.items
         with self.scope() if self._wide or self._eager else nullcontext():
             before, rate = self._scale(), self._rate()
-            loaded = load_batch(self.model, batch)
-            self.states, self.scale, self.moved, sums, outcome = self._whole(
-                self.states, self.moved, self.scale, loaded, np.float32(items)
+            loaded = self._seen = load_batch(self.model, batch)
+            self._passes += 1
+            self.train_state, self.scale, self.moved, sums, outcome = self._whole(
+                self.train_state, self.moved, self.scale, loaded, np.float32(items)
             )
-            moved, norm = _read(outcome)
+            moved, norm = _moved(outcome), _norm(outcome)
             self.window = [Micro(sum(total.item() for total in sums), items, before)]
         self.items = items
         return self._report(before, rate, norm, skipped=not moved)
 
-    def _update(self, gradients: Flat) -> tuple[bool, float | None]:
-        """Hands unscaled gradients to the optimizers: whether an update was applied, and the gradients' norm."""
-        self.states, self.scale, outcome = update(self.states, self.scale, gradients, **self._asked)
-        return _read(outcome)
+    def _begin(self, length: int) -> None:
+        """Lets a window be shorter than the others, as `every_k_schedule` may: its length is known before it begins."""
+        if length < self.recipe.accumulation and not accumulated(self.train_state):
+            self.resize(length)
+
+    def resize(self, length: int) -> None:
+        """Makes windows of another length, on the same state of `optax.MultiSteps`."""
+        if length != self.length:
+            self.length = length
+            self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
+
+    def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> Outcome:
+        """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
+        self.train_state, self.scale, outcome = update(
+            self.train_state, self.scale, gradients, judged, **self._asked, last=last
+        )
+        return outcome
 
     def apply(self) -> Update:
         return self._ended() if self.recipe.accumulation > 1 else self._finish(1, None)
 
     def _ended(self) -> Update:
-        """Reports the window that `optax.MultiSteps` has ended, or one whose micro-batches it dropped."""
-        window, k = self.window, self.recipe.accumulation
+        """Reports what `optax.MultiSteps` made of the window, and moves the loss scale once.
+
+        A window that was ended before its length is carried over: nothing but a k-th micro-batch ends it. One whose
+        micro-batches were not all finite lacks as many, for each was dropped as if it had never been.
+        """
+        window = self.window
+        if not window:
+            raise ValueError("apply without any micro-batch before it")
         moved = [micro for micro in window if micro.applied]
-        if not moved and len(window) < k:
-            reason = f"optax.MultiSteps has no call that ends a window after {len(window)} of {k} micro-batches"
-            raise Unsupported(Capability.PARTIAL_WINDOW, reason)
-        return self._report(window[0].scale_before, (moved or window)[-1].rate, None, skipped=not moved)
+        rate = (moved or window)[-1].rate
+        if not moved and len(window) < self.length:
+            return self._told(window[0].scale_before, rate, None, skipped=True)
+        if self._asked["guarded"]:
+            with self.scope():
+                self.scale = scaling.adjusted(self.scale, np.asarray(all(micro.finite for micro in window)))
+        self.resize(self.recipe.accumulation)
+        return self._report(window[0].scale_before, rate, None, skipped=not moved)
 
     def feed(
         self,
@@ -172,15 +207,18 @@ class JaxTrainer(BaseTrainer):
         poison: Gradients | None = None,
         abandon: bool = False,
     ) -> Update:
+        calls = refusals.unscale_calls(self.scale, unscale_calls, by_hand=poison is not None or abandon)
+        if self.recipe.accumulation > 1 and (poison is not None or abandon):
+            raise ValueError("optax.MultiSteps has taken in each micro-batch before the window's update")
+        self._begin(len(window))
         with self.scope():
             for mapping in window:
-                before = self._scale()
-                given = self._given(mapping)
-                gradients = self.steps.surrogate(self.leaves, self.scale, given, np.float32(self.recipe.accumulation))
-                self.window.append(self._taken_in(gradients, Micro(math.nan, 1, before)))
+                before, given, parts = self._scale(), self._given(mapping), np.float32(self.length)
+                gradients, judged = self.steps.surrogate(self.leaves, self.scale, given, parts)
+                self.window.append(self._taken_in(gradients, judged, Micro(math.nan, 1, before)))
         if self.recipe.accumulation > 1:
             return self._ended()
-        return self._abandoned() if abandon else self._finish(1 if unscale_calls is None else unscale_calls, poison)
+        return self._abandoned() if abandon else self._finish(calls, poison)
 
     def _given(self, gradients: Gradients) -> Flat:
         held = self.leaves
@@ -192,40 +230,44 @@ class JaxTrainer(BaseTrainer):
 
     def _finish(self, unscale_calls: int, poison: Gradients | None) -> Update:
         with self.scope():
-            before, rate, gradients = self._scale(), self._rate(), self._taken_out()
+            before, rate, (gradients, judged) = self._scale(), self._rate(), self._taken_out()
             for _ in range(unscale_calls):
                 gradients = unscaled(self.scale, gradients, self.leaves)
             for place, value in self._given(poison or {}).items():
                 gradients = gradients | {place: gradients[place] + value}
-            moved, norm = self._update(gradients)
-        return self._report(before, rate, norm, skipped=not moved)
+            outcome = self._update(gradients, judged, last=True)
+        return self._report(before, rate, _norm(outcome), skipped=not _moved(outcome))
 
     def _abandoned(self) -> Update:
         """Ends an update whose gradients are unscaled without a step: the loss scale still learns of an overflow."""
         with self.scope():
             before, rate = self._scale(), self._rate()
-            gradients = unscaled(self.scale, self._taken_out(), self.leaves)
-            self.scale = self.scale.adjust(jmp.all_finite(gradients))
+            gradients = unscaled(self.scale, self._taken_out()[0], self.leaves)
+            self.scale = scaling.adjusted(self.scale, jmp.all_finite(gradients))
         return self._report(before, rate, None, skipped=True)
 
-    def _taken_out(self) -> Flat:
-        gradients, self.pending = self.pending, None
-        if gradients is None:
+    def _taken_out(self) -> tuple[Flat, Judged | None]:
+        waiting, self.pending = self.pending, None
+        if waiting is None:
             raise ValueError("apply without any micro-batch before it")
-        return gradients
+        return waiting
 
     def _report(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
-        window, self.window = self.window, []
+        """What is told of a window that has ended; the next one begins empty."""
+        told, self.window = self._told(before, rate, norm, skipped=skipped), []
+        return told
+
+    def _told(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
+        window, state = self.window, scaling.held(self.scale)
         loss = sum(micro.total for micro in window) / self.items if self.items else math.nan
-        state = scaling.held(self.scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
         return Update(loss, tuple(m.loss for m in window), before, self._scale(), good, skipped, norm, rate)
 
     def _scale(self) -> float:
-        return float(self.scale.loss_scale)
+        return scaling.current(self.scale)
 
     def _rate(self) -> float:
-        return float(self._schedule(applied(self.states[0])))
+        return float(self._schedule(applied(self.train_state)))
 
     # what can be seen
 
@@ -237,7 +279,7 @@ class JaxTrainer(BaseTrainer):
         return self.layout.arrays(self.leaves)
 
     def optimizer_state(self) -> dict[str, Array]:
-        return optimizer_state(self.states, self.layout)
+        return optimizer_state(self.train_state, self.layout)
 
     def buffers(self) -> dict[str, Array]:
         return self.layout.arrays(self.moved.buffers)
@@ -249,10 +291,7 @@ class JaxTrainer(BaseTrainer):
         return dict(self._settings)
 
     def accumulator(self) -> dict[str, Array]:
-        held: dict[str, Any] = dict(self.pending or {})
-        for state in self.states:
-            held |= accumulated(state)
-        return self.layout.arrays(held)
+        return self.layout.arrays((self.pending[0] if self.pending else {}) | accumulated(self.train_state))
 
     def random_state(self) -> dict[str, Array]:
         return {"key": to_array(self.moved.key)}
@@ -263,12 +302,20 @@ class JaxTrainer(BaseTrainer):
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
         if self.recipe.average is None:
             raise ValueError("this recipe asks for no average")
-        return self._predict({place: v for state in self.states for place, v in state.average.items()}, inputs)
+        return self._predict(self.train_state.average, inputs)
 
     def _predict(self, leaves: Flat, inputs: Array) -> dict[str, Array]:
         with self.scope():
             outputs = self.steps.predict(leaves, self.moved.buffers, jax.device_put(inputs, self.device))
             return {name: to_array(value) for name, value in outputs.items()}
+
+    def segment_calls(self) -> tuple[int, ...]:
+        """Those of one forward and backward pass, counted now on the last batch, times the passes so far."""
+        if self._seen is None:
+            return (0,) * len(segments(self.model, self.recipe.recompute))
+        with self.scope():
+            each = runs_in_a_pass(self.steps.plan, self.leaves, self.moved, self.scale, self._seen)
+        return tuple(self._passes * runs for runs in each)
 
     # the whole run
 
@@ -291,6 +338,11 @@ class JaxTrainer(BaseTrainer):
         return int(statistics["peak_bytes_in_use"])
 
 
-def _read(outcome: Outcome) -> tuple[bool, float | None]:
-    """Whether an update was applied, and the norm of its gradients where one was asked for."""
-    return outcome.applied is None or outcome.applied.item(), None if outcome.norm is None else outcome.norm.item()
+def _moved(outcome: Outcome) -> bool:
+    """Whether an update was applied."""
+    return outcome.applied is None or bool(outcome.applied.item())
+
+
+def _norm(outcome: Outcome) -> float | None:
+    """The norm of its gradients, where one was asked for."""
+    return None if outcome.norm is None else outcome.norm.item()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import add as add_two
 from typing import Any
 
 import numpy as np
 import paddle
 
 from fixtures.model import Batch, Model
-from frameworks.paddle.arrays import format_name
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,5 @@ def batch_tensors(model: Model, batch: Batch) -> BatchTensors:
 
 
 def add(values: list[Any]) -> Any:
-    """Sum of scalars; those of another format are cast to the widest first."""
-    if any(format_name(value.dtype) == "float64" for value in values):
-        values = [value.astype("float64") for value in values]
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total
+    """Sum of scalars, in the widest of their formats."""
+    return reduce(add_two, values)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import paddle
+
 from frameworks.contract import SUPPORTED, Capability, Declaration
+from frameworks.paddle.static_declarations import reason_against_static
 
 DYGRAPH, STATIC, FORCED = "dygraph", "static", "dygraph-forced-scaler"
 MODES = (DYGRAPH, STATIC, FORCED)
@@ -14,23 +17,27 @@ SCALING = {
     Capability.STATIC_SCALING,
     Capability.SCALING_FACTORS,
     Capability.EXPLICIT_UNSCALE,
+    Capability.SECOND_UNSCALE,
 }
 
-_TF32 = "only NVIDIA_TF32_OVERRIDE in the environment switches TensorFloat-32, for a whole process"
+_TF32_ON_CPU = "Paddle's switches for TensorFloat-32 are those of cuBLAS and cuDNN, which a CPU does not use"
+_TF32_BEFORE = "TensorFloat-32 is a format of NVIDIA's GPUs from compute capability 8.0 on"
 _KERNELS = "kernels are registered by device and format, and several operations have none for a low-precision one"
-_SCOPE_ON_CPU = "on a CPU auto_cast in dynamic mode warns and leaves every operation in float32"
-_DECORATE_ON_CPU = "on a CPU amp.decorate in dynamic mode returns the model unchanged, in float32"
+_SCOPE_ON_CPU = "on a CPU auto_cast in dynamic mode warns that it makes no effect"
+_LOW_MODEL_ON_CPU = (
+    "on a CPU amp.decorate in dynamic mode returns the model unchanged, and products of a model that Layer.to makes "
+    "low raise: matmul has no low-precision kernel there"
+)
 _SCALER_ON_CPU = "on a CPU GradScaler in dynamic mode warns and disables itself"
-
-
 _AVERAGE = "ExponentialMovingAverage raises in dynamic mode, and ModelAverage weighs the updates of a window equally"
+PEAK_ON_CPU = "paddle.device.max_memory_allocated, Paddle's call for it, raises on a CPU"
 
 
 def _dygraph_on_cpu(capability: Capability) -> str | None:
     if capability in SCOPES or capability in (Capability.O1_FLOAT16, Capability.O1_BFLOAT16):
         return _SCOPE_ON_CPU
     if capability in PRECISIONS:
-        return _DECORATE_ON_CPU
+        return _LOW_MODEL_ON_CPU
     return None
 
 
@@ -39,20 +46,24 @@ def reason_against(capability: Capability, device: str, mode: str) -> str | None
     if capability is Capability.OPERATIONS:
         return _KERNELS
     if capability is Capability.TF32:
-        return _TF32
+        return _against_tf32(device)
+    if capability is Capability.PEAK_BYTES and device == "cpu":
+        return PEAK_ON_CPU
     if mode == STATIC:
-        from frameworks.paddle.static_declarations import reason_against_static
-
         return reason_against_static(capability, device)
     if capability is Capability.AVERAGE:
         return _AVERAGE
     if device != "cpu":
         return None
-    if capability is Capability.PEAK_BYTES:
-        return "a CPU has no device allocator of its own"
     if mode == DYGRAPH and capability in SCALING:
         return _SCALER_ON_CPU
     return _dygraph_on_cpu(capability)
+
+
+def _against_tf32(device: str) -> str | None:
+    if device == "cpu":
+        return _TF32_ON_CPU
+    return None if paddle.device.cuda.get_device_capability() >= (8, 0) else _TF32_BEFORE
 
 
 def declaration(capability: Capability, device: str, mode: str) -> Declaration:

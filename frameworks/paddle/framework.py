@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Recipe
 from frameworks.base import BaseFramework, BaseTrainer, elapsed
 from frameworks.contract import (
+    Attempt,
     Capability,
     Conventions,
     Declaration,
@@ -26,12 +27,13 @@ from frameworks.contract import (
     ScalerRule,
     Unsupported,
 )
-from frameworks.paddle import probes, recomputation, settings
+from frameworks.paddle import recomputation, settings
 from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
+from frameworks.paddle.attempts import dynamic_attempts
 from frameworks.paddle.declarations import FORCED, MODES, STATIC, declaration
-from frameworks.paddle.forced import forced_scaler
 from frameworks.paddle.modules import HOOKS, REENTRANT
 from frameworks.paddle.operations import OPERATIONS, listed_names, missing_kernel
+from frameworks.paddle.scaling import scales_by_itself
 from frameworks.paddle.trainer import DygraphTrainer
 
 PIR = Version("3.0.0")
@@ -67,30 +69,22 @@ class PaddleFramework(BaseFramework):
         return str(paddle.version.full_version)
 
     def environment(self) -> dict[str, str]:
-        flags = paddle.get_flags(["FLAGS_paddle_num_threads", "FLAGS_enable_pir_api"])
-        found = {
-            "commit": str(paddle.version.commit),
-            "numpy": np.__version__,
-            "processor": platform.processor() or platform.machine(),
-            "threads": str(flags["FLAGS_paddle_num_threads"]),
-            "pir": str(flags["FLAGS_enable_pir_api"]),
-            "cuda": str(paddle.version.cuda()),
-        }
-        if self.device == "cuda":
-            found["gpu"] = str(paddle.device.cuda.get_device_name())
-            found["cudnn"] = str(paddle.version.cudnn())
-        return found
+        return settings.read_environment(self.device)
 
     def declares(self, capability: Capability) -> Declaration:
         return declaration(capability, self.device, self.mode)
 
-    def probe(self, capability: Capability) -> bool | None:
-        return probes.run(capability, self.mode)
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        if self.mode == STATIC:
+            from frameworks.paddle.static_attempts import static_attempts
+
+            return static_attempts(self.device)
+        return dynamic_attempts(self.mode)
 
     def conventions(self) -> Conventions:
         if self.mode == STATIC:
             rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))
-            return Conventions(adam_correction="float32", scaler=rule)
+            return Conventions(adam_correction="float32", compiled=True, scaler=rule)
         return Conventions(adam_correction="float32")
 
     def recompute_variants(self) -> tuple[str, ...]:
@@ -101,16 +95,22 @@ class PaddleFramework(BaseFramework):
         if any(head.format == "float64" for head in model.heads.heads):
             self.require(Capability.FLOAT64_HEADS)
         start = model.weights(recipe.seed) if weights is None else weights
+        dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
+        if dynamic and self.mode != FORCED and recipe.precision.format == "bfloat16":
+            reason = "GradScaler warns and turns itself off where the last precision scope was a bfloat16 one"
+            raise Unsupported(Capability.DYNAMIC_SCALING, reason, self._scales_after_bfloat16)
         if self.mode == STATIC:
             from frameworks.paddle.static_trainer import StaticTrainer
 
             return StaticTrainer(model, recipe, start)
-        forced = self.mode == FORCED
-        dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
-        if dynamic and not forced and recipe.precision.format != "float16":
-            reason = "GradScaler disables itself for good when the last precision scope was not a float16 one"
-            raise Unsupported(Capability.DYNAMIC_SCALING, reason)
-        return DygraphTrainer(model, recipe, start, forced_scaler if forced else nullcontext)
+        return DygraphTrainer(model, recipe, start, forced=self.mode == FORCED)
+
+    def _scales_after_bfloat16(self) -> bool:
+        if self.mode == STATIC:
+            from frameworks.paddle.static_attempts import scales_after_bfloat16
+
+            return scales_after_bfloat16(self.device)
+        return scales_by_itself("bfloat16")
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -123,6 +123,10 @@ class PaddleFramework(BaseFramework):
             lists["custom_white_list"] = {name for op in low for name in listed_names(op)}
         dtype = "float16" if level == "O0" else precision.format
         return paddle.amp.auto_cast(enable=enabled and level != "O0", level=level, dtype=dtype, **lists)
+
+    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+        self.require(Capability.TF32)
+        return settings.tf32_products(allowed)
 
     def timed(self, work: Callable[[], object]) -> int:
         """By the host's clock: Paddle documents the time between two events as a whole number of milliseconds."""
@@ -141,8 +145,13 @@ class PaddleFramework(BaseFramework):
             return self._run_op(op, arrays)
         except (TypeError, RuntimeError) as error:
             if reason := missing_kernel(error):
-                raise Unsupported(Capability.OPERATIONS, f"{op}: {reason}") from error
+                again = partial(self._runs, op, arrays, settings.open_scope())
+                raise Unsupported(Capability.OPERATIONS, f"{op}: {reason}", again) from error
             raise
+
+    def _runs(self, op: str, arrays: Sequence[Array], scope: Callable[[], AbstractContextManager[None]]) -> bool:
+        with scope():
+            return bool(self._run_op(op, arrays).dtype)
 
     def _run_op(self, op: str, arrays: Sequence[Array]) -> OpResult:
         if self.mode == STATIC:
@@ -154,7 +163,7 @@ class PaddleFramework(BaseFramework):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         self.require(Capability.RECOMPUTE_CASES)
-        return recomputation.run_case(case, x, w, variant)
+        return recomputation.run_case(case, x, w, self.variant(variant))
 
     def global_state(self) -> dict[str, str]:
         return settings.read_settings()

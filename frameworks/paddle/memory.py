@@ -10,6 +10,7 @@ import paddle
 from paddle.base import core
 
 from frameworks.contract import Capability, Unsupported
+from frameworks.paddle.declarations import PEAK_ON_CPU
 
 
 def _allocated() -> int:
@@ -36,5 +37,5 @@ def peak_bytes() -> int:
         Unsupported: on a CPU.
     """
     if not paddle.device.get_device().startswith("gpu"):
-        raise Unsupported(Capability.PEAK_BYTES, "a CPU has no device allocator of its own")
+        raise Unsupported(Capability.PEAK_BYTES, PEAK_ON_CPU)
     return int(paddle.device.cuda.max_memory_allocated())

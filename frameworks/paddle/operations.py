@@ -49,6 +49,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "binary_cross_entropy_logits": F.binary_cross_entropy_with_logits,
     "layer_norm": lambda x: F.layer_norm(x, [x.shape[-1]]),
     "batch_norm": _batch_norm,
+    "instance_norm": lambda x: F.instance_norm(x.unsqueeze(0)).squeeze(0),
     "rms_norm": lambda x: F.rms_norm(x, [x.shape[-1]]),
     "exp": paddle.exp,
     "expm1": paddle.expm1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ import paddle
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe
-from frameworks.contract import Capability, Unsupported
 from frameworks.paddle.arrays import canonical, format_name, to_numpy
 
 
@@ -41,41 +40,39 @@ def _shares(recipe: Recipe, parameters: Mapping[str, Any]) -> list[tuple[str, ..
 
 
 def build_shares(
-    recipe: Recipe, parameters: Mapping[str, Any], *, static: bool = False, scheduler: Any | None = None
+    recipe: Recipe, parameters: Mapping[str, Any], *, static: bool = False, schedulers: Sequence[Any] = ()
 ) -> list[Share]:
     """The recipe's optimizers over `parameters`.
 
     Two optimizers get the parameters at even and at odd places. Paddle's optimizers keep one learning-rate tensor in
-    the format of their first parameter, and all but plain SGD fail when another parameter has another format, so the
-    float64 heads get an optimizer of their own there.
+    one format, and all but plain SGD fail when a parameter has another format, so the float64 heads get an optimizer of
+    their own there.
 
     Args:
-        static: for a static program, whose optimizers find their parameters themselves.
-        scheduler: one made before, for the next program of the same run.
-
-    Raises:
-        Unsupported: a clip over several optimizers, whose gradients Paddle has no common norm for.
+        static: for a static program, where a single optimizer finds its parameters itself.
+        schedulers: those made before, for the next program of the same run.
     """
     shares = _shares(recipe, parameters)
-    if recipe.clip is not None and len(shares) > 1:
-        raise Unsupported(
-            Capability.CLIP, "a clip belongs to one optimizer, and this recipe needs several: there is no common norm"
-        )
     given = [{name: parameters[name] for name in names} for names in shares]
-    return [_share(recipe, part, static=static, scheduler=scheduler) for part in given]
+    made = list(schedulers) or [None] * len(shares)
+    own = not static or len(shares) > 1
+    alone = len(shares) == 1
+    return [
+        _share(recipe, part, scheduler, own=own, clipped=alone) for part, scheduler in zip(given, made, strict=True)
+    ]
 
 
-def _share(recipe: Recipe, parameters: Mapping[str, Any], *, static: bool, scheduler: Any | None) -> Share:
+def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None, *, own: bool, clipped: bool) -> Share:
     rate = recipe.optimizer.learning_rate
     if recipe.schedule is not None and scheduler is None:
         values = [rate * factor for factor in recipe.schedule.factors]
         scheduler = paddle.optimizer.lr.PiecewiseDecay(list(recipe.schedule.boundaries), values)
     common: dict[str, Any] = {"learning_rate": rate if scheduler is None else scheduler}
-    if not static:
+    if own:
         listed = list(parameters.values())
         groups = [{"params": part} for part in (listed[::2], listed[1::2]) if part]
         common["parameters"] = groups if recipe.groups == 2 else listed
-    if recipe.clip is not None:
+    if recipe.clip is not None and clipped:
         common["grad_clip"] = paddle.nn.ClipGradByGlobalNorm(recipe.clip)
     return Share(tuple(parameters), _make(recipe.optimizer, common), scheduler)
 
@@ -86,7 +83,9 @@ def _make(optimizer: Optimizer, common: dict[str, Any]) -> Any:
             return paddle.optimizer.SGD(**common)
         case SGD(momentum=momentum):
             return paddle.optimizer.Momentum(momentum=momentum, **common)
-    common.update(beta1=optimizer.beta1, beta2=optimizer.beta2, epsilon=optimizer.epsilon)
+    common.update(beta1=optimizer.beta1, beta2=optimizer.beta2)
+    if optimizer.epsilon is not None:
+        common["epsilon"] = optimizer.epsilon
     if isinstance(optimizer, AdamW):
         return paddle.optimizer.AdamW(weight_decay=optimizer.weight_decay, **common)
     return paddle.optimizer.Adam(**common)

@@ -17,7 +17,7 @@ def _product(x: Any, w: Any) -> Any:
     return paddle.tanh(paddle.matmul(x, w)).sum()
 
 
-def run_case(case: RecomputeCase, x: Array, w: Array, variant: str | None) -> RecomputeResult:
+def run_case(case: RecomputeCase, x: Array, w: Array, variant: str) -> RecomputeResult:
     """Value and gradients of the probe function; x (n, m) and w (m, k) float32.
 
     Raises:
@@ -26,7 +26,7 @@ def run_case(case: RecomputeCase, x: Array, w: Array, variant: str | None) -> Re
     inputs, weight = paddle.to_tensor(x), paddle.to_tensor(w)
     inputs.stop_gradient = case == "no-grad-input"
     weight.stop_gradient = False
-    value = _forward(case, inputs, weight, {"use_reentrant": (variant or REENTRANT) == REENTRANT})
+    value = _forward(case, inputs, weight, {"use_reentrant": variant == REENTRANT})
     if case == "weights-changed":
         with paddle.no_grad():
             weight.multiply_(paddle.to_tensor(3.0))

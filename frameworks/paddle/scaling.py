@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,18 @@ def build_scaler(scaling: Scaling) -> Any:
     """A `GradScaler` as the recipe asks for."""
     enabled = not isinstance(scaling, DynamicScaling) or scaling.enabled
     return paddle.amp.GradScaler(enable=enabled, **scaler_settings(scaling))
+
+
+def scope_for_a_scaler() -> AbstractContextManager[None]:
+    """A scope that casts nothing: `GradScaler.scale` works only where the last precision scope was a float16 one."""
+    return paddle.amp.auto_cast(enable=False, dtype="float16")
+
+
+def scales_by_itself(dtype: str) -> bool:
+    """Whether a `GradScaler` scales after a precision scope of this format."""
+    with paddle.amp.auto_cast(dtype=dtype):
+        loss = paddle.ones([1])
+    return bool(paddle.amp.GradScaler(init_loss_scaling=8.0).scale(loss).item() == 8.0)
 
 
 def read_settings(scaler: Any) -> dict[str, float]:

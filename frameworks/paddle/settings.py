@@ -1,11 +1,16 @@
-"""Paddle's process-wide settings as text, and putting them back."""
+"""What results depend on, Paddle's process-wide settings as text, and putting them back."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle.amp.auto_cast import amp_global_state
 from paddle.base import core, framework
@@ -18,6 +23,15 @@ def _scope() -> Any:
     if paddle.in_dynamic_mode():
         return framework._dygraph_tracer()
     return core._get_amp_attrs() if hasattr(core, "_get_amp_attrs") else None
+
+
+def open_scope() -> Callable[[], AbstractContextManager[None]]:
+    """What opens again the precision scope that is open now, without the lists of a user."""
+    scope = _scope()
+    level = "O0" if scope is None else scope._amp_level.name
+    if level not in ("O1", "O2"):
+        return nullcontext
+    return partial(paddle.amp.auto_cast, level=level, dtype=str(scope._amp_dtype))
 
 
 def read_settings() -> dict[str, str]:
@@ -55,3 +69,46 @@ def restore_settings(state: Mapping[str, str]) -> None:
     changed = {name: state[name] for name in _FLAGS if str(paddle.get_flags([name])[name]) != state[name]}
     if changed:
         paddle.set_flags({name: ast.literal_eval(value) for name, value in changed.items()})
+
+
+@contextmanager
+def tf32_products(allowed: bool) -> Iterator[None]:
+    """Products of float32 matrices inside may, or may not, round their operands to TensorFloat-32."""
+    former = core.get_cublas_switch(), core.get_cudnn_switch()
+    core.set_cublas_switch(allowed)
+    core.set_cudnn_switch(allowed)
+    try:
+        yield
+    finally:
+        core.set_cublas_switch(former[0])
+        core.set_cudnn_switch(former[1])
+
+
+def _processor() -> str:
+    listing = Path("/proc/cpuinfo")
+    if listing.is_file():
+        for line in listing.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def read_environment(device: str) -> dict[str, str]:
+    """Device model, versions, flags and thread counts that results may depend on."""
+    flags = paddle.get_flags(["FLAGS_paddle_num_threads", "FLAGS_enable_pir_api"])
+    found: dict[str, object] = {
+        "device": paddle.device.cuda.get_device_name() if device == "cuda" else _processor(),
+        "commit": paddle.version.commit,
+        "numpy": np.__version__,
+        "threads": flags["FLAGS_paddle_num_threads"],
+        "pir": flags["FLAGS_enable_pir_api"],
+        "cuda": paddle.version.cuda(),
+    }
+    if device == "cuda":
+        found |= {
+            "cudnn": paddle.version.cudnn(),
+            "capability": ".".join(str(part) for part in paddle.device.cuda.get_device_capability()),
+            "tf32.matmul": core.get_cublas_switch(),
+            "tf32.cudnn": core.get_cudnn_switch(),
+        }
+    return {name: str(value) for name, value in found.items()}

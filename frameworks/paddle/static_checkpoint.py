@@ -1,4 +1,4 @@
-"""Saves and restores a static-mode run: every variable of its scope through `paddle.save` and `paddle.load`."""
+"""Saves and restores a static-mode run with `paddle.static.save` and `paddle.static.load`."""
 
 from __future__ import annotations
 
@@ -7,43 +7,47 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
+from frameworks.base import same_parts
+
 if TYPE_CHECKING:
     from frameworks.paddle.static_trainer import StaticTrainer
 
-FILE = "run.pdparams"
-_PARTS = {"optimizer", "variables", "schedule", "generator"}
+PROGRAM, REST = "program", "rest.pdparams"
 
 
 def save(trainer: StaticTrainer, folder: Path) -> None:
-    """Writes the scope's variables, the scheduler and the generator to one file below `folder`."""
+    """Writes the variables of the training program, and a dictionary of what is no variable, below `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    run = {
-        "optimizer": type(trainer.recipe.optimizer).__name__,
-        "variables": trainer.store.snapshot(),
-        "schedule": {} if trainer.scheduler is None else trainer.scheduler.state_dict(),
-        "generator": trainer.stream.state,
-    }
-    paddle.save(run, str(folder / FILE))
+    trainer.store.save(trainer.programs.training(), folder / PROGRAM)
+    paddle.save(_rest(trainer), str(folder / REST))
+
+
+def _rest(trainer: StaticTrainer) -> dict[str, Any]:
+    schedules = {f"schedule {place}": each.state_dict() for place, each in enumerate(trainer.schedulers())}
+    return {**schedules, "generator": trainer.stream.state}
 
 
 def restore(trainer: StaticTrainer, folder: Path) -> None:
-    """Goes back to what `save` wrote; variables that the run has not made yet are made.
+    """Goes back to what `save` wrote.
+
+    Program, scope and schedules are made anew, as in a process that resumes, and take the place of what was there when
+    everything is loaded.
 
     Raises:
-        ValueError: the file is missing, cut short, foreign, or of another model or recipe; nothing is changed.
+        ValueError: a file is missing, cut short or foreign, or Paddle refuses it.
     """
+    file = folder / REST
+    resumed = trainer.anew()
     try:
-        run: Any = paddle.load(str(folder / FILE), return_numpy=True)
+        training = resumed.programs.training()
+        rest = paddle.load(str(file))
+        same_parts(file, rest if isinstance(rest, dict) else (), _rest(resumed))
+        resumed.store.load(training, folder / PROGRAM)
+        for place, scheduler in enumerate(resumed.schedulers()):
+            scheduler.set_state_dict(rest[f"schedule {place}"])
+        resumed.stream.state = rest["generator"]
+    except ValueError:
+        raise
     except Exception as error:
-        raise ValueError(f"{folder / FILE}: cannot be read: {type(error).__name__}: {error}") from error
-    if not isinstance(run, dict) or set(run) != _PARTS:
-        raise ValueError(f"{folder / FILE}: it is not a file of this adapter")
-    trainer.store.check(run["variables"], str(folder / FILE))
-    other = run["optimizer"] != type(trainer.recipe.optimizer).__name__
-    if other or bool(run["schedule"]) != (trainer.scheduler is not None):
-        raise ValueError(f"{folder / FILE}: it is of another recipe")
-    trainer.store.load(run["variables"])
-    if trainer.scheduler is not None:
-        trainer.scheduler.set_state_dict(run["schedule"])
-    trainer.stream.state = run["generator"]
-    trainer.pending = None
+        raise ValueError(f"{folder}: {type(error).__name__}: {error}") from error
+    vars(trainer).update(vars(resumed))

@@ -1,11 +1,13 @@
-"""Building and running static programs whose variables live in one scope."""
+"""Running static programs whose variables live in one scope."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import paddle
 from paddle.utils import unique_name
@@ -13,6 +15,9 @@ from paddle.utils import unique_name
 from fixtures.arrays import Array
 from frameworks.contract import OpResult
 from frameworks.paddle.arrays import format_name
+
+MASTER = "_fp32_master_"
+"""What the name of a float32 master weight has after its parameter's."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +49,26 @@ class Store:
         fresh = paddle.static.Scope()
         with paddle.static.scope_guard(fresh):
             self.executor.run(startup)
-        for name in fresh.local_var_names():
+        for name in sorted(fresh.local_var_names(), key=len):
             tensor = fresh.find_var(name).get_tensor()
             if name not in self.initial and tensor._is_initialized():
-                self.initial[name] = np.array(tensor)
-                self.scope.var(name).get_tensor().set(self.initial[name], _place())
+                self._take_over(name, tensor)
         return Built(main, fetches, parameters)
+
+    def _take_over(self, name: str, tensor: Any) -> None:
+        """Begins a variable at what its startup program gave it, a master at the parameter of the run."""
+        owner, master, _ = name.partition(MASTER)
+        value = self.read(owner).astype(np.float32) if master else array_of(tensor)
+        self.initial[name] = value
+        _set(self.scope.var(name).get_tensor(), value)
 
     def run(self, built: Built, feed: Mapping[str, Array]) -> list[Array]:
         """One run of the program; the fetched arrays."""
         with paddle.static.scope_guard(self.scope):
-            return list(self.executor.run(built.program, feed=dict(feed), fetch_list=list(built.fetches)))
+            found = self.executor.run(
+                built.program, feed=dict(feed), fetch_list=list(built.fetches), return_numpy=False
+            )
+        return [array_of(tensor) for tensor in found]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,61 +76,56 @@ class Store:
         return tuple(self.initial)
 
     def read(self, name: str) -> Array:
-        """A copy of a stored variable."""
-        return np.array(self.scope.find_var(name).get_tensor())
+        """A copy of a stored variable, in its true format."""
+        return array_of(self.scope.find_var(name).get_tensor())
 
     def write(self, name: str, value: Array) -> None:
-        """Sets a stored variable, in place."""
-        self.scope.find_var(name).get_tensor().set(np.asarray(value, order="C"), _place())
+        """Sets a stored variable, in its format, in place."""
+        _set(self.scope.find_var(name).get_tensor(), np.asarray(value).astype(self.initial[name].dtype))
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all stored variables."""
         return {name: self.read(name) for name in self.names}
 
-    def check(self, variables: Mapping[str, Array], source: str) -> None:
-        """Raises ValueError, naming `source`, unless every stored parameter is there in its shape and format."""
-        for name in self.names:
-            here, there = self.read(name), variables.get(name)
-            slot = "_pow_acc_" in name or "moment" in name or "velocity" in name
-            if there is None and slot:
-                continue
-            if there is None or there.shape != here.shape or there.dtype != here.dtype:
-                raise ValueError(f"{source}: it has no {name} of shape {here.shape} in {here.dtype}")
+    def save(self, built: Built, prefix: Path) -> None:
+        """Writes the variables of a program with `paddle.static.save`."""
+        with paddle.static.scope_guard(self.scope):
+            paddle.static.save(built.program, str(prefix))
 
-    def load(self, variables: Mapping[str, Array]) -> None:
-        """Sets every variable to what `snapshot` returned, and to its start where it was made later."""
-        for name, value in (self.initial | dict(variables)).items():
-            self.initial.setdefault(name, value)
-            self.scope.var(name).get_tensor().set(np.asarray(value, order="C"), _place())
+    def load(self, built: Built, prefix: Path) -> None:
+        """Sets the variables of a program with `paddle.static.load`."""
+        with paddle.static.scope_guard(self.scope):
+            paddle.static.load(built.program, str(prefix), self.executor)
 
 
 def _place() -> Any:
     return paddle.CUDAPlace(0) if paddle.device.get_device().startswith("gpu") else paddle.CPUPlace()
 
 
+def array_of(tensor: Any) -> Array:
+    """A copy of a variable's value; bfloat16, which Paddle hands out as its bits in uint16, becomes ml_dtypes'."""
+    value = np.array(tensor)
+    return value.view(ml_dtypes.bfloat16) if format_name(tensor._dtype()) in ("bfloat16", "bf16") else value
+
+
+def _set(tensor: Any, value: Array) -> None:
+    tensor.set(fed(np.asarray(value, order="C")), _place())
+
+
+def fed(array: Array) -> Array:
+    """The array as an executor takes it: bfloat16 as its bits in uint16."""
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+
 def run_operation(function: Callable[..., Any], arrays: Sequence[Array]) -> OpResult:
-    """Builds a program of one operation inside the open precision scope and runs it.
-
-    The value is fetched as float32 when it comes in a low-precision format, and given back in that format.
-    """
-    import ml_dtypes
-
+    """Builds a program of one operation inside the open precision scope and runs it."""
     main, startup = paddle.static.Program(), paddle.static.Program()
     with unique_name.guard(), paddle.static.program_guard(main, startup):
         inputs = [paddle.static.data(f"x{i}", list(a.shape), str(a.dtype)) for i, a in enumerate(arrays)]
-        for value in inputs:
-            value.stop_gradient = False
         result = function(*inputs)
-        name = format_name(result.dtype)
-        shown = result.astype("float32") if name in ("bfloat16", "float16") else result
     executor = paddle.static.Executor(_place())
     with paddle.static.scope_guard(paddle.static.Scope()):
         executor.run(startup)
-        (value,) = executor.run(main, feed={f"x{i}": _fed(a) for i, a in enumerate(arrays)}, fetch_list=[shown])
-    wanted = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
-    return OpResult(np.asarray(value).astype(wanted), name)
-
-
-def _fed(array: Array) -> Array:
-    """The array as an executor takes it: bfloat16 as its bits in uint16."""
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+        feed = {f"x{i}": fed(a) for i, a in enumerate(arrays)}
+        (value,) = executor.run(main, feed=feed, fetch_list=[result], return_numpy=False)
+    return OpResult(array_of(value), format_name(result.dtype))

@@ -20,9 +20,18 @@ from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.paddle import checkpoint, memory
 from frameworks.paddle.arrays import canonical, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.batches import BatchTensors, add, batch_tensors
+from frameworks.paddle.clips import refuse_mixed_clip
+from frameworks.paddle.forced import forced_scaler, refuse_what_differs
 from frameworks.paddle.modules import Network, item_losses
 from frameworks.paddle.optimizers import Share, build_shares, slots, steps_of
-from frameworks.paddle.scaling import build_scaler, quiet, read_settings, read_state, skipped_by_counters
+from frameworks.paddle.scaling import (
+    build_scaler,
+    quiet,
+    read_settings,
+    read_state,
+    scope_for_a_scaler,
+    skipped_by_counters,
+)
 from frameworks.paddle.streams import Stream
 
 Scope = Callable[[], AbstractContextManager[None]]
@@ -37,14 +46,12 @@ class DygraphTrainer(BaseTrainer):
     cannot tell (a static scale, two optimizers), from whether parameters or accumulators changed.
 
     Args:
-        scaler_scope: opened around everything that touches the scaler.
+        forced: whether the scaler is driven where Paddle itself turns it off.
     """
 
-    def __init__(
-        self, model: Model, recipe: Recipe, weights: Mapping[str, Array], scaler_scope: Scope = nullcontext
-    ) -> None:
-        self.model, self.recipe = model, recipe
-        self._scaler_scope = scaler_scope
+    def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array], *, forced: bool = False) -> None:
+        self.model, self.recipe, self._forced = model, recipe, forced
+        self._scaler_scope: Scope = forced_scaler if forced else nullcontext
         self.stream = Stream(recipe.seed)
         self._draws = any(isinstance(layer, Dropout) for _, layer in walk(model.layers))
         before = self.stream.state
@@ -54,9 +61,12 @@ class DygraphTrainer(BaseTrainer):
                 parameter.set_value(stored(np.asarray(weights[name])))
             self.shares = self._build_shares()
         self.stream.state = before
+        self._clips_jointly = recipe.clip is not None and len(self.shares) > 1
+        if self._clips_jointly:
+            refuse_mixed_clip(self.network.named.values())
         self.scaler: Any | None = None
         if recipe.scaling is not None:
-            with scaler_scope():
+            with self._scaler_scope():
                 self.scaler = build_scaler(recipe.scaling)
         self._settings = {} if self.scaler is None else read_settings(self.scaler)
         self.pending: list[tuple[float, int, int]] = []
@@ -76,10 +86,9 @@ class DygraphTrainer(BaseTrainer):
             )
         return shares
 
-    def fresh_shares(self) -> list[Share]:
-        """New optimizers over the same parameters, as at the start of a process that resumes."""
-        with self.stream.open():
-            return self._build_shares()
+    def anew(self) -> DygraphTrainer:
+        """The run at its start, as a process that resumes makes it."""
+        return DygraphTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed), forced=self._forced)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -91,12 +100,13 @@ class DygraphTrainer(BaseTrainer):
     def _precision(self) -> AbstractContextManager[None]:
         precision = self.recipe.precision
         if precision.level == "O0":
-            return nullcontext()
+            asked = self.scaler is not None and self.scaler.is_enable() and not self._forced
+            return scope_for_a_scaler() if asked else nullcontext()
         level = "O1" if precision.level == "O1" else "O2"
         return paddle.amp.auto_cast(level=level, dtype=precision.format)
 
     def _batch(self, batch: Batch) -> BatchTensors:
-        """The micro-batch; reentrant recomputation is documented to need an input that asks for its gradient."""
+        """The micro-batch; reentrant recomputation gives weights no gradient unless an input asks for its own."""
         tensors = batch_tensors(self.model, batch)
         if self.network.is_reentrant and not self.model.integer_inputs:
             tensors.inputs.stop_gradient = False
@@ -142,7 +152,25 @@ class DygraphTrainer(BaseTrainer):
         self.pending = []
         return Update(loss, losses, *update)
 
-    def _step(self) -> tuple[float, float, int | None, bool, float | None, float]:
+    def _check_kernel(self) -> None:
+        """In the forced mode on a CPU, refuses what the kernel of a GPU decides otherwise."""
+        if self._forced and paddle.device.get_device() == "cpu" and (state := self._scaler_state_dict()):
+            scale = float(state["scale"][0])
+            if scale < 1.0:
+                refuse_what_differs(scale, self.accumulator().values())
+
+    def _clip_jointly(self, *, unscaled: bool) -> None:
+        """Clips the gradients of several optimizers by their common norm, unscaled first as the guide on AMP has it."""
+        if self.scaler is not None and not unscaled:
+            for share in self.shares:
+                self.scaler.unscale_(share.optimizer)
+        paddle.nn.utils.clip_grad_norm_(list(self.network.named.values()), self.recipe.clip)
+
+    def _step(self, *, unscaled: bool = False) -> tuple[float, float, int | None, bool, float | None, float]:
+        if not unscaled:
+            self._check_kernel()
+        if self._clips_jointly:
+            self._clip_jointly(unscaled=unscaled)
         rate = float(self.shares[0].optimizer.get_lr())
         before = self._scaler_state_dict()
         watch = bool(before) and (len(self.shares) > 1 or not before["use_dynamic_loss_scaling"])
@@ -221,14 +249,17 @@ class DygraphTrainer(BaseTrainer):
             try:
                 for gradients in window:
                     self._feed_backward(gradients, len(window))
-                for _ in range(max(unscale_calls or 0, 1 if poison or abandon else 0)):
+                calls = max(unscale_calls or 0, 1 if poison or abandon else 0)
+                if calls:
+                    self._check_kernel()
+                for _ in range(calls):
                     for share in self.shares:
                         self.scaler.unscale_(share.optimizer)  # type: ignore[union-attr]
                 for name, value in (poison or {}).items():
                     if value is not None:
                         extra = to_tensor(stored(value), named[name])
                         named[name].grad = extra if named[name].grad is None else named[name].grad + extra
-                update = self._abandoned() if abandon else self._step()
+                update = self._abandoned() if abandon else self._step(unscaled=bool(calls))
             finally:
                 self._drop_gradients()
         return Update(math.nan, (), *update)

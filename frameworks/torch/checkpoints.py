@@ -1,41 +1,54 @@
-"""A whole run in one file of `torch.save`, read back by `torch.load` with `weights_only`."""
+"""A whole run in one file of `torch.save`, read back by `torch.load` with `weights_only`.
+
+The file is what PyTorch's tutorial on saving and loading calls a general checkpoint: a dictionary of the user's, which
+holds the `state_dict` of every part and what the training loop keeps itself.
+"""
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from frameworks.base import same_parts
+
 if TYPE_CHECKING:
     from frameworks.torch.trainer import TorchTrainer
 
 FILE = "run.pt"
-FORMAT = "conformance-torch-1"
+LOOP = "loop"
+"""The entry of what no `state_dict` holds."""
+
+
+def parts(trainer: TorchTrainer) -> dict[str, Any]:
+    """Every part of the run that has a `state_dict`, by name; those of a second optimizer end in ".1"."""
+    found: dict[str, Any] = {"model": trainer.network}
+    for index, stepper in enumerate(trainer.steppers):
+        suffix = f".{index}" if index else ""
+        found |= {f"{name}{suffix}": part for name, part in stepper.parts().items()}
+    if trainer.average is not None:
+        found["average"] = trainer.average
+    if trainer.scaler is not None and trainer.scaler.is_enabled():
+        found["scaler"] = trainer.scaler
+    return found
 
 
 def snapshot(trainer: TorchTrainer) -> dict[str, Any]:
-    """Everything that tells one moment of the run from another, by PyTorch's own state dictionaries."""
+    """Everything that tells one moment of the run from another."""
+    return {name: part.state_dict() for name, part in parts(trainer).items()} | {LOOP: _loop(trainer)}
+
+
+def _loop(trainer: TorchTrainer) -> dict[str, Any]:
     return {
-        "format": FORMAT,
-        "of": _identity(trainer),
-        "model": trainer.network.state_dict(),
-        "steppers": [stepper.state_dict() for stepper in trainer.steppers],
-        "average": {} if trainer.average is None else trainer.average.state_dict(),
-        "scaler": trainer.scaler.state_dict() if trainer.scaler else {},
         "random": dict(trainer.stream.states),
         "gradients": {name: slot.tensor.grad for name, slot in trainer.slots.items() if slot.tensor.grad is not None},
+        "applied": [stepper.applied for stepper in trainer.steppers],
         "sums": [list(entry) for entry in trainer.sums],
         "items": trainer.items,
-        "calls": list(trainer.network.calls),
+        "calls": list(trainer.network.calls.counts),
     }
-
-
-def _identity(trainer: TorchTrainer) -> list[str]:
-    return [trainer.model.name, *(type(stepper.optimizer).__name__ for stepper in trainer.steppers)]
 
 
 def save(trainer: TorchTrainer, path: Path) -> None:
@@ -45,45 +58,31 @@ def save(trainer: TorchTrainer, path: Path) -> None:
 
 
 def restore(trainer: TorchTrainer, path: Path) -> None:
-    """Goes back to what `save` wrote.
+    """Goes back to what `save` wrote, part by part, each by its own `load_state_dict`.
 
     Raises:
-        ValueError: the file is missing, cut short, or of another model, recipe or program; nothing has changed then.
+        ValueError: the file cannot be read, holds other parts than the run has, or PyTorch refuses one of them; what
+            came before that is loaded then.
     """
-    file = path / FILE
+    file, own = path / FILE, parts(trainer)
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise ValueError(f"{file} holds no run of this adapter")
-    if state.get("of") != _identity(trainer):
-        raise ValueError(f"{file} holds a run of {state.get('of')}, not of {_identity(trainer)}")
-    before = copy.deepcopy(snapshot(trainer))
-    try:
-        _apply(trainer, state)
+        saved = torch.load(file, map_location="cpu", weights_only=True)
+        same_parts(file, saved, [*own, LOOP])
+        for name, part in own.items():
+            part.load_state_dict(saved[name])
+        _continue(trainer, saved[LOOP])
     except Exception as error:
-        _apply(trainer, before)
-        raise ValueError(f"{file} does not fit this run: {error}") from error
+        raise ValueError(f"{file} cannot be loaded: {error}") from error
 
 
-def _apply(trainer: TorchTrainer, state: Mapping[str, Any]) -> None:
-    trainer.network.load_state_dict(state["model"])
-    for stepper, held in zip(trainer.steppers, state["steppers"], strict=True):
-        stepper.load_state_dict(held)
-    if bool(state["average"]) != (trainer.average is not None):
-        raise ValueError("one of the two runs averages its weights and the other does not")
-    if trainer.average is not None:
-        trainer.average.load_state_dict(state["average"])
-    if bool(state["scaler"]) != bool(trainer.scaler and trainer.scaler.is_enabled()):
-        raise ValueError("one of the two runs has loss scaling and the other has none")
-    if trainer.scaler is not None:
-        trainer.scaler.load_state_dict(state["scaler"])
-    trainer.stream.replace(state["random"])
+def _continue(trainer: TorchTrainer, loop: Mapping[str, Any]) -> None:
+    trainer.stream.replace(loop["random"])
     for name, slot in trainer.slots.items():
-        gradient = state["gradients"].get(name)
+        gradient = loop["gradients"].get(name)
         slot.tensor.grad = None if gradient is None else gradient.to(slot.tensor.device).clone()
-    trainer.sums = [(float(total), int(count)) for total, count in state["sums"]]
-    trainer.items = int(state["items"])
-    if len(state["calls"]) == len(trainer.network.calls):
-        trainer.network.calls[:] = [int(count) for count in state["calls"]]
+    for stepper, applied in zip(trainer.steppers, loop["applied"], strict=True):
+        stepper.applied = int(applied)
+    trainer.sums = [(float(total), int(count)) for total, count in loop["sums"]]
+    trainer.items = int(loop["items"])
+    if len(loop["calls"]) == len(trainer.network.calls.counts):
+        trainer.network.calls.counts[:] = [int(count) for count in loop["calls"]]

@@ -13,15 +13,20 @@ R = TypeVar("R")
 _ISOLATION = "isolate_recompiles"
 
 
+def begin_anew() -> None:
+    """Forgets everything that was compiled, as in a process of one's own.
+
+    PyTorch counts variants and remembers shapes by code, which all runs of a process share.
+    """
+    torch.compiler.reset()
+
+
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """The function as one compiled graph, or an error: a graph break or too many variants never run eagerly.
 
-    PyTorch counts variants by code, which all runs share; where it can count them for each call of `torch.compile`
-    it is asked to, and elsewhere the count starts again.
+    Variants are counted for each call of `torch.compile` where PyTorch can count them so.
     """
     options: dict[str, Any] = {}
     if _ISOLATION in signature(torch.compile).parameters:
         options[_ISOLATION] = True
-    else:
-        torch.compiler.reset()
     return cast(Callable[P, R], torch.compile(function, fullgraph=True, **options))

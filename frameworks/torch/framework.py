@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import DynamicScaling, Precision, Recipe
+from fixtures.recipe import Precision, Recipe
 from frameworks.base import BaseFramework
 from frameworks.contract import (
+    Attempt,
     Capability,
     Conventions,
     Declaration,
@@ -21,11 +23,12 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
-from frameworks.torch.declarations import CONVENTIONS, declaration
+from frameworks.torch.declarations import conventions, declaration, no_clipping
 from frameworks.torch.network import VARIANTS
 from frameworks.torch.operations import OPERATIONS
-from frameworks.torch.probes import probe
+from frameworks.torch.probes import attempts, float16_clipped, scope_of_everything
 from frameworks.torch.recomputing import recompute
+from frameworks.torch.scaling import wants_fused
 from frameworks.torch.settings import read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.trainer import TorchTrainer
 
@@ -33,7 +36,8 @@ from frameworks.torch.trainer import TorchTrainer
 class TorchFramework(BaseFramework):
     """PyTorch on the CPU or a CUDA device, one thread.
 
-    Mode "compile" compiles the forward passes and losses of trainers; `run_op` is eager in both modes.
+    Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`; `run_op` is eager in
+    both modes.
     """
 
     name: str = "torch"
@@ -53,25 +57,21 @@ class TorchFramework(BaseFramework):
         return read_environment(self.device)
 
     def declares(self, capability: Capability) -> Declaration:
-        return declaration(capability, self.device, self.mode)
+        return declaration(capability, self.device)
 
-    def probe(self, capability: Capability) -> bool | None:
-        return probe(capability, self.device, self.mode)
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return attempts(self.device, self.mode)
 
     def conventions(self) -> Conventions:
-        return CONVENTIONS
+        return conventions(self.mode)
 
     def recompute_variants(self) -> tuple[str, ...]:
         return tuple(VARIANTS)
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
         self.require_recipe(recipe)
-        scaled = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
-        if scaled and recipe.precision == Precision("O3", "float16"):
-            reason = "GradScaler refuses to unscale float16 gradients, which are all that level O3 has"
-            raise Unsupported(Capability.DYNAMIC_SCALING, reason)
-        if recipe.recompute is not None and recipe.recompute.variant not in (None, *VARIANTS):
-            raise Unsupported(Capability.RECOMPUTE, f"there is no variant {recipe.recompute.variant!r}")
+        if recipe.clip is not None and wants_fused(recipe):
+            raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
         return TorchTrainer(model, recipe, weights, self.device, self.mode)
 
     def autocast(
@@ -82,7 +82,8 @@ class TorchFramework(BaseFramework):
         if precision.level == "O0":
             return torch.autocast(self.device, enabled=False)
         if precision.level != "O1":
-            raise Unsupported(Capability.AUTOCAST_SCOPE, f"level {precision.level} is no scope in PyTorch")
+            reason = f"torch.autocast is level O1: it has no scope of level {precision.level}"
+            raise Unsupported(Capability.AUTOCAST_SCOPE, reason, partial(scope_of_everything, self.device))
         return torch.autocast(self.device, dtype=DTYPES[precision.format], enabled=enabled)
 
     def tf32(self, allowed: bool) -> AbstractContextManager[None]:
@@ -105,8 +106,7 @@ class TorchFramework(BaseFramework):
         return OpResult(to_array(result), dtype_name(result.dtype))
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        self.require(Capability.RECOMPUTE_CASES)
-        return recompute(case, x, w, variant, self.device)
+        return recompute(case, x, w, self.variant(variant), self.device, compile_it=self.mode == "compile")
 
     def global_state(self) -> dict[str, str]:
         return read_settings()

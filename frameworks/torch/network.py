@@ -15,16 +15,18 @@ from fixtures.model import Model
 from fixtures.recipe import Recompute, segment_sizes
 from frameworks.torch.arrays import DTYPES
 from frameworks.torch.modules import Slot, buffer_slots, build, linear_slots, parameter_slots
+from frameworks.torch.segments import SegmentCalls, segment_begins
 
 VARIANTS: dict[str, bool] = {"non-reentrant": False, "reentrant": True}
-"""Names of `torch.utils.checkpoint`'s two implementations and the `use_reentrant` that picks each."""
+"""Names of `torch.utils.checkpoint`'s two implementations, the recommended one first, and their `use_reentrant`."""
+DEFAULT = next(iter(VARIANTS))
 
 
 class Network(nn.Module):
     """The layers of a fixture model; float64 heads take their features cast to float64.
 
     Attributes:
-        calls: how often the forward of each segment has begun, while PyTorch runs eagerly.
+        calls: how often the forward of each segment has begun; compiled, this is counted in recomputed segments only.
     """
 
     def __init__(self, model: Model, recompute: Recompute | None = None) -> None:
@@ -38,9 +40,9 @@ class Network(nn.Module):
             dtype = DTYPES[model.parameter_format(f"{len(body)}.{head.name}.")]
             self.heads[head.name] = nn.Linear(width, head.units, dtype=dtype)
         self.recompute = recompute
-        self.is_reentrant = recompute is not None and VARIANTS[recompute.variant or "non-reentrant"]
+        self.is_reentrant = recompute is not None and VARIANTS[recompute.variant or DEFAULT]
         self.bounds = _runs(0, len(body), recompute.segments) if recompute else ((0, len(body)),)
-        self.calls = [0] * len(self.bounds)
+        self.calls = SegmentCalls(len(self.bounds))
         self._sequence = tuple(self.layers)  # indexing a ModuleList or slicing it takes its time
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -50,7 +52,9 @@ class Network(nn.Module):
 
     def _segment(self, index: int, x: torch.Tensor) -> torch.Tensor:
         if not torch.compiler.is_compiling():
-            self.calls[index] += 1
+            self.calls.counts[index] += 1
+        elif self.recompute is not None:
+            x = segment_begins(x, self.calls.number, index)
         start, stop = self.bounds[index]
         if self.recompute is None or self.recompute.depth == 1:
             return self._run(start, stop, x)

@@ -42,7 +42,8 @@ OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "kl_divergence": lambda a, b: F.kl_div(a, b, reduction="batchmean"),
     "binary_cross_entropy_logits": F.binary_cross_entropy_with_logits,
     "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
-    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "instance_norm": lambda x: torch.nn.InstanceNorm1d(x.shape[0], device=x.device)(x),
+    "batch_norm": lambda x: torch.nn.BatchNorm1d(x.shape[-1], device=x.device)(x),  # with running statistics
     "rms_norm": lambda x: F.rms_norm(x, x.shape[-1:]),
     "exp": torch.exp,
     "expm1": torch.expm1,

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adam, AdamW, Recipe, Steps
 from frameworks.torch.modules import Slot
+from frameworks.torch.scaling import wants_fused
 
 
 def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
@@ -20,15 +21,19 @@ def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
 
 def _optimizer(recipe: Recipe, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
     groups: list[dict[str, Any]] = [{"params": part} for part in _halves(parameters, recipe.groups)]
+    way: dict[str, Any] = {"fused": True} if wants_fused(recipe) else {}
     match recipe.optimizer:
         case SGD(learning_rate=rate, momentum=momentum):
-            return torch.optim.SGD(groups, lr=rate, momentum=momentum)
+            return torch.optim.SGD(groups, lr=rate, momentum=momentum, **way)
         case Adam() as adam:
-            return torch.optim.Adam(groups, lr=adam.learning_rate, betas=(adam.beta1, adam.beta2), eps=adam.epsilon)
+            return torch.optim.Adam(groups, **_moments(adam), **way)
         case AdamW() as adamw:
-            betas = (adamw.beta1, adamw.beta2)
-            decay = adamw.weight_decay
-            return torch.optim.AdamW(groups, lr=adamw.learning_rate, betas=betas, eps=adamw.epsilon, weight_decay=decay)
+            return torch.optim.AdamW(groups, **_moments(adamw), weight_decay=adamw.weight_decay, **way)
+
+
+def _moments(adam: Adam | AdamW) -> dict[str, Any]:
+    given: dict[str, Any] = {"lr": adam.learning_rate, "betas": (adam.beta1, adam.beta2)}
+    return given if adam.epsilon is None else {**given, "eps": adam.epsilon}
 
 
 def _scheduler(optimizer: torch.optim.Optimizer, schedule: Steps) -> LambdaLR:
@@ -39,7 +44,8 @@ class Stepper:
     """One optimizer with its scheduler, which follows the optimizer's applied updates.
 
     Attributes:
-        applied: how often the optimizer's own `step` has run to its end, by its post hook.
+        applied: how often the optimizer's own `step` has applied gradients, by its post hook. A fused one's `step`
+            runs on an overflow too, of which the scaler has told it, and leaves the update out.
     """
 
     def __init__(self, recipe: Recipe, parameters: list[torch.Tensor]) -> None:
@@ -48,8 +54,9 @@ class Stepper:
         self.optimizer.register_step_post_hook(self._count)
         self.scheduler = _scheduler(self.optimizer, recipe.schedule) if recipe.schedule else None
 
-    def _count(self, *_: object) -> None:
-        self.applied += 1
+    def _count(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        overflow = getattr(optimizer, "found_inf", None)
+        self.applied += overflow is None or not bool(overflow)
 
     @property
     def learning_rate(self) -> float:
@@ -61,23 +68,10 @@ class Stepper:
         counters = [float(held["step"]) for held in self.optimizer.state.values() if "step" in held]
         return int(max(counters)) if counters else self.applied
 
-    def state_dict(self) -> dict[str, Any]:
-        """The optimizer's and the scheduler's own state."""
-        scheduler = self.scheduler.state_dict() if self.scheduler else {}
-        return {"optimizer": self.optimizer.state_dict(), "scheduler": scheduler, "applied": self.applied}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes back to what `state_dict` returned.
-
-        Raises:
-            ValueError: one of the two has a scheduler and the other has none.
-        """
-        if bool(state["scheduler"]) != bool(self.scheduler):
-            raise ValueError("one of the two runs has a learning-rate schedule and the other has none")
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.scheduler:
-            self.scheduler.load_state_dict(state["scheduler"])
-        self.applied = int(state["applied"])
+    def parts(self) -> dict[str, Any]:
+        """What it holds that PyTorch can save, by name: the optimizer and, where there is one, the schedule."""
+        held: dict[str, Any] = {"optimizer": self.optimizer}
+        return held | ({"schedule": self.scheduler} if self.scheduler else {})
 
 
 def steppers(recipe: Recipe, slots: Mapping[str, Slot]) -> list[Stepper]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -11,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from fixtures.arrays import Array
 from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.torch.arrays import to_array, to_tensor
+from frameworks.torch.compiling import begin_anew, compiled
 from frameworks.torch.network import VARIANTS
 
 Probe = Callable[..., torch.Tensor]
@@ -28,16 +31,35 @@ def _of_mapping(pair: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return _value(pair["x"], pair["w"])
 
 
-def _failing() -> Probe:
-    runs: list[int] = []
+@dataclass
+class _Runs:
+    """How often the function that fails has run since its case began."""
 
-    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        runs.append(len(runs))
-        if len(runs) == 2:
-            raise RuntimeError("the second run of this function fails")
-        return _value(x, w)
+    count: int = 0
 
-    return function
+
+_RUNS = _Runs()
+
+
+@torch.library.custom_op("conformance::fails_the_second_time", mutates_args=())
+def _fails_the_second_time(x: torch.Tensor) -> torch.Tensor:
+    """A copy of `x`; an operator, so that it is run, and fails, in compiled graphs as well."""
+    _RUNS.count += 1
+    if _RUNS.count == 2:
+        raise RuntimeError("the second run of this function fails")
+    return x.clone()
+
+
+@_fails_the_second_time.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+_fails_the_second_time.register_autograd(lambda _, gradient: gradient)
+
+
+def _failing(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return _value(_fails_the_second_time(x), w)
 
 
 def _forward(case: RecomputeCase, x: torch.Tensor, w: torch.Tensor, reentrant: bool) -> torch.Tensor:
@@ -60,18 +82,25 @@ def _forward(case: RecomputeCase, x: torch.Tensor, w: torch.Tensor, reentrant: b
         case "no-grad-input" | "weights-changed":
             return run(lambda inner: _value(inner, w), x)
         case "raises":
-            return run(_failing(), x, w)
+            return run(_failing, x, w)
 
 
-def recompute(case: RecomputeCase, x: Array, w: Array, variant: str | None, device: str) -> RecomputeResult:
+def recompute(
+    case: RecomputeCase, x: Array, w: Array, variant: str, device: str, *, compile_it: bool = False
+) -> RecomputeResult:
     """One case of `Framework.recompute`; PyTorch's own exceptions leave this call.
 
-    Weights that change are closed over, as a module's are. An output that is cut off from the graph has no gradients
-    to give, and none is asked for.
+    Weights that change are closed over, as a module's are. The value stands for one part of a loss whose other parts
+    are trained as well: where it is cut off from the graph, the loss still has a backward pass, which gives it nothing.
     """
     inputs = to_tensor(x, device, torch.float32).requires_grad_(case != "no-grad-input")
     weight = to_tensor(w, device, torch.float32).requires_grad_()
-    value = _forward(case, inputs, weight, VARIANTS[variant or "non-reentrant"])
+    _RUNS.count = 0
+    forward: Callable[..., torch.Tensor] = partial(_forward, case, reentrant=VARIANTS[variant])
+    if compile_it:
+        begin_anew()
+        forward = compiled(forward)
+    value = forward(inputs, weight)
     if case == "weights-changed":
         with torch.no_grad():
             weight.mul_(3.0)

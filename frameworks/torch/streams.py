@@ -36,14 +36,10 @@ class Stream:
                     self._keep()
 
     def replace(self, states: Mapping[str, torch.Tensor]) -> None:
-        """Goes on from other states.
-
-        Raises:
-            ValueError: they are not states of the same generators.
-        """
-        if {name: state.shape for name, state in states.items()} != {n: s.shape for n, s in self.states.items()}:
-            raise ValueError("the random state is not one of these generators")
+        """Goes on from other states, which PyTorch refuses where they are none of these generators'."""
         self.states = {name: state.clone() for name, state in states.items()}
+        with self.drawn():
+            pass
 
     def _keep(self) -> None:
         self.states = {"cpu": torch.get_rng_state()}

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,32 +14,22 @@ from torch.nn.utils import clip_grad_norm_
 from fixtures.arrays import Array
 from fixtures.layers import Dropout
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import DynamicScaling, Recipe
+from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, Unsupported, Update
 from frameworks.torch import checkpoints
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.averages import averaged_model
-from frameworks.torch.compiling import compiled
+from frameworks.torch.compiling import begin_anew, compiled
+from frameworks.torch.declarations import declaration
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
 from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
 from frameworks.torch.optimizers import optimizer_state, steppers
 from frameworks.torch.saved import SavedBytes
+from frameworks.torch.scaling import constant_scale, grad_scaler, wants_float32_gradients, wants_fused
 from frameworks.torch.streams import Stream
 
 Forward = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor]]
-
-
-def grad_scaler(device: str, scaling: DynamicScaling) -> torch.amp.GradScaler:
-    """PyTorch's scaler; what the recipe leaves None is left to PyTorch."""
-    wanted = {
-        "init_scale": scaling.initial,
-        "growth_factor": scaling.growth,
-        "backoff_factor": scaling.backoff,
-        "growth_interval": scaling.interval,
-    }
-    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-    return torch.amp.GradScaler(device, enabled=scaling.enabled, **given)
 
 
 class TorchTrainer(BaseTrainer):
@@ -63,8 +52,9 @@ class TorchTrainer(BaseTrainer):
         self.buffer_slots = buffers_by_name(model, self.network)
         load(self.slots, model.weights(recipe.seed) if weights is None else weights)
         self.steppers = steppers(recipe, self.slots)
-        dynamic = recipe.scaling if isinstance(recipe.scaling, DynamicScaling) else None
-        self.scaler = grad_scaler(device, dynamic) if dynamic else None
+        self.scaler = grad_scaler(device, recipe)
+        if wants_float32_gradients(recipe):
+            self._take_float32_gradients()
         self.average = averaged_model(self.network, recipe.average)
         self._settings = self._read_settings()
         self.sums: list[tuple[float, int]] = []
@@ -73,10 +63,17 @@ class TorchTrainer(BaseTrainer):
         self._losses: Forward = self._eager_losses
         self._outputs: Callable[[torch.Tensor], dict[str, torch.Tensor]] = self.network
         if self.compiled:
+            begin_anew()
             self._losses = compiled(self._eager_losses)
             self._outputs = compiled(self.network)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
+
+    def _take_float32_gradients(self) -> None:
+        """`GradScaler.unscale_` refuses float16 gradients, so a float16 model's parameters are given float32 ones."""
+        for slot in self.slots.values():
+            if slot.tensor.dtype == torch.float16:
+                slot.tensor.grad_dtype = torch.float32
 
     # forward and backward
 
@@ -103,8 +100,14 @@ class TorchTrainer(BaseTrainer):
         """Training-mode forward of a micro-batch: the sum of its items' losses for each head that has targets."""
         if not self.network.training:
             self.network.train()
+        self._count_compiled()
         with self.autocast():
             return self._losses(batch.inputs, batch.targets)
+
+    def _count_compiled(self) -> None:
+        """A compiled forward pass without recomputation runs its one segment each time that it is called."""
+        if self.compiled and self.recipe.recompute is None:
+            self.network.calls.counts[0] += 1
 
     def _backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None) -> None:
         separate = losses if self.recipe.separate_losses else [sum(losses[1:], losses[0])]
@@ -133,6 +136,8 @@ class TorchTrainer(BaseTrainer):
             items = sum(batch.items for batch in window)
             for batch in window:
                 self._pass(batch, items, scaler)
+            if scaler is not None and wants_fused(self.recipe):
+                return {name: _divided(value, scaler.get_scale()) for name, value in self.accumulator().items()}
             if scaler is not None:
                 for stepper in self.steppers:
                     scaler.unscale_(stepper.optimizer)
@@ -191,7 +196,7 @@ class TorchTrainer(BaseTrainer):
             else:
                 scaler.step(stepper.optimizer)
         if scaler is not None:
-            scaler.update()
+            scaler.update(constant_scale(self.recipe))
         stepped = [stepper.applied > count for stepper, count in zip(self.steppers, applied, strict=True)]
         for stepper, moved in zip(self.steppers, stepped, strict=True):
             if moved and stepper.scheduler is not None:
@@ -208,7 +213,7 @@ class TorchTrainer(BaseTrainer):
         before = self._scale()
         for stepper in self.steppers:
             self.scaler.unscale_(stepper.optimizer)
-        self.scaler.update()
+        self.scaler.update(constant_scale(self.recipe))
         self._empty()
         return self._report(before, self.steppers[0].learning_rate, None, skipped=True)
 
@@ -284,6 +289,7 @@ class TorchTrainer(BaseTrainer):
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         self.network.eval()
+        self._count_compiled()
         return self._evaluated(self._outputs, inputs)
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
@@ -298,9 +304,7 @@ class TorchTrainer(BaseTrainer):
             return {name: to_array(value) for name, value in network(tensor).items()}
 
     def segment_calls(self) -> tuple[int, ...]:
-        if self.compiled:
-            raise Unsupported(Capability.SEGMENT_CALLS, "a compiled forward runs no Python that could count")
-        return tuple(self.network.calls)
+        return tuple(self.network.calls.counts)
 
     # the whole run
 
@@ -313,7 +317,7 @@ class TorchTrainer(BaseTrainer):
     def saved_bytes(self, batch: Batch) -> int:
         loaded = self._load(batch)
         buffers = {name: slot.tensor.clone() for name, slot in self.buffer_slots.items()}
-        calls = list(self.network.calls)
+        calls = list(self.network.calls.counts)
         counter = SavedBytes([*self.network.parameters(), *loaded.tensors()])
         with self.stream.drawn(keep=False), counter.counting():
             losses = self.forward(loaded)
@@ -321,10 +325,15 @@ class TorchTrainer(BaseTrainer):
         del losses
         for name, value in buffers.items():
             self.buffer_slots[name].tensor.copy_(value)
-        self.network.calls[:] = calls
+        self.network.calls.counts[:] = calls
         return count
 
     def peak_bytes(self) -> int:
         if self.device != "cuda":
-            raise Unsupported(Capability.PEAK_BYTES, "PyTorch's allocator for the CPU keeps no peak")
+            raise Unsupported(Capability.PEAK_BYTES, declaration(Capability.PEAK_BYTES, self.device).reason)
         return int(torch.cuda.max_memory_allocated())
+
+
+def _divided(value: Array, scale: float) -> Array:
+    """A gradient as a fused optimizer unscales it, in float32 or wider."""
+    return np.asarray(value.astype(np.promote_types(value.dtype, np.float32)) / scale)

@@ -108,8 +108,10 @@ class ClipsScaledGradients(JaxFramework):
         take = JaxTrainer._taken_out
 
         def clipped(self: JaxTrainer) -> Any:
-            gradients, limit = take(self), self.recipe.clip
-            return gradients if limit is None else optax.clip_by_global_norm(limit).update(gradients, None)[0]
+            (gradients, judged), limit = take(self), self.recipe.clip
+            if limit is not None:
+                gradients, _ = optax.clip_by_global_norm(limit).update(gradients, None)
+            return gradients, judged
 
         JaxTrainer._taken_out = clipped
         JaxTrainer.update = BaseTrainer.update
@@ -215,7 +217,7 @@ class CastsWeights(JaxFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         make = steps.Network
-        steps.Network = lambda model, low, _, recompute: make(model, low, low, recompute)
+        steps.Network = lambda model, low, _, *rest: make(model, low, low, *rest)
 
 
 @fault(
@@ -277,9 +279,9 @@ class MomentsNotLoaded(JaxFramework):
         restore = JaxTrainer.restore
 
         def partial_restore(self: JaxTrainer, path: Any) -> None:
-            before = [state.opt_state for state in self.states]
+            before = self.train_state.opt_state
             restore(self, path)
-            self.states = [s.replace(opt_state=held) for s, held in zip(self.states, before, strict=True)]
+            self.train_state = self.train_state.replace(opt_state=before)
 
         JaxTrainer.restore = partial_restore
 

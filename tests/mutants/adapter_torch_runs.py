@@ -194,7 +194,12 @@ class PartialWindowIsLost(TorchFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         whole = checkpoints.snapshot
-        checkpoints.snapshot = lambda trainer: whole(trainer) | {"gradients": {}}
+
+        def forgetful(trainer: TorchTrainer) -> dict[str, Any]:
+            found = whole(trainer)
+            return found | {checkpoints.LOOP: found[checkpoints.LOOP] | {"gradients": {}}}
+
+        checkpoints.snapshot = forgetful
 
 
 # weights and moments

@@ -1,45 +1,54 @@
-"""Calls Paddle's own functions, without this adapter's guards, to see whether a capability acts."""
+"""Paddle's own call for each capability in dynamic mode, without this adapter's guards."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import paddle
 
-from frameworks.contract import Capability
+from frameworks.contract import Attempt, Capability
+from frameworks.operations import CATALOGUE
 from frameworks.paddle import memory, recomputation, settings
-from frameworks.paddle.arrays import format_name
-from frameworks.paddle.declarations import FORCED, STATIC
+from frameworks.paddle.arrays import format_name, to_tensor
+from frameworks.paddle.declarations import FORCED
 from frameworks.paddle.forced import forced_scaler
+from frameworks.paddle.modules import REENTRANT
+from frameworks.paddle.operations import OPERATIONS
 from frameworks.paddle.scaling import quiet
 
-Probe = Callable[[], bool]
+
+def dynamic_attempts(mode: str) -> Mapping[Capability, Attempt]:
+    """The attempts; each leaves the process-wide settings as they were.
+
+    A deprecation that Paddle's own code causes in NumPy says nothing of whether a technique acts.
+    """
+    return {capability: partial(_alone, attempt, mode) for capability, attempt in _ATTEMPTS.items()}
 
 
-def run(capability: Capability, mode: str) -> bool | None:
-    """What was seen: True it acted, False it raised, warned or did nothing, None there is nothing to observe."""
-    if mode == STATIC:
-        from frameworks.paddle.static_probes import run_static
-
-        return run_static(capability)
-    probe = _PROBES.get(capability)
-    if probe is None:
-        return None
-    scope = forced_scaler() if mode == FORCED else nullcontext()
+def _alone(attempt: Attempt, mode: str) -> bool:
     before = settings.read_settings()
     try:
-        with warnings.catch_warnings(record=True) as caught, quiet(), scope:
-            warnings.simplefilter("always")
-            acted = probe()
-    except Exception:
-        return False
+        with quiet(), forced_scaler() if mode == FORCED else nullcontext(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return attempt()
     finally:
         settings.restore_settings(before)
-    return acted and not any("makes no effect" in str(warning.message) for warning in caught)
+
+
+def any_way(ways: Iterable[Attempt]) -> bool:
+    """Whether one of several ways acts; one that raises does not."""
+    for way in ways:
+        try:
+            if way():
+                return True
+        except Exception:
+            continue
+    return False
 
 
 def _scope(dtype: str, **lists: Any) -> str:
@@ -48,11 +57,27 @@ def _scope(dtype: str, **lists: Any) -> str:
         return format_name(paddle.matmul(x, x).dtype)
 
 
-def _decorated(dtype: str, master: bool | None) -> bool:
+def _low(dtype: str, *, master: bool, decorated: bool) -> bool:
     layer = paddle.nn.Linear(2, 2)
-    optimizer = paddle.optimizer.Adam(parameters=layer.parameters())
-    paddle.amp.decorate(models=layer, optimizers=optimizer, level="O2", dtype=dtype, master_weight=master)
-    return format_name(layer.weight.dtype) == dtype
+    optimizer = paddle.optimizer.Adam(parameters=layer.parameters(), multi_precision=master)
+    if decorated:
+        paddle.amp.decorate(
+            models=layer, optimizers=optimizer, level="O2", dtype=dtype, master_weight=None if master else False
+        )
+    else:
+        layer.to(dtype=dtype)
+    if format_name(layer.weight.dtype) != dtype:
+        return False
+    with paddle.amp.auto_cast(level="O2", dtype=dtype) if decorated else nullcontext():
+        output = layer(paddle.ones([2, 2], dtype))
+    output.astype("float32").sum().backward()
+    optimizer.step()
+    return bool(optimizer.state_dict().get("master_weights")) == master
+
+
+def _low_model(dtype: str, *, master: bool) -> Attempt:
+    """A model in a low format, by `amp.decorate` or by `Layer.to`, makes an update, with float32 masters or without."""
+    return lambda: any_way(partial(_low, dtype, master=master, decorated=way) for way in (True, False))
 
 
 def _weight(value: float = 1.0) -> Any:
@@ -102,6 +127,55 @@ def _unscale() -> bool:
     return before == 24.0 and weight.grad.item() == 3.0
 
 
+def _unscale_twice() -> bool:
+    weight, optimizer = _weight()
+    scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
+    scaler.scale((weight * 3.0).sum()).backward()
+    scaler.unscale_(optimizer)
+    try:
+        scaler.unscale_(optimizer)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _two_optimizers() -> bool:
+    (a, first), (b, second) = _weight(), _weight()
+    (a + b).sum().backward()
+    for optimizer in (first, second):
+        optimizer.step()
+    return (a.item(), b.item()) == (0.5, 0.5)
+
+
+def _two_losses() -> bool:
+    weight, optimizer = _weight()
+    for factor in (1.0, 0.5):
+        (weight * factor).sum().backward()
+    optimizer.step()
+    return bool(weight.item() == 0.25)
+
+
+def _tf32() -> bool:
+    ones = paddle.full([16, 16], 1.0 + 2.0**-12)
+    products = []
+    for allowed in (True, False):
+        with settings.tf32_products(allowed):
+            products.append(paddle.matmul(ones, ones).numpy())
+    return not np.array_equal(*products)
+
+
+def _operations() -> bool:
+    for dtype in ("float16", "bfloat16"):
+        for name, arrays in CATALOGUE.items():
+            tensors = [to_tensor(array) for array in arrays()]
+            OPERATIONS[name](*(t.astype(dtype) if t.is_floating_point() else t for t in tensors))
+    return True
+
+
+def _peak() -> bool:
+    return int(paddle.device.max_memory_allocated()) > 0
+
+
 def _float64() -> bool:
     weight = paddle.create_parameter([1], "float64")
     optimizer = paddle.optimizer.Adam(parameters=[weight])
@@ -121,7 +195,7 @@ def _accumulation() -> bool:
 
 def _recompute() -> bool:
     x, w = np.full((2, 2), 0.5, np.float32), np.full((2, 2), 0.25, np.float32)
-    plain, again = (recomputation.run_case(case, x, w, None) for case in ("plain", "positional"))
+    plain, again = (recomputation.run_case(case, x, w, REENTRANT) for case in ("plain", "positional"))
     return plain.w is not None and again.w is not None and bool((plain.w == again.w).all())
 
 
@@ -187,13 +261,13 @@ def _bytes() -> bool:
     return memory.bytes_held(lambda: layer(layer(x)).sum()) >= 64 * 64 * 4
 
 
-_PROBES: dict[Capability, Probe] = {
+_ATTEMPTS: dict[Capability, Attempt] = {
     Capability.O1_FLOAT16: lambda: _scope("float16") == "float16",
     Capability.O1_BFLOAT16: lambda: _scope("bfloat16") == "bfloat16",
-    Capability.O2_FLOAT16: lambda: _decorated("float16", None),
-    Capability.O2_BFLOAT16: lambda: _decorated("bfloat16", None),
-    Capability.O3_FLOAT16: lambda: _decorated("float16", False),
-    Capability.O3_BFLOAT16: lambda: _decorated("bfloat16", False),
+    Capability.O2_FLOAT16: _low_model("float16", master=True),
+    Capability.O2_BFLOAT16: _low_model("bfloat16", master=True),
+    Capability.O3_FLOAT16: _low_model("float16", master=False),
+    Capability.O3_BFLOAT16: _low_model("bfloat16", master=False),
     Capability.FLOAT64_HEADS: _float64,
     Capability.AUTOCAST_SCOPE: lambda: _scope("bfloat16") == "bfloat16",
     Capability.AUTOCAST_LISTS: lambda: (
@@ -204,6 +278,12 @@ _PROBES: dict[Capability, Probe] = {
     Capability.SCALING_FACTORS: _factors,
     Capability.SCALING_DISABLED: _disabled,
     Capability.EXPLICIT_UNSCALE: _unscale,
+    Capability.SECOND_UNSCALE: _unscale_twice,
+    Capability.TWO_OPTIMIZERS: _two_optimizers,
+    Capability.TWO_LOSSES: _two_losses,
+    Capability.TF32: _tf32,
+    Capability.OPERATIONS: _operations,
+    Capability.PEAK_BYTES: _peak,
     Capability.ACCUMULATION: _accumulation,
     Capability.RECOMPUTE: _recompute,
     Capability.RECOMPUTE_NESTED: _nested,

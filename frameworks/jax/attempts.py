@@ -1,8 +1,11 @@
-"""The own calls of JAX, Flax, Optax and JMP, run without this adapter's guards: did each take effect?"""
+"""The own calls of JAX, Flax, Optax and JMP, run without this adapter's guards: does each take effect?
+
+For what is refused there is a try of every way that a user has.
+"""
 
 from __future__ import annotations
 
-import warnings
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import jmp
 import optax
+import orbax.checkpoint as ocp
 from flax import linen as nn
-from flax import serialization
+from flax.training.dynamic_scale import DynamicScale
 
-from frameworks.contract import Capability
-
-Probe = Callable[[], bool]
+from frameworks.contract import Attempt, Capability
+from frameworks.jax.refusals import second_unscale
 
 
 def _weight(value: float = 1.0) -> jax.Array:
@@ -80,13 +83,13 @@ def _static_scaling() -> bool:
 
 
 def _scaling_factors() -> bool:
-    """Growth by 4 and backoff to one half."""
-    scale: Any = jmp.DynamicLossScale(jnp.float32(16.0), period=1, factor=4)
+    """Growth by 4 and backoff to one half, by Flax's scale."""
+    scale = DynamicScale(growth_factor=4.0, backoff_factor=0.5, growth_interval=1, scale=jnp.float32(16.0))
     seen = []
-    for finite in (True, False):
-        scale = scale.adjust(jnp.array(finite))
-        seen.append(float(scale.loss_scale))
-    return seen == [64.0, 32.0]
+    for slope in (1.0, 1.0, float("inf")):
+        scale = scale.value_and_grad(lambda w, slope=slope: (w * slope).sum())(_weight()).dynamic_scale
+        seen.append(float(scale.scale))
+    return {later / earlier for earlier, later in zip([16.0, *seen], seen, strict=False)} == {1.0, 4.0, 0.5}
 
 
 def _scaling_disabled() -> bool:
@@ -128,6 +131,18 @@ def _accumulation() -> bool:
     return seen == [1.0, 0.0]
 
 
+def _partial_window() -> bool:
+    """Windows of two and of one micro-batch, as `every_k_schedule` says before they begin."""
+    window = optax.MultiSteps(optax.sgd(0.5), every_k_schedule=lambda step: jnp.array([2, 1])[step])
+    weight = _weight()
+    state, seen = window.init(weight), []
+    for _ in range(3):
+        updates, state = window.update(_weight(), state, weight)
+        weight = optax.apply_updates(weight, updates)
+        seen.append(float(weight[0]))
+    return seen == [1.0, 0.5, 0.0]
+
+
 def _residuals(function: Callable[[jax.Array], jax.Array]) -> int:
     _, pull = jax.vjp(function, jnp.ones((64,)))
     return sum(array.nbytes for array in jax.tree.leaves(pull))
@@ -148,6 +163,22 @@ def _recompute() -> bool:
 def _recompute_nested() -> bool:
     inner = jax.checkpoint(_chain)
     return _residuals(jax.checkpoint(lambda x: inner(inner(x)))) < _residuals(lambda x: inner(inner(x)))
+
+
+def _segment_calls() -> bool:
+    """Runs of a function and of its recomputation, counted by a callback."""
+    begun: list[int] = []
+
+    def told(_: Any) -> None:
+        begun.append(1)
+
+    def segment(x: jax.Array) -> jax.Array:
+        jax.debug.callback(told, x[0])
+        return jnp.sin(x).sum()
+
+    jax.block_until_ready(jax.grad(jax.checkpoint(segment))(_weight()))
+    jax.effects_barrier()
+    return len(begun) == 2
 
 
 def _clip() -> bool:
@@ -176,9 +207,20 @@ def _groups() -> bool:
 
 
 def _missing_gradients() -> bool:
-    """Whether a parameter that the loss does not reach is told apart from one whose gradient is zero."""
-    gradients = jax.grad(lambda weights: weights["a"].sum())({"a": _weight(), "b": _weight()})
-    return gradients.get("b") is None
+    """Whether a parameter that the loss does not reach has no gradient, or Optax takes None for one."""
+    weights = {"a": _weight(), "b": _weight()}
+    gradients = jax.grad(lambda given: given["a"].sum())(weights)
+    return gradients.get("b") is None or any(_takes_none(make) for make in (optax.sgd, optax.adam, optax.adamw))
+
+
+def _takes_none(make: Callable[[float], optax.GradientTransformation]) -> bool:
+    weights, optimizer = {"a": _weight(), "b": _weight()}, make(0.5)
+    try:
+        updates, _ = optimizer.update({"a": _weight(), "b": None}, optimizer.init(weights), weights)
+        optax.apply_updates(weights, updates)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _average() -> bool:
@@ -187,7 +229,10 @@ def _average() -> bool:
 
 def _checkpoint() -> bool:
     weight = _weight(3.0)
-    restored = serialization.from_bytes({"weight": jnp.zeros(2)}, serialization.to_bytes({"weight": weight}))
+    with tempfile.TemporaryDirectory() as folder, ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(f"{folder}/run", {"weight": weight})
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(f"{folder}/run", {"weight": _weight(0.0)})
     return bool((restored["weight"] == weight).all())
 
 
@@ -201,11 +246,42 @@ def _peak_bytes() -> bool:
 
 
 def _tf32() -> bool:
-    with jax.default_matmul_precision("tensorfloat32"):
-        return bool((jnp.full((64, 64), 1.0 + 2.0**-12) @ jnp.eye(64) == 1.0).all())
+    return any(_rounds_operands(precision) for precision in ("tensorfloat32", "TF32_TF32_F32"))
 
 
-PROBES: dict[Capability, Probe] = {
+def _rounds_operands(precision: str) -> bool:
+    try:
+        with jax.default_matmul_precision(precision):
+            return bool((jnp.full((64, 64), 1.0 + 2.0**-12) @ jnp.eye(64) == 1.0).all())
+    except (ValueError, NotImplementedError):
+        return False
+
+
+def _autocast_scope() -> bool:
+    """A product of float32 matrices in a 16-bit format, inside any scope of precision that JAX has."""
+    found = [_formats_inside(name) for name in ("bfloat16", *(preset.name for preset in jax.lax.DotAlgorithmPreset))]
+    return {"float16", "bfloat16"} & set(found) != set()
+
+
+def _formats_inside(precision: str) -> str:
+    """Format of such a product inside a scope; empty where the platform has no products of that precision."""
+    try:
+        with jax.default_matmul_precision(precision):
+            return (jnp.ones((8, 8)) @ jnp.eye(8)).dtype.name
+    except (ValueError, NotImplementedError):
+        return ""
+
+
+def _autocast_lists() -> bool:
+    """A scope that takes names of operations."""
+    try:
+        with jax.default_matmul_precision("bfloat16", operations=["matmul"]):
+            return True
+    except TypeError:
+        return False
+
+
+ATTEMPTS: dict[Capability, Attempt] = {
     Capability.O1_FLOAT16: partial(_computes_low, jnp.float16),
     Capability.O1_BFLOAT16: partial(_computes_low, jnp.bfloat16),
     Capability.O2_FLOAT16: partial(_low_model, jnp.float16),
@@ -213,18 +289,23 @@ PROBES: dict[Capability, Probe] = {
     Capability.O3_FLOAT16: partial(_all_low, jnp.float16),
     Capability.O3_BFLOAT16: partial(_all_low, jnp.bfloat16),
     Capability.FLOAT64_HEADS: _float64_heads,
+    Capability.AUTOCAST_SCOPE: _autocast_scope,
+    Capability.AUTOCAST_LISTS: _autocast_lists,
     Capability.OPERATIONS: _operations,
     Capability.DYNAMIC_SCALING: _dynamic_scaling,
     Capability.STATIC_SCALING: _static_scaling,
     Capability.SCALING_FACTORS: _scaling_factors,
     Capability.SCALING_DISABLED: _scaling_disabled,
     Capability.EXPLICIT_UNSCALE: _explicit_unscale,
+    Capability.SECOND_UNSCALE: second_unscale,
     Capability.TWO_OPTIMIZERS: _two_optimizers,
     Capability.TWO_LOSSES: _two_losses,
     Capability.ACCUMULATION: _accumulation,
+    Capability.PARTIAL_WINDOW: _partial_window,
     Capability.RECOMPUTE: _recompute,
     Capability.RECOMPUTE_NESTED: _recompute_nested,
     Capability.RECOMPUTE_CASES: _recompute,
+    Capability.SEGMENT_CALLS: _segment_calls,
     Capability.CLIP: _clip,
     Capability.SCHEDULE: _schedule,
     Capability.GROUPS: _groups,
@@ -235,17 +316,3 @@ PROBES: dict[Capability, Probe] = {
     Capability.PEAK_BYTES: _peak_bytes,
     Capability.TF32: _tf32,
 }
-
-
-def probe(capability: Capability) -> bool | None:
-    """True: seen to act; False: raised, warned or did nothing; None: there is no call of its own to observe."""
-    call = PROBES.get(capability)
-    if call is None:
-        return None
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        try:
-            acted = call()
-        except Exception:
-            return False
-    return acted and not warned

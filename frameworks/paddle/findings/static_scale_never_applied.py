@@ -1,0 +1,24 @@
+"""In a static program GradScaler's constant scale divides the gradients and never multiplies the loss."""
+
+import sys
+
+import numpy as np
+import paddle
+
+paddle.enable_static()
+x = paddle.static.data("x", [1], "float32")
+zero = paddle.nn.initializer.Constant(0.0)
+w = paddle.create_parameter([1], "float32", default_initializer=zero)
+with paddle.amp.auto_cast(enable=False, dtype="float16"):
+    loss = (w * x).sum()
+layer, optimizer = paddle.nn.Linear(1, 1), paddle.optimizer.SGD(1.0)
+_, optimizer = paddle.amp.decorate(models=layer, optimizers=optimizer, level="O1", dtype="float16")
+scaler = paddle.amp.GradScaler(init_loss_scaling=128.0, use_dynamic_loss_scaling=False)
+scaler.minimize(optimizer, scaler.scale(loss))
+executor = paddle.static.Executor(paddle.CPUPlace())
+executor.run(paddle.static.default_startup_program())
+executor.run(feed={"x": np.array([1.0], np.float32)}, fetch_list=[loss])
+seen = float(np.array(paddle.static.global_scope().find_var(w.name).get_tensor())[0])
+print("expected: -1.0, a step of SGD with rate 1 and gradient 1 at any scale")
+print(f"seen: {seen}")
+sys.exit(seen != -1.0)

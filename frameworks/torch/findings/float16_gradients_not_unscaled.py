@@ -1,0 +1,20 @@
+"""GradScaler refuses to unscale float16 gradients, so a float16 model cannot be trained under it with SGD or Adam."""
+
+import sys
+
+import torch
+
+seen = {}
+for kind in (torch.optim.SGD, torch.optim.Adam):
+    weight = torch.ones(1, dtype=torch.float16, requires_grad=True)
+    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=16.0), kind([weight], lr=0.5)
+    scaler.scale(weight.sum()).backward()
+    try:
+        scaler.step(optimizer)
+        seen[kind.__name__] = weight.item()
+    except ValueError as error:
+        seen[kind.__name__] = f"ValueError: {error}"
+
+print("expected: 1 - 0.5 * 1 = 0.5 with either")
+print(f"seen: {seen}")
+sys.exit(0 if set(seen.values()) == {0.5} else 1)

@@ -1,0 +1,26 @@
+"""Optimizer.load_state_dict takes the state and settings of another kind of optimizer and loses its own."""
+
+import sys
+
+import torch
+
+
+def taken(receiving, saving):
+    optimizers = []
+    for kind in (receiving, saving):
+        weight = torch.ones(1, requires_grad=True)
+        optimizers.append(kind([weight], lr=0.5))
+        weight.sum().backward()
+        optimizers[-1].step()
+    try:
+        optimizers[0].load_state_dict(optimizers[1].state_dict())
+        optimizers[0].step()
+    except (ValueError, KeyError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "trained on"
+
+
+seen = [taken(torch.optim.SGD, torch.optim.Adam), taken(torch.optim.Adam, torch.optim.SGD)]
+print("expected: a ValueError of load_state_dict, as for other groups, for Adam's state in SGD and SGD's in Adam")
+print(f"seen: {seen}, by the next step")
+sys.exit(0 if all(each.startswith("ValueError") for each in seen) else 1)
