@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import keras
+import numpy as np
+
+from fixtures.arrays import Array
 
 
-@contextmanager
-def evaluated_on_average(network: keras.Model, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """`SwapEMAWeights` around an evaluation, as `Model.predict` calls it."""
+def predict_on_average(
+    network: keras.Model, optimizer: keras.optimizers.Optimizer, inputs: Array, mode: str
+) -> dict[str, Array]:
+    """`Model.predict` with the callback `SwapEMAWeights`, compiled as the mode runs functions."""
     if getattr(network, "optimizer", None) is not optimizer:
-        network.compile(optimizer=optimizer)
-    swap = keras.callbacks.SwapEMAWeights()
-    swap.set_model(network)
-    swap.on_predict_begin()
-    try:
-        yield
-    finally:
-        swap.on_predict_end()
+        network.compile(
+            optimizer=optimizer, run_eagerly=mode == "eager", jit_compile=mode == "xla", auto_scale_loss=False
+        )
+    outputs = network.predict(inputs, batch_size=len(inputs), verbose=0, callbacks=[keras.callbacks.SwapEMAWeights()])
+    return {name: np.asarray(output) for name, output in outputs.items()}

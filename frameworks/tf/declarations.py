@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import keras
+
 from frameworks.base import NO_TF32
 from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
+from frameworks.tf.optimizers import FACTORS
 from frameworks.tf.settings import has_tf32
 
 _O2 = "Keras has no dtype policy of low-precision weights with float32 masters"
+UNSCALING = "Keras 3 unscales inside optimizer.apply; there is no call to unscale by hand"
+PARTIAL = "Keras has no call that ends a window early; an incomplete one is carried over"
 _NEVER: dict[Capability, str] = {
     Capability.O2_FLOAT16: _O2,
     Capability.O2_BFLOAT16: _O2,
-    Capability.AUTOCAST_LISTS: "a dtype policy belongs to a layer; no list names operations",
-    Capability.SCALING_FACTORS: "LossScaleOptimizer always doubles and halves its scale",
+    Capability.SCALING_FACTORS: FACTORS,
     Capability.SCALING_DISABLED: "LossScaleOptimizer refuses dynamic=False; one leaves it out instead",
-    Capability.EXPLICIT_UNSCALE: "Keras 3 unscales inside optimizer.apply; there is no call to unscale by hand",
-    Capability.TWO_OPTIMIZERS: "one LossScaleOptimizer belongs to one optimizer",
-    Capability.PARTIAL_WINDOW: "gradient_accumulation_steps has no flush; an incomplete window is carried over",
-    Capability.GROUPS: "a Keras optimizer has no parameter groups",
+    Capability.EXPLICIT_UNSCALE: UNSCALING,
+    Capability.SECOND_UNSCALE: UNSCALING,
+    Capability.PARTIAL_WINDOW: PARTIAL,
+}
+_POLICIES: dict[Capability, str] = {
+    Capability.AUTOCAST_LISTS: "a dtype policy is a layer's, and a DTypePolicyMap names layers, not operations",
 }
 _REWRITE: dict[Capability, str] = {
     Capability.O3_FLOAT16: "a graph rewrite leaves the weights in float32",
@@ -28,11 +34,13 @@ _CPU_REWRITE: dict[Capability, str] = {
 _GPU_REWRITE: dict[Capability, str] = {
     Capability.O1_BFLOAT16: "auto_mixed_precision_onednn_bfloat16 is a rewrite for CPUs",
 }
-_UNCOUNTED: dict[str, str] = {
-    "eager": "TensorFlow does not tell what an eager tape holds",
-    "xla": "XLA compiles forward and backward into one program",
+_NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
+UNCOUNTED: dict[str, str] = {
+    "eager": "TensorFlow tells no tape's bytes, and its allocators round up or leave small tensors out",
+    "xla": "XLA compiles forward and backward into one program; only a graph that is not yet optimized can be counted",
     "rewrite": "the rewrite happens after the graph whose tensors can be counted",
 }
+NO_CPU_STATISTICS = "TensorFlow documents memory statistics of GPUs and TPUs; a CPU's leave out tensors below 256 KiB"
 
 
 def declaration(capability: Capability, device: str, mode: str) -> Declaration:
@@ -40,31 +48,42 @@ def declaration(capability: Capability, device: str, mode: str) -> Declaration:
     reasons = dict(_NEVER)
     if mode == "rewrite":
         reasons |= _REWRITE | (_GPU_REWRITE if device == "cuda" else _CPU_REWRITE)
-    if mode in _UNCOUNTED:
-        reasons[Capability.SAVED_BYTES] = _UNCOUNTED[mode]
+    else:
+        reasons |= _POLICIES
+    if not hasattr(keras.optimizers, "MultiOptimizer"):
+        reasons |= dict.fromkeys((Capability.GROUPS, Capability.TWO_OPTIMIZERS), _NO_MULTI)
+    if mode in UNCOUNTED:
+        reasons[Capability.SAVED_BYTES] = UNCOUNTED[mode]
     if device == "cpu":
-        reasons[Capability.PEAK_BYTES] = "TensorFlow documents no memory statistics of the CPU"
+        reasons[Capability.PEAK_BYTES] = NO_CPU_STATISTICS
     if not has_tf32(device):
         reasons[Capability.TF32] = NO_TF32
     return Declaration(False, reasons[capability]) if capability in reasons else SUPPORTED
 
 
-CONVENTIONS = Conventions(
-    adam_epsilon="inside",
-    adam_correction="float32",
-    momentum_rate="inside",
-    running_variance="biased",
-    clip_epsilon=0.0,
-    nonfinite_micro_batch="drop-micro-batch",
-    remainder="carry",
-    scaler=ScalerRule(
-        initial=2.0**15,
-        growth=2.0,
-        backoff=0.5,
-        interval=2000,
-        counts="micro-batches",
-        nonfinite="scaled",
-        latched=False,
-    ),
+def conventions(mode: str) -> Conventions:
+    """As Keras documents its optimizers, or as their source reads where the documentation is silent."""
+    return Conventions(
+        adam_epsilon="inside",
+        adam_correction="float32",
+        momentum_rate="inside",
+        running_variance="biased",
+        clip_epsilon=0.0,
+        nonfinite_micro_batch="drop-micro-batch",
+        remainder="carry",
+        partial_overflow="skip-all",
+        accumulates="unscaled",
+        compiled=mode != "eager",
+        scaler=_SCALER,
+    )
+
+
+_SCALER = ScalerRule(
+    initial=2.0**15,
+    growth=2.0,
+    backoff=0.5,
+    interval=2000,
+    counts="micro-batches",
+    nonfinite="scaled",
+    latched=False,
 )
-"""As Keras documents its optimizers, or as their source reads where the documentation is silent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import keras
 import tensorflow as tf
@@ -13,18 +13,18 @@ from fixtures.model import Model
 from fixtures.recipe import Precision, Recipe
 from frameworks.base import BaseFramework, elapsed
 from frameworks.contract import (
+    Attempt,
     Capability,
     Conventions,
     Declaration,
     OpResult,
     RecomputeCase,
     RecomputeResult,
-    Unsupported,
 )
-from frameworks.tf.declarations import CONVENTIONS, declaration
+from frameworks.tf.declarations import conventions, declaration
 from frameworks.tf.network import VARIANTS
-from frameworks.tf.ops import run_op
-from frameworks.tf.probes import probe
+from frameworks.tf.ops import graph_operations, run_op
+from frameworks.tf.probes import attempts
 from frameworks.tf.recompute import recompute
 from frameworks.tf.settings import (
     NO_REWRITE,
@@ -35,6 +35,7 @@ from frameworks.tf.settings import (
     grow_memory,
     pin_threads,
     read_global_state,
+    rewrite_lists,
     tensor_float_32,
     write_global_state,
 )
@@ -68,12 +69,11 @@ class TensorFlowFramework(BaseFramework):
     def declares(self, capability: Capability) -> Declaration:
         return declaration(capability, self.device, self.mode)
 
-    def probe(self, capability: Capability) -> bool | None:
-        with tf.device(self._place):
-            return probe(capability, self.mode)
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return attempts(self.mode, self._place)
 
     def conventions(self) -> Conventions:
-        return CONVENTIONS
+        return conventions(self.mode)
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
@@ -99,11 +99,12 @@ class TensorFlowFramework(BaseFramework):
         if wide or low:
             self.require(Capability.AUTOCAST_LISTS)
         chosen = precision if enabled else Precision()
-        return self._scope(self._policy(chosen), self._rewrite(chosen))
+        named = rewrite_lists(graph_operations(low), graph_operations(wide)) if wide or low else nullcontext()
+        return self._scope(self._policy(chosen), self._rewrite(chosen), named)
 
     @contextmanager
-    def _scope(self, policy: str, rewrite: str | None) -> Iterator[None]:
-        with dtype_policy(policy), graph_rewrite(rewrite):
+    def _scope(self, policy: str, rewrite: str | None, named: AbstractContextManager[None]) -> Iterator[None]:
+        with dtype_policy(policy), graph_rewrite(rewrite), named:
             yield
 
     def tf32(self, allowed: bool) -> AbstractContextManager[None]:
@@ -127,10 +128,9 @@ class TensorFlowFramework(BaseFramework):
             return run_op(op, arrays, self.mode)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        if variant is not None and variant not in VARIANTS:
-            raise Unsupported(Capability.RECOMPUTE, f"no variant {variant!r}: one of {', '.join(VARIANTS)}")
+        chosen = self.variant(variant)
         with tf.device(self._place):
-            return recompute(case, x, w, variant or VARIANTS[0], self.mode)
+            return recompute(case, x, w, chosen, self.mode)
 
     def global_state(self) -> dict[str, str]:
         return read_global_state()

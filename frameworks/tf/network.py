@@ -22,7 +22,7 @@ VARIANTS = ("keras.remat", "keras.RematScope", "tf.recompute_grad")
 class Segment(keras.layers.Layer):
     """A run of layers, or of inner segments; counts how often its forward began, inside graphs too.
 
-    Like Keras' own layers that do the same in training and in evaluation, it takes no argument `training`.
+    It takes no argument `training`, which Keras would hand on as a keyword, for `RematScope` raises at one in a graph.
     """
 
     def __init__(self, parts: list[keras.layers.Layer], **keywords: Any) -> None:
@@ -89,11 +89,9 @@ def _segment(parts: list[keras.layers.Layer], name: str, variant: str | None) ->
             return RematSegment(parts, name=name)
         case "tf.recompute_grad":
             return RecomputeGradSegment(parts, name=name)
-        case "keras.RematScope":
+        case _:
             with keras.RematScope(mode="full"):
                 return plain(parts, name=name)
-        case _:
-            raise ValueError(f"unknown recomputation variant {variant!r}: one of {', '.join(VARIANTS)}")
 
 
 def _segments(layers: list[keras.layers.Layer], recompute: Recompute | None) -> list[Segment]:

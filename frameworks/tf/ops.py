@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ from keras import ops
 
 from fixtures.arrays import Array
 from frameworks.contract import OpResult
+from frameworks.operations import CATALOGUE
 from frameworks.tf.rewriting import rewriting, run_traced
 from frameworks.tf.steps import compiled
 
@@ -99,6 +100,12 @@ NORMALIZATIONS: dict[str, Callable[[], keras.layers.Layer]] = {
 """Normalisations are layers, which know about narrow formats; Keras' plain operations leave that to them."""
 
 
+def _instances() -> Callable[[list[Any]], Any]:
+    """Each row of (rows, columns) normalised, as a channel of one sample: groups of one channel, which come last."""
+    layer = keras.layers.GroupNormalization(groups=-1, epsilon=1e-5, center=False, scale=False)
+    return lambda given: ops.transpose(layer(ops.transpose(given[0])[None])[0])
+
+
 class OperationLayer(keras.layers.Layer):
     """A layer whose `call` is one operation; Keras casts what comes in by the policy that it was made under."""
 
@@ -112,6 +119,8 @@ class OperationLayer(keras.layers.Layer):
 
 def _function(op: str, arrays: tuple[Array, ...]) -> Callable[[list[Any]], Any]:
     """The operation in a layer; a loss outside it, of the layer's output, as in a training step."""
+    if op == "instance_norm":
+        return _instances()
     if op in NORMALIZATIONS:
         layer = NORMALIZATIONS[op]()
         layer.build(arrays[0].shape)
@@ -122,6 +131,21 @@ def _function(op: str, arrays: tuple[Array, ...]) -> Callable[[list[Any]], Any]:
     loss = LOSSES[op]()
     output = OperationLayer(OPERATIONS["exp"] if op == "kl_divergence" else lambda x: x)
     return lambda given: loss(given[1], output(given[:1]))
+
+
+_FORMLESS = {"Cast", "Const", "Identity", "NoOp", "Placeholder"}
+
+
+def graph_operations(ops: Sequence[str]) -> list[str]:
+    """What the operations are in TensorFlow's graph, which the lists of its rewrites name."""
+    found: set[str] = set()
+    for op in ops:
+        arrays = CATALOGUE[op]()
+        function = _function(op, arrays)
+        traced = tf.function(lambda *given, function=function: function(list(given)), autograph=False)
+        graph = traced.get_concrete_function(*(tf.TensorSpec(array.shape, array.dtype) for array in arrays)).graph
+        found |= {node.type for node in graph.get_operations()}
+    return sorted(found - _FORMLESS)
 
 
 def run_op(op: str, arrays: tuple[Array, ...], mode: str) -> OpResult:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
+import tensorflow as tf
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Recipe, StaticScaling
@@ -11,6 +15,9 @@ from frameworks.contract import Capability, Unsupported
 
 GROWTH, BACKOFF = 2.0, 0.5
 """Factors that are written into `LossScaleOptimizer`; its documentation says doubled and halved."""
+
+FACTORS = "LossScaleOptimizer always doubles and halves its scale"
+CLIPS_APART = "MultiOptimizer clips nothing itself, and each of its optimizers clips by the norm of its own variables"
 
 
 def _rate(recipe: Recipe) -> float | keras.optimizers.schedules.LearningRateSchedule:
@@ -24,8 +31,8 @@ def _rate(recipe: Recipe) -> float | keras.optimizers.schedules.LearningRateSche
     )
 
 
-def _inner(recipe: Recipe) -> keras.optimizers.Optimizer:
-    common = {
+def _one(recipe: Recipe) -> keras.optimizers.Optimizer:
+    common: dict[str, Any] = {
         "global_clipnorm": recipe.clip,
         "gradient_accumulation_steps": recipe.accumulation if recipe.accumulation > 1 else None,
         "loss_scale_factor": recipe.scaling.scale if isinstance(recipe.scaling, StaticScaling) else None,
@@ -36,38 +43,71 @@ def _inner(recipe: Recipe) -> keras.optimizers.Optimizer:
     match recipe.optimizer:
         case SGD(momentum=momentum):
             return keras.optimizers.SGD(rate, momentum=momentum, **common)
-        case Adam() as adam:
-            return keras.optimizers.Adam(rate, beta_1=adam.beta1, beta_2=adam.beta2, epsilon=adam.epsilon, **common)
-        case AdamW() as adamw:
-            return keras.optimizers.AdamW(
-                rate,
-                weight_decay=adamw.weight_decay,
-                beta_1=adamw.beta1,
-                beta_2=adamw.beta2,
-                epsilon=adamw.epsilon,
-                **common,
-            )
+        case (Adam() | AdamW()) as adam:
+            common |= {"beta_1": adam.beta1, "beta_2": adam.beta2}
+            if adam.epsilon is not None:
+                common["epsilon"] = adam.epsilon
+            if isinstance(adam, AdamW):
+                return keras.optimizers.AdamW(rate, weight_decay=adam.weight_decay, **common)
+            return keras.optimizers.Adam(rate, **common)
 
 
-def make_optimizer(recipe: Recipe) -> keras.optimizers.Optimizer:
-    """The recipe's optimizer, inside a `LossScaleOptimizer` if its scaling is dynamic.
+def _inner(recipe: Recipe, variables: Sequence[keras.Variable]) -> keras.optimizers.Optimizer:
+    """One optimizer, or a `MultiOptimizer` with one for the variables at even and one for those at odd places."""
+    if recipe.groups == recipe.optimizers == 1:
+        return _one(recipe)
+    if recipe.clip is not None:
+        asked = Capability.GROUPS if recipe.groups > 1 else Capability.TWO_OPTIMIZERS
+        raise Unsupported(asked, CLIPS_APART, clips_together)
+    second = _one(recipe)
+    chosen = keras.optimizers.OptimizerMap(_one(recipe), {variable.path: second for variable in variables[1::2]})
+    scale = recipe.scaling.scale if isinstance(recipe.scaling, StaticScaling) else None
+    return keras.optimizers.MultiOptimizer(chosen, loss_scale_factor=scale)
+
+
+def clips_together() -> bool:
+    """Whether two optimizers in a `MultiOptimizer` clip by the norm of all gradients, asked in both places."""
+    for inside, around in (({"global_clipnorm": 1.0}, {}), ({}, {"global_clipnorm": 1.0})):
+        weights = [keras.Variable(np.zeros((), np.float32), name=name) for name in "ab"]
+        first, second = (keras.optimizers.SGD(1.0, **inside) for _ in weights)
+        chosen = keras.optimizers.OptimizerMap(first, {weights[1].path: second})
+        try:
+            both = keras.optimizers.MultiOptimizer(chosen, **around)
+        except TypeError:
+            continue
+        both.apply([tf.constant(3.0), tf.constant(4.0)], weights)
+        if np.allclose(weights, [-0.6, -0.8]):
+            return True
+    return False
+
+
+def make_optimizer(recipe: Recipe, variables: Sequence[keras.Variable]) -> keras.optimizers.Optimizer:
+    """The recipe's optimizer for the variables, inside a `LossScaleOptimizer` if its scaling is dynamic.
 
     Raises:
-        Unsupported: SCALING_FACTORS, for factors other than 2 and 1/2.
+        Unsupported: SCALING_FACTORS, for factors other than 2 and 1/2; GROUPS or TWO_OPTIMIZERS, together with a clip.
     """
-    inner = _inner(recipe)
+    inner = _inner(recipe, variables)
     scaling = recipe.scaling
     if not isinstance(scaling, DynamicScaling):
         return inner
     if scaling.growth not in (None, GROWTH) or scaling.backoff not in (None, BACKOFF):
-        raise Unsupported(Capability.SCALING_FACTORS, "LossScaleOptimizer always doubles and halves its scale")
+        raise Unsupported(Capability.SCALING_FACTORS, FACTORS)
     given = {"initial_scale": scaling.initial, "dynamic_growth_steps": scaling.interval}
     return keras.optimizers.LossScaleOptimizer(inner, **{name: v for name, v in given.items() if v is not None})
 
 
 def inner_of(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """The optimizer that updates, without its loss scaling."""
+    """The optimizer without its loss scaling."""
     return optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
+
+
+def shown_by(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimizer whose count of updates and rate are read.
+
+    One of a `MultiOptimizer`'s own, as its documentation says: it has no rate, and its count is one of calls.
+    """
+    return next(iter(getattr(inner_of(optimizer), "optimizers", [])), optimizer)
 
 
 def slots(optimizer: keras.optimizers.Optimizer, variables: dict[str, keras.Variable]) -> dict[str, keras.Variable]:

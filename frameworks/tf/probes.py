@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from frameworks.contract import Capability
-from frameworks.tf.settings import REWRITES, dtype_policy, graph_rewrite, tensor_float_32
+from fixtures.model import Batch
+from frameworks.contract import Attempt, Capability
+from frameworks.operations import CATALOGUE
+from frameworks.tf.memory import captured_bytes
+from frameworks.tf.ops import graph_operations, run_op
+from frameworks.tf.optimizer_probes import OF_OPTIMIZERS
+from frameworks.tf.recompute import recompute
+from frameworks.tf.settings import REWRITES, dtype_policy, graph_rewrite, rewrite_lists, tensor_float_32
 from frameworks.tf.steps import compiled
 
 
-def _output_format(policy: str, inside: str | None = None) -> tuple[str, str]:
+def attempts(mode: str, place: str) -> dict[Capability, Attempt]:
+    """A try of each capability in a mode, on the device with TensorFlow's name `place`."""
+    return {capability: partial(_at, place, attempt, mode) for capability, attempt in _ATTEMPTS.items()}
+
+
+def _at(place: str, attempt: Callable[[str], bool], mode: str) -> bool:
+    with tf.device(place):
+        return attempt(mode)
+
+
+# precision
+
+
+def _formats(policy: str, inside: str | None = None) -> tuple[str, str]:
     """Formats of a dense layer's output and kernel under a policy; `inside` is the layer's own."""
     with dtype_policy(policy):
         layer = keras.layers.Dense(2, **({"dtype": inside} if inside else {}))
@@ -25,111 +47,67 @@ def _rewritten(format_name: str) -> bool:
     """Whether the rewrite changed a product of values that the format cannot hold."""
     values = tf.fill((16, 16), 1.0 + 2.0**-12)
 
-    def product(x: tf.Tensor) -> tf.Tensor:
+    def chain(x: tf.Tensor) -> tf.Tensor:
         return tf.matmul(tf.nn.relu(tf.matmul(x, x)), x)
 
-    exact = tf.function(product)(values)
+    exact = tf.function(chain)(values)
     with graph_rewrite(REWRITES[format_name]):
-        rewritten = tf.function(lambda x: product(x))(values)
+        rewritten = tf.function(lambda x: chain(x))(values)
     return not np.array_equal(exact.numpy(), rewritten.numpy())
 
 
-def _mixed(format_name: str) -> Callable[[str], bool]:
-    def observe(mode: str) -> bool:
-        if mode == "rewrite":
-            return _rewritten(format_name)
-        return _output_format(f"mixed_{format_name}") == (format_name, "float32")
-
-    return observe
+def _mixed(format_name: str, mode: str) -> bool:
+    if mode == "rewrite":
+        return _rewritten(format_name)
+    return _formats(f"mixed_{format_name}") == (format_name, "float32")
 
 
-def _low(format_name: str) -> Callable[[str], bool]:
-    return lambda _: _output_format(format_name) == (format_name, format_name)
+def _mastered(format_name: str, _: str) -> bool:
+    """Low weights under any policy that names the format, with an optimizer that keeps them in float32 beside."""
+    for policy in (format_name, f"mixed_{format_name}"):
+        with dtype_policy(policy):
+            layer = keras.layers.Dense(2)
+        layer.build((1, 2))
+        if layer.kernel.dtype != format_name:
+            continue
+        optimizer = keras.optimizers.Adam(2.0**-13)
+        optimizer.build([layer.kernel])
+        if any(v.shape == layer.kernel.shape and v.dtype == "float32" for v in optimizer.variables):
+            return True
+    return False
 
 
-def _apply(optimizer: keras.optimizers.Optimizer, mode: str, *gradients: list[float | None]) -> list[list[float]]:
-    """Two weights, at 1 before, after each `optimizer.apply` of a pair of gradients."""
-    weights = [keras.Variable(np.ones((), np.float32), name=f"weight_{i}") for i in range(2)]
-    optimizer.build(weights)
-    seen = []
-    for pair in gradients:
-
-        def step(pair: list[float | None] = pair) -> None:
-            optimizer.apply([None if g is None else tf.constant(g, tf.float32) for g in pair], weights)
-
-        compiled(step, mode)()
-        seen.append([float(weight) for weight in weights])
-    return seen
+def _low(format_name: str, mode: str) -> bool:
+    if mode != "rewrite":
+        return _formats(format_name) == (format_name, format_name)
+    with graph_rewrite(REWRITES[format_name]):
+        weight = keras.layers.Dense(2)
+        tf.function(lambda x: weight(x))(tf.ones((1, 2)))
+    return bool(weight.kernel.dtype == format_name)
 
 
-def _dynamic(mode: str) -> bool:
-    scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=8.0)
-    after = _apply(scaler, mode, [float("inf"), 0.0])
-    return after == [[1.0, 1.0]] and float(scaler.dynamic_scale) == 4.0
-
-
-def _static(mode: str) -> bool:
-    optimizer = keras.optimizers.SGD(0.5, loss_scale_factor=8.0)
-    scaled = float(optimizer.scale_loss(tf.constant(1.0)))
-    return scaled == 8.0 and _apply(optimizer, mode, [8.0, 0.0]) == [[0.5, 1.0]]
-
-
-def _accepts(make: Callable[[], object]) -> bool:
+def _lists(mode: str) -> bool:
+    """Softmax named low, product named wide: by the lists of a rewrite, or by a policy map."""
+    arrays = {op: CATALOGUE[op]() for op in ("softmax", "matmul")}
+    if mode == "rewrite":
+        names = graph_operations(["softmax"]), graph_operations(["matmul"])
+        with graph_rewrite(REWRITES["bfloat16"]), rewrite_lists(*names):
+            return {op: run_op(op, given, mode).dtype for op, given in arrays.items()} == {
+                "softmax": "bfloat16",
+                "matmul": "float32",
+            }
+    named = keras.dtype_policies.DTypePolicyMap(default_policy="mixed_bfloat16")
+    named["matmul"] = keras.dtype_policies.DTypePolicy("float32")
+    former = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(named)
     try:
-        make()
-    except (ValueError, TypeError, AttributeError):
-        return False
-    return True
+        return run_op("matmul", arrays["matmul"], mode).dtype == "float32"
+    finally:
+        keras.config.set_dtype_policy(former)
 
 
-def _two_optimizers(_: str) -> bool:
-    pair = [keras.optimizers.SGD(0.5), keras.optimizers.SGD(0.5)]
-    return _accepts(lambda: _apply(keras.optimizers.LossScaleOptimizer(pair), "eager", [1.0, 1.0]))
-
-
-def _accumulates(mode: str) -> bool:
-    optimizer = keras.optimizers.SGD(0.5, gradient_accumulation_steps=2)
-    return _apply(optimizer, mode, [1.0, 0.0], [0.0, 1.0]) == [[1.0, 1.0], [0.75, 0.75]]
-
-
-def _clips(mode: str) -> bool:
-    return _apply(keras.optimizers.SGD(1.0, global_clipnorm=0.5), mode, [4.0, 0.0]) == [[0.5, 1.0]]
-
-
-def _schedules(mode: str) -> bool:
-    rate = keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.25])
-    return _apply(keras.optimizers.SGD(rate), mode, [1.0, 0.0], [1.0, 0.0]) == [[0.5, 1.0], [0.25, 1.0]]
-
-
-def _misses(mode: str) -> bool:
-    return _apply(keras.optimizers.SGD(0.5), mode, [1.0, None]) == [[0.5, 1.0]]
-
-
-def _averages(mode: str) -> bool:
-    optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.5)
-    weights = [keras.Variable(np.ones((), np.float32))]
-    optimizer.build(weights)
-    for _ in range(2):
-        compiled(lambda: optimizer.apply([tf.constant(1.0)], weights), mode)()
-    optimizer.finalize_variable_values(weights)
-    return float(weights[0]) == 0.25
-
-
-def _recomputes(mode: str) -> bool:
-    calls = tf.Variable(0)
-
-    def counted(x: tf.Tensor) -> tf.Tensor:
-        calls.assign_add(1)
-        return tf.tanh(x)
-
-    def step(x: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            value = tf.reduce_sum(keras.remat(counted)(x))
-        return tape.gradient(value, x)
-
-    compiled(step, mode)(tf.ones((2,)))
-    return int(calls.numpy()) == 2
+def _operations(mode: str) -> bool:
+    return all(np.size(run_op(op, make(), mode).value) for op, make in CATALOGUE.items())
 
 
 def _tf32(_: str) -> bool:
@@ -137,40 +115,104 @@ def _tf32(_: str) -> bool:
         return bool(tf.reduce_all(tf.fill((64, 64), 1.0 + 2.0**-12) @ tf.eye(64) == 1.0))
 
 
-_PROBES: dict[Capability, Callable[[str], bool]] = {
-    Capability.O1_FLOAT16: _mixed("float16"),
-    Capability.O1_BFLOAT16: _mixed("bfloat16"),
-    Capability.O3_FLOAT16: _low("float16"),
-    Capability.O3_BFLOAT16: _low("bfloat16"),
-    Capability.FLOAT64_HEADS: lambda _: _output_format("mixed_bfloat16", "float64") == ("float64", "float64"),
-    Capability.AUTOCAST_SCOPE: lambda mode: _mixed("bfloat16")(mode),
-    Capability.DYNAMIC_SCALING: _dynamic,
-    Capability.STATIC_SCALING: _static,
-    Capability.SCALING_FACTORS: lambda _: _accepts(
-        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), growth_factor=4.0)
-    ),
-    Capability.SCALING_DISABLED: lambda _: _accepts(
-        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), dynamic=False)
-    ),
-    Capability.EXPLICIT_UNSCALE: lambda _: hasattr(keras.optimizers.LossScaleOptimizer, "get_unscaled_gradients"),
-    Capability.TWO_OPTIMIZERS: _two_optimizers,
-    Capability.ACCUMULATION: _accumulates,
-    Capability.CLIP: _clips,
-    Capability.SCHEDULE: _schedules,
-    Capability.MISSING_GRADIENTS: _misses,
-    Capability.AVERAGE: _averages,
-    Capability.RECOMPUTE: _recomputes,
-    Capability.SEGMENT_CALLS: _recomputes,
+# recomputation
+
+
+def _counted(mode: str, depth: int) -> int:
+    """How often a function begins in a step, inside so many `keras.remat`."""
+    calls = tf.Variable(0)
+
+    def function(x: tf.Tensor) -> tf.Tensor:
+        calls.assign_add(1)
+        return tf.tanh(x)
+
+    wrapped = function
+    for _ in range(depth):
+        wrapped = keras.remat(wrapped)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = tf.reduce_sum(wrapped(x))
+        return tape.gradient(value, x)
+
+    compiled(step, mode)(tf.ones((2,)))
+    return int(calls.numpy())
+
+
+def _cases(mode: str) -> bool:
+    x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
+    plain, found = (recompute(case, x, w, "keras.remat", mode) for case in ("plain", "positional"))
+    return found.w is not None and plain.w is not None and np.allclose(found.w, plain.w)
+
+
+# state and memory
+
+
+def _restores(_: str) -> bool:
+    weight = keras.Variable(np.ones((), np.float32))
+    with tempfile.TemporaryDirectory() as folder:
+        path = tf.train.Checkpoint(weight=weight).write(str(Path(folder) / "weight"))
+        weight.assign(0.0)
+        tf.train.Checkpoint(weight=weight).read(path).assert_consumed()
+    return float(weight) == 1.0
+
+
+def _held(mode: str) -> bool:
+    """Whether the count of what a step of this mode holds is that of its one product, in the mode's format."""
+    batch = Batch(np.ones((4, 8), np.float32), {"output": np.ones((4, 8), np.float32)})
+    weight = tf.Variable(np.eye(8, dtype=np.float32))
+
+    def loss(x: tf.Tensor, targets: dict[str, tf.Tensor]) -> tf.Tensor:
+        return tf.reduce_sum(tf.square(tf.tanh(tf.matmul(x, weight))) + targets["output"])
+
+    def step(x: tf.Tensor, targets: dict[str, tf.Tensor]) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            value = loss(x, targets)
+        return tape.gradient(value, weight)
+
+    if mode == "eager":
+        x, targets = tf.constant(batch.inputs), {"output": tf.constant(batch.targets["output"])}
+        before = _statistics()["current"]
+        with tf.GradientTape():
+            loss(x, targets)
+            return _statistics()["current"] - before == 4 * 8 * 4
+    with graph_rewrite(REWRITES["bfloat16"] if mode == "rewrite" else None):
+        found = captured_bytes(step if mode == "xla" else loss, batch)
+    return found == 4 * 8 * (2 if mode == "rewrite" else 4)
+
+
+def _statistics() -> dict[str, int]:
+    place = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
+    return dict(tf.config.experimental.get_memory_info(place))
+
+
+def _peak(_: str) -> bool:
+    """Whether the allocator's peak grows with a tensor of 64 KiB."""
+    tf.config.experimental.reset_memory_stats("GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0")
+    before = _statistics()["peak"]
+    kept = tf.ones((128, 128))
+    return bool(_statistics()["peak"] - before >= 4 * tf.size(kept).numpy())
+
+
+_ATTEMPTS: dict[Capability, Callable[[str], bool]] = {
+    **OF_OPTIMIZERS,
+    Capability.O1_FLOAT16: partial(_mixed, "float16"),
+    Capability.O1_BFLOAT16: partial(_mixed, "bfloat16"),
+    Capability.O2_FLOAT16: partial(_mastered, "float16"),
+    Capability.O2_BFLOAT16: partial(_mastered, "bfloat16"),
+    Capability.O3_FLOAT16: partial(_low, "float16"),
+    Capability.O3_BFLOAT16: partial(_low, "bfloat16"),
+    Capability.FLOAT64_HEADS: lambda _: _formats("mixed_bfloat16", "float64") == ("float64", "float64"),
     Capability.TF32: _tf32,
+    Capability.AUTOCAST_SCOPE: partial(_mixed, "bfloat16"),
+    Capability.AUTOCAST_LISTS: _lists,
+    Capability.OPERATIONS: _operations,
+    Capability.RECOMPUTE: lambda mode: _counted(mode, 1) == 2,
+    Capability.RECOMPUTE_NESTED: lambda mode: _counted(mode, 2) > 2,
+    Capability.RECOMPUTE_CASES: _cases,
+    Capability.SEGMENT_CALLS: lambda mode: _counted(mode, 1) == 2,
+    Capability.CHECKPOINT: _restores,
+    Capability.SAVED_BYTES: _held,
+    Capability.PEAK_BYTES: _peak,
 }
-
-
-def probe(capability: Capability, mode: str) -> bool | None:
-    """True: the technique was seen to act; False: it raised or did nothing; None: there is no call to observe.
-
-    A graph rewrite leaves weights in float32, so that level O3 is not asked of it.
-    """
-    if mode == "rewrite" and capability in (Capability.O3_FLOAT16, Capability.O3_BFLOAT16):
-        return None
-    observe = _PROBES.get(capability)
-    return None if observe is None else observe(mode)

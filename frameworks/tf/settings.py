@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import keras
@@ -92,6 +92,35 @@ def graph_rewrite(option: str | None) -> Iterator[None]:
         tf.config.optimizer.set_experimental_options(former)
 
 
+_LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+_LISTED = tuple(
+    f"{_LISTS}{name}LIST_{verb}" for name in ("ALLOW", "INFER", "DENY", "CLEAR") for verb in ("ADD", "REMOVE")
+)
+"""Environment variables that a rewrite reads whenever it runs: what to add to its lists, and what to take out."""
+
+
+@contextmanager
+def rewrite_lists(low: Sequence[str], wide: Sequence[str]) -> Iterator[None]:
+    """Graph operations that a rewrite inside always, or never, turns; none may stand in two lists."""
+    former = {name: os.environ.get(name) for name in _LISTED}
+    both = [*low, *wide]
+    lists = {"ALLOWLIST_ADD": low, "DENYLIST_ADD": wide, "ALLOWLIST_REMOVE": wide, "DENYLIST_REMOVE": low}
+    lists |= {"INFERLIST_REMOVE": both, "CLEARLIST_REMOVE": both}
+    os.environ.update({_LISTS + name: ",".join(named) for name, named in lists.items()})
+    try:
+        yield
+    finally:
+        _put_back(former)
+
+
+def _put_back(former: Mapping[str, str | None]) -> None:
+    for name, value in former.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 def _switched_on() -> list[str]:
     return sorted(name for name, on in tf.config.optimizer.get_experimental_options().items() if on)
 
@@ -106,6 +135,7 @@ def read_global_state() -> dict[str, str]:
         "traceback_filtering": str(keras.config.is_traceback_filtering_enabled()),
         "functions_run_eagerly": str(tf.config.functions_run_eagerly()),
         "optimizer_options": ",".join(_switched_on()),
+        "rewrite_lists": ";".join(f"{name}={os.environ[name]}" for name in _LISTED if name in os.environ),
         "optimizer_jit": str(tf.config.optimizer.get_jit()),
         "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
         "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
@@ -129,6 +159,8 @@ def write_global_state(state: Mapping[str, str]) -> None:
     differing = wanted.symmetric_difference(_switched_on())
     if differing:
         tf.config.optimizer.set_experimental_options({name: name in wanted for name in differing})
+    listed = dict(entry.split("=", 1) for entry in state["rewrite_lists"].split(";") if entry)
+    _put_back({name: listed.get(name) for name in _LISTED})
     tf.config.optimizer.set_jit(state["optimizer_jit"])
     tf.config.set_soft_device_placement(state["soft_device_placement"] == "True")
     tf.config.experimental.enable_tensor_float_32_execution(state["tensor_float_32"] == "True")

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from fixtures.model import Batch, LossKind, Model
 from frameworks.tf.network import Bound
+from frameworks.tf.optimizers import shown_by
 
 COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}
 """Arguments of `tf.function` by mode; a mode that is missing runs eagerly."""
@@ -127,11 +128,11 @@ class Steps:
         return self._apply(total, tape.gradient(scaled, list(variables.values())))
 
     def _apply(self, loss: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:
-        optimizer = self._optimizer
-        before = (self._scale(), tf.identity(optimizer.iterations), tf.identity(optimizer.learning_rate))
+        optimizer, shown = self._optimizer, shown_by(self._optimizer)
+        before = (self._scale(), tf.identity(shown.iterations), tf.identity(shown.learning_rate))
         optimizer.apply(gradients, list(self._bound.variables.values()))
         good = tf.identity(getattr(optimizer, "step_counter", -1))
-        return loss, *before, self._scale(), tf.identity(optimizer.iterations), good
+        return loss, *before, self._scale(), tf.identity(shown.iterations), good
 
     def _scale(self) -> tf.Tensor:
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):

@@ -15,11 +15,12 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe, StaticScaling
 from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, Unsupported, Update
-from frameworks.tf.averages import evaluated_on_average
+from frameworks.tf.averages import predict_on_average
 from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
+from frameworks.tf.declarations import NO_CPU_STATISTICS, PARTIAL, UNCOUNTED, UNSCALING
 from frameworks.tf.memory import captured_bytes
 from frameworks.tf.network import Bound, build
-from frameworks.tf.optimizers import as_array, inner_of, make_optimizer, measured_factors, slots
+from frameworks.tf.optimizers import as_array, inner_of, make_optimizer, measured_factors, shown_by, slots
 from frameworks.tf.settings import dtype_policy, graph_rewrite
 from frameworks.tf.steps import Micro, Steps
 
@@ -56,8 +57,9 @@ class TensorFlowTrainer(BaseTrainer):
             with dtype_policy(policy):
                 self._bound: Bound = build(model, recipe.seed, recipe.recompute)
             self._bound.load(model.weights(recipe.seed) if weights is None else weights)
-            self._optimizer = make_optimizer(recipe)
-            self._optimizer.build(list(self._bound.variables.values()))
+            variables = list(self._bound.variables.values())
+            self._optimizer = make_optimizer(recipe, variables)
+            self._optimizer.build(variables)
             self._steps = Steps(model, self._bound, self._optimizer, mode, recipe.separate_losses)
             self._slots = slots(self._optimizer, self._bound.variables)
         if place.startswith("/GPU"):
@@ -83,8 +85,7 @@ class TensorFlowTrainer(BaseTrainer):
             raise ValueError("apply without any micro-batch before it")
         moved = [micro for micro in window if micro.updates_after > micro.updates_before]
         if not moved and len(window) < k:
-            reason = f"Keras has no call that ends a window after {len(window)} of {k} micro-batches"
-            raise Unsupported(Capability.PARTIAL_WINDOW, reason)
+            raise Unsupported(Capability.PARTIAL_WINDOW, PARTIAL)
         self._window = []
         return Update(
             loss=sum(micro.loss * micro.items for micro in window) / sum(micro.items for micro in window),
@@ -114,8 +115,7 @@ class TensorFlowTrainer(BaseTrainer):
         abandon: bool = False,
     ) -> Update:
         if unscale_calls is not None or poison is not None or abandon:
-            reason = "Keras 3 unscales inside optimizer.apply; there is no call to unscale by hand"
-            raise Unsupported(Capability.EXPLICIT_UNSCALE, reason)
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, UNSCALING)
         self._check_length(len(window))
         with self._placed():
             for gradients in window:
@@ -137,7 +137,7 @@ class TensorFlowTrainer(BaseTrainer):
             for slot, variable in self._slots.items()
             if not slot.startswith(ACCUMULATOR)
         }
-        found["steps"] = np.array(self._optimizer.iterations)
+        found["steps"] = np.array(shown_by(self._optimizer).iterations)
         if self._recipe.schedule is not None:
             found["schedule"] = self._micro_batches()
         return found
@@ -194,8 +194,8 @@ class TensorFlowTrainer(BaseTrainer):
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
         if self._recipe.average is None:
             raise ValueError("this recipe asks for no average")
-        with evaluated_on_average(self._bound.network, self._optimizer):
-            return self.predict(inputs)
+        with self._placed():
+            return predict_on_average(self._bound.network, self._optimizer, inputs, self._mode)
 
     def segment_calls(self) -> tuple[int, ...]:
         return tuple(int(segment.calls.numpy()) for segment in self._bound.network.segments)
@@ -209,11 +209,10 @@ class TensorFlowTrainer(BaseTrainer):
 
     def saved_bytes(self, batch: Batch) -> int:
         if self._mode != "graph":
-            reason = "only a graph before its optimization tells which tensors pass from forward to backward"
-            raise Unsupported(Capability.SAVED_BYTES, reason)
+            raise Unsupported(Capability.SAVED_BYTES, UNCOUNTED[self._mode])
         return captured_bytes(self._steps.forward_loss, batch)
 
     def peak_bytes(self) -> int:
         if not self._place.startswith("/GPU"):
-            raise Unsupported(Capability.PEAK_BYTES, "TensorFlow keeps no documented memory statistics of the CPU")
+            raise Unsupported(Capability.PEAK_BYTES, NO_CPU_STATISTICS)
         return int(tf.config.experimental.get_memory_info(self._place.strip("/"))["peak"])
