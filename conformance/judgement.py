@@ -50,12 +50,21 @@ def _unsupported(framework: Framework, error: Unsupported) -> Judgement:
     if error.attempt is None and framework.declares(error.capability).supported:
         message = f"{error.capability} is declared as supported, but: {error.reason}"
         return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
-    acted = framework.probe(error.capability) if error.attempt is None else observed(error.attempt)
+    acted = _acted(framework, error)
     if acted:
         message = f"{error.capability} is refused, but the framework's own call was seen to act: {error.reason}"
         return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
     asked = "tried" if acted is False else "nothing to try"
     return Judgement(Outcome.UNSUPPORTED, signature, f"{error} ({asked})", error.reason)
+
+
+def _acted(framework: Framework, error: Unsupported) -> bool | None:
+    """What a try of what is refused shows; the settings that it leaves changed are put back."""
+    settings = framework.global_state()
+    try:
+        return framework.probe(error.capability) if error.attempt is None else observed(error.attempt)
+    finally:
+        framework.restore_global_state(settings)
 
 
 def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:

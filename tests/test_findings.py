@@ -17,6 +17,7 @@ from conformance.findings import Finding
 from conformance.judgement import conclude
 from conformance.programs import ProgramError, Shown
 from conformance.upstream import Evidence
+from fixtures.recipe import FLOAT16
 from frameworks.contract import Attempt, Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
 from results.model import Consequence, FindingKind, FindingText
@@ -135,6 +136,19 @@ def test_a_refusal_is_believed_unless_its_try_acts(seen: bool | None, outcome: O
 def test_the_refusal_of_a_combination_brings_a_try_of_its_own(acted: bool, outcome: Outcome) -> None:
     refusal = Unsupported(Capability.SCHEDULE, "not with this optimizer", lambda: acted)
     assert conclude(ReferenceFramework("cpu"), refusal, ()).outcome is outcome
+
+
+def test_a_try_leaves_no_setting_behind() -> None:
+    framework = ReferenceFramework("cpu")
+    opened = framework.autocast(FLOAT16)
+
+    def leaks() -> bool:
+        opened.__enter__()
+        return False
+
+    before = framework.global_state()
+    conclude(framework, Unsupported(Capability.SCHEDULE, "not with this optimizer", leaks), ())
+    assert framework.global_state() == before
 
 
 def test_without_a_try_the_refusal_of_what_is_declared_is_misdeclared() -> None:

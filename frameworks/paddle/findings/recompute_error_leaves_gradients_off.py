@@ -1,4 +1,4 @@
-"""An error in the second forward of recompute(use_reentrant=False) switches gradients off for the whole process."""
+"""An error in the second forward of recompute(use_reentrant=False) leaves gradients off for its thread."""
 
 import contextlib
 import sys
