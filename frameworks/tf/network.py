@@ -57,14 +57,14 @@ class TrainingSegment(Segment):
 
 
 class RematSegment(TrainingSegment):
-    """A segment inside `keras.remat`, in the form of that function's documentation."""
+    """A segment inside `keras.remat`, which is given `training`: layers that are run again do not inherit it."""
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         return keras.remat(lambda x: self.forward(x, training))(inputs)
 
 
 class RecomputeGradSegment(TrainingSegment):
-    """A segment that its caller wraps in `tf.recompute_grad`, as that function's documentation does with a layer."""
+    """A segment that its caller wraps in `tf.recompute_grad`, and gives `training` for the same reason."""
 
 
 def run_segment(part: keras.layers.Layer, inputs: tf.Tensor, training: bool) -> tf.Tensor:
@@ -81,6 +81,10 @@ def _told(part: keras.layers.Layer) -> bool:
 
 
 def _segment(parts: list[keras.layers.Layer], name: str, variant: str | None) -> Segment:
+    """A segment of a variant; in a `RematScope` it has no weights of its own, for its call would not cast them again.
+
+    Its parts, made outside the scope, enter their own `__call__` when they are run again.
+    """
     plain = TrainingSegment if any(_told(part) for part in parts) else Segment
     match variant:
         case None:
