@@ -14,11 +14,11 @@ _TWO_LOSSES = (
 )
 _MERGE = (
     "in programs of the new IR GradientMergeOptimizer raises AssertionError, fleet's gradient_merge TypeError and the "
-    "gradient-merge pass of paddle.distributed ValueError"
+    "gradient-merge pass of paddle.distributed ValueError; dist.to_static alone merges, by splitting one fed batch"
 )
 _RECOMPUTE = (
-    "in programs of the new IR recompute() only marks operations, each of which is computed once, and "
-    "RecomputeOptimizer raises AssertionError"
+    "in programs of the new IR recompute() only marks operations, which dist.to_static alone computes twice, by an "
+    "undocumented option, and RecomputeOptimizer raises AssertionError"
 )
 _PYTHON = "a segment's Python code runs only when the program is built, and py_func raises in programs of the new IR"
 

@@ -7,7 +7,7 @@ import torch
 from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
 from frameworks.torch.scaling import has_gradient_formats
 
-_O2 = "PyTorch has no low-precision model next to float32 masters; torch.amp and fully_shard keep float32 parameters"
+_O2 = "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
 _REFUSED: dict[Capability, str] = {
     Capability.O2_FLOAT16: _O2,
     Capability.O2_BFLOAT16: _O2,
