@@ -138,7 +138,7 @@ class TestScaler:
             update = run.feed({"0.output.weight": np.ones((1, 1)), "0.output.bias": np.array([value])})
             good = good + 1 if value == 1.0 else 0
             applied += value == 1.0
-            exponent += (good == interval) - (value != 1.0)
+            exponent = max(exponent + (good == interval) - (value != 1.0), -14)
             good %= interval
             assert (update.scale_after, update.good_steps) == (2.0**exponent, good)
             assert update.skipped == (value != 1.0)
