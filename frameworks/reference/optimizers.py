@@ -37,9 +37,9 @@ class Arithmetic:
         """A hyperparameter as the update uses it."""
         return self.rounding.constant(value, wider(self.format, "float32"))
 
-    def epsilon(self, value: float | None) -> float:
+    def epsilon(self, value: float) -> float:
         """Adam's epsilon, raised to the smallest positive value of the format where it would be rounded to zero."""
-        return max(EPSILON if value is None else value, FORMATS[self.format].smallest_subnormal)
+        return max(value, FORMATS[self.format].smallest_subnormal)
 
 
 Step = Callable[[Array, Mapping[str, Array], Array, float, int], tuple[Array, dict[str, Array]]]
@@ -80,7 +80,8 @@ def _adam(
     count: int,
 ) -> tuple[Array, dict[str, Array]]:
     """Source: Kingma & Ba 2015, algorithm 1 and the end of section 2; Loshchilov & Hutter 2019, algorithm 2."""
-    beta1, beta2, epsilon = optimizer.beta1, optimizer.beta2, r.epsilon(optimizer.epsilon)
+    beta1, beta2 = optimizer.beta1, optimizer.beta2
+    epsilon = r.epsilon(EPSILON if optimizer.epsilon is None else optimizer.epsilon)
     if isinstance(optimizer, AdamW):
         p = r(p * r.number(1.0 - rate * optimizer.weight_decay))
     first = r(r(r.number(beta1) * slots["first_moment"]) + r(r.number(1.0 - beta1) * g))
