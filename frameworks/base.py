@@ -14,7 +14,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
-from frameworks.contract import Attempt, Capability, Declaration, MissingDevice, Unsupported, Update
+from frameworks.contract import Attempt, Capability, Declaration, LayerTrace, MissingDevice, Unsupported, Update
 
 NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
 """Why a device has no products in it."""
@@ -118,6 +118,9 @@ class BaseTrainer(ABC):
 
     def saved_bytes(self, batch: Batch) -> int:
         raise Unsupported(Capability.SAVED_BYTES, f"this adapter cannot count bytes saved for {len(batch)} samples")
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        raise Unsupported(Capability.TRACE, f"this adapter does not show what its layers make of {len(batch)} samples")
 
     def peak_bytes(self) -> int:
         raise Unsupported(Capability.PEAK_BYTES, "no device")

@@ -62,6 +62,7 @@ class Capability(StrEnum):
     CHECKPOINT = "trainer.checkpoint"
     SAVED_BYTES = "trainer.saved-bytes"
     PEAK_BYTES = "trainer.peak-bytes"
+    TRACE = "trainer.trace"  # outputs and gradients of every layer
 
     @classmethod
     def of(cls, precision: Precision) -> Capability | None:
@@ -185,6 +186,24 @@ class Update:
 
 
 @dataclass(frozen=True)
+class LayerTrace:
+    """What one training forward and backward pass computed, layer by layer, in the order of the forward pass.
+
+    Arrays are canonical (batch first, channels last) and in their true formats. A layer's key is its path, as
+    `Model.output_shapes` lists them: inner layers come before the residual that holds them, heads last.
+
+    Attributes:
+        outputs: output of every layer.
+        gradients: gradient of the loss with respect to each of these outputs, unscaled.
+        parameters: gradient of every parameter, unscaled and unclipped, as `Trainer.gradients` gives it.
+    """
+
+    outputs: dict[str, Array]
+    gradients: dict[str, Array]
+    parameters: dict[str, Array]
+
+
+@dataclass(frozen=True)
 class OpResult:
     """Value of an operation and the name of the format that it came in ("float16", "int64", ...)."""
 
@@ -301,6 +320,16 @@ class Trainer(Protocol):
 
     def saved_bytes(self, batch: Batch) -> int:
         """Bytes held between forward and backward of one micro-batch, parameters and inputs left out."""
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        """What forward and backward compute, layer by layer, in an update whose window is this micro-batch alone.
+
+        No update is made. The pass is real, and the very one that `gradients` makes, but for what has to be added to
+        see inside: random streams and batch norm's buffers move.
+
+        Raises:
+            Unsupported: TRACE, where the framework does not show it, as within recomputed segments.
+        """
 
     def peak_bytes(self) -> int:
         """Largest number of bytes that the device's allocator has held so far in this run.

@@ -3,12 +3,12 @@
 The schema beside this module, `ctrf.schema.json`, is the published one: npm package `ctrf` 0.3.0, file
 `src/ctrf-schema-0.0.json`, under the licence in `ctrf.LICENSE`.
 
-CTRF knows five statuses where there are ten outcomes, so every test keeps its outcome as `rawStatus` and as a tag:
+CTRF knows five statuses, fewer than there are outcomes, so every test keeps its outcome as `rawStatus` and as a tag:
 
     passed    pass
     failed    fail, misdeclared, fixed, error, timeout, crash: whatever somebody has to act on
     skipped   unsupported
-    other     known, abstain: the clause did not hold as foreseen, or nothing was judged
+    other     known, unstable, abstain: the clause did not hold as foreseen, or nothing was judged
     pending   none
 """
 
@@ -41,6 +41,7 @@ STATUS = {
     Outcome.FAIL: "failed",
     Outcome.MISDECLARED: "failed",
     Outcome.FIXED: "failed",
+    Outcome.UNSTABLE: "other",
     Outcome.ERROR: "failed",
     Outcome.TIMEOUT: "failed",
     Outcome.CRASH: "failed",

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from results.files import RecordBusy, RecordError, remove_leftovers, replace, sync_folder, unwritable
+from results.fingerprints import Fingerprint
 from results.lines import NO_VERDICT, encode_line
 from results.model import SCHEMA_VERSION, Header, Measurement, Record, Status, Trace, Verdict, plain_part, validate
 from results.outcomes import Outcome
@@ -122,6 +124,10 @@ class Journal:
     def trace(self, name: str, trace: Trace) -> None:
         """A run's series, such as "loss" and "scale"."""
         self._append("trace", name=name, value=plain_part("trace", trace))
+
+    def tensors(self, name: str, fingerprints: Sequence[Fingerprint]) -> None:
+        """Arrays of a run in the order of the computation, under "KIND/CASE"."""
+        self._append("tensors", name=name, value=plain_part("tensors", list(fingerprints)))
 
     def finish(self, status: Status = "complete") -> Path:
         """Turns the journal into the final record and removes it; returns the record's path.

@@ -2,7 +2,7 @@ r"""The lines of a journal, and the record that they add up to.
 
 A journal is JSON Lines. Every line is `{"crc32":"XXXXXXXX","entry":ENTRY}`, where XXXXXXXX is the CRC-32 of ENTRY's
 bytes in hexadecimal, so that a line that was cut short or damaged is told from data. ENTRY has a `kind` (header,
-started, verdict, observation, measurement, trace or end) and `at`, the seconds since the journal began.
+started, verdict, observation, measurement, trace, tensors or end) and `at`, the seconds since the journal began.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Replay:
     started: dict[str, dict[str, Any]] = field(default_factory=dict)
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
     parts: dict[str, dict[str, Any]] = field(
-        default_factory=lambda: {"observation": {}, "measurement": {}, "trace": {}}
+        default_factory=lambda: {"observation": {}, "measurement": {}, "trace": {}, "tensors": {}}
     )
     status: str | None = None
     finished: str | None = None
@@ -87,6 +87,7 @@ class _Replay:
             "observations": self.parts["observation"],
             "measurements": self.parts["measurement"],
             "traces": self.parts["trace"],
+            "tensors": self.parts["tensors"],
             "notes": [],
         }
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import jsonschema
 
+from results.fingerprints import Fingerprint
 from results.outcomes import Outcome
 from results.values import Json, check, decode, decode_number, plain
 
@@ -20,7 +21,7 @@ SCHEMA_VERSION = 1
 
 Status = Literal["complete", "interrupted"]
 
-Part = Literal["verdict", "measurement", "trace"]
+Part = Literal["verdict", "measurement", "trace", "tensors"]
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,20 @@ class Series:
 
 @dataclass(frozen=True)
 class Variant:
-    """What may differ between comparable records: exact versions, driver, precision switches, thread counts."""
+    """What may differ between comparable records.
+
+    Attributes:
+        environment: what the adapter says: device model, driver, precision and determinism switches, thread counts.
+        packages: version of every installed distribution by its normalized name.
+        variables: environment variables that frameworks and their libraries read, as they were set.
+        instruction_sets: what the processor offers of what kernels choose by, such as "avx2".
+    """
 
     framework_version: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    instruction_sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +148,9 @@ class Verdict:
         code_hash: hash of the test's code; tests with different hashes are not comparable.
         repro: command that repeats the test.
         leaks: global settings that the test left changed.
+        inferred_from: the judged version whose expectation was taken, where nobody has judged this one yet, or "".
+        repeats: what each repeat in a new process came to, of a verdict that was new: an outcome, and in parentheses
+            its signature if it has one.
     """
 
     test: str
@@ -154,6 +168,8 @@ class Verdict:
     duration_s: float = 0.0
     leaks: tuple[str, ...] = ()
     finding: str = ""
+    inferred_from: str = ""
+    repeats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -204,6 +220,8 @@ class Record(Header):
     Attributes:
         verdicts: sorted by test, one a test.
         observations: legitimate differences by "CLAUSE/KEY".
+        tensors: fingerprints by "KIND/CASE" in the order of the computation: "first/CASE" are the parameters' gradients
+            of a run's first window, "layers/CASE" outputs and gradients of every layer too.
         notes: what a reader should know about the record itself, such as damaged journal lines that were left out.
     """
 
@@ -214,6 +232,7 @@ class Record(Header):
     observations: Mapping[str, Json] = field(default_factory=dict)
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
     traces: Mapping[str, Trace] = field(default_factory=dict)
+    tensors: Mapping[str, tuple[Fingerprint, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def sorted(self) -> Record:
@@ -319,7 +338,7 @@ def from_document(document: Any) -> Record:
     return Record(
         suite=Suite(suite["version"], tuple(suite["clauses_with_tests"]), tuple(suite["clauses_without_tests"])),
         series=Series(**document["series"]),
-        variant=Variant(variant["framework_version"], variant["environment"]),
+        variant=Variant(**{**variant, "instruction_sets": tuple(variant.get("instruction_sets", ()))}),
         started=document["started"],
         seed=_seed(document["seed"]),
         selection=document["selection"],
@@ -341,6 +360,7 @@ def from_document(document: Any) -> Record:
             name: {series: _numbers(points) for series, points in trace.items()}
             for name, trace in document["traces"].items()
         },
+        tensors={name: tuple(map(_fingerprint, each)) for name, each in document.get("tensors", {}).items()},
         notes=tuple(document["notes"]),
     )
 
@@ -352,8 +372,14 @@ def _verdict(document: dict[str, Any]) -> Verdict:
         "seed": None if document["seed"] is None else _seed(document["seed"]),
         "duration_s": float(document["duration_s"]),
         "leaks": tuple(document["leaks"]),
+        "repeats": tuple(document.get("repeats", ())),
     }
     return Verdict(**{**document, **changes})
+
+
+def _fingerprint(document: dict[str, Any]) -> Fingerprint:
+    changes = {"shape": tuple(int(size) for size in document["shape"]), "norm": float(decode_number(document["norm"]))}
+    return Fingerprint(**{**document, **changes})
 
 
 def _finding(document: dict[str, Any]) -> FindingText:

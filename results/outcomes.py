@@ -16,6 +16,7 @@ class Outcome(StrEnum):
     UNSUPPORTED: declared not to be there, and not seen to be there.
     MISDECLARED: declared one way, observed another.
     ABSTAIN: two runs of the same thing differed, so nothing was judged.
+    UNSTABLE: it got worse, and did not when it was repeated in a new process.
     ERROR: the test itself broke. TIMEOUT: it did not end in time. CRASH: it took the interpreter with it.
     """
 
@@ -26,14 +27,18 @@ class Outcome(StrEnum):
     FAIL = "fail"
     MISDECLARED = "misdeclared"
     FIXED = "fixed"
+    UNSTABLE = "unstable"
     ERROR = "error"
     TIMEOUT = "timeout"
     CRASH = "crash"
 
     @property
     def bad(self) -> bool:
-        """Whether somebody has to act on it: whatever is neither passed, expected, refused nor abstained from."""
-        return self not in (Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.ABSTAIN)
+        """Whether somebody has to act on it: what did not hold, unforeseen, and did not hold again when repeated."""
+        return self not in _QUIET
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"an outcome is neither true nor false: compare {self.value!r} with an Outcome, or use .bad")
+
+
+_QUIET = frozenset({Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.ABSTAIN, Outcome.UNSTABLE})

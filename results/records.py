@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from results.files import RecordBusy, RecordError, read, replace
+from results.fingerprints import Fingerprint
 from results.lines import replay
 from results.model import (
     SCHEMA_VERSION,
@@ -41,6 +42,7 @@ __all__ = [
     "Consequence",
     "FindingKind",
     "FindingText",
+    "Fingerprint",
     "Header",
     "Json",
     "Measurement",

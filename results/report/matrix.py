@@ -20,6 +20,7 @@ SYMBOLS: Mapping[Outcome, str] = {
     Outcome.FAIL: "✗",
     Outcome.MISDECLARED: "≠",
     Outcome.FIXED: "↑",
+    Outcome.UNSTABLE: "~",
     Outcome.ERROR: "!",
     Outcome.TIMEOUT: "∞",
     Outcome.CRASH: "†",
@@ -32,13 +33,14 @@ GRAVITY = (
     Outcome.MISDECLARED,
     Outcome.FIXED,
     Outcome.KNOWN,
+    Outcome.UNSTABLE,
     Outcome.ABSTAIN,
     Outcome.UNSUPPORTED,
     Outcome.PASS,
 )
 """Outcomes by how soon somebody should look at them."""
 
-NOT_KEPT = frozenset(GRAVITY) - {Outcome.PASS, Outcome.FIXED, Outcome.UNSUPPORTED, Outcome.ABSTAIN}
+NOT_KEPT = frozenset(GRAVITY) - {Outcome.PASS, Outcome.FIXED, Outcome.UNSUPPORTED, Outcome.ABSTAIN, Outcome.UNSTABLE}
 """The clause did not hold, foreseen or not."""
 
 _SLUG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,79}")

@@ -30,6 +30,7 @@ MEANINGS = {
     Outcome.FAIL: "it did not hold, and nobody expected that",
     Outcome.MISDECLARED: "declared one way, observed another",
     Outcome.FIXED: "expected to fail, and does no longer",
+    Outcome.UNSTABLE: "got worse, and did not when it was repeated in a new process",
     Outcome.ERROR: "the test itself broke",
     Outcome.TIMEOUT: "it did not end in time",
     Outcome.CRASH: "it took the interpreter with it",
