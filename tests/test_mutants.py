@@ -103,6 +103,18 @@ def test_a_mutant_that_nothing_sees_survives() -> None:
     assert fate([], [])[0].word == "survived"
 
 
+@pytest.mark.parametrize(("message", "word"), [("…: 2 (LayerNorm), output", "caught"), ("…: nothing", "not named")])
+def test_a_failure_that_does_not_name_what_it_must_is_told(message: str, word: str) -> None:
+    named = replace(MUTANT, names="(LayerNorm), output")
+    said = [replace(verdict(clause), message=message) for clause in MUTANT.clauses]
+    elsewhere = [replace(verdict("resume.c"), message="…")]
+    found, _ = fate([*said, *elsewhere], mutant=named)
+    assert found.word == word
+    problems = Score((found,), MUTANT.clauses).problems()
+    assert [line.split(":")[0] for line in problems] == ["not named"] * (word == "not named")
+    assert all("x.py::test_scaling.a, x.py::test_scaling.b failed" in line for line in problems)
+
+
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH])
 def test_an_exception_counts_only_where_the_fault_is_one(outcome: Outcome) -> None:
     found = [verdict("scaling.a", outcome), verdict("scaling.b", outcome)]

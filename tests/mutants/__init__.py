@@ -27,6 +27,7 @@ def fault(
     clauses: tuple[str, ...],
     raises: bool = False,
     mode: str = "",
+    names: str = "",
 ) -> Callable[[type], type]:
     """Makes a framework of a class that overrides part of one.
 
@@ -38,8 +39,10 @@ def fault(
         clauses: the clauses that are about it. Each of them must fail.
         raises: the fault is an exception of the framework's own, so an outcome `error` is what must be seen.
         mode: the adapter's mode in which it is run, the first one by default.
+        names: text that the message of every failing verdict of `clauses` must contain, none by default: the layer that
+            a parity failure blames, as its message puts it, such as "(SelfAttention), output".
     """
-    del link, component, clauses, raises, mode
+    del link, component, clauses, raises, mode, names
 
     def decorate(broken: type) -> type:
         overrides: dict[str, Any] = {"__doc__": broken.__doc__, "__module__": broken.__module__}

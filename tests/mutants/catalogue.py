@@ -27,6 +27,7 @@ class Mutant:
         clauses: the clauses that are about it, each of which must fail.
         raises: the fault shows as an exception of the framework's own.
         mode: the adapter's mode, "" for its first.
+        names: what the message of every failing verdict of these clauses must contain, "" for nothing.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Mutant:
     clauses: tuple[str, ...]
     raises: bool = False
     mode: str = ""
+    names: str = ""
 
     @property
     def family(self) -> str:

@@ -79,6 +79,7 @@ class Fate:
         broken: clauses that failed among those that are about the fault.
         missed: those of them that did not.
         elsewhere: other clauses that failed, looked for only where some were missed.
+        unnamed: failing tests of the mutant's clauses whose message does not contain what it must.
         seconds: wall time.
     """
 
@@ -87,12 +88,17 @@ class Fate:
     missed: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     seconds: float = 0.0
+    unnamed: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
-        """ "caught"; "missed by" some of its clauses; "by accident", if only other clauses saw it; or "survived"."""
+        """What became of it.
+
+        "caught"; "not named", if a failure does not say what it must; "missed by" some of its clauses; "by accident",
+        if only other clauses saw it; or "survived".
+        """
         if not self.missed:
-            return "caught"
+            return "not named" if self.unnamed else "caught"
         if self.broken:
             return "missed by"
         return "by accident" if self.elsewhere else "survived"
@@ -127,18 +133,24 @@ class Engine:
         begun = time.monotonic()
         counted = RAISED if mutant.raises else SEEN
 
-        def failing(tests: list[str], stop: bool) -> set[str]:
-            verdicts = self._run(mutant.name, mutant.mode, tests, mutant.id, stop=stop) if tests else ()
+        def judged(tests: list[str]) -> tuple[Verdict, ...]:
+            return self._run(mutant.name, mutant.mode, tests, mutant.id, stop=True) if tests else ()
+
+        def failing(verdicts: tuple[Verdict, ...]) -> set[str]:
             leaking = {SETTINGS} if any(v.leaks for v in verdicts) else set()
             return {v.clause for v in verdicts if v.outcome in counted} | leaking
 
-        found = failing(baseline.tests(mutant.clauses), True)
+        own = judged(baseline.tests(mutant.clauses))
+        found = failing(own)
+        unnamed = tuple(
+            v.test for v in own if v.outcome in counted and v.clause in mutant.clauses and mutant.names not in v.message
+        )
         broken = tuple(c for c in mutant.clauses if c in found)
         missed = tuple(c for c in mutant.clauses if c not in found)
         elsewhere: set[str] = set()
         if missed:
-            elsewhere = failing(whole().others(mutant.clauses), True) - set(mutant.clauses)
-        return Fate(mutant, broken, missed, tuple(sorted(elsewhere)), time.monotonic() - begun)
+            elsewhere = failing(judged(whole().others(mutant.clauses))) - set(mutant.clauses)
+        return Fate(mutant, broken, missed, tuple(sorted(elsewhere)), time.monotonic() - begun, unnamed)
 
     def _run(
         self, framework: str, mode: str, tests: Sequence[str], name: str, workers: int = 1, stop: bool = False

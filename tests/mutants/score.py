@@ -61,6 +61,8 @@ def must_clauses(clauses: Iterable[Clause]) -> tuple[str, ...]:
 
 
 def _told(fate: Fate) -> str:
+    if fate.word == "not named":
+        return f"not named: {fate.mutant.name}: {', '.join(fate.unnamed)} failed without saying {fate.mutant.names!r}"
     others = f"; {', '.join(fate.elsewhere[:4])} failed" if fate.elsewhere else ""
     return f"{fate.word}: {fate.mutant.name} was not caught by {', '.join(fate.missed)}{others}"
 
