@@ -193,8 +193,9 @@ class LayerTrace:
     `Model.output_shapes` lists them: inner layers come before the residual that holds them, heads last.
 
     Attributes:
-        outputs: output of every layer.
-        gradients: gradient of the loss with respect to each of these outputs, unscaled.
+        outputs: output of every layer; a head that the batch has no targets for is left out.
+        gradients: gradient of the loss with respect to each of these outputs, unscaled; where a scale other than 1 is
+            divided out, in float32 or wider, so that nothing underflows.
         parameters: gradient of every parameter, unscaled and unclipped, as `Trainer.gradients` gives it.
     """
 

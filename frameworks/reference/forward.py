@@ -18,6 +18,7 @@ from frameworks.contract import Conventions
 from frameworks.reference import scope
 from frameworks.reference.network import Pass, loss_sums
 from frameworks.reference.ops import Operations, Tape
+from frameworks.reference.showing import Shown
 from frameworks.reference.tape import recomputed
 from frameworks.reference.tensor import Tensor, tensor
 
@@ -48,6 +49,7 @@ class Forward:
         self.segments = _segments(model, recipe)
         self.calls = [0] * len(self.segments)
         self._replaying = 0
+        self.shown: Shown | None = None
 
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
         """Which values dropout keeps: the next draw of a stream that the seed and the number of draws determine."""
@@ -70,9 +72,21 @@ class Forward:
             moved = self.rounding.round(momentum * (value - old), "float32")
             self.statistics[f"{path}.{name}"] = self.rounding.round(old + moved, "float32")
 
-    def run(self, parameters: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """Training forward: the sum of every head's losses over the batch's items, for heads that have targets."""
-        x = tensor(batch.inputs, owned=False)
+    def passing(self, path: str, output: Tensor) -> Tensor:
+        """The output of the layer at `path`, noted while a pass is shown."""
+        return output if self.shown is None else self.shown.passing(path, output)
+
+    def run(self, parameters: Mapping[str, Tensor], batch: Batch, inputs: Any = None) -> dict[str, Tensor]:
+        """Training forward: the sum of every head's losses over the batch's items, for heads that have targets.
+
+        Args:
+            inputs: the batch's inputs on a carrier that is traced, where their gradient is asked for too.
+        """
+        x = (
+            tensor(batch.inputs, owned=False)
+            if inputs is None
+            else Tensor(inputs, batch.inputs.dtype.name, owned=False)
+        )
         for index, layers in enumerate(self.segments):
             x = self._segment(index, layers, parameters, x)
         outputs = self._pass(parameters, True).heads(*self._last, x, tuple(batch.targets))

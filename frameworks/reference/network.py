@@ -42,6 +42,9 @@ class Surroundings(Protocol):
     def update_running_statistics(self, path: str, mean: Array, variance: Array, count: int, momentum: float) -> None:
         """Takes in the biased statistics of `count` values a channel."""
 
+    def passing(self, path: str, output: Tensor) -> Tensor:
+        """The output of the layer at `path`, unchanged, for whoever wants to see it."""
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -55,7 +58,7 @@ class Pass:
     def layers(self, layers: tuple[tuple[str, Layer], ...], x: Tensor) -> Tensor:
         """x through consecutive layers, each with its path."""
         for path, layer in layers:
-            x = self.layer(path, layer, x)
+            x = self.surroundings.passing(path, self.layer(path, layer, x))
         return x
 
     def layer(self, path: str, layer: Layer, x: Tensor) -> Tensor:
@@ -100,7 +103,8 @@ class Pass:
             if head.name in names:
                 features = self.ops.cast(x, "float64") if head.format == "float64" else x
                 weight, bias = (self._at(f"{path}.{head.name}", part) for part in ("weight", "bias"))
-                outputs[head.name] = self.ops.linear(features, weight, bias)
+                output = self.ops.linear(features, weight, bias)
+                outputs[head.name] = self.surroundings.passing(f"{path}.{head.name}", output)
         return outputs
 
     def _at(self, path: str, name: str) -> Tensor:

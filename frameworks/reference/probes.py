@@ -155,6 +155,12 @@ def _restores(framework: ReferenceFramework) -> bool:
     return bool(run.parameters()["0.output.bias"][0] == 0.0)
 
 
+def _traces(framework: ReferenceFramework) -> bool:
+    run = framework.trainer(exact_stack(), Recipe())
+    shown, bias = run.trace(_BATCH), run.gradients((_BATCH,))["3.output.bias"]
+    return list(shown.outputs) == [*"012", "3.output"] and np.array_equal(shown.gradients["3.output"].sum(0), bias)
+
+
 def _peak(framework: ReferenceFramework) -> bool:
     return _scalar(framework).peak_bytes() > 0
 
@@ -200,5 +206,6 @@ ATTEMPTS: dict[Capability, Callable[[ReferenceFramework], bool]] = {
     Capability.CHECKPOINT: _restores,
     Capability.SAVED_BYTES: lambda f: f.trainer(exact_stack(), Recipe()).saved_bytes(_BATCH) > 0,
     Capability.PEAK_BYTES: _peak,
+    Capability.TRACE: _traces,
     Capability.TF32: _tf32,
 }

@@ -23,14 +23,18 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from fixtures.arrays import Array
+from fixtures.arrays import Array, wider
 from fixtures.model import Batch, Window
 from frameworks.base import BaseTrainer
-from frameworks.contract import Gradients, Update
+from frameworks.contract import Gradients, LayerTrace, Update
 from frameworks.reference import checkpoint, scope, snapshot
 from frameworks.reference.decisions import Arrays, Decisions, OpenWindow
+from frameworks.reference.showing import Shown
 from frameworks.reference.tape import Pullback, taped
-from frameworks.reference.tensor import Tensor, plain
+from frameworks.reference.tensor import Tensor, plain, tensor
+
+_INPUTS = "inputs"
+"""Key of the inputs among what is differentiated by; no parameter's name is without a dot."""
 
 
 class ReferenceTrainer(Decisions, BaseTrainer):
@@ -64,6 +68,22 @@ class ReferenceTrainer(Decisions, BaseTrainer):
             }
         finally:
             self.window, self.scaler = outer, scaler
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        scale = 1.0 if self.scaler is None else self.scaler.scale
+        self.shown = shown = Shown()
+        try:
+            parameters = self.gradients((batch,))
+        finally:
+            self.shown = None
+        with np.errstate(all="ignore"):
+            outputs = {path: self._out(value, name) for path, (value, name) in shown.outputs.items()}
+            gradients = {
+                path: self._out(shown.gradients[path] / scale, name if scale == 1.0 else wider(name, "float32"))
+                for path, (_, name) in shown.outputs.items()
+                if path in shown.gradients
+            }
+        return LayerTrace(outputs, gradients, parameters)
 
     def feed(
         self,
@@ -171,16 +191,20 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         heads = tuple(f"{last}{head}." for head in batch.targets)
         names = [name for name in self.values if not name.startswith(last) or name.startswith(heads)]
         sums: list[float] = []
+        given = {name: self.values[name] for name in names}
+        if self.shown is not None and not self.model.integer_inputs:
+            given[_INPUTS] = tensor(batch.inputs).value  # so that layers before the first parameter have gradients too
 
         def forward(values: Any) -> list[Any]:
             parameters = {name: Tensor(values[name], self.formats[name], owned=False) for name in names}
             with scope.opened(self.scope):
-                losses = list(self.run(parameters, batch).values())
+                inputs = values[_INPUTS] if _INPUTS in given else None
+                losses = list(self.run(parameters, batch, inputs).values())
             sums.extend(float(plain(loss.value)) for loss in losses)
             totals = losses if self.recipe.separate_losses else [self._sum(losses)]
             return [self.scale_loss(self.normalise(total, batch.items, items)).value for total in totals]
 
-        _, pullbacks = taped(forward, {name: self.values[name] for name in names})
+        _, pullbacks = taped(forward, given)
         return sum(sums), self._pulled(pullbacks)
 
     def _fed(self, gradients: Arrays, micro_batches: int) -> Arrays:
@@ -212,6 +236,8 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         total: Arrays = {}
         for pull in pullbacks:
             for name, gradient in (pull(np.ones(())) or {}).items():
+                if name == _INPUTS:
+                    continue
                 rounded_gradient = self.rounding.round(gradient, self.formats[name])
                 total[name] = rounded_gradient + total[name] if name in total else rounded_gradient
         return total

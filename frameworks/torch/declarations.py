@@ -21,6 +21,10 @@ _BEFORE_AMPERE: dict[Capability, str] = {
     Capability.TF32: "TensorFloat-32 products need a GPU of compute capability 8.0 or above",
 }
 
+_COMPILED_REFUSED: dict[Capability, str] = {
+    Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so layers' gradients are not shown",
+}
+
 _NO_UNSCALING = "clipping wants unscaled gradients; GradScaler.unscale_ refuses a float16 model's float16 ones, and "
 
 
@@ -58,9 +62,10 @@ def conventions(mode: str) -> Conventions:
     )
 
 
-def declaration(capability: Capability, device: str) -> Declaration:
-    """Supported on this device, or the reason why not."""
+def declaration(capability: Capability, device: str, mode: str) -> Declaration:
+    """Supported on this device in this mode, or the reason why not."""
     refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _before_ampere())}
+    refused |= _COMPILED_REFUSED if mode == "compile" else {}
     return Declaration(False, refused[capability]) if capability in refused else SUPPORTED
 
 

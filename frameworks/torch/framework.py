@@ -57,7 +57,7 @@ class TorchFramework(BaseFramework):
         return read_environment(self.device)
 
     def declares(self, capability: Capability) -> Declaration:
-        return declaration(capability, self.device)
+        return declaration(capability, self.device, self.mode)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         return attempts(self.device, self.mode)

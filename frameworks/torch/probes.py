@@ -304,6 +304,18 @@ def _checkpoint(device: str) -> bool:
     return torch.equal(torch.load(file, weights_only=True)["weight"], weight.detach())
 
 
+def _trace(device: str, *, compile_it: bool = False) -> bool:
+    layer, gradients = Linear(2, 2).to(device), list[torch.Tensor]()
+
+    def hook(_module: object, _inputs: object, output: torch.Tensor) -> None:
+        output.register_hook(gradients.append)
+
+    layer.register_forward_hook(hook)
+    forward: Callable[[torch.Tensor], torch.Tensor] = compiled(layer) if compile_it else layer
+    forward(torch.ones(2, device=device)).sum().backward()
+    return len(gradients) == 1 and bool((gradients[0] == 1.0).all())
+
+
 def _saved_bytes(device: str) -> bool:
     packed: list[int] = []
 
@@ -398,6 +410,7 @@ PROBES: dict[Capability, Probe] = {
     Capability.CHECKPOINT: _checkpoint,
     Capability.SAVED_BYTES: _saved_bytes,
     Capability.PEAK_BYTES: _peak_bytes,
+    Capability.TRACE: _trace,
 }
 COMPILED: dict[Capability, Probe] = {
     Capability.TWO_LOSSES: partial(_warned_before, _two_losses_compiled),
@@ -405,6 +418,7 @@ COMPILED: dict[Capability, Probe] = {
     Capability.RECOMPUTE_NESTED: partial(_warned_before, partial(_recompute_compiled, depth=2)),
     Capability.RECOMPUTE_CASES: partial(_warned_before, _recompute_compiled),
     Capability.SEGMENT_CALLS: partial(_warned_before, _recompute_compiled),
+    Capability.TRACE: partial(_warned_before, partial(_trace, compile_it=True)),
 }
 """What is tried otherwise where forward passes are compiled."""
 

@@ -16,12 +16,13 @@ from fixtures.layers import Dropout
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
-from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.torch import checkpoints
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.averages import averaged_model
 from frameworks.torch.compiling import begin_anew, compiled, kept_buffers
 from frameworks.torch.declarations import declaration
+from frameworks.torch.layers import Shown, modules_by_path
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
 from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
 from frameworks.torch.optimizers import optimizer_state, steppers
@@ -146,6 +147,23 @@ class TorchTrainer(BaseTrainer):
         finally:
             for name, slot in self.slots.items():
                 slot.tensor.grad = held[name]
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        if self.compiled:
+            raise Unsupported(Capability.TRACE, declaration(Capability.TRACE, self.device, "compile").reason)
+        shown, scale = Shown(), self._scale()
+        with shown.watching(modules_by_path(self.model, self.network)):
+            parameters = self.gradients((batch,))
+        gradients = {path: to_array(shown.gradients[path]) for path in shown.outputs if path in shown.gradients}
+        last = f"{len(self.model.layers) - 1}."
+        outputs = {
+            path: output
+            for path, output in shown.outputs.items()
+            if not path.startswith(last) or path.removeprefix(last) in batch.targets
+        }
+        if scale != 1.0:
+            gradients = {path: _divided(gradient, scale) for path, gradient in gradients.items()}
+        return LayerTrace(outputs, gradients, parameters)
 
     def _twin(self) -> torch.amp.GradScaler | None:
         """A scaler in the same state, whose notes on what it has unscaled are thrown away with it."""
@@ -331,7 +349,8 @@ class TorchTrainer(BaseTrainer):
 
     def peak_bytes(self) -> int:
         if self.device != "cuda":
-            raise Unsupported(Capability.PEAK_BYTES, declaration(Capability.PEAK_BYTES, self.device).reason)
+            mode = "compile" if self.compiled else "eager"
+            raise Unsupported(Capability.PEAK_BYTES, declaration(Capability.PEAK_BYTES, self.device, mode).reason)
         return int(torch.cuda.max_memory_allocated())
 
 
