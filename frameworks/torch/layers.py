@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,10 +17,11 @@ from frameworks.torch.modules import ResidualBody
 from frameworks.torch.network import Network
 
 
-def modules_by_path(model: Model, network: Network) -> dict[str, nn.Module]:
-    """The module of every layer by its path, in the order of the forward pass; heads last."""
+def modules_by_path(model: Model, network: Network, heads: Container[str]) -> dict[str, nn.Module]:
+    """The module of every layer by its path, in the order of the forward pass; these heads last."""
     modules = dict(_inner(model.layers[:-1], network.layers, ""))
-    return modules | {f"{len(model.layers) - 1}.{name}": head for name, head in network.heads.items()}
+    last = len(model.layers) - 1
+    return modules | {f"{last}.{name}": head for name, head in network.heads.items() if name in heads}
 
 
 def _inner(layers: tuple[Layer, ...], modules: nn.ModuleList | nn.Sequential, prefix: str) -> Iterator[Any]:

@@ -152,18 +152,12 @@ class TorchTrainer(BaseTrainer):
         if self.compiled:
             raise Unsupported(Capability.TRACE, declaration(Capability.TRACE, self.device, "compile").reason)
         shown, scale = Shown(), self._scale()
-        with shown.watching(modules_by_path(self.model, self.network)):
+        with shown.watching(modules_by_path(self.model, self.network, batch.targets)):
             parameters = self.gradients((batch,))
         gradients = {path: to_array(shown.gradients[path]) for path in shown.outputs if path in shown.gradients}
-        last = f"{len(self.model.layers) - 1}."
-        outputs = {
-            path: output
-            for path, output in shown.outputs.items()
-            if not path.startswith(last) or path.removeprefix(last) in batch.targets
-        }
         if scale != 1.0:
             gradients = {path: _divided(gradient, scale) for path, gradient in gradients.items()}
-        return LayerTrace(outputs, gradients, parameters)
+        return LayerTrace(shown.outputs, gradients, parameters)
 
     def _twin(self) -> torch.amp.GradScaler | None:
         """A scaler in the same state, whose notes on what it has unscaled are thrown away with it."""
