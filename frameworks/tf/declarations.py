@@ -40,6 +40,7 @@ UNCOUNTED: dict[str, str] = {
     "xla": "XLA compiles forward and backward into one program; only a graph that is not yet optimized can be counted",
     "rewrite": "the rewrite happens after the graph whose tensors can be counted",
 }
+INSIDE_RECOMPUTED = "a tape does not see what is computed inside keras.remat or tf.recompute_grad"
 NO_CPU_STATISTICS = "TensorFlow documents memory statistics of GPUs and TPUs; a CPU's leave out tensors below 256 KiB"
 
 

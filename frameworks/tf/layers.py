@@ -7,7 +7,9 @@ Keras keeps dense kernels (inputs, outputs), convolution kernels (height, width,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -121,11 +123,36 @@ def tells_training(layer: keras.layers.Layer) -> bool:
     return isinstance(layer, keras.layers.Dropout | keras.layers.BatchNormalization)
 
 
+Outputs = dict[str, tf.Tensor]
+"""What layers returned, by the name of the Keras layer, in the order in which they were done."""
+
+_COLLECTED: ContextVar[Outputs | None] = ContextVar("collected outputs", default=None)
+
+
+@contextmanager
+def collected_outputs() -> Iterator[Outputs]:
+    """Gathers what every layer that runs inside returns, in graphs too; a subclassed model has no `layer.output`."""
+    outputs: Outputs = {}
+    token = _COLLECTED.set(outputs)
+    try:
+        yield outputs
+    finally:
+        _COLLECTED.reset(token)
+
+
+def run_layer(layer: keras.layers.Layer, x: tf.Tensor, **training: bool) -> tf.Tensor:
+    """One layer of the model, whose output is gathered where outputs are asked for."""
+    output = layer(x, **training)
+    if (outputs := _COLLECTED.get()) is not None:
+        outputs[layer.name] = output
+    return output
+
+
 def run_layers(layers: list[keras.layers.Layer], x: tf.Tensor, training: bool) -> tf.Tensor:
     """Layers one after another; `training` goes to those that tell training from evaluation."""
     for layer in layers:
         told = isinstance(layer, ResidualLayer | keras.layers.Dropout | keras.layers.BatchNormalization)
-        x = layer(x, training=training) if told else layer(x)
+        x = run_layer(layer, x, training=training) if told else run_layer(layer, x)
     return x
 
 

@@ -14,7 +14,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Shape
 from fixtures.model import Model
 from fixtures.recipe import Recompute, segment_sizes
-from frameworks.tf.layers import Builder, buffers_of, build_layers, parameters_of, run_layers, tells_training
+from frameworks.tf.layers import Builder, buffers_of, build_layers, parameters_of, run_layer, run_layers, tells_training
 
 VARIANTS = ("keras.remat", "keras.RematScope", "tf.recompute_grad")
 
@@ -130,7 +130,7 @@ class Network(keras.Model):
     def call(self, inputs: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
         for segment in self.segments:
             inputs = run_segment(segment, inputs, training)
-        return {name: head(inputs) for name, head in self.heads.items()}
+        return {name: run_layer(head, inputs) for name, head in self.heads.items()}
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,7 @@ class Bound:
         buffers: batch norm's moving statistics by canonical name.
         seeds: seed generators of the dropout layers by path.
         shapes: canonical shape by parameter name.
+        layers: name of the Keras layer by path of the layer or head, in the order of `Model.output_shapes`.
     """
 
     network: Network
@@ -149,6 +150,7 @@ class Bound:
     buffers: dict[str, keras.Variable]
     seeds: dict[str, keras.random.SeedGenerator]
     shapes: dict[str, Shape]
+    layers: dict[str, str]
 
     def load(self, weights: Mapping[str, Array]) -> None:
         """Assigns the canonical weights.
@@ -188,4 +190,5 @@ def build(model: Model, seed: int, recompute: Recompute | None) -> Bound:
         {name: buffers[name] for name in model.buffer_shapes()},
         {path: dropout.seed_generator for path, dropout in builder.dropouts.items()},
         shapes,
+        {path: builder.sources[path][0].name for path in model.output_shapes()},
     )

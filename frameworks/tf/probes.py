@@ -195,6 +195,33 @@ def _peak(_: str) -> bool:
     return bool(_statistics()["peak"] - before >= 4 * tf.size(kept).numpy())
 
 
+# what is inside
+
+
+def _shown(mode: str, wrap: Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]) -> bool:
+    """Whether a tape gives the gradient for what is computed on the way through a wrapped function."""
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        inside = []
+
+        def function(x: tf.Tensor) -> tf.Tensor:
+            inside.append(tf.tanh(x))
+            return 2.0 * inside[-1]
+
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = tf.reduce_sum(wrap(function)(x))
+        gradient = tape.gradient(value, inside[0])
+        return tf.zeros_like(x) if gradient is None else gradient
+
+    return bool(np.array_equal(compiled(step, mode)(tf.ones((2,))), [2.0, 2.0]))
+
+
+def shows_recomputed(mode: str) -> bool:
+    """Whether that holds inside either of the calls that recompute."""
+    return _shown(mode, keras.remat) or _shown(mode, tf.recompute_grad)
+
+
 _ATTEMPTS: dict[Capability, Callable[[str], bool]] = {
     **OF_OPTIMIZERS,
     Capability.O1_FLOAT16: partial(_mixed, "float16"),
@@ -215,4 +242,5 @@ _ATTEMPTS: dict[Capability, Callable[[str], bool]] = {
     Capability.CHECKPOINT: _restores,
     Capability.SAVED_BYTES: _held,
     Capability.PEAK_BYTES: _peak,
+    Capability.TRACE: lambda mode: _shown(mode, lambda function: function),
 }

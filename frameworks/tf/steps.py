@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from fixtures.model import Batch, LossKind, Model
+from frameworks.tf.layers import collected_outputs
 from frameworks.tf.network import Bound
 from frameworks.tf.optimizers import shown_by
 
@@ -40,6 +41,15 @@ class Micro:
     rate: float
 
 
+@dataclass(frozen=True)
+class Traced:
+    """One pass from inside, unscaled; layers by the names of Keras' layers, parameters by canonical name."""
+
+    outputs: dict[str, tf.Tensor]
+    gradients: dict[str, tf.Tensor]
+    parameters: dict[str, tf.Tensor]
+
+
 def compiled(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
     """`function` as the mode runs it; traced, as `Model.fit` does it, for the shapes that come first, then for any."""
     if mode not in COMPILED:
@@ -66,6 +76,7 @@ class Steps:
         self._separate = separate_losses
         self._train = compiled(self._train_step, mode)
         self._gradients = compiled(self._unscaled, mode)
+        self._trace = compiled(self._traced, mode)
         self._feed = compiled(self._surrogate_step, mode)
         self._predict = compiled(lambda inputs: bound.network(inputs, training=False), mode)
         wide = {head.name for head in model.heads.heads if head.format == "float64"}
@@ -81,6 +92,10 @@ class Steps:
         """Gradients of one micro-batch, divided by the loss scale as `optimizer.apply` would."""
         found: dict[str, tf.Tensor] = self._gradients(*_arguments(batch))
         return found
+
+    def trace(self, batch: Batch) -> Traced:
+        """Output of every layer, the gradients for them, and those that `gradients` gives."""
+        return Traced(*self._trace(*_arguments(batch)))
 
     def feed(self, gradients: Mapping[str, Any]) -> Micro:
         """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
@@ -105,14 +120,17 @@ class Steps:
             if name in targets
         }
 
-    def _backward(self, inputs: Any, targets: Mapping[str, Any], mask: Any) -> tuple[tf.Tensor, list[Any]]:
-        variables = list(self._bound.variables.values())
+    def _backward(
+        self, inputs: Any, targets: Mapping[str, Any], mask: Any, collected: Mapping[str, tf.Tensor] | None = None
+    ) -> tuple[tf.Tensor, list[Any]]:
+        """The loss, and the scaled gradient for every variable, then for what the forward pass put into `collected`."""
         with tf.GradientTape(persistent=self._separate) as tape:
             losses = _same_format(list(self._head_losses(inputs, targets, mask).values()))
             total = tf.add_n(losses)
             parts = losses if self._separate else [total]
             scaled = [self._optimizer.scale_loss(part) for part in parts]
-        gradients = [tape.gradient(part, variables) for part in scaled]
+        sources = [*self._bound.variables.values(), *(collected or {}).values()]
+        gradients = [tape.gradient(part, sources) for part in scaled]
         return total, [_sum(list(column)) for column in zip(*gradients, strict=True)]
 
     def _train_step(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[Any, ...]:
@@ -141,9 +159,26 @@ class Steps:
 
     def _unscaled(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> dict[str, tf.Tensor]:
         _, gradients = self._backward(inputs, targets, mask)
+        return self._divided(zip(self._bound.variables, gradients, strict=True))
+
+    def _traced(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[dict[str, tf.Tensor], ...]:
+        with collected_outputs() as collected:
+            _, gradients = self._backward(inputs, targets, mask, collected)
+        count = len(self._bound.variables)
+        of_outputs = [
+            tf.zeros_like(output) if gradient is None else gradient
+            for output, gradient in zip(collected.values(), gradients[count:], strict=True)
+        ]
+        return (
+            collected,
+            self._divided(zip(collected, of_outputs, strict=True)),
+            self._divided(zip(self._bound.variables, gradients[:count], strict=True)),
+        )
+
+    def _divided(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
+        """Those that are there, divided by the loss scale in their own formats."""
         scale = self._scale()
-        named = zip(self._bound.variables, gradients, strict=True)
-        dense = {name: tf.convert_to_tensor(gradient) for name, gradient in named if gradient is not None}
+        dense = {name: tf.convert_to_tensor(gradient) for name, gradient in gradients if gradient is not None}
         return {name: gradient / tf.cast(scale, gradient.dtype) for name, gradient in dense.items()}
 
 

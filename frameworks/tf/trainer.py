@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -14,13 +15,14 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe, StaticScaling
 from frameworks.base import BaseTrainer
-from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.tf.averages import predict_on_average
 from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
-from frameworks.tf.declarations import NO_CPU_STATISTICS, PARTIAL, UNCOUNTED, UNSCALING
+from frameworks.tf.declarations import INSIDE_RECOMPUTED, NO_CPU_STATISTICS, PARTIAL, UNCOUNTED, UNSCALING
 from frameworks.tf.memory import captured_bytes
 from frameworks.tf.network import Bound, build
 from frameworks.tf.optimizers import as_array, inner_of, make_optimizer, measured_factors, shown_by, slots
+from frameworks.tf.probes import shows_recomputed
 from frameworks.tf.settings import dtype_policy, graph_rewrite
 from frameworks.tf.steps import Micro, Steps
 
@@ -211,6 +213,18 @@ class TensorFlowTrainer(BaseTrainer):
         if self._mode != "graph":
             raise Unsupported(Capability.SAVED_BYTES, UNCOUNTED[self._mode])
         return captured_bytes(self._steps.forward_loss, batch)
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        if self._recipe.recompute is not None:
+            raise Unsupported(Capability.TRACE, INSIDE_RECOMPUTED, partial(shows_recomputed, self._mode))
+        with self._placed():
+            traced = self._steps.trace(batch)
+        layers = self._bound.layers
+        return LayerTrace(
+            {path: np.array(traced.outputs[name].numpy()) for path, name in layers.items()},
+            {path: np.array(traced.gradients[name].numpy()) for path, name in layers.items()},
+            {name: self._bound.canonical(name, value.numpy()) for name, value in traced.parameters.items()},
+        )
 
     def peak_bytes(self) -> int:
         if not self._place.startswith("/GPU"):
