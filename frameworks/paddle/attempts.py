@@ -261,6 +261,19 @@ def _bytes() -> bool:
     return memory.bytes_held(lambda: layer(layer(x)).sum()) >= 64 * 64 * 4
 
 
+def _trace() -> bool:
+    shown: list[float] = []
+
+    def take(_layer: Any, _inputs: Any, output: Any) -> None:
+        shown.append(output.item())
+        output.register_hook(lambda gradient: shown.append(gradient.item()))
+
+    layer = paddle.nn.Linear(2, 1, paddle.ParamAttr(initializer=paddle.nn.initializer.Constant(1.0)))
+    layer.register_forward_post_hook(take)
+    (layer(paddle.ones([1, 2])) * 3.0).sum().backward()
+    return shown == [2.0, 3.0]
+
+
 _ATTEMPTS: dict[Capability, Attempt] = {
     Capability.O1_FLOAT16: lambda: _scope("float16") == "float16",
     Capability.O1_BFLOAT16: lambda: _scope("bfloat16") == "bfloat16",
@@ -293,4 +306,5 @@ _ATTEMPTS: dict[Capability, Attempt] = {
     Capability.MISSING_GRADIENTS: _missing,
     Capability.AVERAGE: _average,
     Capability.SAVED_BYTES: _bytes,
+    Capability.TRACE: _trace,
 }

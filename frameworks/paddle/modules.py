@@ -177,7 +177,10 @@ def cut(layers: list[Any], plan: Recompute | None) -> tuple[list[Any], list[Segm
 
 
 class Network(paddle.nn.Layer):
-    """A fixture model in Paddle; `forward` gives the outputs of the heads asked for, by name."""
+    """A fixture model in Paddle; `forward` gives the outputs of the heads asked for, by name.
+
+    `layers_by_path` has every layer by the paths of `Model.output_shapes`, in an order of its own.
+    """
 
     def __init__(self, model: Model, plan: Recompute | None = None) -> None:
         super().__init__()
@@ -188,6 +191,8 @@ class Network(paddle.nn.Layer):
         self.heads = heads
         self.named = dict(_named(model, body, heads))
         self.statistics = dict(_statistics(model, body))
+        self.layers_by_path = {path: layer for path, _, layer in _pairs(model.layers[:-1], body)}
+        self.layers_by_path |= {f"{len(body)}.{head.name}": heads[head.name] for head in model.heads.heads}
 
     def forward(self, x: Any, heads: tuple[str, ...]) -> dict[str, Any]:
         for step in self.runs:

@@ -198,6 +198,13 @@ for dtype in ('bfloat16', 'float16'):
     paddle.einsum('ij,jk->ik', low, low), paddle.linalg.norm(low, p=2), paddle.var(low), paddle.logsumexp(low, axis=-1)
     F.mse_loss(low, low), F.rms_norm(low, [2]), F.batch_norm(low, paddle.zeros([2]), paddle.ones([2]), training=True)
 """
+_TRACE = """
+shown = []
+net.register_forward_post_hook(lambda layer, inputs, output: shown.append(output))
+loss = (net(x) * 3.0).sum()
+output, gradient = run([*shown, *paddle.static.gradients([loss], shown)])
+assert output.item() == 2.0 and gradient.item() == 3.0
+"""
 _PEAK = "assert paddle.device.max_memory_allocated() > 0"
 _AFTER_BFLOAT16 = """
 with paddle.amp.auto_cast(dtype='bfloat16'):
@@ -326,6 +333,7 @@ _SCRIPTS: dict[Capability, str] = {
     Capability.AVERAGE: _AVERAGE,
     Capability.SAVED_BYTES: _BYTES,
     Capability.PEAK_BYTES: _PEAK,
+    Capability.TRACE: _TRACE,
 }
 
 

@@ -24,6 +24,7 @@ from frameworks.paddle.scaling import build_scaler, read_settings, scope_for_a_s
 from frameworks.paddle.static_attempts import clips_jointly, scales_float64
 from frameworks.paddle.static_programs import Built, Store
 from frameworks.paddle.streams import Stream
+from frameworks.paddle.traces import recorded
 
 _FLOAT64 = "under a GradScaler the static graph takes gradients in float32 and one low format only: minimize raises"
 Made = tuple[tuple[Any, ...], dict[str, str]]
@@ -81,6 +82,26 @@ class Programs:
             return tuple(grad for _, grad in pairs), {names[p.name]: p.name for p, _ in pairs}
 
         return self._cached(("gradients", heads, masked), make)
+
+    def traced(self, heads: tuple[str, ...], *, masked: bool) -> Built:
+        """The program of `gradients` that fetches what the layers put out and the gradients of that besides.
+
+        The keys of `parameters` say what is fetched, "parameter/NAME", "output/PATH" or "gradient/PATH"; stored names,
+        which only parameters have, are left out.
+        """
+
+        def make(_: Any) -> Made:
+            network = self._network(training=True)
+            with recorded(network.layers_by_path) as outputs:
+                loss = self._loss(network, heads, masked=masked)
+            targets = {f"parameter/{name}": parameter for name, parameter in network.named.items()}
+            targets |= {f"gradient/{path}": outputs[path] for path in self.model.output_shapes() if path in outputs}
+            gradients = paddle.static.gradients([loss], list(targets.values()))
+            fetches = {f"output/{path}": value for path, value in outputs.items()}
+            fetches |= {name: value for name, value in zip(targets, gradients, strict=True) if value is not None}
+            return tuple(fetches.values()), dict.fromkeys(fetches, "")
+
+        return self._cached(("traced", heads, masked), make)
 
     def fed(self, parameters: tuple[str, ...]) -> Built:
         """An update from given gradients of these parameters."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
-from frameworks.contract import Capability, Gradients, Update
+from frameworks.contract import Capability, Gradients, LayerTrace, Update
 from frameworks.paddle import memory, static_checkpoint
 from frameworks.paddle.arrays import canonical, stored
 from frameworks.paddle.optimizers import steps_of
@@ -128,6 +128,20 @@ class StaticTrainer(BaseTrainer):
             values = self.store.run(built, feed)
         found = dict(zip(built.parameters, values, strict=True))
         return {name: canonical(np.asarray(found[name])) for name in self.model.parameter_shapes() if name in found}
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        feed, heads = self._feed_of(batch)
+        built = self.programs.traced(heads, masked=batch.mask is not None)
+        with self.stream.open():
+            values = self.store.run(built, feed)
+        fetched = dict(zip(built.parameters, values, strict=True))
+
+        def of(kind: str, names: Iterable[str]) -> dict[str, Array]:
+            return {name: fetched[f"{kind}/{name}"] for name in names if f"{kind}/{name}" in fetched}
+
+        paths, parameters = self.model.output_shapes(), of("parameter", self.model.parameter_shapes())
+        gradients = {name: canonical(value) for name, value in parameters.items()}
+        return LayerTrace(of("output", paths), of("gradient", paths), gradients)
 
     def feed(
         self,

@@ -16,7 +16,7 @@ from fixtures.layers import Dropout, walk
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
-from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.paddle import checkpoint, memory
 from frameworks.paddle.arrays import canonical, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.batches import BatchTensors, add, batch_tensors
@@ -33,6 +33,7 @@ from frameworks.paddle.scaling import (
     skipped_by_counters,
 )
 from frameworks.paddle.streams import Stream
+from frameworks.paddle.traces import watched
 
 Scope = Callable[[], AbstractContextManager[None]]
 
@@ -230,6 +231,12 @@ class DygraphTrainer(BaseTrainer):
         for name, parameter in self.network.named.items():
             put_gradient(parameter, held[name])
         return found
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        state = self._scaler_state_dict()
+        with watched(self.network.layers_by_path) as watch:
+            parameters = self.gradients((batch,))
+        return watch.trace(self.model, parameters, scale=float(state["scale"][0]) if state else 1.0)
 
     def _drop_gradients(self) -> None:
         for share in self.shares:

@@ -1,0 +1,90 @@
+"""What every layer puts out, and the gradients that come back to it, by Paddle's hooks for layers and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import paddle
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from frameworks.contract import LayerTrace
+from frameworks.paddle.arrays import to_numpy
+
+
+class Watch:
+    """The outputs of the layers, by path, and the sums of the gradients that the backward passes gave these.
+
+    A layer that recomputation runs again shows its first output; only the run that the backward pass goes through has
+    a gradient.
+    """
+
+    def __init__(self) -> None:
+        self.outputs: dict[str, Array] = {}
+        self.gradients: dict[str, Array] = {}
+
+    def hook(self, path: str) -> Callable[[Any, Any, Any], None]:
+        """A forward post-hook for the layer at `path`."""
+
+        def take(_layer: Any, _inputs: Any, output: Any) -> None:
+            self.outputs.setdefault(path, to_numpy(output))
+            if not paddle.is_grad_enabled():
+                return
+            output.stop_gradient = False  # a layer without parameters before the first one that has some
+            output.register_hook(lambda gradient: self._add(path, to_numpy(gradient)))
+
+        return take
+
+    def _add(self, path: str, gradient: Array) -> None:
+        self.gradients[path] = self.gradients[path] + gradient if path in self.gradients else gradient
+
+    def trace(self, model: Model, parameters: dict[str, Array], scale: float) -> LayerTrace:
+        """What was watched, in the model's order, as a trace; gradients are divided by the loss scale."""
+        paths = model.output_shapes()
+        outputs = {path: self.outputs[path] for path in paths if path in self.outputs}
+        gradients = {path: _unscaled(self.gradients[path], scale) for path in paths if path in self.gradients}
+        return LayerTrace(outputs, gradients, parameters)
+
+
+def _unscaled(gradient: Array, scale: float) -> Array:
+    """In the gradient's own format, but float32 for a lower one, in which small values would be lost."""
+    if scale == 1.0:
+        return gradient
+    kept = gradient.astype(np.float32) if gradient.dtype.itemsize < np.dtype(np.float32).itemsize else gradient
+    return np.asarray(kept / np.float32(scale))
+
+
+@contextmanager
+def _hooked(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any, Any], None]]) -> Iterator[None]:
+    handles = [layer.register_forward_post_hook(hook(path)) for path, layer in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def watched(layers: Mapping[str, Any]) -> Iterator[Watch]:
+    """Watches the passes that these layers, by path, make inside."""
+    watch = Watch()
+    with _hooked(layers, watch.hook):
+        yield watch
+
+
+@contextmanager
+def recorded(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The outputs of these layers, by path, as the static graph that is built inside has them."""
+    outputs: dict[str, Any] = {}
+
+    def hook(path: str) -> Callable[[Any, Any, Any], None]:
+        def take(_layer: Any, _inputs: Any, output: Any) -> None:
+            outputs[path] = output
+
+        return take
+
+    with _hooked(layers, hook):
+        yield outputs
