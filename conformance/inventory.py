@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-SUITES = Path(__file__).parent / "suites"
+from conformance.dependencies import Tree, code_hash
+
+ROOT = Path(__file__).parent.parent
+SUITES = ROOT / "conformance" / "suites"
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class TestCode:
 
     Attributes:
         clause: the clause that it names.
-        code_hash: hash of its syntax tree, the same whatever its comments and layout.
+        code_hash: hash of its code and of all that it depends on, the same whatever comments and layout.
     """
 
     __test__ = False
@@ -32,12 +34,23 @@ def inventory() -> dict[tuple[str, str], TestCode]:
     Raises:
         ValueError: a test names no clause.
     """
-    found: dict[tuple[str, str], TestCode] = {}
-    for path in sorted(SUITES.glob("test_*.py")):
-        for node in ast.parse(path.read_text("utf-8")).body:
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                found[path.name, node.name] = TestCode(_clause(path, node), _hash(node))
-    return found
+    return read_inventory(ROOT)
+
+
+def read_inventory(root: Path) -> dict[tuple[str, str], TestCode]:
+    """The tests of a checkout by file name and function name.
+
+    Raises:
+        ValueError: a test names no clause.
+    """
+    tree, tests = Tree(root), {}
+    for path in sorted((root / "conformance" / "suites").glob("test_*.py")):
+        module = tree.module(("conformance", "suites", path.stem))
+        for name, definition in module.definitions.items() if module else ():
+            node = definition.nodes[-1]
+            if module and isinstance(node, ast.FunctionDef) and name.startswith("test_"):
+                tests[path.name, name] = TestCode(_clause(path, node), code_hash(module, node))
+    return tests
 
 
 def _clause(path: Path, node: ast.FunctionDef) -> str:
@@ -46,10 +59,6 @@ def _clause(path: Path, node: ast.FunctionDef) -> str:
             case ast.Call(func=ast.Name(id="clause"), args=[ast.Constant(value=str(name))]):
                 return name
     raise ValueError(f"{path.name}: {node.name} names no clause")
-
-
-def _hash(node: ast.FunctionDef) -> str:
-    return hashlib.sha256(ast.dump(node).encode()).hexdigest()[:16]
 
 
 def split(node_id: str) -> tuple[str, str, str]:

@@ -1,0 +1,224 @@
+"""A test's hash changes with everything that the test depends on, and with nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from conformance.inventory import read_inventory
+from tests.support import ROOT
+
+SUITE = '''"""A suite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from conformance import tools
+from conformance.judging import Subject, Verdict, clause
+from conformance.properties import explore
+from fixtures.models import scalar
+
+if TYPE_CHECKING:
+    from conformance.tools import Typed
+
+LIMIT = 3
+CASES = [1, 2]
+LEVELS = pytest.mark.parametrize("level", [1, 2])
+
+
+def near(a, b):
+    """Whether all are near."""
+    return all(abs(a[name] - b[name]) < LIMIT for name in a)
+
+
+def unrelated():
+    return 1
+
+
+@clause("a")
+def test_near(subject: Subject, verdict: Verdict, typed: Typed = None) -> None:
+    verdict.holds(near(subject.run(), {}), "near")
+
+
+@clause("b")
+def test_tools(verdict: Verdict) -> None:
+    near = 1  # a name of its own
+    verdict.within(tools.far([near for near in (1, 2)]), 2)
+
+
+@clause("c")
+@explore(CASES, examples=4)
+def test_law(subject: Subject, verdict: Verdict, case: int) -> None:
+    from conformance.late import late
+
+    verdict.holds(late(scalar(), case), "late")
+
+
+@clause("d")
+@LEVELS
+def test_row(verdict: Verdict, row: object, level: int) -> None:
+    verdict.within(float(np.abs(level)), 2)
+'''
+TREE = {
+    "suites/test_suite.py": SUITE,
+    "judging.py": (
+        "from conformance.subject import Subject\nfrom conformance.verdict import Verdict\n"
+        "def clause(name): return name\n"
+    ),
+    "subject.py": "class Subject:\n    seed = 0\n    def run(self): return {}\n    def walk(self): return 1\n",
+    "verdict.py": (
+        "class Verdict:\n"
+        "    def __init__(self): self.checks = []\n"
+        "    def holds(self, value, what): self._add(value)\n"
+        "    def within(self, value, bound): self._add(value <= bound)\n"
+        "    def _add(self, value): self.checks.append(value)\n"
+        "    def other(self): return None\n"
+    ),
+    "tools.py": (
+        "class Typed: pass\nSTEP = 1\ndef far(values): return _sum(values) * STEP\ndef _sum(values): return 1\n"
+    ),
+    "late.py": "from conformance.automaton import Scale as Automaton\ndef late(model, case): return Automaton(case)\n",
+    "automaton.py": "class Scale:\n    def __init__(self, case): self.case = case\n",
+    "properties.py": "def explore(cases, examples):\n    return lambda law: law\n",
+    "pairs.py": "def rows(framework): return [1]\n",
+}
+FIXTURES = {
+    "models.py": "from fixtures.layers import Dense\ndef scalar(): return Dense(1)\ndef vector(): return Dense(2)\n",
+    "layers.py": (
+        "class Dense:\n    width: int\n    def weights(self): return 1\nclass Norm:\n    def weights(self): return 1\n"
+    ),
+}
+ALL = {"test_near", "test_tools", "test_law", "test_row"}
+
+
+def tree(folder: Path, *changes: tuple[str, str, str]) -> dict[str, str]:
+    """Hashes by test in a small checkout, after these changes of (file, old, new)."""
+    files = {f"conformance/{name}": text for name, text in TREE.items()}
+    files |= {f"fixtures/{name}": text for name, text in FIXTURES.items()}
+    for name, old, new in changes:
+        assert files[name].count(old) == 1, name
+        files[name] = files[name].replace(old, new)
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return {name: code.code_hash for (_, name), code in read_inventory(folder).items()}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "other"),
+    [
+        ("conformance/suites/test_suite.py", "for name in a)", "for name in list(a)[:1])", {"test_near"}),
+        ("conformance/suites/test_suite.py", "LIMIT = 3", "LIMIT = 4", {"test_near"}),
+        ("conformance/suites/test_suite.py", "CASES = [1, 2]", "CASES = [1]", {"test_law"}),
+        ("conformance/suites/test_suite.py", "examples=4", "examples=3", {"test_law"}),
+        ("conformance/suites/test_suite.py", '"level", [1, 2]', '"level", [1]', {"test_row"}),
+        ("conformance/tools.py", "return 1", "return values[0]", {"test_tools"}),
+        ("conformance/tools.py", "STEP = 1", "STEP = 2", {"test_tools"}),
+        ("conformance/automaton.py", "self.case = case", "self.case = 0", {"test_law"}),
+        ("conformance/properties.py", "lambda law: law", "lambda law: print", {"test_law"}),
+        ("conformance/pairs.py", "[1]", "[]", {"test_row"}),
+        ("conformance/verdict.py", "value <= bound", "value < bound", {"test_tools", "test_row"}),
+        ("conformance/verdict.py", "append(value)", "append(True)", ALL),
+        ("conformance/verdict.py", "self.checks = []", "self.checks = [0]", ALL),
+        ("conformance/subject.py", "return {}", "return {1: 1}", {"test_near"}),
+        ("conformance/subject.py", "seed = 0", "seed = 1", {"test_near", "test_law"}),
+        ("conformance/judging.py", "return name", "return name.upper()", ALL),
+        ("fixtures/models.py", "Dense(1)", "Dense(3)", {"test_law"}),
+        ("fixtures/layers.py", "width: int\n    def weights(self): return 1", "width: int = 2", {"test_law"}),
+        # what no test depends on, or what says nothing
+        ("conformance/suites/test_suite.py", "Whether all are near.", "Are they?", set()),
+        ("conformance/suites/test_suite.py", "def near(", "# nearly\n\n\ndef near(", set()),
+        ("conformance/suites/test_suite.py", "return 1", "return 2", set()),
+        ("conformance/suites/test_suite.py", "case: int", "case: object", set()),
+        ("conformance/tools.py", "class Typed: pass", "class Typed: x = 1", set()),
+        ("conformance/verdict.py", "return None", "return 1", set()),
+        ("conformance/verdict.py", "    def other", "    def another(self): return 1\n    def other", set()),
+        ("conformance/subject.py", "def walk(self): return 1", "def walk(self): return 2", set()),
+        ("fixtures/models.py", "Dense(2)", "Dense(3)", set()),
+        ("fixtures/layers.py", "class Norm:\n    def weights(self): return 1", "class Norm: pass", set()),
+    ],
+)
+def test_a_change_is_seen_by_the_tests_that_depend_on_it(
+    tmp_path: Path, file: str, old: str, new: str, other: set[str]
+) -> None:
+    before, after = tree(tmp_path), tree(tmp_path, (file, old, new))
+    assert before.keys() == after.keys() == ALL
+    assert {name for name in before if before[name] != after[name]} == other
+
+
+def test_an_unchanged_helper_may_move_to_another_module(tmp_path: Path) -> None:
+    moved = ("conformance/late.py", "def late", "def _sum(values): return 1\ndef late")
+    left = ("conformance/tools.py", "def _sum(values): return 1\n", "from conformance.late import _sum\n")
+    assert tree(tmp_path) == tree(tmp_path, moved, left)
+
+
+def real(folder: Path) -> dict[str, str]:
+    """Hashes by test in a copy of this checkout."""
+    return {name: code.code_hash for (_, name), code in read_inventory(folder).items()}
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of this checkout's sources."""
+    for part in ("conformance", "fixtures", "benchmarks"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "some", "none"),
+    [
+        (
+            "conformance/verdict.py",
+            "for name in sorted(a.keys() | b.keys()):",
+            "for name in sorted(a.keys() | b.keys())[:1]:",
+            "test_a_resumed_run_is_the_run_that_never_stopped",
+            "test_adams_epsilon_in_pure_low_precision",
+        ),
+        (
+            "conformance/automaton.py",
+            "np.float32(self.scale) * np.float32(self.growth)",
+            "self.scale",
+            "test_scale_skips_and_parameters_follow_the_automaton",
+            "test_a_resumed_run_is_the_run_that_never_stopped",
+        ),
+        (
+            "conformance/fresh.py",
+            "asked.run()))",
+            "asked.run()[:1]))",
+            "test_the_peak_follows_the_count",
+            "test_mixed_precision_is_no_slower",
+        ),
+        (
+            "benchmarks/by_hand/torch.py",
+            "def make(",
+            "PLANTED = print()\n\n\ndef make(",
+            "test_the_adapter_is_timed_beside_a_step_by_hand",
+            "test_a_resumed_run_is_the_run_that_never_stopped",
+        ),
+    ],
+)
+def test_the_suites_own_helpers_count(copied: Path, file: str, old: str, new: str, some: str, none: str) -> None:
+    before, path = real(copied), copied / file
+    assert path.read_text("utf-8").count(old) == 1
+    path.write_text(path.read_text("utf-8").replace(old, new), encoding="utf-8")
+    after = real(copied)
+    changed = {name for name in before if before[name] != after[name]}
+    assert some in changed
+    assert none not in changed
+
+
+def test_reading_the_suites_takes_less_than_the_start_of_a_run() -> None:
+    spent = []
+    for _ in range(3):
+        begun = time.process_time()
+        assert len(read_inventory(ROOT)) > 200
+        spent.append(time.process_time() - begun)
+    assert min(spent) < 1.0
