@@ -6,6 +6,7 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from conformance import machine
 from frameworks.contract import Framework
 from results.model import Series, Variant
 
@@ -35,7 +36,13 @@ def series(given: str, framework: Framework) -> Series:
 
 def variant(framework: Framework) -> Variant:
     """What may differ between comparable records."""
-    return Variant(framework.version(), framework.environment())
+    return Variant(
+        framework.version(),
+        machine.basics() | framework.environment(),
+        machine.packages(),
+        machine.variables(),
+        machine.instruction_sets(),
+    )
 
 
 def file_name(given: str, framework: Framework) -> str:

@@ -17,6 +17,46 @@ from paddle.base import core, framework
 
 _FLAGS = ("FLAGS_check_nan_inf", "FLAGS_enable_pir_api", "FLAGS_paddle_num_threads")
 
+_NUMERIC_FLAGS = (
+    "FLAGS_blha_use_fp32_qk_sum",
+    "FLAGS_cublaslt_exhaustive_search_times",
+    "FLAGS_cudnn_batchnorm_spatial_persistent",
+    "FLAGS_cudnn_deterministic",
+    "FLAGS_cudnn_exhaustive_search",
+    "FLAGS_einsum_opt",
+    "FLAGS_embedding_deterministic",
+    "FLAGS_enable_api_kernel_fallback",
+    "FLAGS_enable_auto_layout_pass",
+    "FLAGS_enable_auto_parallel_align_mode",
+    "FLAGS_enable_cublas_tensor_op_math",
+    "FLAGS_enable_fuse_parallel_matmul_pass",
+    "FLAGS_gemm_use_half_precision_compute_type",
+    "FLAGS_inner_op_parallelism",
+    "FLAGS_low_precision_op_list",
+    "FLAGS_max_inplace_grad_add",
+    "FLAGS_prim_all",
+    "FLAGS_prim_backward",
+    "FLAGS_prim_enable_dynamic",
+    "FLAGS_prim_forward",
+    "FLAGS_set_to_1d",
+    "FLAGS_sort_sum_gradient",
+    "FLAGS_tracer_mkldnn_ops_off",
+    "FLAGS_tracer_mkldnn_ops_on",
+    "FLAGS_tracer_onednn_ops_off",
+    "FLAGS_tracer_onednn_ops_on",
+    "FLAGS_use_accuracy_compatible_kernel",
+    "FLAGS_use_autotune",
+    "FLAGS_use_cinn",
+    "FLAGS_use_fast_math",
+    "FLAGS_use_legacy_gemm",
+    "FLAGS_use_legacy_linear",
+    "FLAGS_use_mkldnn",
+    "FLAGS_use_onednn",
+    "FLAGS_use_stride_compute_kernel",
+    "FLAGS_use_stride_kernel",
+)
+"""Flags that choose kernels, their precision or the order of their sums; each version and build has some of them."""
+
 
 def _scope() -> Any:
     """What holds the open precision scope's level and format: the tracer, PIR in static mode, None in Paddle 2's."""
@@ -93,6 +133,17 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def _numeric_flags() -> dict[str, object]:
+    """The flags that move results, as far as this version and build have them, by name."""
+    values: dict[str, object] = {}
+    for name in _NUMERIC_FLAGS:
+        try:
+            values[name] = paddle.get_flags([name])[name]
+        except ValueError:
+            continue
+    return values
+
+
 def read_environment(device: str) -> dict[str, str]:
     """Device model, versions, flags and thread counts that results may depend on."""
     flags = paddle.get_flags(["FLAGS_paddle_num_threads", "FLAGS_enable_pir_api"])
@@ -103,6 +154,9 @@ def read_environment(device: str) -> dict[str, str]:
         "threads": flags["FLAGS_paddle_num_threads"],
         "pir": flags["FLAGS_enable_pir_api"],
         "cuda": paddle.version.cuda(),
+        "default-dtype": paddle.get_default_dtype(),
+        "nan-check": paddle.get_flags(["FLAGS_check_nan_inf"])["FLAGS_check_nan_inf"],
+        **_numeric_flags(),
     }
     if device == "cuda":
         found |= {

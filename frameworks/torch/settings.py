@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,41 @@ import torch
 from frameworks.torch.arrays import dtype_name
 
 _SCOPES = ("cpu", "cuda")
+
+_SWITCHES = (
+    "backends.fp32_precision",
+    "backends.mkldnn.enabled",
+    "backends.mkldnn.deterministic",
+    "backends.mkldnn.allow_tf32",
+    "backends.mkldnn.fp32_precision",
+    "backends.mkldnn.matmul.fp32_precision",
+    "backends.mkldnn.conv.fp32_precision",
+    "backends.mkldnn.rnn.fp32_precision",
+    "backends.cudnn.enabled",
+    "backends.cudnn.benchmark",
+    "backends.cudnn.deterministic",
+    "backends.cudnn.fp32_precision",
+    "backends.cudnn.conv.fp32_precision",
+    "backends.cudnn.rnn.fp32_precision",
+    "backends.cuda.matmul.fp32_precision",
+    "backends.cuda.matmul.allow_fp16_accumulation",
+    "backends.cuda.flash_sdp_enabled",
+    "backends.cuda.mem_efficient_sdp_enabled",
+    "backends.cuda.math_sdp_enabled",
+    "backends.cuda.cudnn_sdp_enabled",
+    "backends.cuda.fp16_bf16_reduction_math_sdp_allowed",
+    "backends.cuda.preferred_linalg_library",
+    "backends.cuda.preferred_blas_library",
+    "backends.mha.get_fastpath_enabled",
+    "backends.opt_einsum.enabled",
+    "utils.deterministic.fill_uninitialized_memory",
+    "version.git_version",
+)
+"""Attributes and functions of `torch`; each version has some of them."""
+
+_LIBRARY = re.compile(
+    r"^\s*- (?:Intel\(R\) )?(oneAPI Math Kernel Library|MKL-DNN|GCC) (?:Version )?(\S+)", re.MULTILINE
+)
 
 
 def _truth(text: str) -> bool:
@@ -81,6 +118,23 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def _switches() -> dict[str, object]:
+    """Precision and determinism switches that this version has, by name; a mix of old and new ones cannot be read."""
+    values: dict[str, object] = {}
+    for name in _SWITCHES:
+        try:
+            value = attrgetter(name)(torch)
+            values[name.removeprefix("backends.")] = value() if callable(value) else value
+        except (AttributeError, RuntimeError):
+            continue
+    return values
+
+
+def _libraries() -> dict[str, str]:
+    """The compiler and the libraries of kernels that torch was built with, and their versions."""
+    return {f"built-with.{name}": version for name, version in _LIBRARY.findall(torch.__config__.show())}
+
+
 def read_environment(device: str) -> dict[str, str]:
     """Device model, versions, precision switches and thread counts that results may depend on."""
     found: dict[str, object] = {
@@ -92,8 +146,11 @@ def read_environment(device: str) -> dict[str, str]:
         "interop-threads": torch.get_num_interop_threads(),
         "matmul-precision": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "python": platform.python_version(),
+        "deterministic.warn-only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "default-dtype": dtype_name(torch.get_default_dtype()),
         "numpy": np.__version__,
+        **_switches(),
+        **_libraries(),
     }
     if device == "cuda":
         found |= {

@@ -1,0 +1,146 @@
+"""What a record says of the process and the machine that it was made on, whatever the framework.
+
+Records are made to be shown to others, so nothing here names a folder, an address or a device of the machine, and what
+may be a secret is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+PREFIXES = (
+    "ATEN_",
+    "BLIS_",
+    "CUBLAS",
+    "CUDA_",
+    "CUDNN_",
+    "DNNL_",
+    "FLAGS_",
+    "GLIBC_TUNABLES",
+    "GLOO_",
+    "GOMP_",
+    "HIP_",
+    "HSA_",
+    "JAX_",
+    "KERAS_",
+    "KMP_",
+    "LD_PRELOAD",
+    "LIBXSMM_",
+    "MALLOC_",
+    "MIOPEN_",
+    "MKL_",
+    "NCCL_",
+    "NPY_",
+    "NUMEXPR_",
+    "NVIDIA_",
+    "OMP_",
+    "ONEDNN_",
+    "OPENBLAS_",
+    "OPTREE_",
+    "ORBAX_",
+    "PADDLE_",
+    "PROTOCOL_BUFFERS_",
+    "PYTHONHASHSEED",
+    "PYTORCH_",
+    "ROCBLAS_",
+    "TENSORSTORE_",
+    "TF_",
+    "TORCH",
+    "TRITON_",
+    "XLA_",
+)
+"""How the names of the variables begin that frameworks, their compilers, kernels, allocators and thread pools read."""
+
+_OWN = re.compile(r".*_(VERSION|INDEX|REQUIREMENT)")
+"""What `frameworks.install` reads; what came of it is among the packages."""
+
+_READ_ALL_THE_SAME = frozenset({"HSA_OVERRIDE_GFX_VERSION"})
+
+_TERRAFORM = re.compile(
+    r"TF_(CLI|CLOUD|IGNORE|INPUT|IN_AUTOMATION|LOG|PLUGIN_CACHE|REATTACH|REGISTRY|STATE|TOKEN|VAR|WORKSPACE)(_.*)?"
+)
+"""Another program's, whose names begin like TensorFlow's."""
+
+_SECRET = re.compile(r"(^|_)(API_?KEY|AUTH|CREDENTIALS?|KEY|PASS|PASSWD|PASSWORD|SECRET|TOKEN)S?(_|$)")
+
+_OF_ADDRESSES = re.compile(r"TF_CONFIG|PADDLE_MASTER|.*_(ADDR|ADDRESS|ENDPOINTS?|HOSTS?|IP|IPS)")
+"""Variables whose whole value says which machines there are: only that they are set is kept."""
+
+_ADDRESS = re.compile(r"\b[a-zA-Z][\w+.-]*://\S+|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
+_DEVICE_ID = re.compile(r"\b(?:(?:GPU|MIG)-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_LIBRARY = re.compile(r"(?<![\w.])~?(?:/[^\s/:;,=]+)*/([^\s/:;,=]+\.(?:so|dylib)[\d.]*)(?![^\s:;,])")
+_FOLDER = re.compile(r"(?<![\w.>])(?:~?/|[A-Za-z]:\\|\.\.?/)[^\s:;,\"']*")
+
+_CPUINFO = Path("/proc/cpuinfo")
+_DRIVER = Path("/proc/driver/nvidia/version")
+_CHOSEN_BY = re.compile(
+    r"ssse3|sse4_[12]|avx\w*|f16c|fma4?|bmi[12]|amx_\w+|gfni|asimd\w*|neon|fphp|bf16|i8mm|sve\w*|sme(?!p)\w*"
+)
+
+
+def packages(installed: Iterable[Distribution] | None = None) -> dict[str, str]:
+    """Version of every installed distribution by its normalized name; where two have one name, the one imported."""
+    versions: dict[str, str] = {}
+    for distribution in distributions() if installed is None else installed:
+        name, version = distribution.metadata["Name"], distribution.metadata["Version"]
+        if name and version:
+            versions.setdefault(canonicalize_name(name), version)
+    return dict(sorted(versions.items()))
+
+
+def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment variables that frameworks and their libraries read, as they are set, without what is secret."""
+    return {
+        name: "<set>" if _OF_ADDRESSES.fullmatch(name) else shareable(environment[name])
+        for name in sorted(environment)
+        if _taken(name)
+    }
+
+
+def _taken(name: str) -> bool:
+    own = _OWN.fullmatch(name) and name not in _READ_ALL_THE_SAME
+    foreign = own or _TERRAFORM.fullmatch(name) or _SECRET.search(name.upper())
+    return name.startswith(PREFIXES) and not foreign
+
+
+def shareable(value: str) -> str:
+    """A variable's value without addresses, identifiers of devices and folders; of a library its file name is left."""
+    text = _DEVICE_ID.sub("<device>", _ADDRESS.sub("<address>", value))
+    return _FOLDER.sub("<path>", _LIBRARY.sub(r"\1", text))
+
+
+def instruction_sets(listing: Path = _CPUINFO) -> tuple[str, ...]:
+    """What every core of the processor offers of what kernels choose by, sorted; () where Linux does not list it."""
+    try:
+        lines = listing.read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    cores = [
+        set(values.split())
+        for key, _, values in (line.partition(":") for line in lines)
+        if key.strip() in ("flags", "Features")
+    ]
+    common = set.intersection(*cores) if cores else set()
+    return tuple(sorted(name for name in common if _CHOSEN_BY.fullmatch(name)))
+
+
+def basics(driver: Path = _DRIVER) -> dict[str, str]:
+    """Python, the C library with its mathematical functions, the architecture, how many processors may be used.
+
+    And the version of NVIDIA's driver, where Linux has it loaded.
+    """
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    loaded = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", driver.read_text()) if driver.is_file() else None
+    return ({"nvidia-driver": loaded[1]} if loaded else {}) | {
+        "libc": " ".join(platform.libc_ver()).strip() or platform.system(),
+        "machine": platform.machine(),
+        "processors": str(usable),
+        "python": platform.python_version(),
+    }
