@@ -245,6 +245,24 @@ def _peak_bytes() -> bool:
     return device.memory_stats() is not None
 
 
+def _trace() -> bool:
+    """What a module sows, and the gradient for what it perturbs."""
+
+    class Doubled(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            x = self.perturb("inside", 2.0 * x)
+            self.sow("intermediates", "inside", x)
+            return jnp.square(x).sum()
+
+    def loss(perturbations: Any) -> tuple[jax.Array, Any]:
+        return Doubled().apply({"perturbations": perturbations}, _weight(), mutable=["intermediates"])
+
+    gradient, sown = jax.grad(loss, has_aux=True)({"inside": _weight(0.0)})
+    inside = sown["intermediates"]["inside"][0]
+    return bool((inside == 2.0).all() and (gradient["inside"] == 4.0).all())
+
+
 def _tf32() -> bool:
     return any(_rounds_operands(precision) for precision in ("tensorfloat32", "TF32_TF32_F32"))
 
@@ -315,4 +333,5 @@ ATTEMPTS: dict[Capability, Attempt] = {
     Capability.SAVED_BYTES: _saved_bytes,
     Capability.PEAK_BYTES: _peak_bytes,
     Capability.TF32: _tf32,
+    Capability.TRACE: _trace,
 }

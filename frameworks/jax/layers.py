@@ -32,6 +32,17 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
+OUTPUTS, PERTURBATIONS = "intermediates", "perturbations"
+"""Collections of Linen: what modules sow on the way, and zeros added there, whose gradient is that of the sum."""
+
+
+def shown(module: nn.Module, name: str, value: jax.Array) -> jax.Array:
+    """The value as it is, seen by who asks for either collection; without them both calls of Linen do nothing."""
+    value = module.perturb(name, value, PERTURBATIONS)
+    module.sow(OUTPUTS, name, value)
+    return value
+
+
 class PositionTable(nn.Module):
     """x + table in the computing format; the table is (length, width)."""
 
@@ -78,6 +89,9 @@ class Block(nn.Module):
                 self.inner = nn.Dropout(rate)
 
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        return shown(self, "output", self._run(x, train))
+
+    def _run(self, x: jax.Array, train: bool) -> jax.Array:
         match self.layer:
             case Residual():
                 y = x
@@ -127,4 +141,13 @@ def names(layer: Layer, path: str, place: str) -> dict[str, str]:
     if isinstance(layer, Residual):
         for index, part in enumerate(layer.body):
             found |= names(part, f"{path}.body.{index}", f"{place}/body_{index}")
+    return found
+
+
+def output_places(layer: Layer, path: str, place: str) -> dict[str, str]:
+    """Where `shown` has the output of `layer` and of the layers inside it: joined path from `place`, by their path."""
+    found = {path: f"{place}/output"}
+    if isinstance(layer, Residual):
+        for index, part in enumerate(layer.body):
+            found |= output_places(part, f"{path}.body.{index}", f"{place}/body_{index}")
     return found

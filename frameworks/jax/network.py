@@ -16,7 +16,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recompute, segment_sizes
 from frameworks.jax.arrays import Flat, to_array
-from frameworks.jax.layers import Block, names
+from frameworks.jax.layers import Block, names, output_places, shown
 
 VARIANTS: dict[str, Callable[..., Any]] = {
     "nothing_saveable": jax.checkpoint_policies.nothing_saveable,
@@ -57,7 +57,7 @@ class Network(nn.Module):
         else:
             for number in range(recompute.segments):
                 x = self._recomputed(Network._segment, x, number)
-        return {name: head(x) for name, head in self.heads.items()}
+        return {name: shown(self, f"output_{name}", head(x)) for name, head in self.heads.items()}
 
     def _segment(self, x: jax.Array, number: int, train: bool) -> jax.Array:
         if self.begun is not None and train:
@@ -99,22 +99,27 @@ class Layout:
     """Between a model's canonical arrays and the leaves of its variables.
 
     Attributes:
-        places: joined path by canonical name, of every parameter and of every running statistic, in model order.
+        parameters, buffers: joined path by canonical name, of parameters and of running statistics, in model order.
+        outputs: joined path at which the output of a layer or head is sown, by the layer's path, in model order.
     """
 
     def __init__(self, model: Model, shapes: Mapping[str, Any]) -> None:
         found: dict[str, str] = {}
+        sown: dict[str, str] = {}
         for index, layer in enumerate(model.layers[:-1]):
             found |= names(layer, str(index), f"layers_{index}")
+            sown |= output_places(layer, str(index), f"layers_{index}")
         for head in model.heads.heads:
             path = f"{len(model.layers) - 1}.{head.name}"
             found |= {f"heads_{head.name}/kernel": f"{path}.weight", f"heads_{head.name}/bias": f"{path}.bias"}
+            sown[path] = f"output_{head.name}"
         self.canonical = {place: name for place, name in found.items() if place in shapes}
         by_name = {name: place for place, name in self.canonical.items()}
         self._own = {place: struct.shape for place, struct in shapes.items()}
         self._wanted = model.parameter_shapes() | model.buffer_shapes()
         self.parameters = {name: by_name[name] for name in model.parameter_shapes()}
         self.buffers = {name: by_name[name] for name in model.buffer_shapes()}
+        self.outputs = {path: sown[path] for path in model.output_shapes()}
 
     def leaf(self, name: str, array: Array, dtype: Any) -> Array:
         """A canonical array in the shape of its leaf, rounded to `dtype`.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,13 @@ from fixtures.layers import Dropout, walk
 from fixtures.model import Model
 from fixtures.recipe import Precision, Recompute
 from frameworks.jax.arrays import Flat, flat, nested
+from frameworks.jax.layers import OUTPUTS, PERTURBATIONS
 from frameworks.jax.losses import Loaded, loss_sums
 from frameworks.jax.network import Layout, Network
 from frameworks.jax.optimizers import RunState, applied, is_window
 from frameworks.jax.scaling import Judged, LossScale
+
+Tree = TypeVar("Tree")
 
 
 @dataclass(frozen=True)
@@ -115,45 +118,44 @@ class Steps:
 
     def losses(self, parameters: Flat, moved: Moved, batch: Loaded) -> tuple[list[jax.Array], Moved]:
         """Training-mode forward: the sum of the items' losses for each head that has targets."""
+        sums, after, _ = self.forward(parameters, moved, batch)
+        return sums, after
+
+    def forward(
+        self, parameters: Flat, moved: Moved, batch: Loaded, perturbations: Flat | None = None
+    ) -> tuple[list[jax.Array], Moved, Flat]:
+        """`losses`; and, where perturbations are added to the layers' outputs, these by joined path."""
         key, drawn = _split(moved.key) if self.draws else (moved.key, None)
         variables = {"params": nested(self._cast(parameters)), "batch_stats": nested(moved.buffers)}
+        if perturbations is not None:
+            variables[PERTURBATIONS] = nested(perturbations)
         outputs, changed = self.network.apply(
             variables,
             batch.inputs,
             train=True,
             rngs=None if drawn is None else {"dropout": drawn},
-            mutable=["batch_stats"],
+            mutable=["batch_stats"] if perturbations is None else ["batch_stats", OUTPUTS],
         )
         buffers = flat(changed["batch_stats"]) if moved.buffers else {}
-        return loss_sums(self.plan.model, outputs, batch), Moved(buffers, key)
+        sown = {place: value for place, (value,) in flat(changed.get(OUTPUTS, {})).items()}
+        return loss_sums(self.plan.model, outputs, batch), Moved(buffers, key), sown
+
+    def means(self, sums: list[jax.Array], items: jax.Array) -> list[jax.Array]:
+        """What is differentiated: the losses over `items`, their sum unless each goes backward apart."""
+        each = [total / items.astype(total.dtype) for total in sums]
+        return each if self.plan.separate_losses else [reduce(jnp.add, each)]
 
     def _backward(
         self, parameters: Flat, moved: Moved, scale: LossScale, batch: Loaded, items: jax.Array
     ) -> tuple[Flat, Judged | None, list[jax.Array], Moved]:
-        """Gradients of the losses over `items`, the sums of the losses, and what has moved.
-
-        Under JMP's scale the gradients are scaled ones; Flax's takes them itself, unscales them and judges them.
-        """
+        """Gradients of the losses over `items` by `differentiated`, the sums of the losses, and what has moved."""
 
         def means(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], Moved]]:
             sums, after = self.losses(leaves, moved, batch)
-            each = [total / items.astype(total.dtype) for total in sums]
-            return each if self.plan.separate_losses else [reduce(jnp.add, each)], (sums, after)
+            return self.means(sums, items), (sums, after)
 
-        if isinstance(scale, DynamicScale):
-            taken, judged, (sums, after) = _by_flax(scale, lambda leaves: _first(*means(leaves)), parameters)
-            return taken, judged, sums, after
-
-        def scaled(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], Moved]]:
-            parts, rest = means(leaves)
-            return scale.scale(parts), rest
-
-        parts, pull, (sums, after) = jax.vjp(scaled, parameters, has_aux=True)
-        chosen = [
-            [jnp.ones_like(p) if i == j else jnp.zeros_like(p) for j, p in enumerate(parts)] for i in range(len(parts))
-        ]
-        gradients = [pull(cotangent)[0] for cotangent in chosen]
-        return reduce(optax.tree.add, gradients), None, sums, after
+        gradients, judged, (sums, after) = differentiated(scale, means, parameters)
+        return gradients, judged, sums, after
 
     @cache  # noqa: B019 - plans live as long as the process, see `steps_of`
     def whole(self, guarded: bool, normed: bool, decay: float | None) -> Callable[..., Any]:
@@ -215,21 +217,43 @@ def steps_of(plan: Plan) -> Steps:
     return Steps(plan)
 
 
+def differentiated(
+    scale: LossScale, losses: Callable[[Any], tuple[list[jax.Array], Any]], given: Any
+) -> tuple[Any, Judged | None, Any]:
+    """The gradient of the losses for a tree, the sum of those of each loss, and what else `losses` returns.
+
+    Under JMP's scale the gradients are scaled ones; Flax's takes them itself, unscales them and judges them.
+    """
+    if isinstance(scale, DynamicScale):
+        return _by_flax(scale, lambda leaves: _first(*losses(leaves)), given)
+
+    def scaled(leaves: Any) -> tuple[list[jax.Array], Any]:
+        parts, rest = losses(leaves)
+        return scale.scale(parts), rest
+
+    parts, pull, rest = jax.vjp(scaled, given, has_aux=True)
+    chosen = [
+        [jnp.ones_like(p) if i == j else jnp.zeros_like(p) for j, p in enumerate(parts)] for i in range(len(parts))
+    ]
+    gradients = [pull(cotangent)[0] for cotangent in chosen]
+    return reduce(optax.tree.add, gradients), None, rest
+
+
 def _first(parts: list[jax.Array], rest: Any) -> tuple[jax.Array, Any]:
     return parts[0], rest
 
 
-def _by_flax(scale: DynamicScale, loss: Callable[[Flat], Any], parameters: Flat) -> tuple[Flat, Judged, Any]:
+def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], given: Any) -> tuple[Any, Judged, Any]:
     """Unscaled gradients, what Flax's scale says of them, and what else the loss function returns."""
-    found = scale.value_and_grad(loss, has_aux=True)(parameters)
+    found = scale.value_and_grad(loss, has_aux=True)(given)
     return found.grad, Judged(found.finite, found.dynamic_scale), found.aux[1]
 
 
 @jax.jit
-def unscaled(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
-    """The gradients divided by the scale, unless Flax's has done so, in their parameters' formats."""
+def unscaled(scale: LossScale, gradients: Tree, like: Tree) -> Tree:
+    """The gradients divided by the scale, unless Flax's has done so, in the formats of what they are gradients for."""
     divided = gradients if isinstance(scale, DynamicScale) else scale.unscale(gradients)
-    found: Flat = optax.tree.cast_like(divided, parameters)
+    found: Tree = optax.tree.cast_like(divided, like)
     return found
 
 

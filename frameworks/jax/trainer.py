@@ -19,7 +19,7 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
-from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.jax import checkpoint, refusals, scaling
 from frameworks.jax.arrays import Flat, to_array
 from frameworks.jax.losses import Loaded, load_batch
@@ -37,6 +37,7 @@ from frameworks.jax.saved import saved_bytes
 from frameworks.jax.scaling import Judged
 from frameworks.jax.segments import runs_in_a_pass
 from frameworks.jax.steps import Micro, Moved, Outcome, Plan, steps_of, unscaled, update
+from frameworks.jax.tracing import traced
 
 
 class JaxTrainer(BaseTrainer):
@@ -330,6 +331,21 @@ class JaxTrainer(BaseTrainer):
         with self.scope():
             loaded = jax.device_put(load_batch(self.model, batch), self.device)
             return saved_bytes(lambda leaves: self.steps.losses(leaves, self.moved, loaded)[0], self.leaves, loaded)
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        loaded = self._seen = load_batch(self.model, batch)
+        self._passes += 1
+        with self.scope():
+            outputs, gradients, self.moved = traced(
+                self.steps, self.leaves, self.moved, self.scale, loaded, np.float32(batch.items)
+            )
+            of_parameters, of_outputs = unscaled(self.scale, gradients, (self.leaves, outputs))
+        places = self.layout.outputs
+        return LayerTrace(
+            {path: to_array(outputs[place]) for path, place in places.items()},
+            {path: to_array(of_outputs[place]) for path, place in places.items()},
+            self.layout.arrays(of_parameters),
+        )
 
     def peak_bytes(self) -> int:
         statistics = self.device.memory_stats()
