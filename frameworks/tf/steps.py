@@ -125,6 +125,8 @@ class Steps:
     ) -> tuple[tf.Tensor, list[Any]]:
         """The loss, and the scaled gradient for every variable, then for what the forward pass put into `collected`."""
         with tf.GradientTape(persistent=self._separate) as tape:
+            if collected is not None and inputs.dtype.is_floating:
+                tape.watch(inputs)  # a tape follows only what comes of something watched, layers without weights too
             losses = _same_format(list(self._head_losses(inputs, targets, mask).values()))
             total = tf.add_n(losses)
             parts = losses if self._separate else [total]
