@@ -12,7 +12,7 @@ from time import perf_counter_ns, process_time_ns
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.model import Batch, Window
+from fixtures.model import Batch, Model, Window
 from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
 from frameworks.contract import Attempt, Capability, Declaration, LayerTrace, MissingDevice, Unsupported, Update
 
@@ -36,6 +36,21 @@ def observed(attempt: Attempt) -> bool:
         except Exception:
             return False
     return bool(acted) and not warned
+
+
+def traced_paths(model: Model, batch: Batch) -> tuple[str, ...]:
+    """Paths of the layers that a trace of this batch shows, in its order: all but heads without targets."""
+    last = f"{len(model.layers) - 1}."
+    return tuple(
+        path for path in model.output_shapes() if not path.startswith(last) or path.removeprefix(last) in batch.targets
+    )
+
+
+def unscaled_in_trace(gradient: Array, scale: float) -> Array:
+    """The gradient for an output without the loss scale; in float32 or wider where there is one to divide out."""
+    if scale == 1.0:
+        return gradient
+    return np.asarray(gradient.astype(np.promote_types(gradient.dtype, np.float32)) / scale)
 
 
 def same_parts(file: Path, saved: Collection[str], own: Collection[str]) -> None:

@@ -68,6 +68,11 @@ def is_dynamic(scale: LossScale) -> bool:
     return isinstance(scale, jmp.DynamicLossScale | DynamicScale)
 
 
+def unscales_itself(scale: LossScale) -> bool:
+    """Whether gradients come from it without the scale, in float32, as Flax's gives them."""
+    return isinstance(scale, DynamicScale)
+
+
 def current(scale: LossScale) -> float:
     """What losses are multiplied by."""
     return float(scale.scale if isinstance(scale, DynamicScale) else scale.loss_scale)

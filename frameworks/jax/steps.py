@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, reduce
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,6 @@ from frameworks.jax.losses import Loaded, loss_sums
 from frameworks.jax.network import Layout, Network
 from frameworks.jax.optimizers import RunState, applied, is_window
 from frameworks.jax.scaling import Judged, LossScale
-
-Tree = TypeVar("Tree")
 
 
 @dataclass(frozen=True)
@@ -250,10 +248,10 @@ def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], given: Any) -> tup
 
 
 @jax.jit
-def unscaled(scale: LossScale, gradients: Tree, like: Tree) -> Tree:
-    """The gradients divided by the scale, unless Flax's has done so, in the formats of what they are gradients for."""
+def unscaled(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
+    """The gradients divided by the scale, unless Flax's has done so, in their parameters' formats."""
     divided = gradients if isinstance(scale, DynamicScale) else scale.unscale(gradients)
-    found: Tree = optax.tree.cast_like(divided, like)
+    found: Flat = optax.tree.cast_like(divided, parameters)
     return found
 
 

@@ -25,7 +25,7 @@ def traced(
 ) -> tuple[Flat, tuple[Flat, Flat], Moved]:
     """Output of every layer by joined path; the gradients for the parameters and for these outputs; what has moved.
 
-    The gradients are those of `Steps.backward`, which `unscaled` divides by the scale.
+    The gradients are scaled, as those of `Steps.backward` are.
     """
 
     def means(given: tuple[Flat, Flat]) -> tuple[list[jax.Array], tuple[Moved, Flat]]:

@@ -18,7 +18,7 @@ import optax
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import BaseTrainer
+from frameworks.base import BaseTrainer, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.jax import checkpoint, refusals, scaling
 from frameworks.jax.arrays import Flat, to_array
@@ -339,12 +339,13 @@ class JaxTrainer(BaseTrainer):
             outputs, gradients, self.moved = traced(
                 self.steps, self.leaves, self.moved, self.scale, loaded, np.float32(batch.items)
             )
-            of_parameters, of_outputs = unscaled(self.scale, gradients, (self.leaves, outputs))
-        places = self.layout.outputs
+            of_parameters = self.layout.arrays(unscaled(self.scale, gradients[0], self.leaves))
+        scale = 1.0 if scaling.unscales_itself(self.scale) else self._scale()
+        places = {path: self.layout.outputs[path] for path in traced_paths(self.model, batch)}
         return LayerTrace(
             {path: to_array(outputs[place]) for path, place in places.items()},
-            {path: to_array(of_outputs[place]) for path, place in places.items()},
-            self.layout.arrays(of_parameters),
+            {path: unscaled_in_trace(to_array(gradients[1][place]), scale) for path, place in places.items()},
+            of_parameters,
         )
 
     def peak_bytes(self) -> int:

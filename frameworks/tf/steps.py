@@ -43,11 +43,19 @@ class Micro:
 
 @dataclass(frozen=True)
 class Traced:
-    """One pass from inside, unscaled; layers by the names of Keras' layers, parameters by canonical name."""
+    """One pass from inside.
+
+    Attributes:
+        outputs: of every layer, by the name of the Keras layer.
+        gradients: of the scaled loss for these outputs.
+        parameters: what `Steps.gradients` gives.
+        scale: the loss scale.
+    """
 
     outputs: dict[str, tf.Tensor]
     gradients: dict[str, tf.Tensor]
     parameters: dict[str, tf.Tensor]
+    scale: tf.Tensor
 
 
 def compiled(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
@@ -94,7 +102,7 @@ class Steps:
         return found
 
     def trace(self, batch: Batch) -> Traced:
-        """Output of every layer, the gradients for them, and those that `gradients` gives."""
+        """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
         return Traced(*self._trace(*_arguments(batch)))
 
     def feed(self, gradients: Mapping[str, Any]) -> Micro:
@@ -163,25 +171,17 @@ class Steps:
         _, gradients = self._backward(inputs, targets, mask)
         return self._divided(zip(self._bound.variables, gradients, strict=True))
 
-    def _traced(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[dict[str, tf.Tensor], ...]:
+    def _traced(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[Any, ...]:
         with collected_outputs() as collected:
             _, gradients = self._backward(inputs, targets, mask, collected)
         count = len(self._bound.variables)
-        of_outputs = [
-            tf.zeros_like(output) if gradient is None else gradient
-            for output, gradient in zip(collected.values(), gradients[count:], strict=True)
-        ]
-        return (
-            collected,
-            self._divided(zip(collected, of_outputs, strict=True)),
-            self._divided(zip(self._bound.variables, gradients[:count], strict=True)),
-        )
+        of_parameters = self._divided(zip(self._bound.variables, gradients[:count], strict=True))
+        return collected, _dense(zip(collected, gradients[count:], strict=True)), of_parameters, self._scale()
 
     def _divided(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
         """Those that are there, divided by the loss scale in their own formats."""
         scale = self._scale()
-        dense = {name: tf.convert_to_tensor(gradient) for name, gradient in gradients if gradient is not None}
-        return {name: gradient / tf.cast(scale, gradient.dtype) for name, gradient in dense.items()}
+        return {name: gradient / tf.cast(scale, gradient.dtype) for name, gradient in _dense(gradients).items()}
 
 
 def _micro(outcome: tuple[Any, ...], items: int) -> Micro:
@@ -193,6 +193,10 @@ def _arguments(batch: Batch) -> list[Any]:
     found: list[Any] = [tf.convert_to_tensor(batch.inputs)]
     found.append({name: tf.convert_to_tensor(value) for name, value in sorted(batch.targets.items())})
     return found if batch.mask is None else [*found, tf.convert_to_tensor(batch.mask)]
+
+
+def _dense(gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
+    return {name: tf.convert_to_tensor(gradient) for name, gradient in gradients if gradient is not None}
 
 
 def _wide(variable: keras.Variable) -> tf.DType:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe, StaticScaling
-from frameworks.base import BaseTrainer
+from frameworks.base import BaseTrainer, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.tf.averages import predict_on_average
 from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
@@ -219,10 +219,11 @@ class TensorFlowTrainer(BaseTrainer):
             raise Unsupported(Capability.TRACE, INSIDE_RECOMPUTED, partial(shows_recomputed, self._mode))
         with self._placed():
             traced = self._steps.trace(batch)
-        layers = self._bound.layers
+        layers, scale = self._bound.layers, float(traced.scale)
+        paths = traced_paths(self._model, batch)
         return LayerTrace(
-            {path: np.array(traced.outputs[name].numpy()) for path, name in layers.items()},
-            {path: np.array(traced.gradients[name].numpy()) for path, name in layers.items()},
+            {path: np.array(traced.outputs[layers[path]].numpy()) for path in paths},
+            {path: unscaled_in_trace(np.array(traced.gradients[layers[path]].numpy()), scale) for path in paths},
             {name: self._bound.canonical(name, value.numpy()) for name, value in traced.parameters.items()},
         )
 
