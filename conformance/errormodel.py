@@ -10,8 +10,8 @@ Source: stochastic arithmetic as an error estimator, Parker, "Monte Carlo Arithm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,11 +35,16 @@ LEARNABLE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Losses of every update, gradient of the first window and parameters at the end, as float64 vectors."""
+    """Losses of every update, gradient of the first window and parameters at the end, as float64 vectors.
+
+    Attributes:
+        gradients: what `gradient` is made of, by parameter in model order and in true formats; empty from the cache.
+    """
 
     losses: Array
     gradient: Array
     parameters: Array
+    gradients: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +64,11 @@ class Envelope:
         beyond = np.flatnonzero(self.loss_spread > LEARNABLE * abs(self.exact.losses[0]))
         return int(beyond[0]) if beyond.size else len(self.loss_spread)
 
+    def loss_bounds(self) -> Array:
+        """How far the loss of every update may be from the exact one; infinite for updates that are not judged."""
+        beyond = np.arange(len(self.loss_spread)) >= self.judged()
+        return np.where(beyond, np.inf, IMPLEMENTATION_FREEDOM * self.loss_spread)
+
     def worst_loss(self, losses: Array) -> tuple[float, Bound, int]:
         """The judged update whose loss is furthest out: its deviation, its bound and its number.
 
@@ -69,7 +79,7 @@ class Envelope:
         if not count:
             raise ValueError("the spread is beyond what can be learnt from at the first update already")
         deviation = np.abs(losses[:count] - self.exact.losses[:count])
-        bounds = IMPLEMENTATION_FREEDOM * self.loss_spread[:count]
+        bounds = self.loss_bounds()[:count]
         worst = int(np.argmax(np.where(np.isnan(deviation), np.inf, deviation / bounds)))
         return float(deviation[worst]), Bound(float(bounds[worst]), {**self.derivation, "update": worst}), worst
 
@@ -105,12 +115,12 @@ class Envelope:
 
 def run(trainer: Trainer, windows: Sequence[Window]) -> Run:
     """The gradient of the first window, then one update a window."""
-    gradient = flat(trainer.gradients(windows[0]))
+    gradients = trainer.gradients(windows[0])
     losses = np.array([trainer.update(window).loss for window in windows], np.float64)
-    return Run(losses, gradient, flat(trainer.parameters()))
+    return Run(losses, flat(gradients), flat(trainer.parameters()), gradients)
 
 
-def flat(arrays: dict[str, Array]) -> Array:
+def flat(arrays: Mapping[str, Array]) -> Array:
     """Every array in the order of its name, as one float64 vector."""
     return np.concatenate([np.asarray(arrays[name]).astype(np.float64).ravel() for name in sorted(arrays)])
 

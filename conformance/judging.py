@@ -5,10 +5,22 @@ from __future__ import annotations
 import pytest
 
 from conformance.automaton import Scale
+from conformance.layers import naming_the_layer
 from conformance.subject import Subject, full, need, need_device, spiked
 from conformance.verdict import Bound, Verdict
 
-__all__ = ["Bound", "Scale", "Subject", "Verdict", "clause", "full", "need", "need_device", "spiked"]
+__all__ = [
+    "Bound",
+    "Scale",
+    "Subject",
+    "Verdict",
+    "clause",
+    "full",
+    "naming_the_layer",
+    "need",
+    "need_device",
+    "spiked",
+]
 
 
 def clause(identifier: str) -> pytest.MarkDecorator:

@@ -22,6 +22,7 @@ from conformance.verdict import Verdict as Collected
 from conformance.verdict import Violation
 from frameworks.contract import Framework
 from results.files import RecordError
+from results.fingerprints import Fingerprint
 from results.folders import LAST_RUNS
 from results.journal import Journal, now
 from results.model import Check, ClauseText, Header, Measurement, Suite, Verdict
@@ -66,6 +67,7 @@ def to_property(
             "observations": collected.observations,
             "measurements": {name: list(m) for name, m in collected.measurements.items()},
             "traces": collected.traces,
+            "tensors": {kind: [vars(each) for each in taken] for kind, taken in collected.fingerprints.items()},
         }
     )
     return found
@@ -160,6 +162,9 @@ class Recorder:
             self._journal.measurement(f"{name}{suffix}", measurement)
         for name, trace in decode(content["traces"]).items():
             self._journal.trace(f"{name}{suffix}", {key: tuple(values) for key, values in trace.items()})
+        for kind, taken in content["tensors"].items():
+            prints = [Fingerprint(**{**each, "shape": tuple(each["shape"])}) for each in taken]
+            self._journal.tensors(f"{kind}{suffix}", prints)
 
     def _write(self, verdict: Verdict) -> None:
         self._seen.append((verdict.clause, verdict.case))

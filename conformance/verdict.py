@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import Array
+from results.arrays import fingerprint
+from results.fingerprints import Fingerprint
 
 _SHOWN = 200
 
@@ -49,7 +51,7 @@ class Check:
 
     what: str
     passed: bool
-    measured: str
+    measured: str | float
     expected: str
     bound: float | None = None
     derivation: Mapping[str, Any] = field(default_factory=dict)
@@ -131,6 +133,7 @@ class Verdict:
     observations: dict[str, Any] = field(default_factory=dict)
     measurements: dict[str, tuple[str, list[float], list[float]]] = field(default_factory=dict)
     traces: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    fingerprints: dict[str, list[Fingerprint]] = field(default_factory=dict)
 
     def _add(self, check: Check, signature: str) -> None:
         __tracebackhide__ = True
@@ -190,7 +193,7 @@ class Verdict:
         """A deviation of at most the bound; NaN is beyond every bound."""
         __tracebackhide__ = True
         passed = bool(measured <= bound.value)
-        check = Check(what, passed, repr(float(measured)), "within the bound", bound.value, bound.derivation)
+        check = Check(what, passed, float(measured), "within the bound", bound.value, bound.derivation)
         self._add(check, signature)
 
     def changed(
@@ -217,6 +220,14 @@ class Verdict:
     def trace(self, name: str, **series: Iterable[float]) -> None:
         """Records curves, such as loss and scale by update."""
         self.traces[name] = {key: [float(v) for v in values] for key, values in series.items()}
+
+    def tensors(self, kind: str, arrays: Mapping[str, Array]) -> None:
+        """Records arrays of a run to the last bit, by name in the order of the computation.
+
+        Args:
+            kind: "first" for the gradients of the first window, "layers" for all that a pass shows.
+        """
+        self.fingerprints[kind] = [fingerprint(name, array) for name, array in arrays.items()]
 
     def abstain(self, reason: str) -> None:
         """Leaves the clause unjudged, because the control failed.

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from conformance import errormodel
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging import Subject, Verdict, clause, naming_the_layer
+from conformance.layers import record_layers
 from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model, Window
 from fixtures.models import digits_convolution, digits_mlp, encoder, exact_linear, sincos
@@ -32,8 +33,14 @@ OPTIMIZERS: dict[str, Optimizer] = {
 """The last one's epsilon is as large as the gradients, so that its place shows."""
 
 
-def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, windows: list[Window]) -> None:
-    """A/A control, then the three comparisons against the envelope."""
+def judge(
+    subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, windows: list[Window], *, layers: bool = False
+) -> None:
+    """A/A control, then the comparisons against the envelope.
+
+    Args:
+        layers: the record takes the tensors of a first pass, too.
+    """
     measured = errormodel.run(subject.trainer(model, recipe), windows)
     control = subject.trainer(model, recipe)
     if not np.array_equal(measured.losses, [control.update(window).loss for window in windows]):
@@ -41,22 +48,33 @@ def judge(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, wind
     expected = subject.envelope(model, recipe, windows)
     if not expected.judged():
         verdict.abstain("correct runs differ too much at the first update already")
-    verdict.trace("loss", loss=measured.losses, exact=expected.exact.losses, spread=expected.loss_spread)
-    verdict.within(
-        *expected.gradient(measured.gradient), "relative distance of the first gradient", "gradient-beyond-envelope"
+    verdict.trace(
+        "loss",
+        loss=measured.losses,
+        exact=expected.exact.losses,
+        spread=expected.loss_spread,
+        bound=expected.loss_bounds(),
     )
-    verdict.within(
-        *expected.gain(measured.gradient),
-        "length of a parameter's gradient along the exact one, relatively",
-        "gradient-beyond-envelope",
-    )
-    worst, bound, update = expected.worst_loss(measured.losses)
-    verdict.within(worst, bound, f"distance of the loss from float64's at update {update}", "loss-beyond-envelope")
-    verdict.within(
-        *expected.parameters(measured.parameters),
-        "relative distance of the final parameters",
-        "parameters-beyond-envelope",
-    )
+    given = [name for name in model.parameter_shapes() if name in measured.gradients]
+    verdict.tensors("first", {f"parameter/{name}": measured.gradients[name] for name in given})
+    if layers:
+        record_layers(subject, verdict, model, recipe, windows[0][0])
+    with naming_the_layer(subject, model, recipe, windows[0][0]):
+        verdict.within(
+            *expected.gradient(measured.gradient), "relative distance of the first gradient", "gradient-beyond-envelope"
+        )
+        verdict.within(
+            *expected.gain(measured.gradient),
+            "length of a parameter's gradient along the exact one, relatively",
+            "gradient-beyond-envelope",
+        )
+        worst, bound, update = expected.worst_loss(measured.losses)
+        verdict.within(worst, bound, f"distance of the loss from float64's at update {update}", "loss-beyond-envelope")
+        verdict.within(
+            *expected.parameters(measured.parameters),
+            "relative distance of the final parameters",
+            "parameters-beyond-envelope",
+        )
 
 
 GENTLE: dict[str, Optimizer] = {"sgd": SGD(2.0**-13), "momentum": SGD(2.0**-17, momentum=0.9)}
@@ -74,7 +92,8 @@ def parity(subject: Subject, verdict: Verdict, fixture: str, optimizer: str, pre
     scaling = DynamicScaling(initial=2.0**8) if precision.format == "float16" else None
     gentle = {"sincos": GENTLE, "digits-small": SMOOTH}.get(fixture, {})
     recipe = Recipe(gentle.get(optimizer, OPTIMIZERS[optimizer]), precision, scaling)
-    judge(subject, verdict, make(), recipe, [(batch(i),) for i in range(updates)])
+    windows: list[Window] = [(batch(i),) for i in range(updates)]
+    judge(subject, verdict, make(), recipe, windows, layers=optimizer == "sgd")
 
 
 each_fixture = pytest.mark.parametrize("fixture", [name for name in FIXTURES if name != "digits-small"])
