@@ -1,15 +1,16 @@
 """Known failures as data: which clause, in which framework, in which versions, how it fails, and what finding that is.
 
-`expectations.toml` in an adapter's package holds its findings, the expectations that rest on them, and its workarounds.
-An entry never skips a test: the test runs, and an entry whose case passes, fails in another way or was not there at all
-is an error until the entry is changed or taken out.
+`expectations.toml` in an adapter's package holds its findings, the expectations that rest on them, its workarounds, and
+the versions in which somebody has judged it. An entry never skips a test: the test runs, and an entry whose case
+passes, fails in another way or was not there at all is an error until the entry is changed or taken out. In a version
+that nobody has judged yet the entries of the nearest judged one are taken, and what rests on them is marked.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -17,19 +18,28 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from conformance.clauses import load_clauses
 from conformance.findings import FINDING, WORKAROUND, Finding, Workaround, found, read_finding, read_workaround
-from conformance.tables import Kind, Table, read_tables
+from conformance.judged import Bearing, Place, ordered, parsed
+from conformance.tables import Kind, Table, read_file
 from frameworks.contract import Framework
 from frameworks.registry import BUILT_IN
 
 FILE = "expectations.toml"
 """What an adapter's package calls its own, beside the module that its class is in."""
 
+JUDGED = "judged"
+"""The key of the versions in which somebody has judged the adapter."""
+
+SEED = "seed"
+"""What a failure may depend on: it is there at seed 0, and at others it may be."""
+
 _EXPECTATION = Kind(
-    "clause", frozenset({"finding", "clause", "versions", "device", "mode", "cases", "signature", "spoils_process"})
+    "clause",
+    frozenset(
+        {"finding", "clause", "versions", "device", "mode", "cases", "signature", "spoils_process", "depends_on"}
+    ),
 )
 _SIGNATURE = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -47,7 +57,10 @@ class Expectation:
         signature: the slug under which the suite reports the failure.
         finding: what goes wrong, and where it is to be read of.
         spoils_process: whether the failure changes what later tests of the same process find; such cases run last.
+        depends_on: "seed" where other weights or data may not show the failure, else "".
         file: where the entry stands.
+        inferred_from: in a run: the judged version that the entry was taken from, "" in a version that was judged.
+        may_pass: in a run: whether its cases may as well pass.
     """
 
     clause: str
@@ -59,7 +72,10 @@ class Expectation:
     signature: str
     finding: Finding
     spoils_process: bool = False
+    depends_on: str = ""
     file: str = field(default="", compare=False)
+    inferred_from: str = field(default="", compare=False)
+    may_pass: bool = field(default=False, compare=False)
 
     @property
     def reason(self) -> str:
@@ -79,13 +95,18 @@ class Expectation:
         Raises:
             ValueError: `version` is not a PEP 440 version.
         """
-        if framework != self.framework or self.device not in ("*", device) or self.mode not in ("*", mode):
+        if not self.meets(framework, device, mode):
             return False
-        try:
-            asked = Version(version)
-        except InvalidVersion:
-            raise ValueError(f"{framework} calls its version {version!r}, which PEP 440 cannot compare") from None
-        return SpecifierSet(self.versions).contains(asked, prereleases=True)
+        return SpecifierSet(self.versions).contains(parsed(framework, version), prereleases=True)
+
+    def meets(self, framework: str, device: str, mode: str) -> bool:
+        """Whether runs of this framework, on this device, in this mode, are meant, whatever the version."""
+        return framework == self.framework and self.device in ("*", device) and self.mode in ("*", mode)
+
+    def taken(self, bearing: Bearing, seed: int) -> Expectation:
+        """This entry as it is held against a run of a version, on which it bears so, at a seed."""
+        may_pass = not bearing.settled or (self.depends_on == SEED and seed != 0)
+        return replace(self, inferred_from=bearing.inferred_from, may_pass=may_pass)
 
     def covers(self, clause: str, case: str) -> bool:
         """Whether this case of this clause is meant; a test without parameters has the case ""."""
@@ -94,26 +115,41 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of one or several adapters."""
+    """What is known of one or several adapters.
+
+    Attributes:
+        judged: versions in which somebody has judged the one adapter, by its name, from the lowest to the highest.
+    """
 
     findings: tuple[Finding, ...] = ()
     expectations: tuple[Expectation, ...] = ()
     workarounds: tuple[Workaround, ...] = ()
+    judged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def place(self, framework: str, version: str) -> Place:
+        """Where a version of a framework stands among those that were judged.
+
+        Raises:
+            ValueError: `version` is not a PEP 440 version.
+        """
+        return Place(parsed(framework, version), self.judged.get(framework, ()))
 
     def expected(self, finding: Finding, version: str) -> bool:
         """Whether some failure at this version of the framework rests on the finding."""
-        meant = (SpecifierSet(entry.versions) for entry in self.expectations if entry.finding == finding)
-        return any(versions.contains(version, prereleases=True) for versions in meant)
+        place = self.place(finding.framework, version)
+        return any(place.bearing(entry.versions) for entry in self.expectations if entry.finding == finding)
 
     def __add__(self, other: Known) -> Known:
+        names = self.judged.keys() | other.judged.keys()
         return Known(
             self.findings + other.findings,
             self.expectations + other.expectations,
             self.workarounds + other.workarounds,
+            {name: ordered(name, {*self.judged.get(name, ()), *other.judged.get(name, ())}) for name in names},
         )
 
 
-def known_of(framework: Framework) -> Known:
+def known_of(framework: Framework, seed: int = 0) -> Known:
     """What applies to a run of this framework, of the adapter of its name and of the package that its class is in.
 
     Raises:
@@ -122,10 +158,12 @@ def known_of(framework: Framework) -> Known:
     package = getattr(sys.modules[type(framework).__module__], "__package__", "")
     folders = {str(folder): folder for folder in (*_built_in(framework.name), *([files(package)] if package else []))}
     known = sum((read_known(folder, framework.name) for folder in folders.values()), Known())
-    here = framework.name, framework.version(), framework.device, framework.mode
+    place = known.place(framework.name, framework.version())
+    meant = (entry for entry in known.expectations if entry.meets(framework.name, framework.device, framework.mode))
+    bearings = ((entry, place.bearing(entry.versions)) for entry in meant)
     return replace(
         known,
-        expectations=tuple(entry for entry in known.expectations if entry.applies(*here)),
+        expectations=tuple(entry.taken(bearing, seed) for entry, bearing in bearings if bearing is not None),
         workarounds=tuple(entry for entry in known.workarounds if entry.mode in ("*", framework.mode)),
     )
 
@@ -156,7 +194,9 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
     if not source.is_file():
         return Known()
     try:
-        tables = read_tables(source, {"finding": FINDING, "expectation": _EXPECTATION, "workaround": WORKAROUND})
+        kinds = {"finding": FINDING, "expectation": _EXPECTATION, "workaround": WORKAROUND}
+        above, tables = read_file(source, kinds, {JUDGED})
+        judged = _judged(above)
         findings = _by_id(tables["finding"], framework, folder)
         expectations = _expectations(tables["expectation"], name, framework, findings, clauses)
         workarounds = tuple(read_workaround(table, findings, folder) for table in tables["workaround"])
@@ -165,7 +205,17 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
             raise ValueError(f"{FILE}: no expectation and no workaround rests on the finding {idle[0]!r}")
     except ValueError as error:
         raise ValueError(f"{folder.name}/{error}") from None
-    return Known(tuple(findings.values()), expectations, workarounds)
+    return Known(tuple(findings.values()), expectations, workarounds, {framework: judged} if judged else {})
+
+
+def _judged(above: Table) -> tuple[str, ...]:
+    versions = above.texts(JUDGED)
+    if JUDGED in above.values and not versions:
+        raise ValueError(f"{above.where}: {JUDGED} is empty; take it out where no version was judged")
+    try:
+        return ordered(JUDGED, versions)
+    except ValueError:
+        raise ValueError(f"{above.where}: {JUDGED} is {list(versions)!r}, not a list of PEP 440 versions") from None
 
 
 def _by_id(tables: Iterable[Table], framework: str, folder: Traversable) -> dict[str, Finding]:
@@ -207,7 +257,10 @@ def _expectation(
         signature=table.text("signature"),
         finding=found(table, findings),
         spoils_process=table.flag("spoils_process"),
+        depends_on=table.text("depends_on", "") if "depends_on" in table.values else "",
     )
+    if entry.depends_on not in ("", SEED):
+        raise ValueError(f"{table.where}: depends_on {entry.depends_on!r} is not {SEED!r}")
     if entry.clause not in (load_clauses() if clauses is None else clauses):
         raise ValueError(f"{table.where}: there is no clause {entry.clause!r}")
     try:
@@ -224,59 +277,3 @@ def _same_place(a: Expectation, b: Expectation) -> bool:
         return entry.clause, entry.framework, entry.versions, entry.device, entry.mode, frozenset(entry.cases)
 
     return place(a) == place(b)
-
-
-def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectation]) -> tuple[str, Expectation | None]:
-    """The verdict on a case that passed or failed, given the entries that apply to the run and cover the case.
-
-    Returns:
-        "known" and the entry: it failed with that entry's signature.
-        "fail" and None, or an entry whose signature is another: it failed as nobody foresaw. `explain` says which.
-        "fixed" and the entry: it did not fail although the entry says so.
-        "pass" and None.
-
-    An outcome that is neither (unsupported, abstain) is not judged: no entry is confirmed or refuted by it.
-    """
-    first = matching[0] if matching else None
-    if not outcome_is_failure:
-        return ("pass", None) if first is None else ("fixed", first)
-    same = next((entry for entry in matching if entry.signature == signature), None)
-    return ("fail", first) if same is None else ("known", same)
-
-
-def explain(verdict: str, signature: str, expectation: Expectation | None) -> str:
-    """What `judge` decided, in one sentence; empty where there is nothing to say."""
-    if expectation is None:
-        return ""
-    named = f"the expectation of {expectation.framework} {expectation.versions} for {expectation.clause}"
-    match verdict:
-        case "known":
-            return f"known: {expectation.reason} ({expectation.link})"
-        case "fixed":
-            return f"{named} did not come true: take it out of {expectation.file}, or narrow its versions"
-        case "fail":
-            return f"the signature differs: it failed with {signature!r}, and {named} says {expectation.signature!r}"
-        case _:
-            return ""
-
-
-def unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple[str, str]]) -> tuple[Expectation, ...]:
-    """Entries, or cases of entries, that no verdict of a whole run has matched.
-
-    Args:
-        expectations: those that apply to the run.
-        verdicts: clause and case of every verdict.
-
-    Returns:
-        Each entry of which something went unmatched, its `cases` narrowed to those that did.
-    """
-    seen: dict[str, set[str]] = {}
-    for clause, case in verdicts:
-        seen.setdefault(clause, set()).add(case)
-    left: list[Expectation] = []
-    for entry in expectations:
-        cases = seen.get(entry.clause, set())
-        missing = tuple(case for case in entry.cases if case not in cases)
-        if missing or not cases:
-            left.append(replace(entry, cases=missing))
-    return tuple(left)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from conformance.expectations import Expectation, explain, judge
+from conformance.expectations import Expectation
 from conformance.verdict import Abstention, Misdeclared, Violation, cleaned
 from frameworks.base import observed
 from frameworks.contract import Framework, Unsupported
@@ -14,7 +14,7 @@ from results.outcomes import Outcome
 
 @dataclass(frozen=True)
 class Judgement:
-    """An outcome with what explains it."""
+    """An outcome with what explains it; `inferred_from` is the version that an expectation was taken from, or ""."""
 
     outcome: Outcome
     signature: str = ""
@@ -22,6 +22,12 @@ class Judgement:
     reason: str = ""
     link: str = ""
     finding: str = ""
+    inferred_from: str = ""
+
+    @property
+    def mark(self) -> str:
+        """What is said of an expectation that nobody has confirmed in this version, or ""."""
+        return f"not confirmed in this version, expected as in {self.inferred_from}" if self.inferred_from else ""
 
 
 def conclude(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
@@ -41,7 +47,8 @@ def conclude(framework: Framework, error: BaseException | None, matching: Sequen
 
 
 def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str) -> Judgement:
-    return Judgement(outcome, signature, message, entry.reason, entry.link, entry.finding.id)
+    found = Judgement(outcome, signature, message, entry.reason, entry.link, entry.finding.id, entry.inferred_from)
+    return replace(found, message=f"{message} ({found.mark})") if found.mark and outcome is Outcome.KNOWN else found
 
 
 def _unsupported(framework: Framework, error: Unsupported) -> Judgement:
@@ -88,3 +95,63 @@ def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
 
 
 _LONGEST = 2000
+
+
+def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectation]) -> tuple[str, Expectation | None]:
+    """The verdict on a case that passed or failed, given the entries that apply to the run and cover the case.
+
+    Returns:
+        "known" and the entry: it failed with that entry's signature.
+        "fail" and None, or an entry whose signature is another: it failed as nobody foresaw. `explain` says which.
+        "fixed" and the entry: it did not fail although the entry says so.
+        "pass" and None: it did not fail, and no entry says that it must.
+
+    An outcome that is neither (unsupported, abstain) is not judged: no entry is confirmed or refuted by it.
+    """
+    first = matching[0] if matching else None
+    if not outcome_is_failure:
+        refuted = next((entry for entry in matching if not entry.may_pass), None)
+        return ("pass", None) if refuted is None else ("fixed", refuted)
+    same = next((entry for entry in matching if entry.signature == signature), None)
+    return ("fail", first) if same is None else ("known", same)
+
+
+def explain(verdict: str, signature: str, expectation: Expectation | None) -> str:
+    """What `judge` decided, in one sentence; empty where there is nothing to say."""
+    if expectation is None:
+        return ""
+    named = f"the expectation of {expectation.framework} {expectation.versions} for {expectation.clause}"
+    match verdict:
+        case "known":
+            return f"known: {expectation.reason} ({expectation.link})"
+        case "fixed" if expectation.inferred_from:
+            before = f"fails in {expectation.inferred_from}, and does not in this version"
+            return f"{named}: it {before}; `conformance expectations confirm` narrows its versions"
+        case "fixed":
+            return f"{named} did not come true: take it out of {expectation.file}, or narrow its versions"
+        case "fail":
+            return f"the signature differs: it failed with {signature!r}, and {named} says {expectation.signature!r}"
+        case _:
+            return ""
+
+
+def unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple[str, str]]) -> tuple[Expectation, ...]:
+    """Entries, or cases of entries, that no verdict of a whole run has matched.
+
+    Args:
+        expectations: those that apply to the run.
+        verdicts: clause and case of every verdict.
+
+    Returns:
+        Each entry of which something went unmatched, its `cases` narrowed to those that did.
+    """
+    seen: dict[str, set[str]] = {}
+    for clause, case in verdicts:
+        seen.setdefault(clause, set()).add(case)
+    left: list[Expectation] = []
+    for entry in expectations:
+        cases = seen.get(entry.clause, set())
+        missing = tuple(case for case in entry.cases if case not in cases)
+        if missing or not cases:
+            left.append(replace(entry, cases=missing))
+    return tuple(left)

@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if option.seed < 0:
             raise ValueError(f"a seed is 0 or more, not {option.seed}")
         framework = load(option.framework, option.device, option.mode)
-        known = known_of(framework)
+        known = known_of(framework, option.seed)
         config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known
         if option.vacuity:
             config.pluginmanager.register(Vacuity(), "conformance-vacuity")
@@ -204,7 +204,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def _junit(judgement: Judgement, clause: str, command: str) -> list[tuple[str, object]]:
     """What the report of pytest's --junitxml says of the test besides, without what is empty."""
     told = {"clause": clause, "outcome": judgement.outcome.value, "signature": judgement.signature}
-    told |= {"link": judgement.link, "finding": judgement.finding, "repro": command}
+    told |= {"link": judgement.link, "finding": judgement.finding, "inferred_from": judgement.inferred_from}
+    told |= {"repro": command}
     return [(name, text) for name, text in told.items() if text]
 
 
@@ -213,7 +214,8 @@ def _show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, cl
     if judgement.outcome is Outcome.PASS:
         report.outcome = "passed"
     elif judgement.outcome is Outcome.KNOWN:
-        report.outcome, report.wasxfail = "skipped", f"{judgement.signature}: {judgement.reason}"
+        reason = f"{judgement.reason} ({judgement.mark})" if judgement.mark else judgement.reason
+        report.outcome, report.wasxfail = "skipped", f"{judgement.signature}: {reason}"
     elif judgement.outcome in _SILENT:
         report.outcome = "skipped"
         path, line, _ = item.location

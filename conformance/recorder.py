@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from conformance.clauses import load_clauses
-from conformance.expectations import Known, unmatched
+from conformance.expectations import Known
 from conformance.identity import file_name, series, suite_version, variant
 from conformance.inventory import code_of, inventory, split
-from conformance.judgement import Judgement, conclude
+from conformance.judgement import Judgement, conclude, unmatched
 from conformance.verdict import Verdict as Collected
 from conformance.verdict import Violation
 from frameworks.contract import Framework
@@ -55,6 +55,7 @@ def to_property(
         "reason": judgement.reason,
         "link": judgement.link,
         "finding": judgement.finding,
+        "inferred_from": judgement.inferred_from,
         "code_hash": code.code_hash if code else "",
         "seed": seed,
         "repro": repro,
@@ -87,11 +88,14 @@ class Recorder:
 
     def __init__(self, config: pytest.Config, framework: Framework, known: Known) -> None:
         self._expectations = known.expectations
+        self._place = known.place(framework.name, framework.version())
+        self._idle = 0
         self._seed: int = config.option.seed
         self._repro = partial(repro, config, framework)
         self._seen: list[tuple[str, str]] = []
         self._framework = framework
         self._leaks: dict[str, list[str]] = {}
+        self._inferred = 0
         self._counts: dict[Outcome, int] = {}
         self._selection = _selection(config)
         self._journal: Journal | None = None
@@ -169,6 +173,7 @@ class Recorder:
     def _write(self, verdict: Verdict) -> None:
         self._seen.append((verdict.clause, verdict.case))
         self._counts[verdict.outcome] = self._counts.get(verdict.outcome, 0) + 1
+        self._inferred += verdict.outcome is Outcome.KNOWN and bool(verdict.inferred_from)
         if self._journal is not None:
             self._journal.verdict(verdict)
 
@@ -180,6 +185,9 @@ class Recorder:
             if self._judge_leaks().bad:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
             for entry in unmatched(self._expectations, self._seen):
+                if entry.inferred_from:
+                    self._idle += 1
+                    continue
                 cases = f", cases {', '.join(entry.cases)}" if entry.cases else ""
                 message = (
                     f"the expectation for {entry.clause}{cases} matched no test of this run: take it out or correct it"
@@ -206,7 +214,8 @@ class Recorder:
         matching = [entry for entry in self._expectations if entry.covers(SETTINGS, EVERY_TEST)]
         found = conclude(self._framework, error, matching)
         verdict = Verdict(f"session::{EVERY_TEST}", SETTINGS, found.outcome, EVERY_TEST, found.signature, found.message)
-        self._write(replace(verdict, reason=found.reason, link=found.link, finding=found.finding, seed=self._seed))
+        verdict = replace(verdict, reason=found.reason, link=found.link, finding=found.finding, seed=self._seed)
+        self._write(replace(verdict, inferred_from=found.inferred_from))
         return found.outcome
 
     def pytest_unconfigure(self) -> None:
@@ -220,8 +229,16 @@ class Recorder:
         parts = [f"{self._counts[outcome]} {outcome}" for outcome in Outcome if self._counts.get(outcome)]
         terminalreporter.section("conformance")
         terminalreporter.line(f"{' · '.join(parts) or 'nothing judged'} (of {total} verdicts)")
+        if not self._place.confirmed:
+            terminalreporter.line(self._unconfirmed())
         if self._path is not None:
             terminalreporter.line(f"record: {self._path}")
+
+    def _unconfirmed(self) -> str:
+        """That nobody has judged this version yet, and what was taken from which."""
+        taken = f"{self._inferred} known failures are expected as in {self._place.nearest}, not confirmed in this one"
+        idle = f"; {self._idle} of its expectations matched no test" if self._idle else ""
+        return f"nobody has judged {self._framework.name} {self._place.version} yet: {taken}{idle}"
 
 
 def _check(content: Mapping[str, Any]) -> Check:

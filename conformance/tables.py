@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.resources.abc import Traversable
@@ -97,14 +97,26 @@ def read_tables(path: Traversable, kinds: Mapping[str, Kind]) -> dict[str, tuple
     Raises:
         ValueError: the file is not TOML, holds anything else, or a table holds a key that is not allowed.
     """
+    return read_file(path, kinds)[1]
+
+
+def read_file(
+    path: Traversable, kinds: Mapping[str, Kind], keys: Collection[str] = ()
+) -> tuple[Table, dict[str, tuple[Table, ...]]]:
+    """What stands in a file above its tables, under these keys alone, and the tables as `read_tables` has them.
+
+    Raises:
+        ValueError: as `read_tables`.
+    """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name}: not TOML: {error}") from error
-    if others := sorted(content.keys() - kinds.keys()):
+    if others := sorted(content.keys() - kinds.keys() - {*keys}):
         headings = " and ".join(f"[[{heading}]]" for heading in kinds)
         raise ValueError(f"{path.name}: unknown key {others[0]!r}; it holds {headings} tables only")
-    return {heading: tuple(_entries(path.name, heading, kind, content)) for heading, kind in kinds.items()}
+    tables = {heading: tuple(_entries(path.name, heading, kind, content)) for heading, kind in kinds.items()}
+    return Table(path.name, {key: content[key] for key in keys if key in content}), tables
 
 
 def _entries(name: str, heading: str, kind: Kind, content: Mapping[str, Any]) -> Iterator[Table]:

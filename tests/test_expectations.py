@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from conformance.clauses import load_clauses
-from conformance.expectations import FILE, Expectation, Known, explain, judge, load_known, read_known, unmatched
+from conformance.expectations import FILE, Expectation, Known, load_known, read_known
 from conformance.findings import Finding
+from conformance.judgement import explain, judge, unmatched
 from frameworks.registry import BUILT_IN
 from results.model import Consequence, FindingKind, FindingText
 
