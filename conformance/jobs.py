@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
 
 from conformance.baselines import former
+from conformance.repeating import repeat, repeatable
 from frameworks import install
 from results.__main__ import main as show
 from results.differences import draw
@@ -24,12 +26,36 @@ ROOT = Path(__file__).parent.parent
 _JUNIT = ("--junitxml", "--junit-xml")
 
 
-def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
-    """Runs the suites in a process of their own; returns pytest's exit status, 0 also if nothing was selected."""
+def _command(framework: str, mode: str, device: str, workers: int) -> list[str]:
     command = [sys.executable, "-m", "pytest", f"--numprocesses={workers}", "--dist=worksteal", "--timeout=120"]
-    command += [f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else []), *words]
-    status = subprocess.run(command, cwd=ROOT, check=False).returncode
-    return 0 if status == 5 else status
+    return [*command, f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else [])]
+
+
+def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
+    """Runs the suites in a process of their own and repeats what got worse.
+
+    Returns:
+        pytest's exit status; 0 also if nothing was selected, or if no failure came out so again.
+    """
+    begun = time.time()
+    status = subprocess.run([*_command(framework, mode, device, workers), *words], cwd=ROOT, check=False).returncode
+    if status not in (0, 1) or not repeatable(words):
+        return 0 if status == 5 else status
+    for path in _written(words, begun):
+        repeated = repeat(path, _command(framework, mode, device, 1))
+        for line in repeated.lines:
+            print(line, flush=True)
+        if repeated.unstable and not any(verdict.outcome.bad for verdict in repeated.record.verdicts):
+            status = 0
+    return status
+
+
+def _written(words: Sequence[str], begun: float) -> list[Path]:
+    """The records that a run with these words has written since."""
+    chosen = [ROOT / word for before, word in pairwise(("", *words)) if before == "--record"]
+    chosen += [ROOT / word.partition("=")[2] for word in words if word.startswith("--record=")]
+    places = chosen[-1:] or sorted(LAST_RUNS.glob("*.json"))
+    return [path for path in places if path.is_file() and path.stat().st_mtime >= begun]
 
 
 def _named(words: Sequence[str], mode: str) -> list[str]:

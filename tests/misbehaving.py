@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from fixtures.arrays import Array
@@ -91,6 +92,17 @@ class Hanging(ReferenceFramework):
     """Reading its scaler's settings takes a minute."""
 
     trainer_class = _HangingTrainer
+
+
+class Flaky(ReferenceFramework):
+    """Is wrong in the first run that asks it, and right in later ones; the file that FLAKY names remembers that one."""
+
+    def steady(self) -> bool:
+        """Whether this process belongs to another run than the first."""
+        path = Path(os.environ["FLAKY"])
+        if not path.exists():
+            path.write_text(str(os.getppid()))
+        return path.read_text() != str(os.getppid())
 
 
 class Slow(ReferenceFramework):

@@ -1,0 +1,167 @@
+"""What got worse is repeated in new processes before a run ends: what does not come out so again is unstable."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance import repeating
+from conformance.inventory import inventory
+from conformance.repeating import due, repeatable, settle
+from results.model import Verdict
+from results.outcomes import Outcome
+from results.records import Record, load, write
+from tests.support import Ended, checkout, run
+from tests.test_comparison import BASE
+
+SUITE = """
+import os
+
+from conformance.judging import Subject, Verdict, clause
+
+@clause("scaling.automaton")
+def test_flaky(subject: Subject, verdict: Verdict) -> None:
+    verdict.holds(subject.framework.steady(), "steadiness", signature="restless")
+
+@clause("scaling.automaton")
+def test_fails(subject: Subject, verdict: Verdict) -> None:
+    verdict.equal(1, 2, "numbers")
+
+@clause("scaling.automaton")
+def test_dies(subject: Subject, verdict: Verdict) -> None:
+    if not subject.framework.steady():
+        os.abort()
+
+@clause("scaling.automaton")
+def test_passes(subject: Subject, verdict: Verdict) -> None:
+    verdict.equal(1, 1, "numbers")
+"""
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkout(tmp_path_factory.mktemp("checkout"), some=SUITE)
+
+
+def conformance_run(root: Path, folder: Path, *words: str, framework: str = "tests.misbehaving:Flaky") -> Ended:
+    """Runs the suites of a checkout by the command; its pytest loads its plugins by itself."""
+    command = [sys.executable, "-m", "conformance", "run", "--device=cpu", framework, *words]
+    return run(command, root, PYTEST_DISABLE_PLUGIN_AUTOLOAD="", FLAKY=str(folder / "first"), TMPDIR=str(folder))
+
+
+def test_what_does_not_fail_again_is_unstable(copied: Path, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    ended = conformance_run(copied, tmp_path, f"--record={path}", "-k", "flaky or passes or dies")
+    record = load(path)
+    verdicts = {verdict.case: verdict for verdict in record.verdicts}
+    assert ended.status == 0, ended.lines
+    assert verdicts["test_flaky"].outcome is verdicts["test_dies"].outcome is Outcome.UNSTABLE
+    assert verdicts["test_flaky"].repeats == verdicts["test_dies"].repeats == ("pass", "pass")
+    told = "fail (restless) in the run, pass and pass when repeated in a new process: steadiness"
+    assert verdicts["test_flaky"].message.startswith(told)
+    assert verdicts["test_flaky"].signature == "restless"
+    assert (verdicts["test_passes"].outcome, verdicts["test_passes"].repeats) == (Outcome.PASS, ())
+    assert record.status == "complete"
+    assert "repeating 2 verdicts that got worse, 2 times, in new processes" in ended.output
+    assert "unstable, not worse again when repeated in 2 new processes: 2 (test_dies, test_flaky)" in ended.output
+    assert not list(tmp_path.glob("conformance-*"))
+
+
+def test_what_fails_again_stays_a_failure(copied: Path, tmp_path: Path) -> None:
+    ended = conformance_run(copied, tmp_path)
+    (path,) = (copied / "results" / "records").glob("tests*.json")
+    verdicts = {verdict.case: verdict for verdict in load(path).verdicts}
+    assert ended.status == 1
+    assert (verdicts["test_fails"].outcome, verdicts["test_flaky"].outcome) == (Outcome.FAIL, Outcome.UNSTABLE)
+    assert verdicts["test_fails"].repeats == ("fail (differs)", "fail (differs)")
+    assert "repeated in 2 new processes and worse again: 1 (test_fails)" in ended.output
+
+
+def test_without_a_record_nothing_is_repeated(copied: Path, tmp_path: Path) -> None:
+    ended = conformance_run(copied, tmp_path, "-k", "flaky")
+    assert ended.status == 1
+    assert "repeat" not in ended.output.replace("repeat: python", "")
+
+
+FAILED = Verdict("t", "c", Outcome.FAIL, signature="differs", message="numbers")
+CALM = replace(FAILED, outcome=Outcome.KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("first", "repeats", "outcome"),
+    [
+        (FAILED, (FAILED, FAILED), Outcome.FAIL),
+        (FAILED, (FAILED, replace(FAILED, outcome=Outcome.PASS, signature="")), Outcome.UNSTABLE),
+        (FAILED, (FAILED, replace(FAILED, outcome=Outcome.ERROR, signature="raises-ValueError")), Outcome.FAIL),
+        (FAILED, (CALM, FAILED), Outcome.UNSTABLE),
+        (FAILED, (None, FAILED), Outcome.FAIL),
+        (FAILED, (None, None), Outcome.FAIL),
+        (CALM, (CALM, CALM), Outcome.KNOWN),
+        (CALM, (CALM, replace(CALM, signature="other")), Outcome.UNSTABLE),
+        (CALM, (replace(CALM, outcome=Outcome.PASS, signature=""), CALM), Outcome.UNSTABLE),
+    ],
+)
+def test_a_verdict_stands_if_its_repeats_say_so(
+    first: Verdict, repeats: tuple[Verdict | None, ...], outcome: Outcome
+) -> None:
+    settled = settle(first, repeats)
+    assert settled.outcome is outcome
+    assert len(settled.repeats) == sum(each is not None for each in repeats)
+    assert replace(settled, outcome=first.outcome, message=first.message, repeats=()) == first
+
+
+@pytest.fixture
+def real() -> Record:
+    """A record of tests that are there."""
+    (file, function), code = next(iter(inventory().items()))
+    test = f"conformance/suites/{file}::{function}"
+    (clause,) = {verdict.clause for verdict in BASE.verdicts}
+    passed = Verdict(test, clause, Outcome.PASS, code_hash=code.code_hash, seed=0)
+    gone = replace(passed, test="expectations/x::y", outcome=Outcome.ERROR)
+    return replace(BASE, verdicts=(passed, gone, replace(gone, test="session::every test")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        ({"outcome": Outcome.PASS}, False),
+        ({"outcome": Outcome.FAIL, "signature": "differs"}, True),
+        ({"outcome": Outcome.KNOWN, "signature": "differs"}, True),
+        ({"outcome": Outcome.UNSUPPORTED, "signature": "scaling"}, True),
+        ({"outcome": Outcome.KNOWN, "signature": "differs", "code_hash": "other"}, False),
+    ],
+)
+def test_what_is_worse_than_the_baseline_is_due(
+    monkeypatch: pytest.MonkeyPatch, real: Record, changes: dict[str, object], asked: bool
+) -> None:
+    monkeypatch.setattr(repeating, "former", lambda _: (Path("baseline.json"), real))
+    (verdict,) = (v for v in real.verdicts if v.test.startswith("conformance/"))
+    new = replace(real, verdicts=(replace(verdict, **changes), *(v for v in real.verdicts if v != verdict)))  # type: ignore[arg-type]
+    assert due(new) == ([verdict.test] if asked else [])
+    assert due(replace(new, status="interrupted")) == []
+
+
+def test_an_interrupted_repeat_leaves_the_record(monkeypatch: pytest.MonkeyPatch, real: Record, tmp_path: Path) -> None:
+    bad = replace(real, verdicts=tuple(replace(verdict, outcome=Outcome.FAIL) for verdict in real.verdicts))
+    path = tmp_path / "r.json"
+    write(path, bad)
+    content = path.read_bytes()
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(repeating, "former", lambda _: None)
+    monkeypatch.setattr(repeating.subprocess, "run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        repeating.repeat(path, ["pytest"])
+    assert path.read_bytes() == content
+
+
+def test_runs_that_draw_their_own_cases_are_not_repeated() -> None:
+    assert repeatable(["-k", "scaling"])
+    assert not repeatable(["--profile=nightly"])
+    assert not repeatable(["--profile", "nightly"])
+    assert not repeatable(["--vacuity"])
