@@ -13,9 +13,12 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from results.comparison import Change, Comparison, Kind
+from results.changes import Change, Kind
+from results.comparison import Comparison
 from results.files import one_line
 from results.marks import code, cut, words
+from results.measured import NOT_JUDGED
+from results.numbers import Moved, Movement, counts
 from results.pairing import Comparisons, name, series
 from results.values import plain
 
@@ -25,6 +28,8 @@ VERDICTS = {
     2: "no reliable comparison could be made",
 }
 _SHOWN = 4
+_TOLD_OF_NUMBERS = frozenset({Kind.DRIFT, Kind.NOT_JUDGED})
+"""Kinds that a headline tells apart from the others."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Group:
     @property
     def step(self) -> str:
         """What stood there before and what stands there now."""
-        return " → ".join((self.old or "nothing", self.new or "nothing"))
+        return " → ".join((self.old or "nothing", self.new or "nothing")) if self.kind.listed else ""
 
     @property
     def detail(self) -> str:
@@ -68,43 +73,89 @@ def short(subject: str) -> str:
 
 
 def grouped(changes: Iterable[Change]) -> tuple[Group, ...]:
-    """Changes that are alike together, in their order."""
-    found: dict[tuple[Kind, str, str, str], list[Change]] = {}
+    """Changes that are alike together, in their order; those that only count by their clause."""
+    alike: dict[tuple[Kind, str, str, str], list[Change]] = {}
     for change in changes:
-        found.setdefault((change.kind, change.clause, change.old, change.new), []).append(change)
-    return tuple(Group(*key, tuple(changes)) for key, changes in found.items())
+        sides = (change.old, change.new) if change.kind.listed else ("", "")
+        alike.setdefault((change.kind, change.clause, *sides), []).append(change)
+    return tuple(Group(*key, tuple(changes)) for key, changes in alike.items())
+
+
+def verdict(comparisons: Comparisons) -> str:
+    """What the whole comes to, in a few words."""
+    text = VERDICTS[comparisons.status]
+    if comparisons.status == 0:
+        drifted = sum(pair.drifted for pair in comparisons.pairs)
+        if drifted:
+            text += f", {drifted} test{'s' if drifted > 1 else ''} drifted"
+        elif all(pair.identical for pair in comparisons.pairs):
+            text += ": identical"
+    return text
 
 
 def headline(pair: Comparison) -> str:
-    """Series, both versions, and how many changes of each kind there are."""
+    """Series, both versions, how many changes of each kind there are, and what the numbers did."""
     versions = (pair.old.variant.framework_version, pair.new.variant.framework_version)
+    head = f"{name(series(pair.new))}: {versions[0]} → {versions[1]}"
     if pair.refusals:
-        return f"{name(series(pair.new))}: {versions[0]} → {versions[1]}: not comparable"
-    counts = Counter(change.kind for change in pair.changes)
-    told = ", ".join(f"{counts[kind]} {kind}" for kind in Kind if counts[kind]) or "no change"
-    return f"{name(series(pair.new))}: {versions[0]} → {versions[1]}: {told} ({pair.compared} tests compared)"
+        return f"{head}: not comparable"
+    tests = f"({pair.compared} tests compared)"
+    if pair.identical:
+        return f"{head}: identical {tests}"
+    kinds = Counter(change.kind for change in pair.changes)
+    told = ", ".join(f"{kinds[kind]} {kind}" for kind in Kind if kinds[kind] and kind not in _TOLD_OF_NUMBERS)
+    unmoved = all(one.movement is Movement.IDENTICAL for one in pair.numbers)
+    numbers = f"numbers: {moved}" if (moved := movements(pair.numbers)) else ""
+    parts = (told or ("no change" if unmoved else ""), numbers, not_judged(kinds[Kind.NOT_JUDGED]))
+    return f"{head}: {'; '.join(filter(None, parts))} {tests}"
 
 
-def environment(pair: Comparison) -> tuple[str, ...]:
-    """What differs between the environments of the two runs."""
-    old, new = pair.old.variant.environment, pair.new.variant.environment
-    keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-    return tuple(f"{key}: {old.get(key, 'none')} → {new.get(key, 'none')}" for key in keys)
+def movements(numbers: Sequence[Moved]) -> str:
+    """How many tests there are of each movement, in words; "" for no test."""
+    return ", ".join(f"{count} {movement}" for movement, count in counts(numbers).items())
+
+
+def not_judged(count: int) -> str:
+    """How many costs are left without a judgement, in words; "" for none."""
+    return f"{count} time{'s' if count > 1 else ''} {Kind.NOT_JUDGED}" if count else ""
 
 
 def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> None:
-    """Prints every pair, the gravest changes first; `brief` leaves out those that make nothing worse."""
+    """Prints every pair, its environment first, then the gravest changes.
+
+    Args:
+        brief: leave out what neither makes anything worse nor drifted, nor was unstable.
+    """
     for pair in comparisons.pairs:
         console.print(Text(one_line(headline(pair)), style="bold"))
         for line in pair.refusals:
             _indented(console, one_line(line), 2, "bold red")
-        for line in environment(pair):
-            _indented(console, one_line(line), 2, "dim")
-        for group in grouped(change for change in pair.changes if change.kind.worse or not brief):
+        for line in pair.environment.lines():
+            _indented(console, one_line(line, 1000), 2, "dim")
+        if pair.environment.crossing:
+            console.print(Text(f"    {one_line(pair.environment.crossing, 1000)}"), soft_wrap=True)
+        kept = {kind for kind in Kind if kind.worse or not brief or kind in (Kind.DRIFT, Kind.UNSTABLE)}
+        for group in grouped(change for change in pair.changes if change.kind in kept and change.kind.listed):
             _draw_group(group, console)
+        for kind in (kind for kind in Kind if kind in kept and not kind.listed):
+            _draw_counted(kind, [change for change in pair.changes if change.kind is kind], console)
     for line in comparisons.unmatched:
         console.print(Text(one_line(line), style="bold red"))
-    console.print(Text(VERDICTS[comparisons.status], style="bold"))
+    console.print(Text(verdict(comparisons), style="bold"))
+
+
+def _draw_counted(kind: Kind, changes: Sequence[Change], console: Console) -> None:
+    if changes:
+        group = Group(kind, "", "", "", tuple(changes))
+        style = "bold red" if kind.worse else "yellow"
+        _indented(console, "", 0)
+        told = NOT_JUDGED if kind is Kind.NOT_JUDGED else group.subjects
+        text = Text.assemble((f"{len(changes)} {_counted(kind, len(changes))}", style), ": ", one_line(told, 600))
+        console.print(Padding(text, (0, 0, 0, 2)))
+
+
+def _counted(kind: Kind, count: int) -> str:
+    return not_judged(count).partition(" ")[2] if kind is Kind.NOT_JUDGED else kind.value
 
 
 def _draw_group(group: Group, console: Console) -> None:
@@ -137,27 +188,63 @@ def markdown(comparisons: Comparisons) -> str:
 
 
 def _lines(comparisons: Comparisons) -> Iterator[str]:
-    yield f"**Conformance: {VERDICTS[comparisons.status]}.**"
+    yield f"**Conformance: {verdict(comparisons)}.**"
     for pair in comparisons.pairs:
         yield ""
         yield f"### {words(headline(pair))}"
         yield ""
         for line in pair.refusals:
             yield f"- {words(line)}"
-        if changed := environment(pair):
-            yield f"Environment: {'; '.join(words(line) for line in changed)}"
-            yield ""
-        groups = grouped(pair.changes)
-        worse = [group for group in groups if group.kind.worse]
-        others = [group for group in groups if not group.kind.worse]
-        yield from _rows(worse)
-        if others:
-            yield f"<details><summary>{sum(len(g.changes) for g in others)} other changes</summary>"
-            yield ""
-            yield from _rows(others)
-            yield "</details>"
+        yield from _environment(pair)
+        listed = [change for change in pair.changes if change.kind.listed]
+        yield from _rows(grouped(change for change in listed if change.kind.worse or change.kind is Kind.DRIFT))
+        for kind in Kind:
+            if not kind.listed:
+                yield from _folded_list(kind, [change for change in pair.changes if change.kind is kind])
+        others = [change for change in listed if not change.kind.worse and change.kind is not Kind.DRIFT]
+        yield from _folded(f"{len(others)} other changes", list(_rows(grouped(others))))
+        yield from _numbers(pair)
     for line in comparisons.unmatched:
         yield f"- {words(line)}"
+
+
+def _folded(summary: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield f"<details><summary>{summary}</summary>"
+        yield ""
+        yield from lines
+        yield "</details>"
+        yield ""
+
+
+def _environment(pair: Comparison) -> Iterator[str]:
+    different = pair.environment
+    lines = [f"- {words(line, 1000)}" for line in different.lines()]
+    if different.crossing:
+        lines.append(f"- {words(different.crossed)}: {code(different.crossing, 1000)}")
+    if lines:
+        yield from ("Environment:", "", *lines, "")
+    others = ", ".join(words(step.told, 200) for step in different.packages)
+    yield from _folded("Packages that compute nothing", [others, ""] if others else [])
+
+
+def _folded_list(kind: Kind, changes: Sequence[Change]) -> Iterator[str]:
+    if kind is Kind.NOT_JUDGED and changes:
+        yield f"{not_judged(len(changes))}: {words(NOT_JUDGED)}."
+        yield ""
+        return
+    rows = [f"- {code(group.clause)}, {len(group.changes)}: {group.listed(code)}" for group in grouped(changes)]
+    yield from _folded(f"{len(changes)} {kind}", [*rows, ""] if rows else [])
+
+
+def _numbers(pair: Comparison) -> Iterator[str]:
+    different = [one for one in pair.numbers if one.movement is not Movement.IDENTICAL]
+    if different:
+        lines = ["| numbers | clause | in | what differs | first tensor that differs |", "|---|---|---|---|---|"]
+        for one in different:
+            cells = code(short(one.test)).replace("|", "\\|"), words(one.detail, 300), words(one.tensor, 200)
+            lines.append(f"| {one.movement} | {code(one.clause)} | {' | '.join(cells)} |")
+        yield from _folded(f"Numbers: {movements(pair.numbers)}", [*lines, ""])
 
 
 def _rows(groups: Sequence[Group]) -> Iterator[str]:
@@ -175,17 +262,26 @@ def document(comparisons: Comparisons) -> dict[str, Any]:
     """The JSON document of a comparison."""
     return {
         "status": comparisons.status,
-        "verdict": VERDICTS[comparisons.status],
+        "verdict": verdict(comparisons),
         "pairs": [
             {
                 "series": plain(pair.new.series),
                 "old_version": pair.old.variant.framework_version,
                 "new_version": pair.new.variant.framework_version,
                 "status": pair.status,
+                "identical": pair.identical,
                 "compared": pair.compared,
                 "refusals": list(pair.refusals),
-                "environment": list(environment(pair)),
+                "environment": {**plain(pair.environment), "lines": list(pair.environment.lines())},
                 "changes": [{**plain(change), "worse": change.kind.worse} for change in pair.changes],
+                "numbers": {
+                    "counts": {movement.value: count for movement, count in counts(pair.numbers).items()},
+                    "tests": [
+                        {"test": one.test, "clause": one.clause, "movement": one.movement.value}
+                        | {name: text for name, text in (("detail", one.detail), ("tensor", one.tensor)) if text}
+                        for one in pair.numbers
+                    ],
+                },
             }
             for pair in comparisons.pairs
         ],

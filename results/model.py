@@ -179,7 +179,7 @@ class Measurement:
     Attributes:
         control: what the samples are held against, in the same unit: sample i was taken in the same process right next
             to `samples[i]`, of work of the same framework that does without what is measured. Empty for a cost that is
-            counted; costs that vary can be compared between runs only with it (see `results.paired`).
+            counted; costs that vary are judged against it, inside the process (see `results.paired`).
     """
 
     unit: str

@@ -6,13 +6,11 @@ pairs' log-ratios, which a few disturbed pairs hardly move; its interval is Stud
 (Tukey & McLaughlin 1963; Wilcox 2012, section 4.3).
 
 Times of two processes are not compared with each other at all: identical code differs by several percent between
-processes, in every sample alike, so that no number of samples helps. What can be compared is how many times its control
-each cost is (`between`): the control is work of the same framework in the same process that does without what is
-measured, timed in pairs with it. The two sets of log-ratios are independent, so their trimmed means are compared by
-Yuen's interval (Yuen 1974; Wilcox 2012, section 5.3).
+processes, in every sample alike, so that no number of samples helps, and on a busy machine by more (docs/measuring.md
+has what the rules for that came to).
 
-docs/measuring.md has the rates of false alarms and of detection of both on recorded samples, from which the constants
-here follow.
+docs/measuring.md has the rates of false alarms and of detection on recorded samples, from which the constants here
+follow.
 """
 
 from __future__ import annotations
@@ -36,14 +34,6 @@ FEWEST = 60
 
 TRIMMED = 0.2
 """Share of the log-ratios that is left out at either end."""
-
-
-LIKE = 1.25
-"""How many times as long the control of one run may take as that of another one. Beyond it the two were not taken in
-like circumstances: on a busy machine work that waits for memory slows down more than work that computes."""
-
-
-UNPAIRED = "the samples vary and are not paired with a control's, and processes differ without any change"
 
 
 @dataclass(frozen=True)
@@ -89,14 +79,6 @@ class Ratio:
         return f"ratio {self.low:.4g} to {self.high:.4g} ({CONFIDENCE:.0%} interval, {self.pairs} pairs)"
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Samples of a cost and, if it has a control, the control's sample that was taken next to each of them."""
-
-    samples: Sequence[float]
-    control: Sequence[float] = ()
-
-
 def ratio(old: Sequence[float], new: Sequence[float], fewest: int = FEWEST) -> Ratio:
     """The ratio of two costs of one process, in pairs; what one side has more samples of is left out.
 
@@ -106,63 +88,37 @@ def ratio(old: Sequence[float], new: Sequence[float], fewest: int = FEWEST) -> R
         old, new: samples in any unit, sample i of one taken next to sample i of the other.
         fewest: fewest pairs that an interval is drawn from.
     """
-    x, y = _pairs(old, new)
+    x, y = in_pairs(old, new)
     pairs = len(x)
-    medians = _middle(x), _middle(y)
+    medians = middle(x), middle(y)
     if pairs and np.array_equal(x, y, equal_nan=True):
         return Ratio(*medians, 1.0, 1.0, pairs)
-    if refusal := _refusal(x, y):
+    if refusal := refusal_of(x, y):
         return Ratio(*medians, 1.0, 1.0, pairs, refusal)
     if (x == x[0]).all() and (y == y[0]).all():
         exact = float(y[0] / x[0])
         return Ratio(*medians, exact, exact, pairs)
     if pairs < fewest:
-        return Ratio(*medians, 1.0, 1.0, pairs, _too_few(pairs, fewest))
+        return Ratio(*medians, 1.0, 1.0, pairs, too_few(pairs, fewest))
     from scipy import stats  # takes most of a second, which a command without such costs does not pay
 
     low, high = np.exp(stats.mstats.trimmed_mean_ci(np.log(y / x), (TRIMMED, TRIMMED), alpha=1.0 - CONFIDENCE))
     return Ratio(*medians, float(low), float(high), pairs)
 
 
-def between(old: Cost, new: Cost, fewest: int = FEWEST) -> Ratio:
-    """The ratio of two costs of two processes, each in units of its process's control; what does not vary needs none.
-
-    Nothing is said where the controls themselves took times that are not alike (`LIKE`).
-
-    Args:
-        old, new: samples in any unit, in pairs with their controls.
-        fewest: fewest pairs of a side that an interval is drawn from.
-    """
-    varies = any(sample != side.samples[0] for side in (old, new) for sample in side.samples)
-    if not varies or np.array_equal(old.samples, new.samples, equal_nan=True):
-        return ratio(old.samples, new.samples, fewest)
-    sides = [_pairs(side.control, side.samples) for side in (old, new)]
-    pairs = min(len(samples) for _, samples in sides)
-    medians = _middle(old.samples), _middle(new.samples)
-    if not (len(old.control) and len(new.control)):
-        return Ratio(*medians, 1.0, 1.0, pairs, UNPAIRED)
-    if refusal := _refusal(*sides[0], *sides[1]) or (_too_few(pairs, fewest) if pairs < fewest else _unlike(*sides)):
-        return Ratio(*medians, 1.0, 1.0, pairs, refusal)
-    from scipy import stats
-
-    x, y = (np.log(samples / control) for control, samples in sides)
-    if all(np.ptp(stats.trimboth(side, TRIMMED)) == 0.0 for side in (x, y)):
-        exact = float(np.exp(np.median(y) - np.median(x)))
-        return Ratio(*medians, exact, exact, pairs)
-    interval = stats.ttest_ind(y, x, equal_var=False, trim=TRIMMED).confidence_interval(CONFIDENCE)
-    return Ratio(*medians, float(np.exp(interval.low)), float(np.exp(interval.high)), pairs)
-
-
-def _pairs(one: Sequence[float], other: Sequence[float]) -> tuple[Values, Values]:
+def in_pairs(one: Sequence[float], other: Sequence[float]) -> tuple[Values, Values]:
+    """Both sides as arrays, without what one of them has more samples of."""
     count = min(len(one), len(other))
     return np.asarray(one[:count], dtype=np.float64), np.asarray(other[:count], dtype=np.float64)
 
 
-def _middle(samples: Sequence[float] | Values) -> float:
+def middle(samples: Sequence[float] | Values) -> float:
+    """The median; NaN of no samples."""
     return float(np.median(samples)) if len(samples) else float("nan")
 
 
-def _refusal(*sides: Values) -> str:
+def refusal_of(*sides: Values) -> str:
+    """Why no ratio can be formed of these samples, in one sentence, or ""."""
     if not all(len(side) for side in sides):
         return "there are no samples"
     if not all((np.isfinite(side) & (side > 0.0)).all() for side in sides):
@@ -170,12 +126,6 @@ def _refusal(*sides: Values) -> str:
     return ""
 
 
-def _unlike(old: tuple[Values, Values], new: tuple[Values, Values]) -> str:
-    times = _middle(new[0]) / _middle(old[0])
-    if 1.0 / LIKE <= times <= LIKE:
-        return ""
-    return f"the control took {times:.3g} times as long: the machine was busy or another one, or all became slower"
-
-
-def _too_few(pairs: int, fewest: int) -> str:
+def too_few(pairs: int, fewest: int) -> str:
+    """The sentence that says so."""
     return f"{pairs} pairs that vary are too few: {fewest} are needed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from results.comparison import Comparison, compare
 from results.files import RecordError
@@ -11,6 +12,10 @@ from results.records import Record
 
 Key = tuple[str, str, str]
 """Framework, kind of device and mode: what has to be the same."""
+
+
+FailOn = Literal["worse", "drift", "never"]
+"""What a comparison fails on: what is worse; that, and numbers that drifted; or nothing but what cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,15 @@ class Comparisons:
         if 1 in statuses:
             return 1
         return 2 if 2 in statuses or self.unmatched or not statuses else 0
+
+    def exit_status(self, fail_on: FailOn) -> int:
+        """0, or 1 if it holds what a command is to fail on; 2 if that cannot be said."""
+        unreliable = any(pair.status == 2 for pair in self.pairs) or bool(self.unmatched) or not self.pairs
+        if fail_on == "never":
+            return 2 if unreliable else 0
+        if fail_on == "drift" and any(pair.drifted for pair in self.pairs):
+            return 1
+        return self.status
 
 
 NONE = Comparisons(())

@@ -84,6 +84,21 @@ def _key(key: object) -> str:
     return str(plain(key))
 
 
+def same(a: Json, b: Json) -> bool:
+    """Equal, NaN to NaN; an int equals the float of the same value, and neither equals a bool."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return a == b or (a != a and b != b)
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, str) or isinstance(b, str) or a is None or b is None:
+        return a == b
+    if isinstance(a, Sequence) and isinstance(b, Sequence):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return False
+
+
 def decode(value: Any) -> Any:
     """A parsed document's value with the three strings turned back into numbers."""
     if isinstance(value, str):

@@ -39,7 +39,7 @@ def test_costs_that_were_timed_in_turn_are_judged_as_promised() -> None:
     assert trials.found(paired, quiet, FEWEST).share >= 0.95
 
 
-def test_costs_of_two_processes_are_judged_as_promised_beside_the_plain_step() -> None:
+def test_costs_of_two_processes_would_be_judged_so_beside_the_plain_step() -> None:
     quiet, disturbed = (trials.between(recorded("separate", state), "plain") for state in (False, True))
     assert min(len(quiet), len(disturbed)) >= 40
     assert trials.false_alarms(controlled, [*quiet, *disturbed], FEWEST).share <= 0.01

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from results.paired import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, Cost, between, ratio
+from benchmarks.calibration.two_runs import Cost, between
+from results.paired import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, ratio
 
 TIMES = 1.0 + np.random.default_rng(3).gamma(2.0, 0.02, (4, FEWEST))
 

@@ -10,7 +10,7 @@ from pytest_benchmark.stats import Stats
 from pytest_benchmark.utils import parse_compare_fail
 
 from benchmarks.calibration.rules import Rule, Told
-from results.paired import Cost
+from benchmarks.calibration.two_runs import Cost
 
 
 def pytest_benchmark(expression: str) -> Rule:

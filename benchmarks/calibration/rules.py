@@ -1,11 +1,12 @@
-"""What a rule says of two costs, and the suite's own rules."""
+"""What a rule says of two costs, the suite's own rule, and the one that it had for two runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
 
-from results.paired import Cost, Ratio, between, ratio
+from benchmarks.calibration.two_runs import Cost, between
+from results.paired import Ratio, ratio
 
 
 class Told(Enum):
@@ -17,7 +18,7 @@ class Told(Enum):
 
 
 Rule = Callable[[Cost, Cost], Told]
-"""Says what the second cost is beside the first; rules but the suite's own look at no control."""
+"""Says what the second cost is beside the first; rules but `controlled` look at no control."""
 
 
 def paired(old: Cost, new: Cost) -> Told:
@@ -26,7 +27,7 @@ def paired(old: Cost, new: Cost) -> Told:
 
 
 def controlled(old: Cost, new: Cost) -> Told:
-    """The suite's rule for two runs: `results.paired.between` as `results.comparison` uses it, however few samples."""
+    """What was the suite's rule for two runs, `benchmarks.calibration.two_runs.between`, however few samples."""
     return _told(between(old, new, fewest=1))
 
 

@@ -26,9 +26,9 @@ def rows(recording: Recording) -> list[Row]:
         return [("this suite, in pairs", paired, alike), *((name, rule, alike) for name, rule in OTHERS.items())]
     alone = trials.between(recording)
     return [
-        ("this suite, beside the plain step", controlled, trials.between(recording, "plain")),
-        ("this suite's interval, beside NumPy work", controlled, trials.between(recording, "foreign")),
-        ("this suite's interval, times alone", paired, alone),
+        ("multiples of the plain step", controlled, trials.between(recording, "plain")),
+        ("multiples of NumPy work", controlled, trials.between(recording, "foreign")),
+        ("times alone, in pairs", paired, alone),
         *((name, rule, alone) for name, rule in OTHERS.items()),
     ]
 
@@ -74,7 +74,7 @@ def block(recording: Recording) -> str:
 
 
 def promise() -> str:
-    """What the suite's rule comes to with the fewest samples that it judges.
+    """What the suite's rule comes to with the fewest samples that it judges, and the one that it had for two runs.
 
     Raises:
         ValueError: a file of samples holds none.
@@ -83,7 +83,7 @@ def promise() -> str:
     told = [f"With {FEWEST} samples of each side:\n"]
     for design, rule, where in (
         ("interleaved", paired, "timed in turn, in one process"),
-        ("separate", controlled, "in two processes, beside the plain step"),
+        ("separate", controlled, "in two processes, in multiples of the plain step, which is not judged any more"),
     ):
         calm, crowded = (rows(load(path(design, disturbed)))[0][2] for disturbed in (False, True))
         alarms = trials.false_alarms(rule, [*calm, *crowded], FEWEST)

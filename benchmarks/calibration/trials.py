@@ -11,7 +11,7 @@ from scipy import stats
 from benchmarks.calibration.rates import Rate
 from benchmarks.calibration.rules import Rule, Told
 from benchmarks.calibration.samples import Recording, Run
-from results.paired import Cost
+from benchmarks.calibration.two_runs import Cost
 
 BETWEEN = ("technique", "slower technique")
 """Sides of a recording of separate processes; one of the others may be the control."""

@@ -1,1 +1,1 @@
-"""Whether a comparison of two runs tells a cost that was planted, and stays silent where none was."""
+"""What a comparison of two runs tells of a cost that was planted, and that it is silent where none was."""

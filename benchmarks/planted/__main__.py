@@ -3,7 +3,7 @@
     python -m benchmarks.planted torch    runs, keeps what the comparisons told, and fills docs/measuring.md
     python -m benchmarks.planted          fills the page only
 
-Exit status 0; 1 if a planted cost was missed or something was told of two equal runs; 2 with one line if a run cannot
+Exit status 0; 1 if planted bytes were missed, a time was judged, or something was told of two equal runs; 2 with one line if a run cannot
 be made or the page lacks its markers.
 """
 

@@ -11,7 +11,7 @@ from conformance import baselines
 from results.differences import draw, markdown, to_json, to_text
 from results.files import one_line, replace
 from results.folders import read
-from results.pairing import Comparisons, compare_sets, series
+from results.pairing import Comparisons, FailOn, compare_sets, series
 from results.records import load
 
 PATH = click.Path(path_type=Path)
@@ -23,18 +23,28 @@ PATH = click.Path(path_type=Path)
 @click.option("--format", "style", type=click.Choice(["table", "markdown", "json"]), default="table", show_default=True)
 @click.option("--output", type=PATH, metavar="FILE", help="Write there instead of printing.")
 @click.option("--partial", is_flag=True, help="NEW is a part: leave out what only OLD has a record of.")
-def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool) -> int:
+@click.option(
+    "--fail-on",
+    type=click.Choice(["worse", "drift", "never"]),
+    default="worse",
+    show_default=True,
+    help="What exit status 1 stands for: worse; that, or numbers that drifted; nothing.",
+)
+def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool, fail_on: FailOn) -> int:
     """What changed from OLD to NEW: records, journals, or folders of records that are compared series by series.
 
     \b
     conformance compare results/baselines results/records
     conformance compare old.json new.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
-    A failure is a failure whether or not an expectation names it, and a changed observation counts as worse, for a new
-    default or another format is what an upgrade surprises people with. Bytes are compared as counted; times as ratios
-    to their controls, by Yuen's interval of trimmed means. A test whose code changed is not comparable.
+    What differs between the environments comes first. A failure is a failure whether or not an expectation names it,
+    and a changed observation counts as worse, for a new default or another format is what an upgrade surprises people
+    with. Of tests that hold, numbers are identical, rounding or drift: an error that at least tripled and passes half
+    of its bound, or a loss that moved by more than its bound. Costs are compared as counted; those that vary, such as
+    times, are not judged: two records are of two moments. A test whose code changed is not comparable.
 
-    Exit status: 0, nothing is worse; 1, something is; 2, no reliable comparison could be made.
+    Exit status: 0, nothing is worse; 1, something is, or drifted with --fail-on drift; 2, no reliable comparison could
+    be made.
     """
     before, after = read([old]), read([new])
     if partial:
@@ -42,7 +52,7 @@ def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool
         before = [record for record in before if series(record) in wanted]
     found = compare_sets(before, after)
     _tell(found, style, output)
-    return found.status
+    return found.exit_status(fail_on)
 
 
 def _tell(found: Comparisons, style: str, output: Path | None) -> None:
