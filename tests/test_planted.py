@@ -24,22 +24,41 @@ def costing(clause: str, value: float) -> Record:
     return replace(BASE, measurements={"cost/test_a": Measurement("B", (value,), clause)})
 
 
+def taking(clause: str, seed: int) -> Record:
+    """The base record with a cost of one clause that varies."""
+    samples = tuple(1.0 + place / (100 + seed) for place in range(60))
+    return replace(BASE, measurements={"cost/test_a": Measurement("s", samples, clause)})
+
+
 def test_equal_runs_tell_nothing() -> None:
     assert runs.told(BASE, BASE, "") == Told("", (), True)
     told = runs.told(costing("cost.x", 1.0), costing("cost.x", 2.0), "")
     assert not told.right
-    assert told.changes[0].startswith("measure worse: cost.x, cost/test_a: 1 B → 2 B (ratio 2")
+    assert told.changes[0].startswith("measure worse: cost.x, cost/test_a: 1 B → 2 B (+1 B, ratio 2")
+    times = runs.told(taking("cost.x", 1), taking("cost.x", 2), "")
+    assert times.right
+    assert times.changes[0].startswith("not judged here: cost.x")
 
 
-@pytest.mark.parametrize("plant", EXPECTED)
-def test_a_planted_cost_has_to_be_told_by_the_clause_about_it(plant: str) -> None:
+def test_planted_bytes_have_to_be_told_by_the_clause_about_them() -> None:
+    kind, clause = EXPECTED["copy"]
+
     def right(clause: str, new: float) -> bool:
-        return runs.told(costing(clause, 100.0), costing(clause, new), plant).right
+        return runs.told(costing(clause, 100.0), costing(clause, new), "copy").right
 
-    assert right(EXPECTED[plant], 110.0)
-    assert not right(EXPECTED[plant], 90.0)
-    assert not right(EXPECTED[plant], 100.0)
+    assert kind.worse
+    assert right(clause, 101.0)
+    assert not right(clause, 90.0)
+    assert not right(clause, 100.0)
     assert not right("cost.another", 110.0)
+
+
+def test_a_planted_time_is_said_not_to_be_judged() -> None:
+    kind, clause = EXPECTED["slow"]
+    assert not kind.worse
+    assert runs.told(taking(clause, 1), taking(clause, 2), "slow").right
+    assert not runs.told(taking("cost.another", 1), taking("cost.another", 2), "slow").right
+    assert not runs.told(costing(clause, 100.0), costing(clause, 110.0), "slow").right
 
 
 def test_a_copy_in_the_reference_is_told_and_a_repeat_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
     python -m benchmarks.planted torch    runs, keeps what the comparisons told, and fills docs/measuring.md
     python -m benchmarks.planted          fills the page only
 
-Exit status 0; 1 if planted bytes were missed, a time was judged, or something was told of two equal runs; 2 with one line if a run cannot
-be made or the page lacks its markers.
+Exit status 0; 1 if planted bytes were missed, a time was judged, or something was told of two equal runs; 2 with one
+line if a run cannot be made or the page lacks its markers.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def _worse(changes: Sequence[Change]) -> bool:
 
 def _line(change: Change) -> str:
     told = f"{change.kind}: {change.clause}, {change.subject}: {change.old} → {change.new}"
-    return f"{told} ({change.detail})" if change.detail else told
+    return f"{told} ({change.detail})" if change.detail and change.kind is not Kind.NOT_JUDGED else told
 
 
 def _run(framework: str, device: str, mode: str, plant: str, file: Path) -> Record:

@@ -1,0 +1,108 @@
+"""Records that something was done to, each made from a committed baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from results.arrays import fingerprint
+from results.fingerprints import Fingerprint
+from results.numbers import number
+from results.records import Check, Measurement, Record, Trace, Variant, Verdict, load
+from tests.support import ROOT
+
+MULTIPLIER = 4.0
+"""How many times its spread a bound is, where the baseline does not hold the bounds of losses."""
+
+LAYERS = ("output/0.body.0", "output/2.body.1", "output/3", "gradient/3", "parameter/3.weight", "gradient/2.body.1")
+
+
+@cache
+def baseline() -> Record:
+    """The committed record of PyTorch, with bounds and fingerprints of every run's arrays."""
+    (path,) = (ROOT / "results" / "baselines").glob("torch-*.json")
+    record = load(path)
+    runs = {name: bounded(trace) for name, trace in record.traces.items() if name.startswith("loss/")}
+    tensors = {name.replace("loss/", "layers/", 1): arrays() for name in runs}
+    first = {name.replace("loss/", "first/", 1): arrays()[-2:] for name in runs}
+    packages = {"numpy": "2.4.6", "scipy": "1.17.0", "protobuf": "6.33.1", "torch": "2.13.0+cpu"}
+    variant = Variant("2.13.0+cpu", record.variant.environment, packages, {"OMP_NUM_THREADS": "1"}, ("avx2", "fma"))
+    return replace(record, variant=variant, traces={**record.traces, **runs}, tensors={**first, **tensors})
+
+
+def bounded(trace: Trace) -> Trace:
+    """A run's curves with the bound of every update's loss, infinite for those that are not judged."""
+    limit = 0.1 * abs(trace["exact"][0])
+    return {"bound": tuple(MULTIPLIER * s if s <= limit else math.inf for s in trace["spread"]), **trace}
+
+
+def arrays(moved: Mapping[str, int] | None = None) -> tuple[Fingerprint, ...]:
+    """Fingerprints of the arrays of a small network in bfloat16, some of them moved by units in the last place."""
+    rng = np.random.default_rng(5)
+    made = []
+    for name in LAYERS:
+        values = rng.uniform(1.0, 1.9, (8, 4)).astype(ml_dtypes.bfloat16)
+        bits = values.view(np.uint16)
+        bits[3, 2] += (moved or {}).get(name, 0)
+        made.append(fingerprint(name, bits.view(ml_dtypes.bfloat16)))
+    return tuple(made)
+
+
+def with_verdicts(record: Record, change: Callable[[Verdict], Verdict]) -> Record:
+    """The record with every verdict changed."""
+    return replace(record, verdicts=tuple(map(change, record.verdicts)))
+
+
+def with_losses(record: Record, change: Callable[[float], float]) -> Record:
+    """The record with every loss of every run changed."""
+    traces = {
+        name: {**trace, "loss": tuple(map(change, trace["loss"]))} if name.startswith("loss/") else trace
+        for name, trace in record.traces.items()
+    }
+    return replace(record, traces=traces)
+
+
+def with_errors(record: Record, test: str, share: float) -> Record:
+    """The record with the first error of a test at a share of its bound."""
+
+    def moved(check: Check) -> Check:
+        bound = number(check.bound)
+        return check if bound is None else replace(check, measured=share * bound)
+
+    def change(verdict: Verdict) -> Verdict:
+        if verdict.test != test:
+            return verdict
+        place = next(i for i, check in enumerate(verdict.checks) if number(check.bound))
+        checks = tuple(moved(check) if i == place else check for i, check in enumerate(verdict.checks))
+        return replace(verdict, checks=checks)
+
+    return with_verdicts(record, change)
+
+
+def with_bytes(record: Record, change: Callable[[float], float]) -> Record:
+    """The record with every counted number of bytes changed."""
+    kept: dict[str, Measurement] = {
+        name: replace(m, samples=tuple(map(change, m.samples))) if m.unit == "B" else m
+        for name, m in record.measurements.items()
+    }
+    return replace(record, measurements=kept)
+
+
+def with_variant(record: Record, **changes: Any) -> Record:
+    """The record of another environment; mappings are added to what is there."""
+    merged = {
+        name: {**getattr(record.variant, name), **value} if isinstance(value, Mapping) else value
+        for name, value in changes.items()
+    }
+    return replace(record, variant=replace(record.variant, **merged))
+
+
+def with_tensors(record: Record, case: str, moved: Mapping[str, int]) -> Record:
+    """The record with some arrays of one run moved by units in the last place."""
+    return replace(record, tensors={**record.tensors, f"layers/{case}": arrays(moved)})

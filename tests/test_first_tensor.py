@@ -1,0 +1,60 @@
+"""The first array that differs between two records, and what cannot be said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from results.arrays import fingerprint
+from results.fingerprints import Fingerprint
+from results.first_tensor import differs, first_difference
+
+VALUES = np.linspace(1.0, 1.9, 5, dtype=np.float32)
+BOTH = (fingerprint("output/a", VALUES), fingerprint("gradient/a", VALUES))
+
+
+def later(**changes: object) -> tuple[Fingerprint, ...]:
+    """The two with the second one changed."""
+    return BOTH[0], replace(BOTH[1], **changes)  # type: ignore[arg-type]
+
+
+def test_the_same_arrays_do_not_differ() -> None:
+    assert not differs(BOTH, BOTH)
+    assert first_difference(BOTH, BOTH) == ""
+
+
+def test_the_first_in_the_order_of_the_computation_is_named() -> None:
+    moved = fingerprint("output/a", np.nextafter(VALUES, np.float32(0)))
+    both = (moved, fingerprint("gradient/a", 2 * VALUES))
+    assert differs(BOTH, both)
+    assert first_difference(BOTH, both) == "output/a (float32), by 1 unit in the last place of its sampled values"
+
+
+@pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        (later(digest="0" * 16), "gradient/a (float32), in values that are not among the sampled ones"),
+        (later(format="float16"), "gradient/a, float32[5] before and float16[5] now"),
+        (later(shape=(1, 5)), "gradient/a, float32[5] before and float32[1, 5] now"),
+        (later(digest="0" * 16, sample="AAAA"), "gradient/a (float32), whose sampled values cannot be read"),
+        (later(digest="0" * 16, sample="A"), "gradient/a (float32), whose sampled values cannot be read"),
+        (later(name="gradient/b"), "gradient/b (float32), which only the new record has"),
+        (BOTH[:1], "gradient/a (float32), which only the old record has"),
+        (BOTH[::-1], "the order of the same arrays"),
+    ],
+)
+def test_whatever_differs_is_told(new: tuple[Fingerprint, ...], told: str) -> None:
+    assert first_difference(BOTH, new) == told
+
+
+def test_a_value_that_is_no_number_any_more_is_told() -> None:
+    broken = VALUES.copy()
+    broken[0] = np.inf
+    assert "finite in one record alone" in first_difference(BOTH, (fingerprint("output/a", broken), BOTH[1]))
+
+
+def test_formats_that_have_no_last_place_are_told_without_one() -> None:
+    old, new = (fingerprint("output/a", np.array([value])) for value in (1, 2))
+    assert first_difference((old,), (new,)) == "output/a (int64), whose sampled values cannot be read"
