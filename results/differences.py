@@ -225,7 +225,7 @@ def _environment(pair: Comparison) -> Iterator[str]:
     if lines:
         yield from ("Environment:", "", *lines, "")
     others = ", ".join(words(step.told, 200) for step in different.packages)
-    yield from _folded("Packages that compute nothing", [others, ""] if others else [])
+    yield from _folded("Other packages", [others, ""] if others else [])
 
 
 def _folded_list(kind: Kind, changes: Sequence[Change]) -> Iterator[str]:

@@ -1,15 +1,13 @@
-"""What is said about the runs themselves, and about what changed between two of them."""
+"""What is said about the runs themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from results.comparison import Change, Comparison
 from results.records import Record
-from results.report.text import NAME, VALUE, Piece, clean, linked, number
+from results.report.text import VALUE, clean, number
 
-_REPRO = 2000
 _NOTES = 50
 
 
@@ -19,32 +17,6 @@ class Fact:
 
     name: str
     values: tuple[str | None, ...]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One line of a comparison."""
-
-    kind: str
-    worse: bool
-    clause: str
-    subject: str
-    old: str
-    new: str
-    detail: tuple[Piece, ...]
-    repro: str
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A comparison made fit to be shown, the worst first."""
-
-    old: str
-    new: str
-    verdict: str
-    worse: int
-    refusals: tuple[str, ...]
-    differences: tuple[Difference, ...]
 
 
 def facts(records: Sequence[Record]) -> tuple[Fact, ...]:
@@ -83,41 +55,3 @@ def _untested(record: Record) -> str:
 def notes(record: Record) -> tuple[str, ...]:
     """What the record says about itself."""
     return tuple(clean(note, VALUE) for note in record.notes[:_NOTES])
-
-
-def compared(comparison: Comparison) -> Compared:
-    """The lines of a comparison."""
-    changes = sorted(comparison.changes, key=lambda change: not change.kind.worse)
-    worse = sum(change.kind.worse for change in changes)
-    said = {
-        0: "Nothing is worse.",
-        1: f"{worse} of {len(changes)} changes are worse.",
-        2: "No reliable comparison could be made.",
-    }
-    return Compared(
-        old=_name(comparison.old),
-        new=_name(comparison.new),
-        verdict=f"{said[comparison.status]} {comparison.compared} tests were compared.",
-        worse=worse,
-        refusals=tuple(clean(refusal, VALUE) for refusal in comparison.refusals),
-        differences=tuple(_difference(change) for change in changes),
-    )
-
-
-def _name(record: Record) -> str:
-    series = record.series
-    parts = (series.framework, record.variant.framework_version, series.mode, series.device)
-    return f"{' '.join(clean(part, 48) for part in parts if part)}, {clean(record.started, 40)}"
-
-
-def _difference(change: Change) -> Difference:
-    return Difference(
-        kind=change.kind.value,
-        worse=change.kind.worse,
-        clause=clean(change.clause),
-        subject=clean(change.subject.rpartition("::")[2] or change.subject, 2 * NAME),
-        old=clean(change.old),
-        new=clean(change.new),
-        detail=linked(change.detail),
-        repro=clean(change.repro, _REPRO),
-    )

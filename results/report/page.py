@@ -18,7 +18,7 @@ from markupsafe import Markup
 from results.outcomes import Outcome
 from results.pairing import NONE, Comparisons
 from results.records import Record
-from results.report import about, details, found, matrix, porting, series
+from results.report import about, changed, details, found, matrix, porting, series
 from results.report.runs import DASHES, SHAPES, runs
 from results.report.text import clean
 
@@ -64,7 +64,7 @@ def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
             drawn=drawn,
             facts=about.facts(records),
             notes=[about.notes(record) for record in records],
-            comparisons=[about.compared(pair) for pair in comparisons.pairs],
+            comparisons=[changed.compared(pair) for pair in comparisons.pairs],
             unmatched=[clean(line) for line in comparisons.unmatched],
             anchors={row.name: row.anchor for family in families for row in family.rows},
             cells_json=_json({"outcomes": _outcomes(), **details.payload(families, [run.label for run in columns])}),

@@ -1,0 +1,142 @@
+"""What is said about what changed between two runs: environment, changes, and what the numbers did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from results.changes import Change, Kind
+from results.comparison import Comparison
+from results.differences import grouped, movements, not_judged, short
+from results.measured import NOT_JUDGED
+from results.numbers import Moved, Movement
+from results.records import Record
+from results.report.text import NAME, VALUE, Piece, clean, linked
+
+_REPRO = 2000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One line of a comparison."""
+
+    kind: str
+    worse: bool
+    clause: str
+    subject: str
+    old: str
+    new: str
+    detail: tuple[Piece, ...]
+    repro: str
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Changes of one kind that are listed by their clause, the first few of each."""
+
+    title: str
+    worse: bool
+    groups: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Number:
+    """What became of one test's numbers."""
+
+    movement: str
+    clause: str
+    subject: str
+    detail: str
+    tensor: str
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison made fit to be shown, the worst first.
+
+    Attributes:
+        environment: what differs between the environments. crossed, crossing: what a command tells, and the command.
+        numbers: of the tests whose numbers moved. moved: how many tests there are of each movement.
+        left: what is not judged here, or "".
+    """
+
+    old: str
+    new: str
+    verdict: str
+    worse: int
+    refusals: tuple[str, ...]
+    environment: tuple[str, ...]
+    packages: tuple[str, ...]
+    crossed: str
+    crossing: str
+    differences: tuple[Difference, ...]
+    counted: tuple[Counted, ...]
+    numbers: tuple[Number, ...]
+    moved: str
+    left: str
+
+
+def compared(comparison: Comparison) -> Compared:
+    """The lines of a comparison."""
+    changes = sorted(comparison.changes, key=lambda change: not change.kind.worse)
+    worse = sum(change.kind.worse for change in changes)
+    environment = comparison.environment
+    timed = sum(change.kind is Kind.NOT_JUDGED for change in changes)
+    kinds = (kind for kind in Kind if not kind.listed and kind is not Kind.NOT_JUDGED)
+    counted = (_counted(kind, [change for change in changes if change.kind is kind]) for kind in kinds)
+    return Compared(
+        old=_name(comparison.old),
+        new=_name(comparison.new),
+        verdict=f"{_said(comparison, worse)} {comparison.compared} tests were compared.",
+        worse=worse,
+        refusals=tuple(clean(refusal, VALUE) for refusal in comparison.refusals),
+        environment=tuple(clean(line, VALUE) for line in environment.lines()),
+        packages=tuple(clean(step.told) for step in environment.packages),
+        crossed=environment.crossed,
+        crossing=clean(environment.crossing, _REPRO),
+        differences=tuple(_difference(change) for change in changes if change.kind.listed),
+        counted=tuple(one for one in counted if one.groups),
+        numbers=tuple(_number(one) for one in comparison.numbers if one.movement is not Movement.IDENTICAL),
+        moved=movements(comparison.numbers),
+        left=f"{not_judged(timed)}: {NOT_JUDGED}." if timed else "",
+    )
+
+
+def _said(comparison: Comparison, worse: int) -> str:
+    if comparison.status == 2:
+        return "No reliable comparison could be made."
+    if comparison.status == 1:
+        return f"{worse} of {len(comparison.changes)} changes are worse."
+    if comparison.identical:
+        return "Nothing is worse: the two are identical."
+    drifted = comparison.drifted
+    return f"Nothing is worse; {drifted} test{'s' if drifted > 1 else ''} drifted." if drifted else "Nothing is worse."
+
+
+def _name(record: Record) -> str:
+    series = record.series
+    parts = (series.framework, record.variant.framework_version, series.mode, series.device)
+    return f"{' '.join(clean(part, 48) for part in parts if part)}, {clean(record.started, 40)}"
+
+
+def _difference(change: Change) -> Difference:
+    return Difference(
+        kind=change.kind.value,
+        worse=change.kind.worse,
+        clause=clean(change.clause),
+        subject=clean(change.subject.rpartition("::")[2] or change.subject, 2 * NAME),
+        old=clean(change.old),
+        new=clean(change.new),
+        detail=linked(change.detail),
+        repro=clean(change.repro, _REPRO),
+    )
+
+
+def _counted(kind: Kind, changes: Sequence[Change]) -> Counted:
+    groups = ((clean(group.clause), clean(group.subjects, 2 * VALUE)) for group in grouped(changes))
+    return Counted(f"{len(changes)} {kind}", kind.worse, tuple(groups))
+
+
+def _number(one: Moved) -> Number:
+    subject, detail, tensor = clean(short(one.test), 2 * NAME), clean(one.detail, VALUE), clean(one.tensor, VALUE)
+    return Number(one.movement.value, clean(one.clause), subject, detail, tensor)
