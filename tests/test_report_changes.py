@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from results.comparison import compare
+import pytest
+
+from results.changes import Change, Kind
+from results.comparison import Comparison, compare
+from results.differences import markdown
+from results.numbers import Moved, Movement
 from results.pairing import Comparisons
+from results.records import Variant
 from results.report.page import render
 from tests import doctored
 from tests.browser import Reader
+from tests.reporting import HOSTILE, infected
 
 
 def test_a_comparison_shows_environment_numbers_and_what_is_not_judged() -> None:
@@ -46,3 +53,20 @@ def test_a_comparison_of_a_record_with_itself_says_so() -> None:
     assert "Nothing is worse: the two are identical." in text
     assert "Tests whose numbers moved" not in text
     assert "not judged here" not in text
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_nothing_in_a_comparison_can_act_in_the_page(part: int) -> None:
+    pairs = []
+    for text in HOSTILE[part::4]:
+        old, new = infected(text), infected(f"{text}2")
+        variant = Variant(text, {text: text}, {"numpy": text, text: text}, {text: text}, (text,))
+        other = Variant(text, {text: f"{text}2"}, {"numpy": f"{text}2", text: f"{text}2"}, {text: "2"}, ("avx2",))
+        changes = tuple(Change(kind, text, text, text, text, text, text) for kind in Kind)
+        moved = tuple(Moved(text, text, movement, text, text, text, text, text) for movement in Movement)
+        old, new = replace(old, variant=variant), replace(new, variant=other)
+        pairs.append(Comparison(old, new, changes, 1, numbers=moved))
+    page = Reader(render([], Comparisons(tuple(pairs))))
+    assert page.wrong == []
+    told = re.sub("`[^`]*`", "", markdown(Comparisons(tuple(pairs))))
+    assert not re.search(r"(?<!\\)<(?!/?(details|summary)>)", told)

@@ -82,7 +82,7 @@ def block() -> str:
 
 
 def _lines(found: list[Found]) -> Iterator[str]:
-    yield f"| framework | equal runs, of which something was told | {' | '.join(PLANTED.values())} |"
+    yield f"| framework | equal runs, of which something was called worse or better | {' | '.join(PLANTED.values())} |"
     yield "|---|--:|---|---|"
     for one in found:
         equal = [told for told in one.told if not told.planted]
