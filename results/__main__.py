@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from results import times
+from results import portability, times
 from results.files import RecordError, one_line, os_problem
 from results.findings import markdown
 from results.folders import find, read
@@ -27,10 +27,14 @@ from results.titles import title
 
 
 def table(arguments: argparse.Namespace) -> int:
-    """Prints the summary; with --times, where the time went, and with --strict, what is wrong as well."""
+    """Prints the summary, or with --clauses a word a clause; with --times and --strict what took long or is wrong."""
     records = read(arguments.paths)
     console = Console(width=arguments.width)
-    draw(records, console)
+    if arguments.clauses:
+        for line in portability.listed(records):
+            print(line)
+    else:
+        draw(records, console)
     if arguments.times:
         times.draw(records, console)
     if not arguments.strict:
@@ -90,6 +94,8 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("table", help="families of clauses down, frameworks across")
     command.add_argument("paths", nargs="*", type=Path, metavar="PATH", help=several)
+    words = "instead, each clause with one word across frameworks: portable, differs, broken in X since V, ..."
+    command.add_argument("--clauses", action="store_true", help=words)
     command.add_argument("--strict", action="store_true", help="exit with 1 if any outcome is bad or a run interrupted")
     command.add_argument("--times", action="store_true", help="also seconds by family, and the slowest tests")
     command.add_argument("--width", type=_width, help="columns to fill, 20 to 1000; the terminal's if not given")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from results.clauses import Count, tally, total
 from results.findings import classed, findings
 from results.marks import code, cut, html, words
 from results.outcomes import Outcome
 from results.records import Record, Verdict
-from results.table import CAPTION, notes, tally, troubles
+from results.table import CAPTION, notes, troubles
 from results.titles import title
 
 
@@ -20,8 +20,7 @@ def markdown(records: Sequence[Record]) -> str:
 
 def _lines(records: Sequence[Record]) -> Iterator[str]:
     bad = [(record, verdict) for record in records for verdict in record.verdicts if verdict.outcome.bad]
-    total = sum(len(record.verdicts) for record in records)
-    yield f"## Conformance: {_headline(records, len(bad), total)}"
+    yield f"## Conformance: {_headline(records, bad)}"
     yield ""
     yield from _table(records)
     yield ""
@@ -31,39 +30,47 @@ def _lines(records: Sequence[Record]) -> Iterator[str]:
         yield f"- {words(note)}"
     if bad:
         yield ""
-        yield f"### Needs action: {len(bad)}"
+        yield f"### Needs action: {len({verdict.clause for _, verdict in bad})} clauses, {len(bad)} tests"
         yield ""
         yield from (_action(record, verdict) for record, verdict in bad)
         yield ""
     yield from _known(records)
 
 
-def _headline(records: Sequence[Record], bad: int, total: int) -> str:
+def _headline(records: Sequence[Record], bad: Sequence[tuple[Record, Verdict]]) -> str:
+    clauses = {verdict.clause for record in records for verdict in record.verdicts}
+    tests = sum(len(record.verdicts) for record in records)
     if bad:
-        return f"{bad} of {total} tests need action"
+        concerned = {verdict.clause for _, verdict in bad}
+        return f"{len(concerned)} of {len(clauses)} clauses need action ({len(bad)} of {tests} tests)"
     unfinished = sum(1 for record in records if troubles(record))
     if unfinished:
         return f"{unfinished} of {len(records)} runs came to no end"
-    return f"nothing to act on in {total} tests"
+    return f"nothing to act on in {len(clauses)} clauses ({tests} tests)"
 
 
 def _table(records: Sequence[Record]) -> Iterator[str]:
     tallies = [tally(record) for record in records]
+    totals = [total(record) for record in records]
     yield f"| clauses | {' | '.join(words(' '.join(title(record))) for record in records)} |"
     yield "|---" * (1 + len(records)) + "|"
     for family in sorted({family for counts in tallies for family in counts}):
-        yield f"| {words(family, 40)} | {' | '.join(_cell(counts.get(family, {})) for counts in tallies)} |"
-    totals = [sum(counts.values(), Counter[Outcome]()) for counts in tallies]
-    yield f"| **total** | {' | '.join(map(_cell, totals))} |"
+        yield f"| {words(family, 40)} | {' | '.join(_counted(counts.get(family)) for counts in tallies)} |"
+    yield f"| **total** | {' | '.join(map(_counted, totals))} |"
+    yield f"| tests | {' | '.join(_cell(count.tests, count.of_what[1:]) for count in totals)} |"
 
 
-def _cell(counts: Mapping[Outcome, int]) -> str:
+def _counted(count: Count | None) -> str:
+    return _cell(count.clauses, count.of_what) if count else "–"
+
+
+def _cell(counts: Mapping[Outcome, int], of: Sequence[str]) -> str:
     shown = (
         f"**{counts[outcome]} {outcome}**" if outcome.bad else f"{counts[outcome]} {outcome}"
         for outcome in Outcome
         if counts.get(outcome)
     )
-    return f"{' · '.join(shown)} ({sum(counts.values())})" if counts else "–"
+    return f"{' · '.join(shown)} ({', '.join(of)})" if counts else "–"
 
 
 def _action(record: Record, verdict: Verdict) -> str:

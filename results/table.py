@@ -1,4 +1,4 @@
-"""The summary: families of clauses down, frameworks across, every outcome counted and every denominator shown."""
+"""The summary: families of clauses down, frameworks across; clauses counted first, tests second, denominators shown."""
 
 from __future__ import annotations
 
@@ -11,23 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from results.clauses import Count, tally, total
 from results.files import one_line
 from results.findings import by_consequence
 from results.outcomes import Outcome
 from results.records import Consequence, FindingKind, Record
 from results.titles import NAME_LIMIT, title
 
-CAPTION = "Tests by outcome; in parentheses, how many there were."
-CLASSES = "Below the total: what known failures rest on, one finding a cause, by class and consequence."
+CAPTION = (
+    "Clauses by the gravest outcome of their tests, unsupported only where all of them are; in parentheses, how many "
+    "clauses and tests there were. Below the total, tests by outcome."
+)
+CLASSES = "Below the tests: what known failures rest on, one finding a cause, by class and consequence."
 _UNBOUNDED = 10_000
-
-
-def tally(record: Record) -> dict[str, Counter[Outcome]]:
-    """How many tests came to each outcome, by family of clauses."""
-    found: dict[str, Counter[Outcome]] = {}
-    for verdict in record.verdicts:
-        found.setdefault(record.clauses[verdict.clause].family, Counter())[verdict.outcome] += 1
-    return found
 
 
 def troubles(record: Record) -> tuple[str, ...]:
@@ -50,15 +46,17 @@ def summary(records: Sequence[Record], cell_width: int = _UNBOUNDED) -> Table:
     tallies = [tally(record) for record in records]
     families = sorted({family for counts in tallies for family in counts})
     for family in families:
-        cells = [_cell(counts.get(family, Counter()), cell_width) for counts in tallies]
+        cells = [_counted(counts.get(family), cell_width) for counts in tallies]
         apart = family == families[-1] or any("\n" in cell.plain for cell in cells)
         table.add_row(_name(family), *cells, end_section=apart)
-    totals = [_cell(sum(counts.values(), Counter()), cell_width) for counts in tallies]
+    totals = [total(record) for record in records]
     known = [by_consequence(record) for record in records]
     kinds = [kind for kind in FindingKind if any(kind in counts for counts in known)]
-    table.add_row(Text("total", style="bold"), *totals, end_section=bool(kinds))
+    table.add_row(Text("total", style="bold"), *(_counted(count, cell_width) for count in totals))
+    tests = [_cell(count.tests, count.of_what[1:], cell_width) for count in totals]
+    table.add_row(Text("tests"), *tests, end_section=bool(kinds))
     for kind in kinds:
-        table.add_row(Text(kind), *(_cell(counts.get(kind, Counter()), cell_width) for counts in known))
+        table.add_row(Text(kind), *(_classed(counts.get(kind, Counter()), cell_width) for counts in known))
     return table
 
 
@@ -78,7 +76,20 @@ def layout(records: Sequence[Record], width: int) -> list[Table]:
 
 def notes(records: Sequence[Record]) -> list[str]:
     """What a reader of the summary should know about single records, one line each."""
-    return [f"{' '.join(title(record)[:3])}: {one_line(note)}" for record in records for note in record.notes]
+    return [
+        f"{' '.join(title(record)[:3])}: {one_line(note)}"
+        for record in records
+        for note in (*unconfirmed(record), *record.notes)
+    ]
+
+
+def unconfirmed(record: Record) -> tuple[str, ...]:
+    """A sentence about known failures that were judged in another version only; none if there are none."""
+    inferred = [verdict.inferred_from for verdict in record.verdicts if verdict.inferred_from]
+    versions = ", ".join(sorted(set(inferred)))
+    return (
+        (f"{len(inferred)} tests are known to fail in {versions}: not confirmed in this version",) if inferred else ()
+    )
 
 
 def plain(records: Sequence[Record], width: int = 80) -> str:
@@ -116,20 +127,37 @@ def _heading(record: Record, cell_width: int) -> Text:
     return heading
 
 
-def _cell(counts: Mapping[Outcome, int] | Mapping[Consequence, int], cell_width: int) -> Text:
-    """What there is how often, in the order of its kind, and the sum."""
+def _counted(count: Count | None, cell_width: int) -> Text:
+    """Clauses by what they came to, and how many clauses and tests there were."""
+    return _cell(count.clauses, count.of_what, cell_width) if count else _cell({}, (), cell_width)
+
+
+def _classed(counts: Counter[Consequence], cell_width: int) -> Text:
+    return _cell(counts, (str(counts.total()),), cell_width)
+
+
+def _cell(counts: Mapping[Outcome, int] | Mapping[Consequence, int], of: Sequence[str], cell_width: int) -> Text:
+    """What there is how often, in the order of its kind, and the denominators; lines break between them."""
     named = sorted(((key, number) for key, number in counts.items() if number), key=lambda pair: _place(pair[0]))
     parts = [Text(f"{number} {key.value}", style=_style(key)) for key, number in named]
     if not parts:
         return Text("–", style="dim")
-    total = Text(f"({sum(counts.values())})", style="bold")
+    sums = _sums(of, cell_width)
+    separators = [*(" · " for _ in parts[1:]), "  ", *(" " for _ in sums[1:])]
     cell = parts[0]
     used = len(cell)
-    for part, separator in [*((part, " · ") for part in parts[1:]), (total, "  ")]:
+    for part, separator in zip([*parts[1:], *sums], separators, strict=True):
         fits = used + len(separator) + len(part) <= cell_width
         cell = Text.assemble(cell, separator if fits else "\n", part)
         used = used + len(separator) + len(part) if fits else len(part)
     return cell
+
+
+def _sums(of: Sequence[str], cell_width: int) -> list[Text]:
+    """The denominators in parentheses: in one piece, or in several where that is too wide."""
+    whole = f"({', '.join(of)})"
+    pieces = [whole] if len(whole) <= cell_width else whole.replace(", ", ",\n").split("\n")
+    return [Text(piece, style="bold") for piece in pieces]
 
 
 def _place(key: Outcome | Consequence) -> int:

@@ -183,10 +183,11 @@ def rendered(text: str) -> str:
 def test_the_digest_counts_every_outcome_and_tells_what_to_do() -> None:
     record = of(Outcome.FAIL, message="the scale is inf", repro="python -m pytest 'a b'")
     text = markdown([record, FOUR[0]])
-    assert text.startswith("## Conformance: 1 of 131 tests need action\n")
+    assert text.startswith("## Conformance: 1 of 6 clauses need action (1 of 131 tests)\n")
     assert "| clauses | torch 2.13.0 eager cpu | torch 2.13.0+cpu eager cpu |\n" in text
-    assert "| scaling | **1 fail** (1) | 21 pass · 2 known · 3 unsupported (26) |\n" in text
-    assert "| **total** | **1 fail** (1) | 105 pass · 10 known · 15 unsupported (130) |\n" in text
+    assert "| scaling | **1 fail** (1 clause, 1 test) | 1 known (1 clause, 26 tests) |\n" in text
+    assert "| **total** | **1 fail** (1 clause, 1 test) | 5 known (5 clauses, 130 tests) |\n" in text
+    assert "| tests | **1 fail** (1 test) | 105 pass · 10 known · 15 unsupported (130 tests) |\n" in text
     (line,) = (line for line in text.splitlines() if line.startswith("- **fail**"))
     for told in ("`test_a`", "`scaling.stays-finite`", "the scale is inf", "`python -m pytest 'a b'`"):
         assert told in line
@@ -194,7 +195,7 @@ def test_the_digest_counts_every_outcome_and_tells_what_to_do() -> None:
 
 
 def test_the_digest_says_when_there_is_nothing_to_do() -> None:
-    assert markdown(FOUR[:1]).startswith("## Conformance: nothing to act on in 130 tests\n")
+    assert markdown(FOUR[:1]).startswith("## Conformance: nothing to act on in 5 clauses (130 tests)\n")
     assert "Needs action" not in markdown(FOUR[:1])
     unfinished = replace(FOUR[0], status="interrupted")
     assert markdown([unfinished]).startswith("## Conformance: 1 of 1 runs came to no end\n")
