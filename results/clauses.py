@@ -87,3 +87,12 @@ def tally(record: Record) -> dict[str, Count]:
 def total(record: Record) -> Count:
     """The count of all clauses of a record."""
     return Count.of(by_clause(record).values())
+
+
+def unconfirmed(record: Record) -> tuple[str, ...]:
+    """A sentence about known failures that were judged in another version only; none if there are none."""
+    inferred = [verdict.inferred_from for verdict in record.verdicts if verdict.inferred_from]
+    versions = ", ".join(sorted(set(inferred)))
+    return (
+        (f"{len(inferred)} tests are known to fail in {versions}: not confirmed in this version",) if inferred else ()
+    )

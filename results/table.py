@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from results.clauses import Count, tally, total
+from results.clauses import Count, tally, total, unconfirmed
 from results.files import one_line
 from results.findings import by_consequence
 from results.outcomes import Outcome
@@ -81,15 +81,6 @@ def notes(records: Sequence[Record]) -> list[str]:
         for record in records
         for note in (*unconfirmed(record), *record.notes)
     ]
-
-
-def unconfirmed(record: Record) -> tuple[str, ...]:
-    """A sentence about known failures that were judged in another version only; none if there are none."""
-    inferred = [verdict.inferred_from for verdict in record.verdicts if verdict.inferred_from]
-    versions = ", ".join(sorted(set(inferred)))
-    return (
-        (f"{len(inferred)} tests are known to fail in {versions}: not confirmed in this version",) if inferred else ()
-    )
 
 
 def plain(records: Sequence[Record], width: int = 80) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from results import report
+from results.clauses import GRAVITY
 from results.comparison import compare
 from results.findings import findings
 from results.model import Variant
@@ -157,9 +158,9 @@ def test_cells_count_and_put_the_gravest_first() -> None:
     verdicts = tuple(Verdict(f"t{i}", "s.x", outcome) for i, outcome in enumerate(Outcome))
     ((row,),) = (family.rows for family in matrix.families([record("torch", {}, clauses=clause, verdicts=verdicts)]))
     (cell,) = row.cells
-    assert tuple(verdict.outcome for verdict in cell.verdicts) == matrix.GRAVITY
+    assert tuple(verdict.outcome for verdict in cell.verdicts) == GRAVITY
     assert (cell.tally.counts[-1], cell.tally.total) == ((Outcome.PASS, 1), len(Outcome))
-    assert set(matrix.SYMBOLS) == set(Outcome) == set(matrix.GRAVITY)
+    assert set(matrix.SYMBOLS) == set(Outcome) == set(GRAVITY)
     assert len(set(matrix.SYMBOLS.values())) == len(Outcome)
 
 

@@ -118,9 +118,8 @@ def test_a_cell_opens_and_closes_by_keyboard(shown: Browser) -> None:
     verdict = next(v for v in baselines()[-1].verdicts if v.outcome is Outcome.KNOWN and v.checks)
     shown.run(
         "const row = document.getElementById(`clause-${arguments[0]}`);"
-        "row.cells[arguments[1]].querySelector('button').focus()",
+        "row.lastElementChild.querySelector('button').focus()",
         verdict.clause,
-        len(baselines()),
     )
     shown.press("\ue007")
     shown.wait("document.getElementById('cell').open")

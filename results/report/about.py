@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from results.clauses import unconfirmed
 from results.records import Record
 from results.report.text import VALUE, clean, number
 
 _NOTES = 50
+_FACTS = 1000
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,25 @@ class Fact:
 
     name: str
     values: tuple[str | None, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether two runs that tell it tell something else."""
+        return len({value for value in self.values if value is not None}) > 1
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Properties that few readers look for, those in which runs differ first; `left` of them are left out."""
+
+    title: str
+    facts: tuple[Fact, ...]
+    left: int
+
+    @property
+    def differing(self) -> int:
+        """In how many of them runs differ."""
+        return sum(fact.differs for fact in self.facts)
 
 
 def facts(records: Sequence[Record]) -> tuple[Fact, ...]:
@@ -42,6 +63,47 @@ def facts(records: Sequence[Record]) -> tuple[Fact, ...]:
     return tuple(found)
 
 
+def folds(records: Sequence[Record]) -> tuple[Fold, ...]:
+    """What else the environment was: packages, variables, instruction sets; only what some record tells."""
+    packages = [record.variant.packages for record in records]
+    variables = [record.variant.variables for record in records]
+    sets = [dict.fromkeys(record.variant.instruction_sets, "yes") for record in records]
+    told = (
+        ("Packages", packages, "not installed"),
+        ("Environment variables", variables, "not set"),
+        ("Instruction sets of the processor", sets, "no"),
+    )
+    return tuple(_fold(title, values, absent) for title, values, absent in told if any(values))
+
+
+def _fold(title: str, values: Sequence[Mapping[str, str]], absent: str) -> Fold:
+    """One entry a name; a run that tells none of them tells nothing, in any other what is missing is `absent`."""
+    names = sorted({name for each in values for name in each})
+    facts = [
+        Fact(clean(name), tuple((clean(each[name]) if name in each else absent) if each else None for each in values))
+        for name in names
+    ]
+    facts.sort(key=lambda fact: not fact.differs)
+    return Fold(title, tuple(facts[:_FACTS]), max(len(facts) - _FACTS, 0))
+
+
+def identity(record: Record) -> list[list[str]]:
+    """What an issue says of a run: names and values."""
+    series, variant = record.series, record.variant
+    told = {
+        "framework": f"{series.framework} {variant.framework_version}",
+        "mode": series.mode,
+        "device": _device(record),
+        **{name: variant.environment[name] for name in sorted(variant.environment)[:_FACTS]},
+        **{name: variant.variables[name] for name in sorted(variant.variables)[:_FACTS]},
+        "instruction sets": ", ".join(variant.instruction_sets),
+        "suite": record.suite.version,
+        "seed": str(record.seed)[:40],
+        "started": record.started,
+    }
+    return [[clean(name), clean(value, VALUE)] for name, value in told.items() if value]
+
+
 def _device(record: Record) -> str:
     asked, kind = record.series.device, record.series.device_kind
     return clean(asked if kind in ("", asked) else f"{asked} ({kind})")
@@ -53,5 +115,5 @@ def _untested(record: Record) -> str:
 
 
 def notes(record: Record) -> tuple[str, ...]:
-    """What the record says about itself."""
-    return tuple(clean(note, VALUE) for note in record.notes[:_NOTES])
+    """What the record says about itself, and what a reader should know about it."""
+    return tuple(clean(note, VALUE) for note in (*unconfirmed(record), *record.notes[:_NOTES]))

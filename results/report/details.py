@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.records import Check, Verdict
-from results.report.matrix import GRAVITY, Family
-from results.report.text import MESSAGE, NAME, Piece, clean, href, linked, number, told
+from results.clauses import GRAVITY
+from results.records import Check, FindingText, Record, Verdict
+from results.report.about import identity
+from results.report.matrix import Family
+from results.report.runs import Run
+from results.report.text import MESSAGE, NAME, VALUE, Piece, clean, href, linked, number, told
 
-_CHECKS, _LEAKS, _PAIRS = 200, 20, 40
+_CHECKS, _LEAKS, _PAIRS, _REPEATS, _PACKAGES = 200, 20, 40, 20, 1000
 _REPRO = 2000
 
 
@@ -29,20 +32,56 @@ class Texts:
         return list(self._places)
 
 
-def payload(matrix: Sequence[Family], labels: Sequence[str]) -> dict[str, Any]:
+def payload(matrix: Sequence[Family], runs: Sequence[Run], records: Sequence[Record]) -> dict[str, Any]:
     """The document that the page's script shows cells from.
 
     `cells[i]` is [clause, run, verdicts]; a verdict is [outcome, test, signature, reason, link, message, repro, seed,
-    seconds, leaks, checks, checks left out], a check [held, what, measured, expected, bound, derivation].
+    seconds, leaks, checks, checks left out, finding, judged version, repeats], a check [held, what, measured, expected,
+    bound, derivation], a finding [id, class, consequence, what its link shows]; `about[run]` is what an issue says of a
+    run, [name, value] each, and `packages[run]` likewise.
     """
     texts, clauses, cells = Texts(), [], []
+    known: dict[tuple[str, ...], int] = {}
     for row in (row for family in matrix for row in family.rows):
         about = [row.name, row.level, row.requirement, _pieces(row.source), [_pieces(entry) for entry in row.history]]
         clauses.append(about)
         for cell in row.cells:
             if cell.verdicts:
-                cells.append([row.number, cell.run, [_verdict(verdict, texts) for verdict in cell.verdicts]])
-    return {"runs": list(labels), "clauses": clauses, "cells": cells, "texts": texts.listed}
+                findings = records[cell.run].findings
+                listed = [
+                    [*_verdict(verdict, texts), _finding(verdict, findings, known), *_doubts(verdict, texts)]
+                    for verdict in cell.verdicts
+                ]
+                cells.append([row.number, cell.run, listed])
+    return {
+        "runs": [run.label for run in runs],
+        "about": [identity(record) for record in records],
+        "packages": [_packages(record) for record in records],
+        "clauses": clauses,
+        "cells": cells,
+        "findings": list(known),
+        "texts": texts.listed,
+    }
+
+
+def _finding(verdict: Verdict, findings: Mapping[str, FindingText], known: dict[tuple[str, ...], int]) -> int:
+    """The number of the finding that a verdict rests on, -1 without one."""
+    text = findings.get(verdict.finding)
+    if text is None:
+        return -1
+    shown = (clean(verdict.finding), text.kind.value, text.consequence.value, clean(text.link_shows, VALUE))
+    return known.setdefault(shown, len(known))
+
+
+def _doubts(verdict: Verdict, texts: Texts) -> list[Any]:
+    """The judged version that a known failure was taken from, and what repeats came to."""
+    repeats = [texts.place(clean(repeat)) for repeat in verdict.repeats[:_REPEATS]]
+    return [texts.place(clean(verdict.inferred_from)), repeats]
+
+
+def _packages(record: Record) -> list[list[str]]:
+    listed = sorted(record.variant.packages.items())[:_PACKAGES]
+    return [[clean(name), clean(version)] for name, version in listed]
 
 
 def _pieces(pieces: Sequence[Piece]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The matrix: clauses down by family, runs across, every outcome counted; and what one framework alone fails."""
+"""The matrix: clauses down by family, runs across, every outcome counted; a word a clause; what one alone fails."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from results.clauses import GRAVITY, NOT_KEPT, Count, by_clause, outcome
 from results.outcomes import Outcome
+from results.portability import words
 from results.records import ClauseText, Record, Verdict
-from results.report.runs import judged
+from results.report import across
+from results.report.across import Across
+from results.report.runs import Run, judged, runs
 from results.report.text import NAME, VALUE, Piece, clean, href, linked
 
 SYMBOLS: Mapping[Outcome, str] = {
@@ -25,39 +29,20 @@ SYMBOLS: Mapping[Outcome, str] = {
     Outcome.TIMEOUT: "∞",
     Outcome.CRASH: "†",
 }
-GRAVITY = (
-    Outcome.CRASH,
-    Outcome.TIMEOUT,
-    Outcome.ERROR,
-    Outcome.FAIL,
-    Outcome.MISDECLARED,
-    Outcome.FIXED,
-    Outcome.KNOWN,
-    Outcome.UNSTABLE,
-    Outcome.ABSTAIN,
-    Outcome.UNSUPPORTED,
-    Outcome.PASS,
-)
-"""Outcomes by how soon somebody should look at them."""
-
-NOT_KEPT = frozenset(GRAVITY) - {Outcome.PASS, Outcome.FIXED, Outcome.UNSUPPORTED, Outcome.ABSTAIN, Outcome.UNSTABLE}
-"""The clause did not hold, foreseen or not."""
-
 _SLUG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,79}")
 _REASONS = 3
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Tests by outcome, the gravest first."""
+    """How many came to each outcome, the gravest first."""
 
     counts: tuple[tuple[Outcome, int], ...]
 
     @classmethod
-    def of(cls, verdicts: Sequence[Verdict]) -> Tally:
-        """What these came to."""
-        found = Counter(verdict.outcome for verdict in verdicts)
-        return cls(tuple((outcome, found[outcome]) for outcome in GRAVITY if found[outcome]))
+    def of(cls, counts: Mapping[Outcome, int]) -> Tally:
+        """These counts in order."""
+        return cls(tuple((outcome, counts[outcome]) for outcome in GRAVITY if counts.get(outcome)))
 
     @property
     def total(self) -> int:
@@ -66,13 +51,43 @@ class Tally:
 
 
 @dataclass(frozen=True)
+class Totals:
+    """Clauses by what they came to, and the tests behind them."""
+
+    clauses: Tally
+    tests: Tally
+
+    @classmethod
+    def of(cls, count: Count) -> Totals:
+        """A count made fit to be shown."""
+        return cls(Tally.of(count.clauses), Tally.of(count.tests))
+
+
+@dataclass(frozen=True)
 class Cell:
-    """A clause in a run; `verdicts` the gravest first, `number` its place among all cells that hold any."""
+    """A clause in a run.
+
+    Attributes:
+        number: its place among all cells that hold verdicts.
+        anchor: its name in addresses.
+        verdicts: the gravest first.
+    """
 
     run: int
     number: int
+    anchor: str
     tally: Tally
     verdicts: tuple[Verdict, ...]
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the clause came to; only where there are verdicts."""
+        return outcome(self.verdicts)
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many known failures were judged in another version only."""
+        return sum(bool(verdict.inferred_from) for verdict in self.verdicts)
 
 
 @dataclass(frozen=True)
@@ -80,6 +95,7 @@ class Row:
     """A clause across the runs.
 
     Attributes:
+        word: what is said of it across frameworks, None if no run of the newest versions judges it.
         alone: the only framework that does not keep the clause, or "".
         held_by: the frameworks that keep it then.
     """
@@ -92,14 +108,9 @@ class Row:
     source: tuple[Piece, ...]
     history: tuple[tuple[Piece, ...], ...]
     cells: tuple[Cell, ...]
+    word: Across | None
     alone: str
     held_by: tuple[str, ...]
-
-    @property
-    def outcomes(self) -> str:
-        """The outcomes that occur in it, for the filter."""
-        found = {outcome.value for cell in self.cells for outcome, _ in cell.tally.counts}
-        return " ".join(sorted(found))
 
 
 @dataclass(frozen=True)
@@ -108,7 +119,7 @@ class Family:
 
     number: int
     name: str
-    tallies: tuple[Tally, ...]
+    totals: tuple[Totals, ...]
     rows: tuple[Row, ...]
 
 
@@ -123,24 +134,26 @@ class Alone:
 
 def families(records: Sequence[Record]) -> tuple[Family, ...]:
     """The matrix of these records."""
+    columns = runs(records)
     texts: dict[str, ClauseText] = {}
     for record in records:
         for name, text in record.clauses.items():
             texts.setdefault(name, text)
-    by_clause = [_by_clause(record) for record in records]
+    grouped = [by_clause(record) for record in records]
+    said = words(records)
+    listed = across.choices(said.values())
     found, rows, cells = [], 0, 0
     for number, family in enumerate(sorted({text.family for text in texts.values()})):
         members: list[Row] = []
         for name in sorted(name for name, text in texts.items() if text.family == family):
-            verdicts = [found.get(name, []) for found in by_clause]
-            row = _row(rows, cells, name, texts[name], verdicts, _only(records, verdicts))
+            verdicts = [here.get(name, []) for here in grouped]
+            word = across.shown(said[name], listed) if name in said else None
+            row = _row(rows, cells, name, texts[name], verdicts, _only(records, verdicts), word, columns)
             cells += sum(1 for cell in row.cells if cell.verdicts)
             rows += 1
             members.append(row)
-        tallies = tuple(
-            Tally.of([verdict for row in members for verdict in row.cells[run].verdicts]) for run in range(len(records))
-        )
-        found.append(Family(number, clean(family), tallies, tuple(members)))
+        totals = tuple(Totals.of(Count.of(row.cells[run].verdicts for row in members)) for run in range(len(records)))
+        found.append(Family(number, clean(family), totals, tuple(members)))
     return tuple(found)
 
 
@@ -155,15 +168,6 @@ def alone(matrix: Sequence[Family]) -> tuple[Alone, ...]:
     return tuple(found)
 
 
-def _by_clause(record: Record) -> dict[str, list[Verdict]]:
-    found: dict[str, list[Verdict]] = {}
-    for verdict in record.verdicts:
-        found.setdefault(verdict.clause, []).append(verdict)
-    for verdicts in found.values():
-        verdicts.sort(key=lambda verdict: (GRAVITY.index(verdict.outcome), verdict.test))
-    return found
-
-
 def _row(
     number: int,
     cells: int,
@@ -171,20 +175,24 @@ def _row(
     text: ClauseText,
     verdicts: Sequence[Sequence[Verdict]],
     only: tuple[str, tuple[str, ...]],
+    word: Across | None,
+    columns: Sequence[Run],
 ) -> Row:
-    found = []
+    found, plain = [], _SLUG.fullmatch(name)
     for run, here in enumerate(verdicts):
-        found.append(Cell(run, cells, Tally.of(here), tuple(here)))
+        anchor = f"{name if plain else f'~{number}'}@{columns[run].slug}"
+        found.append(Cell(run, cells, anchor, Tally.of(Counter(verdict.outcome for verdict in here)), tuple(here)))
         cells += bool(here)
     return Row(
         number=number,
-        anchor=f"clause-{name}" if _SLUG.fullmatch(name) else f"clause.{number}",
+        anchor=f"clause-{name}" if plain else f"clause.{number}",
         name=clean(name),
         level=clean(text.level, 40),
         requirement=clean(text.requirement, VALUE),
         source=linked(text.source),
         history=tuple(linked(entry) for entry in text.history[:20]),
         cells=tuple(found),
+        word=word,
         alone=only[0],
         held_by=only[1],
     )

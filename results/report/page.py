@@ -15,10 +15,12 @@ import vl_convert
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from results.clauses import GRAVITY, NOT_KEPT, total
 from results.outcomes import Outcome
 from results.pairing import NONE, Comparisons
+from results.portability import Kind, words
 from results.records import Record
-from results.report import about, changed, details, found, matrix, porting, series
+from results.report import about, across, changed, details, found, matrix, porting, series
 from results.report.runs import DASHES, SHAPES, runs
 from results.report.text import clean
 
@@ -36,24 +38,29 @@ MEANINGS = {
     Outcome.CRASH: "it took the interpreter with it",
 }
 
+_PARTS = ("elements.js", "filters.js", "issue.js", "cells.js", "address.js", "tables.js")
+
 
 def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
     """The page of these records and comparisons."""
     columns = runs(records)
     families = matrix.families(records)
-    outcomes = [o for o in reversed(matrix.GRAVITY) if any(v.outcome is o for r in records for v in r.verdicts)]
+    outcomes = [o for o in reversed(GRAVITY) if any(v.outcome is o for r in records for v in r.verdicts)]
     drawn = series.payload(records, columns)
-    scripts = {name: _text(name) for name in ("theme.js", "page.js")} | {"charts.js": _charts()}
+    scripts = {"theme.js": _text("theme.js"), "page.js": _behaviour(), "charts.js": _charts()}
     style = _text("style.css")
     page: str = (
         _environment()
         .get_template("page.html")
         .render(
             runs=columns,
-            totals=[matrix.Tally.of(record.verdicts) for record in records],
+            totals=[matrix.Totals.of(total(record)) for record in records],
             families=families,
             levels=sorted({row.level for family in families for row in family.rows}),
             outcomes=outcomes,
+            choices=across.choices(words(records).values()),
+            kinds=Kind,
+            unconfirmed=any(verdict.inferred_from for record in records for verdict in record.verdicts),
             meanings=MEANINGS,
             symbols=matrix.SYMBOLS,
             dashes=[" ".join(map(str, dash)) for dash in DASHES],
@@ -63,11 +70,12 @@ def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
             porting=porting.groups(records),
             drawn=drawn,
             facts=about.facts(records),
+            folds=about.folds(records),
             notes=[about.notes(record) for record in records],
             comparisons=[changed.compared(pair) for pair in comparisons.pairs],
             unmatched=[clean(line) for line in comparisons.unmatched],
             anchors={row.name: row.anchor for family in families for row in family.rows},
-            cells_json=_json({"outcomes": _outcomes(), **details.payload(families, [run.label for run in columns])}),
+            cells_json=_json({"outcomes": _outcomes(), **details.payload(families, columns, records)}),
             drawn_json=_json(drawn),
             style=Markup(style),
             scripts={name: Markup(script) for name, script in scripts.items()},
@@ -77,8 +85,15 @@ def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
     return page
 
 
-def _outcomes() -> list[list[str]]:
-    return [[outcome.value, matrix.SYMBOLS[outcome]] for outcome in matrix.GRAVITY]
+def _outcomes() -> list[list[str | bool]]:
+    """Word, symbol, and whether the clause was not kept, the gravest first."""
+    return [[outcome.value, matrix.SYMBOLS[outcome], outcome in NOT_KEPT] for outcome in GRAVITY]
+
+
+@cache
+def _behaviour() -> str:
+    """The script of the page, of which every part sees the ones before it."""
+    return "\n".join(['(() => {\n  "use strict";', *map(_text, _PARTS), "})();"])
 
 
 def _json(document: Any) -> Markup:

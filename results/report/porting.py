@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from results.observations import Place, differ, leaves
 from results.records import Record
 from results.report.runs import judged
 from results.report.text import NAME, clean, told
-from results.values import Json, plain
+from results.values import Json
 
 FORMATS = "autocast.op-dtypes"
 """The clause whose observations are formats by operation."""
 
-_TEST = re.compile(r"/(test_\w+)(?:\[(.*)\])?$", re.DOTALL)
-_LONGEST = 2000
-_DEEPEST = 4
-_LEAVES = 2000
-_EXPLANATION = ("reason",)
 _LOOKED_FOR = re.compile(r"scaling\.paper-defaults|.+-rule")
-
-Place = tuple[str, str, str, tuple[str, ...]]
-"""Clause, key, the test's parameters, and the way down into the value."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +43,12 @@ class Group:
         return sum(line.differs for line in self.lines)
 
 
-def split(observation: str) -> tuple[str, str, str]:
-    """An observation's name taken apart: clause, key, the parameters of the test that saw it."""
-    clause, _, rest = observation.partition("/")
-    found = _TEST.search(rest) if len(rest) <= _LONGEST else None
-    return (clause, rest[: found.start()], found[2] or "") if found else (clause, rest, "")
-
-
 def groups(records: Sequence[Record]) -> tuple[Group, ...]:
     """The porting table of these records."""
     seen: dict[Place, list[Json | None]] = {}
     present: set[tuple[Place, int]] = set()
     for run, record in enumerate(records):
-        for place, value in _leaves(record):
+        for place, value in leaves(record):
             seen.setdefault(place, [None] * len(records))[run] = value
             present.add((place, run))
     sorted_lines: dict[str, list[Line]] = {"rules": [], "differ": [], "formats": [], "same": []}
@@ -90,31 +75,14 @@ def groups(records: Sequence[Record]) -> tuple[Group, ...]:
     )
 
 
-def _leaves(record: Record) -> Iterator[tuple[Place, Json]]:
-    for name, value in record.observations.items():
-        clause, key, case = split(name)
-        for count, (way, leaf) in enumerate(_down(value, ())):
-            if count == _LEAVES:
-                break
-            yield (clause, key, case, way), leaf
-
-
-def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
-    if isinstance(value, Mapping) and value and len(way) < _DEEPEST:
-        for key, item in value.items():
-            yield from _down(item, (*way, key))
-    else:
-        yield way, value
-
-
 def _line(place: Place, values: Sequence[Json], present: Sequence[bool], records: Sequence[Record]) -> Line:
     clause, key, case, way = place
     frameworks = judged(records)
-    by_framework: dict[str, set[str]] = {}
-    for value, here, record in zip(values, present, records, strict=True):
-        if here and record.series.framework in frameworks:
-            text = json.dumps(plain(value), sort_keys=True)
-            by_framework.setdefault(record.series.framework, set()).add(text)
+    seen = [
+        (record.series.framework, value)
+        for value, here, record in zip(values, present, records, strict=True)
+        if here and record.series.framework in frameworks
+    ]
     return Line(
         clause=clean(clause),
         name=" › ".join(clean(part) for part in (key, *way) if part),
@@ -122,5 +90,5 @@ def _line(place: Place, values: Sequence[Json], present: Sequence[bool], records
         values=tuple(
             (told(value, NAME) or "nothing") if here else None for value, here in zip(values, present, strict=True)
         ),
-        differs=way[-1:] != _EXPLANATION and len({frozenset(texts) for texts in by_framework.values()}) > 1,
+        differs=differ(place, seen),
     )

@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from results.portability import ORACLE
 from results.records import Record
 from results.report.text import clean
-
-ORACLE = "reference"
-"""The framework that the others are measured against, where there are others."""
 
 COLOURS = 8
 """How many colours the style sheet has for runs."""
@@ -32,6 +30,7 @@ SHAPES = {
 """The marks of each colour by Vega's names, as paths for the keys beside the drawings."""
 
 _PART = 48
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,7 @@ class Run:
     Attributes:
         where: mode and device, and when it started if that alone tells it from another run.
         short: what tells it from others where room is scarce.
+        slug: its name in addresses, the same in every report where framework and mode are enough to tell runs apart.
     """
 
     index: int
@@ -49,6 +49,7 @@ class Run:
     where: str
     interrupted: bool
     short: str = ""
+    slug: str = ""
 
     @property
     def label(self) -> str:
@@ -58,12 +59,17 @@ class Run:
     @property
     def packages(self) -> list[str]:
         """The version in pieces between which a line may end: one for each package that it names."""
-        return re.split(r"(?<=[+.])(?=[A-Za-z])", self.version)
+        return packages(self.version)
 
     @property
     def colour(self) -> int:
         """Its place in the palette."""
         return self.index % COLOURS
+
+
+def packages(version: str) -> list[str]:
+    """A version in pieces, one for each package that it names."""
+    return re.split(r"(?<=[+.])(?=[A-Za-z])", version)
 
 
 def runs(records: Sequence[Record]) -> tuple[Run, ...]:
@@ -82,7 +88,22 @@ def runs(records: Sequence[Record]) -> tuple[Run, ...]:
     found = _apart(found, "label", lambda run: replace(run, where=f"{run.where}, {starts[run.index]}"))
     found = _apart(found, "label", lambda run: replace(run, where=f"{run.where} ({run.index + 1})"))
     found = [replace(run, short=f"{run.framework} {run.where}".strip()[:_PART]) for run in found]
-    return tuple(_apart(found, "short", lambda run: replace(run, short=f"{run.index + 1}: {run.short}")))
+    found = _apart(found, "short", lambda run: replace(run, short=f"{run.index + 1}: {run.short}"))
+    return tuple(_addressed(found, records))
+
+
+def _addressed(found: Sequence[Run], records: Sequence[Record]) -> list[Run]:
+    """These runs with slugs: framework and mode, then device, then version, then a number for those that share all."""
+
+    def parts(run: Run) -> tuple[str, ...]:
+        series = records[run.index].series
+        words = (series.framework, series.mode, series.device, records[run.index].variant.framework_version)
+        return tuple(_UNSAFE.sub("_", word[:_PART]) for word in words)
+
+    named = [replace(run, slug="-".join(parts(run)[:2])) for run in found]
+    named = _apart(named, "slug", lambda run: replace(run, slug="-".join(parts(run)[:3])))
+    named = _apart(named, "slug", lambda run: replace(run, slug="-".join(parts(run))))
+    return _apart(named, "slug", lambda run: replace(run, slug=f"~{run.index + 1}"))
 
 
 def _apart(found: Sequence[Run], name: str, renamed: Callable[[Run], Run]) -> list[Run]:

@@ -7,10 +7,12 @@ from functools import cache
 from statistics import median
 from typing import Any
 
+from results.observations import split
+from results.portability import ORACLE
 from results.records import Record, Trace, encode_number
 from results.report.drawings import CATEGORIES, costs, curves, formats, scales
-from results.report.porting import FORMATS, split
-from results.report.runs import ORACLE, Run
+from results.report.porting import FORMATS
+from results.report.runs import Run
 from results.report.text import clean, told
 from results.values import Json
 

@@ -1,0 +1,50 @@
+  const byId = (id) => document.getElementById(id);
+  let parsed;
+  /** What lies behind the cells; most readers open none. */
+  const data = () => (parsed ??= JSON.parse(byId("cells-data").textContent));
+
+  /** An element with attributes and children; texts become text nodes, never markup. */
+  const make = (tag, attributes, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes ?? {})) element.setAttribute(name, value);
+    element.append(...children.filter((child) => child !== null && child !== ""));
+    return element;
+  };
+
+  // ------------------------------------------------------------ dark mode
+
+  const root = document.documentElement;
+  const preferred = matchMedia("(prefers-color-scheme: dark)");
+  const button = byId("theme");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : preferred.matches);
+  const tellTheme = () => button.setAttribute("aria-pressed", String(isDark()));
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    try {
+      localStorage.setItem("conformance-theme", root.dataset.theme);
+    } catch {
+      // Not remembered then.
+    }
+    tellTheme();
+  });
+  preferred.addEventListener("change", tellTheme);
+  button.hidden = false;
+  tellTheme();
+
+  // ------------------------------------------------------------ the clipboard
+
+  /** Copies a text, or selects the element that shows it; returns whether it was copied. */
+  const copy = async (text, shown) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      if (shown instanceof HTMLTextAreaElement) {
+        shown.focus();
+        shown.select();
+      } else {
+        getSelection().selectAllChildren(shown);
+      }
+      return document.execCommand("copy");
+    }
+  };

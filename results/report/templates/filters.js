@@ -1,0 +1,57 @@
+  // ------------------------------------------------------------ filters
+
+  const bodies = [...document.querySelectorAll(".matrix tbody")].map((body) => ({
+    body,
+    rows: [...body.querySelectorAll(".clause")].map((row) => ({
+      row,
+      text: row.cells[0].textContent.toLowerCase(),
+      across: row.dataset.across.split(" "),
+      outcomes: [...row.querySelectorAll("[data-outcomes]")].map((cell) => cell.dataset.outcomes.trim().split(" ")),
+    })),
+  }));
+  const form = byId("filters");
+  const fields = ["search", "family", "level", "across", "outcome", "run", "lonely"].map(byId);
+  const [search, family, level, across, outcome, run, lonely] = fields;
+  const total = bodies.reduce((sum, { rows }) => sum + rows.length, 0);
+
+  /** Makes sources and names of tests be found as well; most readers never search. */
+  let looked = false;
+  const lookBehind = () => {
+    if (looked) return;
+    looked = true;
+    const { cells, clauses, texts } = data();
+    const entries = bodies.flatMap(({ rows }) => rows);
+    const names = entries.map(() => new Set());
+    for (const [clause, , verdicts] of cells) for (const [, test] of verdicts) names[clause].add(texts[test]);
+    entries.forEach((entry, clause) => {
+      const source = clauses[clause][3].map(([text]) => text);
+      entry.text = [entry.text, ...source, ...names[clause]].join(" ").toLowerCase();
+    });
+  };
+
+  const filter = () => {
+    const searched = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    if (searched.length) lookBehind();
+    const here = (outcomes) => (run.value === "" ? outcomes : [outcomes[Number(run.value)]]);
+    const wanted = ({ row, text, across: words, outcomes }) =>
+      searched.every((word) => text.includes(word)) &&
+      (level.value === "" || row.dataset.level === level.value) &&
+      (across.value === "" || words.includes(across.value)) &&
+      (!lonely.checked || row.dataset.lonely === "1") &&
+      (outcome.value === "" || here(outcomes).some((found) => found.includes(outcome.value)));
+    let shown = 0;
+    for (const { body, rows } of bodies) {
+      const open = family.value === "" || body.dataset.family === family.value;
+      let left = 0;
+      for (const entry of rows) {
+        entry.row.hidden = !(open && wanted(entry));
+        left += entry.row.hidden ? 0 : 1;
+      }
+      body.hidden = left === 0;
+      shown += left;
+    }
+    byId("found").textContent = `${shown} of ${total} clauses`;
+  };
+  form.addEventListener("input", filter);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  filter();

@@ -1,0 +1,63 @@
+  // ------------------------------------------------------------ a verdict as an issue, in Markdown
+
+  /** The text on one line, without any meaning in Markdown or HTML; it mentions nobody. */
+  const words = (text) =>
+    String(text).replace(/\s+/g, " ").replaceAll("&", "&amp;").replaceAll("@", "@\u200b").replace(/[\\`*_[\]<>|#~]/g, "\\$&");
+  const code = (text) => `\`${String(text).replace(/\s+/g, " ").replaceAll("`", "'")}\``;
+  const block = (text, language) => {
+    const fence = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(([run]) => run.length + 1)));
+    return [`${fence}${language}`, text, fence, ""];
+  };
+  /** An address as it is where it has no meaning in Markdown, else as words. */
+  const address = (link) => (/^https?:\/\/[^\s<>[\]"'`\\|@*]+$/.test(link) ? link : words(link));
+  const prose = (pieces) => pieces.map(([text, href]) => (href ? address(href) : words(text))).join("");
+
+  const measured = (list, left, texts) => {
+    const rows = list.map(([held, what, ...places]) => [held ? "held" : "**broken**", ...[what, ...places].map((place) => words(texts[place]))]);
+    const heads = ["result", "what", "measured", "expected", "bound", "how the bound was derived"];
+    const told = heads.flatMap((_, column) => (rows.some((row) => row[column]) ? [column] : []));
+    const line = (cells) => `| ${told.map((column) => cells[column]).join(" | ")} |`;
+    if (!rows.length) return [];
+    const rest = left ? ["", `${left} more checks are left out.`] : [];
+    return ["What was measured:", "", line(heads), `|${told.map(() => "---|").join("")}`, ...rows.map(line), ...rest, ""];
+  };
+
+  const facts = (pairs) => pairs.map(([name, value]) => `- ${words(name)}: ${words(value)}`);
+
+  /** What a framework's maintainer needs to know of one verdict. */
+  const issue = (number, verdict) => {
+    const { about, cells, clauses, findings, outcomes, packages, texts } = data();
+    const [clause, run] = cells[number];
+    const [name, level, requirement, source] = clauses[clause];
+    const [outcome, test, signature, reason, link, message, repro, , , leaks, list, left, finding] = verdict;
+    const [judged, repeats] = verdict.slice(13);
+    const [cause, kind, consequence, shows] = findings[finding] ?? [];
+    const [[, framework]] = about[run];
+    const where = typeof link === "string" ? link && address(link) : words(link[0]);
+    return [
+      `# ${words(framework)} does not keep ${code(name)}`,
+      "",
+      `${code(name)} (${words(level)}): ${words(requirement)}`,
+      "",
+      ...(source.length ? [`Source: ${prose(source)}`, ""] : []),
+      "## What happened",
+      "",
+      `Test ${code(texts[test])}: ${outcomes[outcome][0]}${texts[signature] ? `, ${code(texts[signature])}` : ""}.`,
+      "",
+      ...(texts[message] ? block(texts[message], "text") : []),
+      ...measured(list, left, texts),
+      ...(leaks.length ? [`Left changed: ${leaks.map((leak) => code(texts[leak])).join(", ")}.`, ""] : []),
+      ...(repeats.length ? [`Repeated in a new process: ${repeats.map((place) => words(texts[place])).join(", ")}.`, ""] : []),
+      ...(reason.length || where || cause ? ["## What is known", ""] : []),
+      ...(cause ? [`Finding ${code(cause)}: ${words(kind)}, ${words(consequence)}.`, ""] : []),
+      ...(reason.length ? [prose(reason), ""] : []),
+      ...(where ? [`See ${where}${shows ? ` (${words(shows)})` : ""}`, ""] : []),
+      ...(texts[judged] ? [`Judged in ${words(texts[judged])}; not confirmed in this version.`, ""] : []),
+      ...(texts[repro] ? ["## To repeat", "", ...block(texts[repro], "sh")] : []),
+      "## Versions and environment",
+      "",
+      ...facts(about[run]),
+      "",
+      ...(packages[run].length ? ["<details><summary>Packages</summary>", "", ...facts(packages[run]), "", "</details>", ""] : []),
+    ].join("\n");
+  };

@@ -1,0 +1,51 @@
+  // ------------------------------------------------------------ every table as JSON
+
+  const told = (cell) => {
+    if (cell.querySelector(".none")) return null;
+    const copied = cell.cloneNode(true);
+    for (const hidden of copied.querySelectorAll("[aria-hidden=true], .requirement")) hidden.remove();
+    return copied.textContent.replace(/\s+/g, " ").trim();
+  };
+
+  const plainTable = (table) => {
+    const heads = [...table.tHead.rows[0].cells].map(told);
+    const names = heads.map((head, i) => (heads.indexOf(head) < i ? `${head} (${i + 1})` : head));
+    const rows = [...table.tBodies].flatMap((body) => [...body.rows]);
+    return rows.map((row) => Object.fromEntries([...row.cells].map((cell, i) => [names[i], told(cell)])));
+  };
+
+  /** The clauses that the filters leave, with the outcome of each test. */
+  const matrixTable = () => {
+    const { cells, clauses, outcomes, runs, texts } = data();
+    const shown = bodies.filter(({ body }) => !body.hidden).flatMap(({ rows }) => rows.filter(({ row }) => !row.hidden));
+    return shown.map(({ row }) => {
+      const here = [...row.querySelectorAll("[data-cell]")].map(({ dataset }) => cells[Number(dataset.cell)]);
+      const results = here.map(([, run, verdicts]) => {
+        const tests = verdicts.map(([outcome, test]) => ({ test: texts[test], outcome: outcomes[outcome][0] }));
+        return { run: runs[run], outcome: row.querySelector(`[data-run="${run}"]`).dataset.outcome, tests };
+      });
+      const code = row.querySelector("code").textContent;
+      const across = told(row.querySelector(".across"));
+      const [, level, requirement] = clauses[here[0]?.[0]] ?? [null, row.querySelector(".level").textContent, null];
+      return { clause: code, level, requirement, across, results };
+    });
+  };
+
+  const save = (name, content) => {
+    const address = URL.createObjectURL(new Blob([`${JSON.stringify(content, null, 1)}\n`], { type: "application/json" }));
+    make("a", { href: address, download: `${name}.json` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10000);
+  };
+
+  for (const region of document.querySelectorAll("main .scroll:not(.plot)")) {
+    const section = region.closest("section").id;
+    const own = [...document.querySelectorAll(`#${section} .scroll:not(.plot)`)];
+    const name = own.length > 1 ? `${section}-${own.indexOf(region) + 1}` : section;
+    const title = region.getAttribute("aria-label") ?? byId(region.getAttribute("aria-labelledby")).textContent;
+    const press = make("button", { type: "button", class: "quiet json" }, "JSON", make("span", { class: "sr" }, ` of the table ${title}`));
+    press.addEventListener("click", () => {
+      const table = region.querySelector("table");
+      save(name, table.matches(".matrix") ? matrixTable() : plainTable(table));
+    });
+    region.after(make("p", { class: "export" }, press));
+  }
