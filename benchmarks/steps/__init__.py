@@ -1,0 +1,1 @@
+"""Absolute times of one training step, as an ordinary pytest-benchmark suite."""

@@ -1,0 +1,88 @@
+"""What is timed: fixtures, and the techniques that a step is made with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.by_hand.cases import FIXTURES as DENSE
+from fixtures.data import digits_batch
+from fixtures.model import Batch, Model, Window
+from fixtures.models import digits_convolution
+from fixtures.recipe import BFLOAT16, FLOAT16, Adam, DynamicScaling, Recipe, Recompute
+from frameworks.contract import Trainer
+
+PLAIN = "plain"
+"""Label of the step without a technique."""
+RATE = 1e-6
+"""So small that the weights hardly move: the last round has the work of the first."""
+SETTLING = 3
+"""Applied updates before the first timed one, in which programs are compiled and slots are made."""
+AT_MOST = 40
+"""Updates in which a dynamic loss scale has to come down to one whose updates are applied."""
+
+FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
+    **DENSE,
+    "digits-convolution": lambda: (digits_convolution(), digits_batch(32, image=True)),
+}
+
+
+@dataclass(frozen=True)
+class Technique:
+    """A way to make a step on one batch.
+
+    Attributes:
+        label: what a test's id and `extra_info` call it.
+    """
+
+    label: str
+    recipe: Recipe
+
+    def window(self, batch: Batch) -> Window:
+        """The batch in as many equal micro-batches as the recipe accumulates."""
+        return batch.into(self.recipe.accumulation)
+
+
+def techniques(variants: Sequence[str]) -> tuple[Technique, ...]:
+    """The plain step, and the same step with each technique; recomputation in each variant that a framework offers."""
+    plain = Recipe(Adam(RATE))
+    recomputations = [
+        Technique("-".join(filter(None, ("recomputation", name))), plain.but(recompute=Recompute(2, variant=name)))
+        for name in variants or (None,)
+    ]
+    return (
+        Technique(PLAIN, plain),
+        Technique("O1-float16", plain.but(precision=FLOAT16, scaling=DynamicScaling())),
+        Technique("O1-bfloat16", plain.but(precision=BFLOAT16)),
+        Technique("accumulation-4", plain.but(accumulation=4)),
+        *recomputations,
+    )
+
+
+class NotTheStep(Exception):  # noqa: N818 - shown to the user as one line
+    """The framework makes a step that is not the one to be timed."""
+
+
+def settle(trainer: Trainer, window: Window) -> None:
+    """Makes updates until SETTLING of them were applied.
+
+    Raises:
+        NotTheStep: none of the first AT_MOST was.
+    """
+    applied = 0
+    for _ in range(AT_MOST):
+        applied += not trainer.update(window).skipped
+        if applied == SETTLING:
+            return
+    raise NotTheStep(f"{AT_MOST - applied} of {AT_MOST} updates were skipped")
+
+
+def reach_all(trainer: Trainer, window: Window) -> None:
+    """Makes sure that the backward pass gives every parameter a gradient: one that stops on its way takes less time.
+
+    Raises:
+        NotTheStep: it does not.
+    """
+    reached = trainer.gradients(window)
+    if missed := [name for name in trainer.parameters() if name not in reached]:
+        raise NotTheStep(f"the backward pass gives {len(missed)} parameters no gradient, the first is {missed[0]}")
