@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conformance import errormodel
-from conformance.judging import Subject, Verdict, clause, full, spiked
+from conformance.judging import Subject, Verdict, clause, full, naming_the_layer, spiked
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, one_hot_batch, token_batch
 from fixtures.model import Batch
@@ -73,10 +73,11 @@ def test_accumulated_training_lies_inside_the_envelope_of_the_full_batch(
     whole = [digits_batch(24, 24 * i) for i in range(3)]
     expected = subject.envelope(model, recipe, [(batch,) for batch in whole])
     measured = errormodel.run(subject.trainer(model, recipe.but(accumulation=k)), [batch.into(k) for batch in whole])
-    verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient from the full batch's")
-    verdict.within(
-        *expected.parameters(measured.parameters), "relative distance of the parameters from the full batch's"
-    )
+    with naming_the_layer(subject, model, recipe, whole[0]):
+        verdict.within(*expected.gradient(measured.gradient), "relative distance of the gradient from the full batch's")
+        verdict.within(
+            *expected.parameters(measured.parameters), "relative distance of the parameters from the full batch's"
+        )
 
 
 @clause("accumulation.weighs-items")

@@ -10,7 +10,7 @@ import pytest
 from conformance import probing, programs
 from conformance.errormodel import flat
 from conformance.findings import Workaround
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging import Subject, Verdict, clause, naming_the_layer
 from conformance.pairs import Row, covered, rows, wanted
 from frameworks.contract import Capability
 
@@ -25,14 +25,16 @@ def test_a_combination_trains_as_the_oracle_does(subject: Subject, verdict: Verd
     envelope = subject.envelope(row.model, row.recipe.but(recompute=None), row.windows)
     losses = np.array([update.loss for update in updates])
     verdict.trace("loss", loss=losses, exact=envelope.exact.losses, spread=envelope.loss_spread)
-    worst, bound, update = envelope.worst_loss(losses)
-    verdict.within(worst, bound, f"distance of the loss from float64's at update {update}", "loss-beyond-envelope")
-    distance, bound = envelope.parameters(flat(trainer.parameters()))
-    verdict.within(distance, bound, "relative distance of the final parameters", "parameters-beyond-envelope")
-    if (norm := updates[0].gradient_norm) is not None:
-        exact = float(np.linalg.norm(envelope.exact.gradient))
-        _, bound = envelope.gradient(envelope.exact.gradient)
-        verdict.within(abs(norm - exact) / exact, bound, "relative distance of the first norm", "norm-beyond-envelope")
+    with naming_the_layer(subject, row.model, row.recipe, row.windows[0][0]):
+        worst, bound, update = envelope.worst_loss(losses)
+        verdict.within(worst, bound, f"distance of the loss from float64's at update {update}", "loss-beyond-envelope")
+        distance, bound = envelope.parameters(flat(trainer.parameters()))
+        verdict.within(distance, bound, "relative distance of the final parameters", "parameters-beyond-envelope")
+        if (norm := updates[0].gradient_norm) is not None:
+            exact = float(np.linalg.norm(envelope.exact.gradient))
+            _, bound = envelope.gradient(envelope.exact.gradient)
+            share = abs(norm - exact) / exact
+            verdict.within(share, bound, "relative distance of the first norm", "norm-beyond-envelope")
 
 
 @clause("composition.pairs")

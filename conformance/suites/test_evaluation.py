@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conformance import errormodel
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging import Subject, Verdict, clause, naming_the_layer
 from fixtures.data import digits_batch, exact_batch, token_batch
 from fixtures.model import Batch, Model
 from fixtures.models import digits_convolution, dropout_probe, encoder, exact_linear
@@ -29,7 +29,8 @@ def test_evaluation_after_training_lies_inside_the_envelope(subject: Subject, ve
     measured = errormodel.evaluated(subject.trainer(model, recipe), windows, inputs)
     for name, (exact, bound) in subject.evaluation(model, recipe, windows, inputs).items():
         gap = errormodel.distance(measured[name], exact)
-        verdict.within(gap, bound, f"relative distance of the {name} from the oracle's", f"{name}-beyond-envelope")
+        with naming_the_layer(subject, model, recipe, windows[0][0]):
+            verdict.within(gap, bound, f"relative distance of the {name} from the oracle's", f"{name}-beyond-envelope")
 
 
 @clause("autocast.evaluation-parity")

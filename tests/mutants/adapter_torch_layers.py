@@ -1,0 +1,76 @@
+"""Layers of PyTorch's that are slightly wrong, patched into what the adapter builds; a failure must name them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from frameworks.torch import TorchFramework, modules
+from tests.mutants import fault
+
+
+@fault(
+    "https://github.com/keras-team/keras-hub/issues/642",
+    component="layers",
+    clauses=("autocast.float32-parity",),
+    names="(LayerNorm), output",
+)
+class LayerNormWithAnotherEpsilon(TorchFramework):
+    """`layer_norm` adds a hundred times the epsilon that it is given."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        norm = functional.layer_norm
+        functional.layer_norm = lambda x, shape, weight, bias, eps: norm(x, shape, weight, bias, 100.0 * eps)
+
+
+@fault(
+    "https://github.com/lucidrains/vit-pytorch/issues/65",
+    component="layers",
+    clauses=("autocast.float32-parity",),
+    names="(SelfAttention), output",
+)
+class AttentionScaledByAnotherWidth(TorchFramework):
+    """`scaled_dot_product_attention` divides its scores by the root of one more than a head's width."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        attention = modules.scaled_dot_product_attention
+
+        def flatter(query: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+            return attention(query, *others, scale=(query.shape[-1] + 1) ** -0.5)
+
+        modules.scaled_dot_product_attention = flatter
+
+
+class _TurnedBackwards(torch.autograd.Function):
+    """A filter (F, C, size, size) as it is, whose gradient comes back with its last two axes exchanged."""
+
+    @staticmethod
+    def forward(_: Any, weight: torch.Tensor) -> torch.Tensor:
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0].transpose(2, 3).contiguous()
+
+
+@fault(
+    "https://github.com/nntrainer/nntrainer/issues/705",
+    component="layers",
+    clauses=("autocast.float32-parity",),
+    names="(Convolution), gradient of weight",
+)
+class FilterGradientIsTransposed(TorchFramework):
+    """The gradient of a convolution's filters has height and width exchanged."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        convolve = torch.nn.Conv2d._conv_forward
+
+        def turned(self: torch.nn.Conv2d, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
+            return convolve(self, x, _TurnedBackwards.apply(weight), bias)
+
+        torch.nn.Conv2d._conv_forward = turned
