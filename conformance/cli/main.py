@@ -9,7 +9,7 @@ from io import TextIOWrapper
 
 import click
 
-from conformance.cli import commenting, comparing, exporting, finding, reporting, running, specifying
+from conformance.cli import commenting, comparing, expecting, exporting, finding, reporting, running, specifying
 from conformance.identity import suite_version
 from frameworks.registry import UnknownFramework
 from results.files import RecordError, one_line, os_problem
@@ -29,6 +29,7 @@ def commands() -> None:
     conformance spec show scaling.automaton   a clause, its bugs, how each framework does
     conformance frameworks                    which adapters are there
     conformance findings torch                what a framework is known not to do
+    conformance expectations confirm RECORD   a version whose known failures a record shows
     conformance issue CLAUSE --framework tf   a report for its issue tracker
 
     Completion of commands and names in bash (zsh and fish likewise):
@@ -50,6 +51,7 @@ for command in (
     specifying.spec,
     specifying.frameworks,
     finding.findings,
+    expecting.expectations,
     finding.issue,
 ):
     commands.add_command(command)

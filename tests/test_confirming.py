@@ -1,0 +1,289 @@
+"""Records of a version confirm its known failures: ranges are written anew, and nothing else in the file changes."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import expecting
+from conformance.cli.main import main
+from conformance.confirming import ConfirmError, confirm
+from conformance.expectations import load_known, read_known
+from conformance.inventory import inventory
+from conformance.ranges import contains, rewritten
+from frameworks.registry import BUILT_IN
+from results.model import Variant, Verdict
+from results.outcomes import Outcome
+from results.records import Record, load, write
+from tests.support import ROOT
+from tests.test_comparison import BASE
+
+CLAUSE = "scaling.stays-finite"
+TEXT = """# What Twin is known not to do.
+
+judged = ["1.0", "2.0"]  # by hand
+
+[[finding]]
+id = "first"
+class = "documented"
+consequence = "error"
+reason = "It does."
+link = "none found"
+
+[[expectation]]
+finding = "first"  # a comment
+clause = "scaling.stays-finite"
+versions = ">=1.0,<=2.0"
+cases = ["test_a[x]", "test_b"]
+signature = "differs"
+
+# Another one
+
+[[finding]]
+id = "second"
+class = "limitation"
+consequence = "cost"
+reason = \"\"\"
+It does
+too.\"\"\"
+link = "none found"
+
+[[expectation]]
+finding = "second"
+clause = "scaling.stays-positive"
+versions = "==2.0"
+signature = "zero"
+
+[[expectation]]
+finding = "second"
+clause = "scaling.automaton"
+versions = "==2.0"
+mode = "other"
+signature = "zero"
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """An adapter's file."""
+    path = tmp_path / "twin" / "expectations.toml"
+    path.parent.mkdir()
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def failing(case: str, signature: str = "differs", clause: str = CLAUSE) -> Verdict:
+    """A known failure."""
+    return Verdict(f"suites/test_x.py::{case}", clause, Outcome.KNOWN, case, signature, seed=0)
+
+
+def passing(case: str, clause: str = CLAUSE, outcome: Outcome = Outcome.PASS) -> Verdict:
+    """A verdict that is no failure."""
+    return Verdict(f"suites/test_x.py::{case}", clause, outcome, case, seed=0)
+
+
+ZERO = failing("test_c", "zero", "scaling.stays-positive")
+BOTH = (failing("test_a[x]"), failing("test_b"), ZERO)
+
+
+def record(version: str, *verdicts: Verdict) -> Record:
+    """A whole run of the twin."""
+    (text,) = BASE.clauses.values()
+    clauses = {verdict.clause: text for verdict in verdicts}
+    series, variant = replace(BASE.series, framework="twin", mode="eager"), Variant(version)
+    return replace(
+        BASE,
+        series=series,
+        variant=variant,
+        verdicts=verdicts,
+        clauses=clauses,
+        selection="",
+        seed=0,
+        status="complete",
+    ).sorted()
+
+
+def changed(path: Path, *records: Record) -> tuple[list[str], list[str]]:
+    """Lines that leave the file, and lines that come in."""
+    text = path.read_text("utf-8")
+    after = confirm(records, read_known(path.parent, "twin"), text).text
+    lines = list(difflib.ndiff(text.splitlines(), after.splitlines()))
+    return [line[2:] for line in lines if line[0] == "-"], [line[2:] for line in lines if line[0] == "+"]
+
+
+def test_a_range_is_widened_and_nothing_else_changes(path: Path) -> None:
+    assert changed(path, record("3.1+cpu", *BOTH)) == (
+        ['judged = ["1.0", "2.0"]  # by hand', 'versions = ">=1.0,<=2.0"', 'versions = "==2.0"', 'versions = "==2.0"'],
+        [
+            'judged = ["1.0", "2.0", "3.1"]  # by hand',
+            'versions = ">=1.0,<=3.1"',
+            'versions = ">=2.0,<=3.1"',
+            'versions = ">=2.0,<=3.1"',
+        ],
+    )
+
+
+def test_what_does_not_fail_is_left_out(path: Path) -> None:
+    repaired = record("1.5", passing("test_a[x]"), passing("test_b", outcome=Outcome.FIXED), ZERO)
+    _, come = changed(path, repaired)
+    assert come == [
+        'judged = ["1.0", "1.5", "2.0"]  # by hand',
+        'versions = ">=1.0,<=2.0,!=1.5"',
+        'versions = ">=1.5,<=2.0"',
+    ]
+
+
+def test_an_entry_of_which_some_cases_fail_is_split(path: Path) -> None:
+    text = path.read_text("utf-8")
+    part = record("3.0", failing("test_a[x]"), passing("test_b"), ZERO)
+    after = tomllib.loads(confirm([part], read_known(path.parent, "twin"), text).text)
+    ranges = [(entry["versions"], entry.get("cases")) for entry in after["expectation"]]
+    assert ranges[:2] == [(">=1.0,<=3.0", ["test_a[x]"]), (">=1.0,<=2.0", ["test_b"])]
+    assert len(after["expectation"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("verdict", "versions"),
+    [
+        (passing("test_b", outcome=Outcome.ABSTAIN), ">=1.0,<=3.0"),
+        (passing("test_b", outcome=Outcome.UNSTABLE), ">=1.0,<=3.0"),
+        (passing("test_b", outcome=Outcome.UNSUPPORTED), ">=1.0,<=3.0"),
+        (replace(failing("test_b"), outcome=Outcome.FAIL), ">=1.0,<=3.0"),
+        (failing("test_b", "otherwise"), None),
+    ],
+)
+def test_what_counts_as_shown(path: Path, verdict: Verdict, versions: str | None) -> None:
+    text = path.read_text("utf-8")
+    outcome = confirm([record("3.0", failing("test_a[x]"), verdict, ZERO)], read_known(path.parent, "twin"), text)
+    entry = tomllib.loads(outcome.text)["expectation"][0]
+    assert entry["versions"] == ">=1.0,<=3.0"
+    assert entry["cases"] == (["test_a[x]", "test_b"] if versions else ["test_a[x]"])
+
+
+def test_failures_that_no_entry_names_are_listed(path: Path) -> None:
+    text = path.read_text("utf-8")
+    others = replace(failing("test_d"), outcome=Outcome.FAIL), replace(failing("test_b", "x"), outcome=Outcome.FAIL)
+    outcome = confirm([record("3.0", failing("test_a[x]"), *others, ZERO)], read_known(path.parent, "twin"), text)
+    assert {verdict.case for verdict in outcome.unnamed} == {"test_b", "test_d"}
+    assert len(outcome.taken) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"status": "interrupted"}, "is of an interrupted run; run the suites to their end"),
+        ({"selection": "-k scaling"}, "is of some tests only (-k scaling); run all of them"),
+        ({"seed": 3}, "is of seed 3; run the suites at seed 0"),
+    ],
+)
+def test_other_records_are_refused(path: Path, changes: dict[str, object], told: str) -> None:
+    refused = replace(record("3.0", *BOTH), **changes)  # type: ignore[arg-type]
+    with pytest.raises(ConfirmError) as caught:
+        changed(path, refused)
+    assert str(caught.value) == f"the record of twin 3.0 {told}"
+
+
+def test_records_of_other_tests_are_refused(path: Path) -> None:
+    (file, function), code = next(iter(inventory().items()))
+    other = replace(passing(function, code.clause), test=f"conformance/suites/{file}::{function}", code_hash="older")
+    with pytest.raises(ConfirmError, match="is of tests that have changed since; run the suites again"):
+        changed(path, record("3.0", *BOTH, other))
+
+
+def test_what_no_range_says_is_refused(path: Path) -> None:
+    with pytest.raises(ConfirmError, match=r"expectation 2 \(.*\) would hold in no judged version; change it by hand"):
+        changed(path, record("2.0", *BOTH[:2], passing("test_c", "scaling.stays-positive")))
+    some = passing("test_e", "scaling.stays-positive")
+    with pytest.raises(ConfirmError, match="fails in some cases only, in test_c and so on; list its cases"):
+        changed(path, record("3.0", *BOTH, some))
+
+
+def test_a_layout_that_cannot_be_kept_is_refused(path: Path) -> None:
+    path.write_text(TEXT.replace('versions = "==2.0"\nsig', "versions = '==2.0'\nsig"), encoding="utf-8")
+    with pytest.raises(ConfirmError, match="versions are no string on one line"):
+        changed(path, record("3.0", *BOTH))
+    inside = 'reason = """\n[[expectation]]\nversions = "==9"\n'
+    path.write_text(TEXT.replace('reason = """\n', inside), encoding="utf-8")
+    with pytest.raises(ConfirmError, match="its layout cannot be kept"):
+        changed(path, record("3.0", *BOTH))
+
+
+@pytest.mark.parametrize(
+    ("versions", "wanted", "judged", "new"),
+    [
+        (">=1,<=2", {"1", "2"}, ("1", "2"), ">=1,<=2"),
+        (">=1,<3", {"1", "2"}, ("1", "2"), ">=1,<3"),
+        ("==1", {"1", "2"}, ("1", "2"), ">=1,<=2"),
+        (">=1", {"1", "2"}, ("1", "2", "3"), ">=1,<=2"),
+        (">=0.5,<=2", {"1", "2", "3"}, ("1", "2", "3"), ">=0.5,<=3"),
+        (">=0.5,<1.5", {"1", "3"}, ("1", "3"), ">=0.5,<=3"),
+        (">=0.5,!=0.7", {"1"}, ("1", "3"), ">=0.5,!=0.7,<=1"),
+        (">=1,<=2", {"0.5", "1", "2"}, ("0.5", "1", "2"), ">=0.5,<=2"),
+        (">=1,<=3", {"1", "3"}, ("1", "2", "3"), ">=1,<=3,!=2"),
+        ("==1", {"2"}, ("1", "2"), "==2"),
+        ("==2", {"2+k.1"}, ("2+k.1", "2+k.2"), "==2,!=2+k.2"),
+        (">=1,<=2", {"1+k.1", "2+k.1"}, ("1+k.1", "2+k.1", "2+k.2"), ">=1,<=2,!=2+k.2"),
+    ],
+)
+def test_ranges_hold_in_the_wanted_versions_alone(
+    versions: str, wanted: set[str], judged: tuple[str, ...], new: str
+) -> None:
+    assert rewritten(versions, wanted, judged) == new
+    assert {each for each in judged if contains(new, each)} == wanted
+
+
+def test_the_command_writes_the_file_and_says_what_changed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(expecting, "_file", lambda _: path)
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    write(good, record("3.0", *BOTH))
+    assert main(["expectations", "confirm", str(good)]) == 0
+    told = capsys.readouterr().out
+    assert "twin/expectations.toml: 3.0 is judged, 3 expectations have other versions" in told
+    assert "  >=1.0,<=2.0 → >=1.0,<=3.0: scaling.stays-finite (1)" in told
+    assert read_known(path.parent, "twin").judged == {"twin": ("1.0", "2.0", "3.0")}
+    text = path.read_text("utf-8")
+    assert main(["expectations", "confirm", str(good)]) == 0
+    assert "nothing was changed" in capsys.readouterr().out
+    write(bad, record("3.0", *BOTH, replace(failing("test_d"), outcome=Outcome.FAIL)))
+    assert main(["expectations", "confirm", str(bad)]) == 1
+    assert f"{CLAUSE} test_d fail (differs)" in capsys.readouterr().out
+    write(bad, record("4.0", *BOTH, passing("test_e", "scaling.stays-positive")))
+    assert main(["expectations", "confirm", str(bad)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("conformance: twin/expectations.toml: expectation 2 (")
+    assert path.read_text("utf-8") == text
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "reference"])
+def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -> None:
+    baselines = [load(path) for path in sorted((ROOT / "results" / "baselines").glob(f"{name}-*.json"))]
+    tests = {f"conformance/suites/{file}::{function}": code for (file, function), code in inventory().items()}
+    version = baselines[0].variant.framework_version
+    newer = [
+        replace(
+            baseline,
+            variant=Variant("99.0+keras.9" if name == "tf" else "99.0"),
+            verdicts=tuple(
+                replace(v, code_hash=code.code_hash) if (code := tests.get(v.test.partition("[")[0])) else v
+                for v in baseline.verdicts
+            ),
+        )
+        for baseline in baselines
+    ]
+    path = ROOT / "frameworks" / name / "expectations.toml"
+    text = path.read_text("utf-8")
+    outcome = confirm(newer, load_known([name]), text)
+    assert not outcome.unnamed
+    before, after = text.splitlines(), outcome.text.splitlines()
+    assert len(before) == len(after)
+    apart = [line for former, line in zip(before, after, strict=True) if former != line]
+    assert all(line.startswith(("versions = ", "judged = ")) for line in apart)
+    holding = [entry for entry in load_known([name]).expectations if contains(entry.versions, version)]
+    assert sum(line.startswith("versions = ") for line in apart) == len(holding)
+    assert all("<=99.0" in line for line in apart if line.startswith("versions = "))
