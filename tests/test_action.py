@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from results.digest import markdown
 from results.records import Outcome, load, write
 from tests.runner import ACTION, Runner
 from tests.support import ROOT
-from tests.test_comparison import BASE, verdict
+from tests.test_comparison import BASE, BOUND, verdict
 
 WORKFLOW = ROOT / ".github" / "workflows" / "conformance.yml"
 WORSE = verdict(BASE, 0, outcome=Outcome.FAIL)
@@ -127,7 +128,7 @@ def told(runner: Runner) -> Runner:
     (runner.folder / "base").mkdir()
     write(runner.folder / "out" / "records" / "new.json", WORSE)
     write(runner.folder / "base" / "old.json", BASE)
-    runner.given = {"SUITE": str(ROOT), "BASELINE": "base"}
+    runner.given = {"SUITE": str(ROOT), "BASELINE": "base", "FAIL_ON": "failures"}
     return runner
 
 
@@ -152,6 +153,16 @@ def test_the_same_run_is_no_worse_and_other_series_do_not_matter(told: Runner) -
     write(told.folder / "base" / "reference.json", load(reference))
     assert told.step("tell.sh") == {"comparison": "0"}, told.log
     assert "nothing is worse" in told.summary
+
+
+@pytest.mark.parametrize(("fail_on", "status"), [("failures", "0"), ("worse", "0"), ("drift", "1")])
+def test_a_drift_is_told_and_counts_where_it_was_asked_for(told: Runner, fail_on: str, status: str) -> None:
+    near, far = (verdict(BASE, 0, checks=(replace(BOUND, measured=error),)) for error in (0.01, 0.99))
+    write(told.folder / "base" / "old.json", near)
+    write(told.folder / "out" / "records" / "new.json", far)
+    assert told.step("tell.sh", FAIL_ON=fail_on) == {"comparison": status}, told.log
+    assert "nothing is worse, 1 test drifted" in told.summary
+    assert "| drift |" in told.summary
 
 
 def test_the_committed_baselines_are_what_is_compared_with(told: Runner) -> None:
@@ -195,6 +206,8 @@ def test_records_that_cannot_be_read_are_a_warning(told: Runner) -> None:
         ("worse", "1", "0", 0),
         ("worse", "0", "1", 1),
         ("worse", "0", "2", 2),
+        ("drift", "0", "1", 1),
+        ("drift", "1", "0", 0),
         ("never", "1", "1", 0),
         ("never", "2", "0", 2),
         ("sometimes", "0", "0", 2),

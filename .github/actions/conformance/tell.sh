@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tells what the records in OUT/records say, and what differs from those in BASELINE (empty: the committed ones): writes
 # summary.md, comparison.md, ctrf.json and report.html to OUT, and both Markdown files to the job's summary. Writes
-# `comparison=STATUS` to GITHUB_OUTPUT: 0, nothing is worse; 1, something is; 2, no reliable comparison could be made.
+# `comparison=STATUS` to GITHUB_OUTPUT: 0, nothing is worse; 1, something is, or drifted with FAIL_ON=drift; 2, no reliable
+# comparison could be made.
 set -euo pipefail
 
 conformance() {
@@ -20,7 +21,9 @@ attempt export "$records" --format markdown --output "$OUT/summary.md"
 attempt export "$records" --format ctrf --output "$OUT/ctrf.json"
 attempt report "$records" --output "$OUT/report.html"
 status=0
-conformance compare --partial "$baseline" "$records" --format markdown --output "$OUT/comparison.md" \
+fail_on=worse
+[[ $FAIL_ON != drift ]] || fail_on=drift
+conformance compare --fail-on "$fail_on" --partial "$baseline" "$records" --format markdown --output "$OUT/comparison.md" \
   2> "$OUT/problem.txt" || status=$?
 if [[ ! -s $OUT/comparison.md ]]; then
   status=2
