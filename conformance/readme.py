@@ -16,8 +16,6 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from packaging.version import Version
-
 from conformance import findings_page
 from conformance.baselines import BASELINES
 from conformance.clauses import Level, load_clauses
@@ -30,18 +28,18 @@ from conformance.scenarios import SCENARIOS
 from conformance.scenarios.launching import FOLDER
 from conformance.scenarios.table import durations
 from conformance.scenarios.table import markdown as markdown_table
+from conformance.upgrades import upgrades
 from results import times
-from results.comparison import Comparison, compare
-from results.differences import headline, markdown, to_text
+from results.comparison import Comparison
+from results.differences import headline, section, to_text
 from results.marks import words
-from results.pairing import Comparisons, series
+from results.pairing import Comparisons
 from results.records import Record, load
 from results.table import plain
 
 WIDTH = 118
 COSTLIEST = 25
 ROOT = Path(__file__).parent.parent
-UPGRADES = ROOT / "results" / "upgrades"
 PAGES = {
     "README.md": ("clauses", "baselines", "example", "upgrades"),
     "docs/findings.md": ("finding counts", "findings", "workarounds"),
@@ -72,16 +70,6 @@ def accepted() -> list[Record]:
 def baselines() -> str:
     """The committed records as a table."""
     return f"```text\n{plain(accepted(), WIDTH).strip(chr(10))}\n```"
-
-
-def upgrades() -> tuple[Comparison, ...]:
-    """Every record of `results/upgrades` beside the baseline of its series, the older version first."""
-    known = {series(record): record for record in accepted()}
-    pairs = []
-    for other in map(load, sorted(UPGRADES.glob("*.json"))):
-        both = sorted((other, known[series(other)]), key=lambda record: Version(record.variant.framework_version))
-        pairs.append(compare(*both))
-    return tuple(pairs)
 
 
 def upgrade_list(pairs: Iterable[Comparison]) -> str:
@@ -115,8 +103,8 @@ def blocks() -> dict[str, str]:
         "baselines": baselines(),
         **findings_page.blocks(load_known()),
         "upgrades": upgrade_list(pairs),
-        "example": example(next(pair for pair in pairs if "torch" in pair.old.series.framework and pair.status)),
-        "changes": "\n\n".join(markdown(Comparisons((pair,))).strip() for pair in pairs),
+        "example": example(next((pair for pair in pairs if pair.old.series.framework == "torch"), pairs[0])),
+        "changes": "\n\n".join("\n".join(section(pair)).strip() for pair in pairs),
         "seconds by family": times.markdown(records, times.seconds),
         "seconds by clause": times.markdown(records, times.by_clause, COSTLIEST),
         "slowest tests": "\n".join(("```text", *times.listed(records, "test", times.SLOWEST), "```")),

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from results.changes import Change, Kind
 from results.comparison import Comparison
+from results.environment import Environment
 from results.files import one_line
 from results.marks import code, cut, words
 from results.measured import NOT_JUDGED
@@ -95,19 +96,28 @@ def verdict(comparisons: Comparisons) -> str:
 
 def headline(pair: Comparison) -> str:
     """Series, both versions, how many changes of each kind there are, and what the numbers did."""
+    return f"{title(pair)}: {summary(pair)}"
+
+
+def title(pair: Comparison) -> str:
+    """Series and both versions."""
     versions = (pair.old.variant.framework_version, pair.new.variant.framework_version)
-    head = f"{name(series(pair.new))}: {versions[0]} → {versions[1]}"
+    return f"{name(series(pair.new))}: {versions[0]} → {versions[1]}"
+
+
+def summary(pair: Comparison) -> str:
+    """How many changes of each kind there are, what the numbers did, and how many tests were compared."""
     if pair.refusals:
-        return f"{head}: not comparable"
+        return "not comparable"
     tests = f"({pair.compared} tests compared)"
     if pair.identical:
-        return f"{head}: identical {tests}"
+        return f"identical {tests}"
     kinds = Counter(change.kind for change in pair.changes)
     told = ", ".join(f"{kinds[kind]} {kind}" for kind in Kind if kinds[kind] and kind not in _TOLD_OF_NUMBERS)
     unmoved = all(one.movement is Movement.IDENTICAL for one in pair.numbers)
     numbers = f"numbers: {moved}" if (moved := movements(pair.numbers)) else ""
     parts = (told or ("no change" if unmoved else ""), numbers, not_judged(kinds[Kind.NOT_JUDGED]))
-    return f"{head}: {'; '.join(filter(None, parts))} {tests}"
+    return f"{'; '.join(filter(None, parts))} {tests}"
 
 
 def movements(numbers: Sequence[Moved]) -> str:
@@ -130,10 +140,7 @@ def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> 
         console.print(Text(one_line(headline(pair)), style="bold"))
         for line in pair.refusals:
             _indented(console, one_line(line), 2, "bold red")
-        for line in pair.environment.lines():
-            _indented(console, one_line(line, 1000), 2, "dim")
-        if pair.environment.crossing:
-            console.print(Text(f"    {one_line(pair.environment.crossing, 1000)}"), soft_wrap=True)
+        _draw_environment(pair.environment, console)
         kept = {kind for kind in Kind if kind.worse or not brief or kind in (Kind.DRIFT, Kind.UNSTABLE)}
         for group in grouped(change for change in pair.changes if change.kind in kept and change.kind.listed):
             _draw_group(group, console)
@@ -142,6 +149,16 @@ def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> 
     for line in comparisons.unmatched:
         console.print(Text(one_line(line), style="bold red"))
     console.print(Text(verdict(comparisons), style="bold"))
+
+
+def _draw_environment(different: Environment, console: Console) -> None:
+    for line in different.versions():
+        _indented(console, one_line(line, 1000), 2, "dim")
+    if different.crossing:
+        _indented(console, f"{different.crossed}:", 2, "dim")
+        console.print(Text(f"    {one_line(different.crossing, 1000)}"), soft_wrap=True)
+    for line in different.settings():
+        _indented(console, one_line(line, 1000), 2, "dim")
 
 
 def _draw_counted(kind: Kind, changes: Sequence[Change], console: Console) -> None:
@@ -191,21 +208,28 @@ def _lines(comparisons: Comparisons) -> Iterator[str]:
     yield f"**Conformance: {verdict(comparisons)}.**"
     for pair in comparisons.pairs:
         yield ""
-        yield f"### {words(headline(pair))}"
-        yield ""
-        for line in pair.refusals:
-            yield f"- {words(line)}"
-        yield from _environment(pair)
-        listed = [change for change in pair.changes if change.kind.listed]
-        yield from _rows(grouped(change for change in listed if change.kind.worse or change.kind is Kind.DRIFT))
-        for kind in Kind:
-            if not kind.listed:
-                yield from _folded_list(kind, [change for change in pair.changes if change.kind is kind])
-        others = [change for change in listed if not change.kind.worse and change.kind is not Kind.DRIFT]
-        yield from _folded(f"{len(others)} other changes", list(_rows(grouped(others))))
-        yield from _numbers(pair)
+        yield from section(pair)
     for line in comparisons.unmatched:
         yield f"- {words(line)}"
+
+
+def section(pair: Comparison) -> Iterator[str]:
+    """The lines of one pair in Markdown: environment, what is worse or drifted, and folded what else there is."""
+    yield f"### {words(title(pair))}"
+    yield ""
+    yield words(summary(pair), 1000)
+    yield ""
+    for line in pair.refusals:
+        yield f"- {words(line)}"
+    yield from _environment(pair)
+    listed = [change for change in pair.changes if change.kind.listed]
+    yield from _rows(grouped(change for change in listed if change.kind.worse or change.kind is Kind.DRIFT))
+    for kind in Kind:
+        if not kind.listed:
+            yield from _folded_list(kind, [change for change in pair.changes if change.kind is kind])
+    others = [change for change in listed if not change.kind.worse and change.kind is not Kind.DRIFT]
+    yield from _folded(f"{len(others)} other changes", list(_rows(grouped(others))))
+    yield from _numbers(pair)
 
 
 def _folded(summary: str, lines: Sequence[str]) -> Iterator[str]:
@@ -219,9 +243,10 @@ def _folded(summary: str, lines: Sequence[str]) -> Iterator[str]:
 
 def _environment(pair: Comparison) -> Iterator[str]:
     different = pair.environment
-    lines = [f"- {words(line, 1000)}" for line in different.lines()]
+    lines = [f"- {words(line, 1000)}" for line in different.versions()]
     if different.crossing:
         lines.append(f"- {words(different.crossed)}: {code(different.crossing, 1000)}")
+    lines += [f"- {words(line, 1000)}" for line in different.settings()]
     if lines:
         yield from ("Environment:", "", *lines, "")
     others = ", ".join(words(step.told, 200) for step in different.packages)

@@ -51,7 +51,7 @@ _WHY = (
     (
         re.compile(
             "precision|tensor_?float|tf32|x64|onednn|mkl|cudnn|cublas|blas|capability|instruction|deterministic|xla|"
-            "fast.?math|flush|denormal|fusion|device|processor|cuda|driver|commit",
+            "fast.?math|flush|denormal|fusion|device|processor|cuda|driver",
             re.IGNORECASE,
         ),
         KERNELS,
@@ -113,10 +113,18 @@ class Environment:
 
     def lines(self) -> Iterator[str]:
         """One line for each thing that differs, the most telling first; other packages are counted."""
+        yield from self.versions()
+        yield from self.settings()
+
+    def versions(self) -> Iterator[str]:
+        """Of `lines` those about the framework and its companions, which `crossing` is about."""
         if self.framework is not None:
             yield self.framework.told
         if self.companions:
             yield f"companions, whose change it may be: {'; '.join(step.told for step in self.companions)}"
+
+    def settings(self) -> Iterator[str]:
+        """Of `lines` the others."""
         for step in self.switches:
             yield f"{step.told}{_why(step.name)}"
         for step in self.variables:
@@ -169,6 +177,12 @@ def public(record: Record) -> str:
     return record.variant.framework_version.partition("+")[0]
 
 
+def labelled(record: Record) -> dict[str, str]:
+    """Versions of the companions that a framework's version names, by package."""
+    label = record.variant.framework_version.partition("+")[2]
+    return {name: version for name, version in _LABEL.findall(label) if name in COMPANIONS}
+
+
 def _without_companions(version: str) -> str:
     release, _, label = version.partition("+")
     rest = _LABEL.sub(lambda part: "" if part[1] in COMPANIONS else part[0], label).strip(".")
@@ -179,8 +193,7 @@ def _versions(record: Record) -> dict[str, str]:
     """Versions of packages by normalized name: all that the record lists, else those that it tells otherwise."""
     if record.variant.packages:
         return {canonicalize_name(name): version for name, version in record.variant.packages.items()}
-    label = record.variant.framework_version.partition("+")[2]
-    told = {name: version for name, version in _LABEL.findall(label) if name in COMPANIONS}
+    told = labelled(record)
     for name, value in record.variant.environment.items():
         if _is_package(name) and _VERSION.fullmatch(value):
             told[canonicalize_name(name)] = value
