@@ -84,12 +84,12 @@ class Browser:
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
-    def open(self, path: Path) -> None:
-        """Loads a page anew; what was logged before is forgotten."""
+    def open(self, path: Path, fragment: str = "") -> None:
+        """Loads a page anew, at a fragment ("#...") of its address; what was logged before is forgotten."""
         self.driver.get("about:blank")
         self.console()
         self.requests()
-        self.driver.get(path.as_uri())
+        self.driver.get(path.as_uri() + fragment)
 
     def resize(self, width: int, height: int = 900) -> None:
         """Gives the page a viewport of this size."""

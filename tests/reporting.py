@@ -14,6 +14,9 @@ from results.pairing import Comparisons
 from results.records import (
     Check,
     ClauseText,
+    Consequence,
+    FindingKind,
+    FindingText,
     Json,
     Measurement,
     Outcome,
@@ -92,14 +95,15 @@ def infected(text: str, message: str | None = None) -> Record:
     clause = text or "empty"
     derivation: dict[str, Json] = {text: text, "list": [text, {text: text}], "number": math.nan}
     check = Check(text, text, text, {text: [text]}, False, derivation)
-    rest = (text, text, message or text, (check,), text, text, text, 3, text, 0.1, (text,))
+    rest = (text, text, message or text, (check,), text, text, text, 3, text, 0.1, (text,), text, text, (text, text))
     verdicts = tuple(Verdict(f"{text}{outcome}", clause, outcome, *rest) for outcome in Outcome)
+    finding = FindingText(FindingKind.DEFECT, Consequence.ERROR, text, text, text)
     texts = ClauseText(text, text, text, (text, f"{text} https://example.org/{text}"), text)
     numbers = (1.0, math.inf, -2.0, math.nan, 4.0)
     return Record(
         Suite(text, (text,), (text,)),
         Series(text, text, text, text),
-        Variant(text, {text: text}),
+        Variant(text, {text: text}, {text: text}, {text: text}, (text,)),
         text,
         0,
         text,
@@ -116,7 +120,8 @@ def infected(text: str, message: str | None = None) -> Record:
         {text: Measurement(text, numbers, clause), f"{text}2": Measurement(text, (1.0, 2.0, 9.0), clause)},
         {text: {"loss": numbers, "exact": (1.0, 2.0, 3.0), "spread": (0.5, 0.0, (text and 1.0) or 2.0), text: numbers}}
         | {f"scale/{text}": {"scale": numbers}},
-        (text, text),
+        notes=(text, text),
+        findings={text: finding} if text else {},
     )
 
 

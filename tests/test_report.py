@@ -22,8 +22,9 @@ from results.comparison import compare
 from results.findings import findings
 from results.model import Variant
 from results.pairing import Comparisons
+from results.portability import words
 from results.records import ClauseText, Outcome, Record, RecordError, Verdict
-from results.report import matrix, porting
+from results.report import about, across, matrix, porting
 from results.report.page import render
 from results.report.runs import COLOURS, Run, runs
 from results.report.text import clean, href, linked, told
@@ -162,6 +163,84 @@ def test_cells_count_and_put_the_gravest_first() -> None:
     assert (cell.tally.counts[-1], cell.tally.total) == ((Outcome.PASS, 1), len(Outcome))
     assert set(matrix.SYMBOLS) == set(Outcome) == set(GRAVITY)
     assert len(set(matrix.SYMBOLS.values())) == len(Outcome)
+
+
+def test_every_clause_and_run_has_an_address_of_its_own() -> None:
+    anchors = [a["id"] for a, _ in parsed("baselines").all("td") if a.get("id")]
+    assert len(anchors) == len(set(anchors)) == len({c for one in baselines() for c in one.clauses}) * len(baselines())
+    assert {"scaling.automaton@torch-eager", "scaling.automaton@paddle-dygraph-forced-scaler"} <= set(anchors)
+    assert all(re.fullmatch(r"[\w.~+-]+@[\w.~+-]+", anchor) for anchor in anchors)
+    hostile = [a["id"] or "" for a, _ in parsed("infected").all("td") if a.get("id")]
+    assert all(re.fullmatch(r"[\w.~+-]+@[\w.~+-]*", anchor, re.ASCII) for anchor in hostile)
+
+
+def test_a_run_is_addressed_by_what_tells_it_apart() -> None:
+    one = record("torch", {})
+
+    def slugs(*records: Record) -> list[str]:
+        return [run.slug for run in runs(records)]
+
+    on_gpu = replace(one, series=replace(one.series, device="cuda"))
+    newer = replace(one, variant=Variant("2+cu1"))
+    assert slugs(one, record("tf", {})) == ["torch-m", "tf-m"]
+    assert slugs(one, on_gpu) == ["torch-m-cpu", "torch-m-cuda"]
+    assert slugs(one, newer, on_gpu) == ["torch-m-cpu-1", "torch-m-cpu-2+cu1", "torch-m-cuda"]
+    assert slugs(one, one) == ["~1", "~2"]
+    assert slugs(record("a b/<", {})) == ["a_b__-m"]
+
+
+def test_totals_count_clauses_first_and_tests_second() -> None:
+    clauses = dict.fromkeys(("s.x", "s.y"), ClauseText("MUST", "…", "", (), "s"))
+    verdicts = (Verdict("t1", "s.x", P), Verdict("t2", "s.x", K), Verdict("t3", "s.y", P), Verdict("t4", "s.y", U))
+    (family,) = matrix.families([record("torch", {}, clauses=clauses, verdicts=verdicts)])
+    (totals,) = family.totals
+    assert (totals.clauses.counts, totals.clauses.total) == (((K, 1), (P, 1)), 2)
+    assert (totals.tests.counts, totals.tests.total) == (((K, 1), (U, 1), (P, 2)), 4)
+    assert [cell.outcome for row in family.rows for cell in row.cells] == [K, P]
+
+
+def test_a_clause_has_its_word_and_is_chosen_by_it() -> None:
+    records = [record("torch", {"s.x": K, "s.y": P, "s.z": P}), record("tf", {"s.x": P, "s.y": P, "s.z": U})]
+    said = words(records)
+    assert across.choices(said.values()) == ("broken", "differs", "portable", "broken in torch")
+    ((x, y, z),) = (family.rows for family in matrix.families(records))
+    assert [row.word.choices for row in (x, y, z) if row.word] == [(0, 3), (2,), (1,)]
+    assert x.word is not None
+    assert [(each.framework, "".join(each.version)) for each in x.word.broken] == [("torch", "1")]
+    text = render(records)
+    assert '<td class="across a-portable">portable</td>' in text
+    assert "broken in <span" in text
+
+
+def test_what_nobody_confirmed_is_marked() -> None:
+    one = record("torch", {"s.x": K, "s.y": P})
+    known, passed = one.verdicts
+    text = render([replace(one, verdicts=(replace(known, inferred_from="0.9"), passed))])
+    assert text.count("1 not confirmed in this version</span>") == 1
+    assert "1 tests are known to fail in 0.9: not confirmed in this version" in text
+    assert "not confirmed in this version" not in " ".join(text for _, text in parsed("baselines").all("span"))
+
+
+def test_the_rest_of_the_environment_is_folded_and_what_differs_comes_first() -> None:
+    def on(packages: dict[str, str], variables: dict[str, str], sets: tuple[str, ...]) -> Record:
+        return record("torch", {}, variant=Variant("1", {}, packages, variables, sets))
+
+    runs_of_two = [on({"a": "1", "b": "1", "c": "2"}, {}, ("avx2", "fma")), on({"b": "1", "c": "3"}, {}, ("fma",))]
+    packages, sets = about.folds([*runs_of_two, record("old", {})])
+    assert [(fact.name, fact.values, fact.differs) for fact in packages.facts] == [
+        ("a", ("1", "not installed", None), True),
+        ("c", ("2", "3", None), True),
+        ("b", ("1", "1", None), False),
+    ]
+    assert (packages.title, packages.differing, packages.left) == ("Packages", 2, 0)
+    assert [(fact.name, fact.values) for fact in sets.facts] == [
+        ("avx2", ("yes", "no", None)),
+        ("fma", ("yes", "yes", None)),
+    ]
+    assert about.folds([record("old", {})]) == ()
+    found = Reader(render(runs_of_two))
+    assert found.wrong == []
+    assert "Instruction sets of the processor " in [text for _, text in found.all("summary")]
 
 
 def test_what_differs_comes_first_and_paper_defaults_before_all() -> None:

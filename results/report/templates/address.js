@@ -88,15 +88,13 @@
     mirror();
   });
   dialog.addEventListener("close", () => {
-    if (document.activeElement === document.body) byId(opened)?.querySelector("button").focus();
+    const focused = document.activeElement;
+    if (focused === document.body || dialog.contains(focused)) byId(opened)?.querySelector("button").focus();
     mirror();
   });
   addEventListener("popstate", ({ state }) => {
-    if (returning) {
-      returning = false;
-      write();
-    } else {
-      arrive(state);
-    }
+    if (!returning) arrive(state);
+    else if (dialog.open) mirror();
+    returning = false;
   });
   arrive(history.state);

@@ -3,7 +3,8 @@
   const told = (cell) => {
     if (cell.querySelector(".none")) return null;
     const copied = cell.cloneNode(true);
-    for (const hidden of copied.querySelectorAll("[aria-hidden=true], .requirement")) hidden.remove();
+    for (const hidden of copied.querySelectorAll("[aria-hidden=true]")) hidden.remove();
+    for (const line of copied.querySelectorAll(".requirement, .stack, p")) line.prepend(" ");
     return copied.textContent.replace(/\s+/g, " ").trim();
   };
 
