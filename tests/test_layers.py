@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ from frameworks.contract import Capability, LayerTrace, Unsupported
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.trainer import ReferenceTrainer
 from results.arrays import fingerprint
+from results.records import load
 from tests.mutants import layers as mutants
+from tests.support import judge
 
 FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[], Batch]]] = {
     "exact-linear": (exact_linear, lambda: exact_batch(8)),
@@ -233,3 +236,22 @@ def test_a_deviation_is_stored_as_a_number() -> None:
     verdict.within(0.25, Bound(0.5, {}), "distance")
     assert verdict.checks[0].measured == 0.25
     assert isinstance(verdict.checks[0].measured, float)
+
+
+def test_a_record_of_parity_has_tensors_bounds_and_numbers(tmp_path: Path) -> None:
+    suite, record = "conformance/suites/test_autocast_parity.py", tmp_path / "run.json"
+    ended = judge("-k", "exact-linear and (test_float32_sgd or momentum)", f"--record={record}", suite)
+    assert ended.status == 0, ended.lines
+    kept = load(record)
+    sgd, momentum = "test_float32_sgd[exact-linear]", "test_float32_optimizers[exact-linear-momentum]"
+    assert kept.tensors.keys() == {f"first/{sgd}", f"layers/{sgd}", f"first/{momentum}"}
+    first = trace_of(exact_linear(), RECIPE, exact_batch(8)).parameters
+    expected = tuple(fingerprint(f"parameter/{name}", value) for name, value in first.items())
+    assert tuple(kept.tensors[f"first/{sgd}"]) == expected
+    assert [each.name for each in kept.tensors[f"layers/{sgd}"]] == [
+        *("output/0.output", "gradient/0.output", "parameter/0.output.weight", "parameter/0.output.bias")
+    ]
+    trace = kept.traces[f"loss/{sgd}"]
+    assert trace.keys() == {"loss", "exact", "spread", "bound"}
+    assert trace["bound"] == tuple(4.0 * spread for spread in trace["spread"])
+    assert all(isinstance(check.measured, float) for verdict in kept.verdicts for check in verdict.checks)
