@@ -64,5 +64,5 @@ def ulps(old: Fingerprint, new: Fingerprint) -> float:
         return 0.0
     larger = np.maximum(np.abs(a), np.abs(b))[differ]
     exponents = np.maximum(np.frexp(larger)[1] - 1, _SMALLEST[old.format])
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         return float(np.max(np.abs(a - b)[differ] / np.ldexp(1.0, exponents - _DIGITS[old.format] + 1)))

@@ -174,7 +174,7 @@ def number(value: Json) -> float | None:
 
 
 def _tripled(old: float, new: float, bound: float) -> bool:
-    return new >= TRIPLED * old and new > TELLING_SHARE * bound
+    return not same(old, new) and new >= TRIPLED * old and new > TELLING_SHARE * bound
 
 
 def _drifted_errors(errors: Sequence[tuple[Check, float, float]]) -> Iterator[_Drift]:

@@ -114,7 +114,8 @@ def in_pairs(one: Sequence[float], other: Sequence[float]) -> tuple[Values, Valu
 
 def middle(samples: Sequence[float] | Values) -> float:
     """The median; NaN of no samples."""
-    return float(np.median(samples)) if len(samples) else float("nan")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.median(samples)) if len(samples) else float("nan")
 
 
 def refusal_of(*sides: Values) -> str:
