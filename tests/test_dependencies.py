@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import time
 from pathlib import Path
 
 import pytest
 
+from conformance.dependencies import PROVIDED, Tree
 from conformance.inventory import read_inventory
 from tests.support import ROOT
 
@@ -222,3 +224,18 @@ def test_reading_the_suites_takes_less_than_the_start_of_a_run() -> None:
         assert len(read_inventory(ROOT)) > 200
         spent.append(time.process_time() - begun)
     assert min(spent) < 1.0
+
+
+def test_what_the_plugin_gives_a_test_is_there() -> None:
+    tree = Tree(ROOT)
+    assert all(tree.resolve(meant) for meant in PROVIDED.values())
+    fixtures = {name for name, code in _fixtures(ROOT / "conformance" / "plugin.py") if code}
+    assert fixtures <= PROVIDED.keys()
+
+
+def _fixtures(path: Path) -> list[tuple[str, bool]]:
+    """Functions of a module, and whether pytest gives them to tests."""
+    functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
+    return [
+        (node.name, any("pytest.fixture" in ast.unparse(mark) for mark in node.decorator_list)) for node in functions
+    ]
