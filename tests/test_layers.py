@@ -65,7 +65,7 @@ def test_rounding_names_no_layer(fixture: str, precision: Precision, seed: int) 
     [
         (mutants.LayerNormWithAnotherEpsilon, "encoder", "2.body.0 (LayerNorm), output"),
         (mutants.AttentionScaledByAnotherWidth, "encoder", "2.body.1 (SelfAttention), output"),
-        (mutants.FilterGradientIsTransposed, "digits-convolution", "4 (Convolution), gradient of weight"),
+        (mutants.FilterGradientHasItsSidesExchanged, "digits-convolution", "4 (Convolution), gradient of weight"),
     ],
 )
 def test_a_layer_that_is_slightly_wrong_is_named(made: Any, fixture: str, where: str) -> None:

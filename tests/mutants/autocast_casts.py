@@ -149,6 +149,7 @@ class _Products(Operations):
     "https://github.com/intel/torch-xpu-ops/issues/3023",
     component="autocast",
     clauses=("autocast.bf16-parity", "autocast.fp16-parity"),
+    names="weight: ",
 )
 class WeightGradientIsOff(_Products):
     """The weight gradient of a large low product is a tenth too large."""
@@ -161,6 +162,7 @@ class WeightGradientIsOff(_Products):
     "https://github.com/pytorch/pytorch/issues/68048",
     component="autocast",
     clauses=("autocast.bf16-parity", "autocast.fp16-parity"),
+    names="gradient of bias: relative distance 1,",
 )
 class BiasGradientIsLost(_Products):
     """The bias of a low product gets no gradient."""
@@ -173,6 +175,7 @@ class BiasGradientIsLost(_Products):
     "https://github.com/PaddlePaddle/Paddle/issues/38126",
     component="autocast",
     clauses=("autocast.bf16-parity",),
+    names="(Convolution), gradient of weight",
 )
 class FilterGradientIsTransposed(_Products):
     """The filter gradient of a low convolution has height and width in each other's place."""

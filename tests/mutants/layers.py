@@ -60,7 +60,7 @@ defvjp(_turned_backwards, lambda _ans, _weight: lambda gradient: np.swapaxes(gra
     clauses=("autocast.float32-parity",),
     names="(Convolution), gradient of weight",
 )
-class FilterGradientIsTransposed(Operations):
+class FilterGradientHasItsSidesExchanged(Operations):
     """The gradient of a convolution's filters has height and width exchanged."""
 
     def convolution(self, x: Tensor, weight: Tensor, *given: Any) -> Tensor:
