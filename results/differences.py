@@ -293,11 +293,11 @@ def document(comparisons: Comparisons) -> dict[str, Any]:
                 "series": plain(pair.new.series),
                 "old_version": pair.old.variant.framework_version,
                 "new_version": pair.new.variant.framework_version,
+                "environment": {**plain(pair.environment), "lines": list(pair.environment.lines())},
                 "status": pair.status,
                 "identical": pair.identical,
                 "compared": pair.compared,
                 "refusals": list(pair.refusals),
-                "environment": {**plain(pair.environment), "lines": list(pair.environment.lines())},
                 "changes": [{**plain(change), "worse": change.kind.worse} for change in pair.changes],
                 "numbers": {
                     "counts": {movement.value: count for movement, count in counts(pair.numbers).items()},

@@ -58,7 +58,6 @@ _WHY = (
     ),
 )
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
-_FRAMEWORK = re.compile(r"[a-z][a-z0-9]*")
 _LABEL = re.compile(r"([a-z][a-z0-9-]*)\.(\d+(?:\.\d+)*)")
 """A package and its version among the parts of a local version label, such as "keras.3.15.1"."""
 
@@ -225,9 +224,8 @@ def _crossing(new: Record, version: str, companions: tuple[Step, ...], moved: bo
     """The command that runs the new framework with the old companions, as far as these do not come with it."""
     name = new.series.framework
     free = [step for step in companions if not (moved and step.name.startswith(BUNDLED)) and step.old and step.new]
-    wanted = [(name, version)] if name in OWN else []
-    wanted += [(step.name, step.old) for step in free]
-    if not free or not _FRAMEWORK.fullmatch(name) or not all(_VERSION.fullmatch(text) for _, text in wanted):
+    wanted = [(name, version), *((step.name, step.old) for step in free)]
+    if not free or name not in OWN or not all(_VERSION.fullmatch(text) for _, text in wanted):
         return ""
     return " ".join((*(f"{variable(package)}={text}" for package, text in wanted), f"tox -e {name}"))
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from packaging.utils import canonicalize_name
 
-from results.environment import Environment, Step, environment, variable
+from frameworks.installing import locks
+from frameworks.installing.distributions import DISTRIBUTIONS, bare, variable_of
+from results.environment import COMPANIONS, OWN, Environment, Step, environment, variable
 from results.records import Record, Series, Variant
 from tests.test_comparison import BASE
 
@@ -100,11 +103,11 @@ def test_a_version_that_is_none_gets_into_no_command(version: str) -> None:
     assert environment(run("torch", "2.13.0", {"numpy": "2.3"}), run("torch", version, {"numpy": "2.4"})).crossing == ""
 
 
-def test_an_adapter_of_somebody_else_has_no_command() -> None:
-    old, new = (run("package.module.Class", "1", {"numpy": version}) for version in ("2.3", "2.4"))
+@pytest.mark.parametrize("name", ["package.module.Class", "reference", "$(id)"])
+def test_what_the_suite_does_not_install_has_no_command(name: str) -> None:
+    old, new = (run(name, "1", {"numpy": version}) for version in ("2.3", "2.4"))
+    assert environment(old, new).companions
     assert environment(old, new).crossing == ""
-    reference = [run("reference", "1", {"numpy": version}) for version in ("2.3", "2.4")]
-    assert environment(*reference).crossing == "NUMPY_VERSION=2.3 tox -e reference"
 
 
 def test_a_variable_is_the_packages_name() -> None:
@@ -113,3 +116,13 @@ def test_a_variable_is_the_packages_name() -> None:
         "ORBAX_CHECKPOINT_VERSION",
         "JAX_VERSION",
     ]
+
+
+@pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))
+def test_commands_name_what_the_installer_understands(name: str) -> None:
+    chosen = DISTRIBUTIONS[name]
+    assert OWN[name] == {canonicalize_name(bare(chosen.cpu)), canonicalize_name(bare(chosen.gpu))}
+    computing = {canonicalize_name(bare(package)) for package in chosen.companions} - {"setuptools"}
+    assert computing <= COMPANIONS
+    for package in locks.examples(name):
+        assert variable(package) == variable_of(package)
