@@ -124,9 +124,7 @@ def _pins(names: list[str], wish: Wish, suite: Mapping[str, str]) -> tuple[dict[
     own = {canonicalize_name(bare(package)) for name in names for package in _packages(DISTRIBUTIONS[name])}
     if wish.pinned:
         pins = locks.read(names[0] if len(names) == 1 else locks.ALL)
-        remark = (
-            "" if pins else "no lock is for this Python and platform: versions are the newest that go with each other"
-        )
+        remark = "" if pins else f"there is no lock for this Python and platform: {_NEWEST}"
     elif len(names) == 1:
         (name,) = names
         requirement = _requirement(name, wish) if elsewhere else ""

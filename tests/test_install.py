@@ -1,131 +1,351 @@
-"""Installing a framework: one line where it cannot be done, no call of pip where nothing is to do."""
+"""Installing frameworks: the very commands of pip, one line where it cannot be done, no call where nothing is to do."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from frameworks import install
+from frameworks.installing import locks, wishes
+from frameworks.installing.companions import UNDATED
+from frameworks.installing.distributions import DISTRIBUTIONS, variable_of
+from tests.pips import Pip
 from tests.support import run
 
-
-@dataclass
-class Pip:
-    """Takes the place of `subprocess.run`: notes the calls, and answers as pip would."""
-
-    status: int = 0
-    errors: str = ""
-    calls: list[list[str]] = field(default_factory=list)
-
-    def __call__(self, words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        self.calls.append(words)
-        return subprocess.CompletedProcess(words, self.status, "", self.errors)
-
-    @property
-    def requirements(self) -> list[str]:
-        """What the only call asked for."""
-        (words,) = self.calls
-        assert words[:4] == [sys.executable, "-m", "pip", "install"]
-        return [word for word in words[4:] if not word.startswith("-")]
+NUMPY, OLDER = "numpy==2.4.6", "numpy==2.3.5"
+SUITE = {"numpy": "2.4.6", "scipy": "1.17.1"}
+LOCKS = {
+    "suite": SUITE,
+    "torch": SUITE | {"torch": "2.13.0", "sympy": "1.14.0"},
+    "tf": SUITE | {"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0", "keras": "3.15.1"},
+    "paddle": SUITE | {"paddlepaddle": "3.3.1", "numpy": "2.3.5", "setuptools": "84.2.1"},
+    "jax": SUITE | {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "orbax-checkpoint": "0.12.8"},
+    "frameworks": SUITE | {"torch": "2.13.0", "jax": "0.10.2", "numpy": "2.3.5"},
+}
+JAX = ["flax", "optax", "jmp", "orbax-checkpoint"]
 
 
 @pytest.fixture
-def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
-    """A machine without GPU and without any framework."""
+def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The installed packages, none at first."""
+    packages: dict[str, str] = {}
+    for module in (locks, install):
+        name = "installed_version" if module is locks else "installed"
+        monkeypatch.setattr(module, name, packages.get)
+    return packages
+
+
+@pytest.fixture
+def pip(here: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:  # noqa: ARG001
+    """A machine without GPU and without any framework, whose locks are `LOCKS`."""
     made = Pip()
-    for distribution in install.DISTRIBUTIONS.values():
-        monkeypatch.delenv(distribution.variable, raising=False)
-    monkeypatch.setattr(install, "gpu_present", lambda: False)
-    monkeypatch.setattr(install, "installed", {}.get)
+    for variable in list(os.environ):
+        if variable.endswith(("_VERSION", "_INDEX", "_REQUIREMENT")) or variable.startswith("PIP_"):
+            monkeypatch.delenv(variable)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(wishes, "driver", lambda: None)
+    monkeypatch.setattr(locks, "read", LOCKS.__getitem__)
+    monkeypatch.setattr(locks, "examples", LOCKS.__getitem__)
     monkeypatch.setattr(subprocess, "run", made)
     return made
 
 
-@pytest.mark.parametrize("arguments", [[], ["nowhere"], ["torch", "tf"], ["--help"]])
+# ---------------------------------------------------------------- pinned versions, under their locks
+
+
+@pytest.mark.parametrize("arguments", [[], ["nowhere"], ["torch", "torch"], ["--help"]])
 def test_wrong_usage_is_one_line(pip: Pip, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert install.main(arguments) == 2
-    assert capsys.readouterr().err == "usage: python -m frameworks.install {torch,tf,paddle,jax}\n"
-    assert not pip.calls
-
-
-@pytest.mark.parametrize("version", ["latest", ">=2", "2.1; rm", "-r x", "2.1 ", "../x", "2.13.0\n"])
-def test_what_is_no_version_is_refused(
-    pip: Pip, version: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TORCH_VERSION", version)
-    assert install.main(["torch"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"TORCH_VERSION={version!r} is not a version; write one such as 2.13.0"
+    assert capsys.readouterr().err == "usage: python -m frameworks.install {torch,tf,paddle,jax} ...\n"
     assert not pip.calls
 
 
 @pytest.mark.parametrize(
-    ("framework", "requirements"),
+    ("framework", "requirements", "pins"),
     [
-        ("torch", ["torch==2.13.0"]),
-        ("tf", ["tensorflow-cpu==2.21.0"]),
-        ("paddle", ["paddlepaddle==3.3.1", "numpy<2.4", "setuptools"]),
-        ("jax", ["jax==0.10.2", "flax==0.12.8", "optax==0.2.8", "jmp==0.0.4", "orbax-checkpoint==0.12.8"]),
+        ("torch", ["torch==2.13.0"], [NUMPY, "scipy==1.17.1", "sympy==1.14.0"]),
+        ("tf", ["tensorflow-cpu==2.21.0", "keras"], ["keras==3.15.1", NUMPY, "scipy==1.17.1"]),
+        (
+            "paddle",
+            ["paddlepaddle==3.3.1", "setuptools", "numpy<2.4"],
+            [OLDER, "scipy==1.17.1", "setuptools==84.2.1"],
+        ),
+        (
+            "jax",
+            ["jax==0.10.2", *JAX],
+            ["flax==0.12.8", "jaxlib==0.10.2", NUMPY, "orbax-checkpoint==0.12.8", "scipy==1.17.1"],
+        ),
     ],
 )
-def test_the_pinned_version_is_asked_for(pip: Pip, framework: str, requirements: list[str]) -> None:
+def test_the_pinned_version_is_installed_under_its_lock(
+    pip: Pip, framework: str, requirements: list[str], pins: list[str]
+) -> None:
     assert install.main([framework]) == 0
-    assert pip.requirements == requirements
+    assert (pip.installed.words, pip.installed.pins) == (["install", *requirements], pins)
+    assert len(pip.calls) == 1
 
 
-def test_the_environment_overrides_the_pinned_version(pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PADDLE_VERSION", "3.0.0rc1")
+def test_several_frameworks_have_a_lock_of_their_own(pip: Pip, capsys: pytest.CaptureFixture[str]) -> None:
+    assert install.main(["torch", "jax"]) == 0
+    assert pip.installed.words == ["install", "torch==2.13.0", "jax==0.10.2", *JAX]
+    assert pip.installed.pins == [OLDER, "scipy==1.17.1"]
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_lock_for_this_python_the_user_is_told(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(locks, "read", lambda _: {})
     assert install.main(["paddle"]) == 0
-    assert pip.requirements == ["paddlepaddle==3.0.0rc1", "numpy<2.4", "setuptools"]
+    assert pip.installed.words == ["install", "paddlepaddle==3.3.1", "setuptools", "numpy<2.4"]
+    assert capsys.readouterr().err == (
+        "paddle: there is no lock for this Python and platform: versions are the newest that declare to go with each "
+        "other\n"
+    )
+
+
+# ---------------------------------------------------------------- other versions
+
+
+@pytest.mark.parametrize("variable", ["TORCH_VERSION", "NUMPY_VERSION"])
+@pytest.mark.parametrize("version", ["latest", ">=2", "2.1; rm", "-r x", "2.1 ", "../x", "2.13.0\n", "2.x"])
+def test_what_is_no_version_is_refused(
+    pip: Pip, variable: str, version: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable, version)
+    assert install.main(["torch"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    example = {"TORCH_VERSION": "2.13.0", "NUMPY_VERSION": "2.4.6"}[variable]
+    assert line == f"{variable}={version!r} is not a version; write one such as {example}"
+    assert not pip.calls
+
+
+def test_companions_of_another_version_are_those_of_its_time(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAX_VERSION", "0.9.2")
+    pip.uploads = {"jax": {"0.9.2": "2026-03-18", "0.10.0": "2026-04-16", "0.10.2": "2026-06-17"}}
+    pip.resolved = {
+        "jax": ("0.9.2", ["jaxlib==0.9.2", "numpy>=2.0", "scipy>=1.13"]),
+        "jaxlib": ("0.9.2", []),
+        "Flax": ("0.12.6", ["jax>=0.8.1"]),
+        "numpy": ("2.4.3", []),
+        "scipy": ("1.17.0", []),
+    }
+    assert install.main(["jax"]) == 0
+    assert pip.resolving.words == [
+        *("install", "--dry-run", "--ignore-installed", "--report", "--uploaded-prior-to", "2026-04-17T00:00:00Z"),
+        *("jax==0.9.2", *JAX),
+    ]
+    assert pip.installed.words == ["install", "jax==0.9.2", *JAX]
+    assert pip.installed.pins == ["flax==0.12.6", "jaxlib==0.9.2", NUMPY, "scipy==1.17.1"]
+    assert capsys.readouterr().err == ""
+
+
+def test_without_upload_dates_declared_requirements_decide_and_the_user_is_told(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAX_VERSION", "0.9.2")
+    pip.dated, pip.resolved = False, {"jax": ("0.9.2", []), "flax": ("0.12.7", [])}
+    assert install.main(["jax"]) == 0
+    assert pip.installed.pins == ["flax==0.12.7"]
+    assert capsys.readouterr().err == f"jax: {UNDATED}\n"
+
+
+@pytest.mark.parametrize("alias", ["ORBAX_VERSION", "ORBAX_CHECKPOINT_VERSION"])
+def test_every_package_of_a_lock_can_be_overridden(pip: Pip, alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(alias, "0.12.1")
+    monkeypatch.setenv("JAXLIB_VERSION", "0.10.1")
+    monkeypatch.setenv("KERAS_VERSION", "3.13.2")
+    monkeypatch.setenv("CUDA_VERSION", "12.8.1")
+    assert install.main(["jax"]) == 0
+    assert pip.installed.words == ["install", "jax==0.10.2", "flax", "optax", "jmp", "orbax-checkpoint==0.12.1"]
+    assert pip.installed.pins == [
+        "flax==0.12.8",
+        "jaxlib==0.10.1",
+        NUMPY,
+        "orbax-checkpoint==0.12.1",
+        "scipy==1.17.1",
+    ]
+
+
+def test_keras_has_its_version(pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_VERSION", "3.13.2")
+    assert install.main(["tf"]) == 0
+    assert pip.installed.words == ["install", "tensorflow-cpu==2.21.0", "keras==3.13.2"]
+    assert pip.installed.pins == ["keras==3.13.2", NUMPY, "scipy==1.17.1"]
+
+
+def test_a_companion_of_another_version_can_be_overridden_too(pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_VERSION", "2.20.0")
+    monkeypatch.setenv("KERAS_VERSION", "3.8.0")
+    pip.uploads = {"tensorflow-cpu": {"2.20.0": "2025-08-13", "2.21.0": "2026-03-06"}}
+    pip.resolved = {"tensorflow-cpu": ("2.20.0", []), "keras": ("3.8.0", [])}
+    assert install.main(["tf"]) == 0
+    assert pip.resolving.pins == ["keras==3.8.0"]
+    assert (pip.installed.words, pip.installed.pins) == (
+        ["install", "tensorflow-cpu==2.20.0", "keras==3.8.0"],
+        ["keras==3.8.0"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "limit"),
+    [("paddle", "2.6.2", "numpy<2"), ("paddle", "3.0.0rc1", "numpy<2.4"), ("torch", "2.2.2", "numpy<2")],
+)
+def test_what_no_package_declares_is_required_and_old_numpy_takes_what_needs_it_along(
+    pip: Pip, here: dict[str, str], framework: str, version: str, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{framework.upper()}_VERSION", version)
+    here["scipy"] = "1.17.1"
+    package = DISTRIBUTIONS[framework].cpu
+    pip.uploads = {package: {version: "2024-01-01"}}
+    pip.resolved = {package: (version, []), "numpy": ("1.26.4" if limit == "numpy<2" else "2.3.5", [])}
+    assert install.main([framework]) == 0
+    assert limit in pip.resolving.words
+    assert pip.installed.words[1:] == [f"{package}=={version}", *DISTRIBUTIONS[framework].companions, limit, "scipy"]
+
+
+def test_numpy_can_be_asked_for_against_what_is_said_of_it(pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMPY_VERSION", "2.4.6")
+    assert install.main(["paddle"]) == 0
+    assert pip.installed.words == ["install", "paddlepaddle==3.3.1", "setuptools"]
+    assert NUMPY in pip.installed.pins
 
 
 def test_an_empty_variable_asks_for_nothing(pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_VERSION", "")
+    for variable in ("TORCH_VERSION", "NUMPY_VERSION", "TORCH_INDEX", "TORCH_REQUIREMENT"):
+        monkeypatch.setenv(variable, "")
     assert install.main(["torch"]) == 0
-    assert pip.requirements == ["torch==2.13.0"]
+    assert pip.installed.words == ["install", "torch==2.13.0"]
+    assert NUMPY in pip.installed.pins
 
 
-@pytest.mark.parametrize("wanted", ["2.13.0", "2.13.0+cpu"])
-def test_what_is_installed_is_left_alone(pip: Pip, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("requirement", "dated"),
+    [
+        ("wheels/torch-2.16.0.dev1+cpu-cp311-cp311-linux_x86_64.whl", True),
+        ("https://example.org/a/torch-2.16.0%2Bcu132-cp311-cp311-linux_x86_64.whl?x=1", True),
+        ("git+https://example.org/torch", False),
+    ],
+)
+def test_a_framework_can_come_from_elsewhere(
+    pip: Pip, requirement: str, dated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_REQUIREMENT", requirement)
+    pip.uploads = {"torch": {"2.13.0": "2026-05-01"}}
+    pip.resolved = {"torch": ("2.16.0", []), "sympy": ("1.15.0", [])}
+    assert install.main(["torch"]) == 0
+    assert pip.resolving.words[-1] == requirement
+    assert any(call.words[0] == "index" for call in pip.calls) is dated
+    assert (pip.installed.words, pip.installed.pins) == (["install", requirement], ["sympy==1.15.0"])
+
+
+# ---------------------------------------------------------------- what is there already
+
+
+@pytest.mark.parametrize(("wanted", "there"), [("2.13.0", "2.13.0"), ("2.13.0", "2.13.0+cpu"), ("2.12.0", "2.12.0")])
+def test_what_is_installed_is_left_alone(
+    pip: Pip, here: dict[str, str], wanted: str, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCH_VERSION", wanted)
-    monkeypatch.setattr(install, "installed", {"torch": "2.13.0"}.get)
+    here["torch"] = there
     assert install.main(["torch"]) == 0
     assert not pip.calls
 
 
-def test_another_version_is_replaced(pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "installed", {"torch": "2.12.1"}.get)
+@pytest.mark.parametrize("packages", [{"torch": "2.12.1"}, {"torch": "2.13.0", "numpy": "2.3.0"}])
+def test_what_is_another_version_is_replaced(
+    pip: Pip, here: dict[str, str], packages: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMPY_VERSION", "2.4.6")
+    here.update(packages)
     assert install.main(["torch"]) == 0
-    assert pip.requirements == ["torch==2.13.0"]
+    assert pip.installed.words == ["install", "torch==2.13.0"]
 
 
-def test_installed_versions_are_read_without_label_and_extras() -> None:
-    assert install.installed("pytest") == pytest.__version__
-    assert install.installed("pytest[dev]") == pytest.__version__
-    assert install.installed("no-such-distribution") is None
+def test_numpy_stays_below_what_paddle_breaks_on_even_if_paddle_is_there(pip: Pip, here: dict[str, str]) -> None:
+    here |= {"paddlepaddle": "3.3.1", "setuptools": "84.2.1", "numpy": "2.4.0"}
+    assert install.main(["paddle"]) == 0
+    assert "numpy<2.4" in pip.installed.words
+
+
+def test_what_was_installed_is_not_chosen_again_until_something_else_is_asked_for(
+    pip: Pip, here: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here |= {"tensorflow-cpu": "2.21.0", "keras": "3.12.0", "numpy": "2.4.6"}
+    monkeypatch.setenv("KERAS_VERSION", "3.13.2")
+    assert install.main(["tf"]) == 0
+    here["keras"] = "3.13.2"
+    noted = json.loads((tmp_path / "conformance-tf.json").read_text())
+    assert noted["wish"]["packages"] == {"keras": "3.13.2"}
+    assert install.main(["tf"]) == 0
+    assert len(pip.calls) == 1, "nothing is to do"
+    here["numpy"] = "2.5.0"
+    assert install.main(["tf"]) == 0
+    assert len(pip.calls) == 2, "NumPy moved away from the lock"
+    here["numpy"] = "2.4.6"
+    monkeypatch.delenv("KERAS_VERSION")
+    assert install.main(["tf"]) == 0
+    assert "keras==3.15.1" in pip.calls[-1].pins
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_installed_versions_are_read_without_label_and_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert locks.installed_version("pytest") == pytest.__version__
+    assert locks.installed_version("no-such-distribution") is None
+    monkeypatch.setattr(install, "installed", {"jax": "0.10.2+local"}.get)
+    assert (install.installed_version("jax"), install.installed_version("tf")) == ("0.10.2", None)
 
 
 @pytest.mark.parametrize(
-    ("errors", "told"),
+    ("errors", "output", "told"),
     [
         (
-            "WARNING: x\nERROR: No matching distribution found for torch==99\n",
+            "WARNING: x\nERROR: Could not find a version that satisfies the requirement torch==99 (from versions: 1)\n"
+            "ERROR: No matching distribution found for torch==99\n",
+            "",
             "No matching distribution found for torch==99",
         ),
-        ("", "pip gave no reason"),
+        (
+            "ERROR: Ignored the following versions that require a different python version: 98 Requires-Python >=3.12; "
+            "99 Requires-Python >=3.13,<3.99\nERROR: No matching distribution found for torch==99\n",
+            "",
+            f"torch 99 wants Python >=3.13,<3.99, and this is {sys.version_info[0]}.{sys.version_info[1]}",
+        ),
+        (
+            "ERROR: Cannot install a and b because these package versions have conflicting dependencies.\n"
+            "ERROR: ResolutionImpossible: for help visit https://example.org\n",
+            "\nThe conflict is caused by:\n    The user requested jax==0.9.2\n    flax 0.12.8 depends on jax>=0.10\n\n",
+            "The user requested jax==0.9.2; flax 0.12.8 depends on jax>=0.10",
+        ),
+        ("", "", "pip gave no reason"),
     ],
 )
-def test_a_version_that_pip_cannot_find_is_one_line(
-    pip: Pip, errors: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_pip_refuses_is_one_line(
+    pip: Pip, errors: str, output: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TORCH_VERSION", "99")
-    pip.status, pip.errors = 1, errors
+    pip.status, pip.errors, pip.output = 1, errors, output
     assert install.main(["torch"]) == 2
     assert capsys.readouterr().err == f"torch 99 cannot be installed ({told}); set TORCH_VERSION to another version\n"
+
+
+def test_an_extra_that_is_not_there_is_a_refusal(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(wishes, "driver", lambda: "12.4")
+    pip.errors = "WARNING: tensorflow 2.21.0 does not provide the extra 'and-cuda'\n"
+    assert install.main(["tf"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "(tensorflow 2.21.0 does not provide the extra 'and-cuda')" in line
 
 
 def test_pip_itself_cannot_find_it() -> None:
@@ -137,35 +357,109 @@ def test_pip_itself_cannot_find_it() -> None:
 
 # ---------------------------------------------------------------- GPU
 
+SMI = "#!/bin/sh\necho '| NVIDIA-SMI 570.86.15    Driver Version: 570.86.15    CUDA Version: {}     |'\n"
+PADDLE = "https://www.paddlepaddle.org.cn/packages/stable/"
+TORCH = "https://download.pytorch.org/whl/"
+
 
 @pytest.mark.parametrize(
-    ("script", "present"),
-    [("#!/bin/sh\necho 'GPU 0: NVIDIA'\n", True), ("#!/bin/sh\nexit 9\n", False), (None, False)],
-    ids=["driver", "no-driver", "no-command"],
+    ("script", "cuda"),
+    [
+        (SMI.format("12.8"), "12.8"),
+        (SMI.format("13.0").replace("CUDA Version", "CUDA UMD Version"), "13.0"),
+        ("#!/bin/sh\necho 'GPU 0: NVIDIA'\n", ""),
+        ("#!/bin/sh\nexit 9\n", None),
+        (None, None),
+    ],
+    ids=["driver", "newer-words", "says-nothing", "no-driver", "no-command"],
 )
-def test_a_gpu_is_there_if_the_driver_answers(
-    script: str | None, present: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_driver_says_which_cuda_it_runs(
+    script: str | None, cuda: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if script is not None:
         (tmp_path / "nvidia-smi").write_text(script)
         (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert install.gpu_present() is present
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if script else str(tmp_path))
+    assert wishes.driver() == cuda
 
 
 @pytest.mark.parametrize(
-    ("framework", "package"),
-    [("torch", "torch"), ("tf", "tensorflow[and-cuda]"), ("paddle", "paddlepaddle-gpu"), ("jax", "jax[cuda12]")],
+    ("framework", "version", "cuda", "index", "requirement"),
+    [
+        ("torch", "", "13.1", "", "torch==2.13.0"),
+        ("torch", "", "", "", "torch==2.13.0"),
+        ("torch", "", "12.8", f"{TORCH}cu126", "torch==2.13.0"),
+        ("torch", "2.10.0", "12.4", "", "torch==2.10.0"),
+        ("torch", "2.6.0", "11.8", f"{TORCH}cu118", "torch==2.6.0"),
+        ("tf", "", "12.4", "", "tensorflow[and-cuda]==2.21.0"),
+        ("jax", "", "12.8", "", "jax[cuda12]==0.10.2"),
+        ("jax", "", "13.0", "", "jax[cuda12]==0.10.2"),
+        ("paddle", "", "13.2", f"{PADDLE}cu130/", "paddlepaddle-gpu==3.3.1"),
+        ("paddle", "", "12.9", f"{PADDLE}cu129/", "paddlepaddle-gpu==3.3.1"),
+        ("paddle", "", "12.8", f"{PADDLE}cu126/", "paddlepaddle-gpu==3.3.1"),
+        ("paddle", "", "12.2", f"{PADDLE}cu118/", "paddlepaddle-gpu==3.3.1"),
+        ("paddle", "", "", f"{PADDLE}cu118/", "paddlepaddle-gpu==3.3.1"),
+        ("paddle", "3.2.2", "13.0", f"{PADDLE}cu129/", "paddlepaddle-gpu==3.2.2"),
+        ("paddle", "3.0.0", "12.9", f"{PADDLE}cu126/", "paddlepaddle-gpu==3.0.0"),
+        ("paddle", "2.6.2", "12.2", "", "paddlepaddle-gpu==2.6.2"),
+    ],
 )
-def test_a_gpu_chooses_the_build(pip: Pip, framework: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "gpu_present", lambda: True)
-    assert install.main([framework]) == 0
-    assert pip.requirements[0] == f"{package}=={install.DISTRIBUTIONS[framework].pinned}"
-
-
-def test_numpy_stays_below_what_paddle_breaks_on_even_if_paddle_is_there(
-    pip: Pip, monkeypatch: pytest.MonkeyPatch
+def test_a_gpu_chooses_build_and_index(
+    pip: Pip, framework: str, version: str, cuda: str, index: str, requirement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(install, "installed", {"paddlepaddle": "3.3.1", "numpy": "2.4.0"}.get)
+    monkeypatch.setattr(wishes, "driver", lambda: cuda)
+    monkeypatch.setenv(f"{framework.upper()}_VERSION", version)
+    pip.uploads = {DISTRIBUTIONS[framework].cpu: {version or "1": "2025-01-01"}}
+    assert install.main([framework]) == 0
+    words = ["install", *(["--extra-index-url", index] if index else []), requirement]
+    assert pip.installed.words[: len(words)] == words
+    assert ("--extra-index-url" in pip.installed.words) is bool(index)
+
+
+@pytest.mark.parametrize(
+    ("framework", "cuda", "oldest"), [("torch", "11.8", "12.6"), ("tf", "11.8", "12.2"), ("paddle", "10.2", "11.8")]
+)
+def test_a_driver_that_is_too_old_is_told_in_one_line(
+    pip: Pip,
+    framework: str,
+    cuda: str,
+    oldest: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(wishes, "driver", lambda: cuda)
+    assert install.main([framework]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"cannot be installed (the driver runs CUDA {cuda}, and the oldest wheel wants {oldest}); set" in line
+    assert f"{framework.upper()}_INDEX" in line
+    assert not any("--dry-run" not in call.words for call in pip.calls)
+
+
+def test_the_index_can_be_another(pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wishes, "driver", lambda: "12.8")
+    monkeypatch.setenv("PADDLE_INDEX", "https://example.org/cu118/")
     assert install.main(["paddle"]) == 0
-    assert "numpy<2.4" in pip.requirements
+    words = ["install", "--extra-index-url", "https://example.org/cu118/", "paddlepaddle-gpu==3.3.1"]
+    assert pip.installed.words[:4] == words
+
+
+def test_an_index_can_be_named_without_a_gpu_too(pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_INDEX", f"{TORCH}cpu")
+    assert install.main(["torch"]) == 0
+    assert pip.installed.words == ["install", "--extra-index-url", f"{TORCH}cpu", "torch==2.13.0"]
+
+
+def test_what_is_not_on_the_index_is_one_line_that_names_the_ways_out(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(wishes, "driver", lambda: "12.8")
+    pip.status, pip.errors = 1, "ERROR: No matching distribution found for paddlepaddle-gpu==3.3.1\n"
+    assert install.main(["paddle"]) == 2
+    assert capsys.readouterr().err == (
+        "paddlepaddle-gpu 3.3.1 cannot be installed (No matching distribution found for paddlepaddle-gpu==3.3.1); "
+        "set PADDLE_VERSION to another version, or PADDLE_INDEX to an index that has it\n"
+    )
+
+
+def test_a_packages_variable_is_its_name() -> None:
+    assert variable_of("orbax-checkpoint") == variable_of("Orbax_Checkpoint") == "ORBAX_CHECKPOINT_VERSION"
