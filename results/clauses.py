@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from results.files import one_line
 from results.outcomes import Outcome
 from results.records import Record, Verdict
 
@@ -69,10 +70,11 @@ class Count:
     @property
     def of_what(self) -> tuple[str, str]:
         """The two denominators in words, such as "30 clauses" and "172 tests"."""
-        return _number(self.clauses.total(), "clause"), _number(self.tests.total(), "test")
+        return number(self.clauses.total(), "clause"), number(self.tests.total(), "test")
 
 
-def _number(count: int, what: str) -> str:
+def number(count: int, what: str) -> str:
+    """How many there are of what, in words."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -89,10 +91,15 @@ def total(record: Record) -> Count:
     return Count.of(by_clause(record).values())
 
 
+def inferred(verdict: Verdict) -> bool:
+    """Whether it is a known failure that was judged in another version only."""
+    return verdict.outcome is Outcome.KNOWN and verdict.inferred_from != ""
+
+
 def unconfirmed(record: Record) -> tuple[str, ...]:
     """A sentence about known failures that were judged in another version only; none if there are none."""
-    inferred = [verdict.inferred_from for verdict in record.verdicts if verdict.inferred_from]
-    versions = ", ".join(sorted(set(inferred)))
-    return (
-        (f"{len(inferred)} tests are known to fail in {versions}: not confirmed in this version",) if inferred else ()
-    )
+    versions = [verdict.inferred_from for verdict in record.verdicts if inferred(verdict)]
+    if not versions:
+        return ()
+    judged, tests = one_line(", ".join(sorted(set(versions)))), number(len(versions), "test")
+    return (f"known failures judged in {judged}, not confirmed in this version: {tests}",)

@@ -171,6 +171,7 @@ def _test(record: Record, verdict: Verdict) -> dict[str, Any]:
             "repro": verdict.repro,
             "checks": plain(verdict.checks),
             "leaks": list(verdict.leaks),
+            "repeats": list(verdict.repeats),
         },
     }
     if message := verdict.message or verdict.reason:
@@ -198,6 +199,7 @@ def _labels(record: Record, verdict: Verdict) -> Iterator[tuple[str, str | int]]
             ("class", finding.kind.value if finding else ""),
             ("consequence", finding.consequence.value if finding else ""),
             ("code_hash", verdict.code_hash),
+            ("inferred_from", verdict.inferred_from),
         )
         if value
     )

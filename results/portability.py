@@ -31,7 +31,7 @@ from functools import cached_property
 
 from packaging.version import InvalidVersion, Version
 
-from results.clauses import NOT_KEPT, by_clause, outcome
+from results.clauses import NOT_KEPT, by_clause, number, outcome
 from results.files import one_line
 from results.observations import Place, differ, leaves
 from results.outcomes import Outcome
@@ -163,7 +163,7 @@ def listed(records: Sequence[Record]) -> Iterator[str]:
     counts = Counter(word.kind for word in said.values())
     yield ""
     by_kind = ", ".join(f"{counts[kind]} {kind}" for kind in Kind if counts[kind])
-    yield f"{len(said)} clauses: {by_kind or 'none judged'}"
+    yield f"{number(len(said), 'clause')}: {by_kind or 'none judged'}"
     for kind in Kind:
         if counts[kind]:
             yield f"{'broken in X' if kind is Kind.BROKEN else kind}: {kind.meaning}"

@@ -104,6 +104,7 @@ def test_the_baselines_are_exported_whole() -> None:
 def test_a_test_keeps_what_the_verdict_says() -> None:
     check = Check("scale", math.inf, 2.0, None, False, {"method": "closed form"})
     changes: dict[str, Any] = {"signature": "scale-inf", "message": "it grew", "checks": (check,), "repro": "pytest x"}
+    changes |= {"inferred_from": "2.12.0", "repeats": ("fail (scale-inf)", "pass")}
     record = of(Outcome.FAIL, link="https://a.org/1", duration_s=0.25, seed=3, **changes)
     (test,) = held_against_the_schema(record)["results"]["tests"]
     assert (test["name"], test["filePath"], test["duration"]) == ("test_a", "suites/test_a.py", 250)
@@ -120,8 +121,10 @@ def test_a_test_keeps_what_the_verdict_says() -> None:
         "signature": "scale-inf",
         "link": "https://a.org/1",
         "code_hash": "c",
+        "inferred_from": "2.12.0",
         "seed": 3,
     }
+    assert test["extra"]["repeats"] == ["fail (scale-inf)", "pass"]
     assert test["extra"]["repro"] == "pytest x"
     (told,) = test["extra"]["checks"]
     assert (told["measured"], told["bound"], told["passed"]) == ("inf", 2.0, False)

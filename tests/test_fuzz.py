@@ -25,6 +25,7 @@ from results.differences import document, draw
 from results.journal import Journal
 from results.lines import decode_line, encode_line
 from results.pairing import compare_sets
+from results.portability import listed
 from results.records import Record, dumps, load, to_document, write
 from results.table import plain
 from results.values import to_text
@@ -104,7 +105,8 @@ def tried(place: Place, path: Path, number: int, drawn: bool) -> bool:
     record = load(path)
     written(path.with_name("again"), record)
     compared(pair, number)
-    assert "Tests" in shown(plain([record], 20 + number % 150))
+    assert "Clauses" in shown(plain([record], 20 + number % 150))
+    assert "clause" in shown("\n".join(listed([record, load(place.record)])))
     assert "### " in shown(findings.markdown([record]))
     if path.suffix == ".json":
         assert CLAUSE in said(call(cli.main, "spec", "show", CLAUSE))

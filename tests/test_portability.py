@@ -137,7 +137,7 @@ def test_an_observation_differs_where_the_same_thing_was_seen_to_be_another(
 def test_every_kind_has_a_meaning_and_the_list_says_what_it_uses() -> None:
     assert all(kind.meaning for kind in Kind)
     lines = list(listed([run("torch", P), run("tf", U)]))
-    assert lines == ["s.x  differs", "", "1 clauses: 1 differs", f"differs: {Kind.DIFFERS.meaning}"]
+    assert lines == ["s.x  differs", "", "1 clause: 1 differs", f"differs: {Kind.DIFFERS.meaning}"]
     assert list(listed([]))[-1] == "0 clauses: none judged"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from results.clauses import unconfirmed
+from results.clauses import total, unconfirmed
 from results.records import Record
 from results.report.text import VALUE, clean, number
 
@@ -48,6 +48,7 @@ def facts(records: Sequence[Record]) -> tuple[Fact, ...]:
         Fact("mode", tuple(clean(record.series.mode) for record in records)),
         Fact("device", tuple(_device(record) for record in records)),
         Fact("status", tuple(record.status for record in records)),
+        Fact("clauses", tuple(str(total(record).clauses.total()) for record in records)),
         Fact("tests", tuple(str(len(record.verdicts)) for record in records)),
         Fact("seed", tuple(clean(str(record.seed), 40) for record in records)),
         Fact("selection", tuple(clean(record.selection) or "all tests" for record in records)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.clauses import GRAVITY
+from results.clauses import GRAVITY, inferred
 from results.records import Check, FindingText, Record, Verdict
 from results.report.about import identity
 from results.report.matrix import Family
@@ -76,7 +76,7 @@ def _finding(verdict: Verdict, findings: Mapping[str, FindingText], known: dict[
 def _doubts(verdict: Verdict, texts: Texts) -> list[Any]:
     """The judged version that a known failure was taken from, and what repeats came to."""
     repeats = [texts.place(clean(repeat)) for repeat in verdict.repeats[:_REPEATS]]
-    return [texts.place(clean(verdict.inferred_from)), repeats]
+    return [texts.place(clean(verdict.inferred_from) if inferred(verdict) else ""), repeats]
 
 
 def _packages(record: Record) -> list[list[str]]:

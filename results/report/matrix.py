@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from results.clauses import GRAVITY, NOT_KEPT, Count, by_clause, outcome
+from results.clauses import GRAVITY, NOT_KEPT, Count, by_clause, inferred, outcome
 from results.outcomes import Outcome
 from results.portability import words
 from results.records import ClauseText, Record, Verdict
@@ -87,7 +87,7 @@ class Cell:
     @property
     def unconfirmed(self) -> int:
         """How many known failures were judged in another version only."""
-        return sum(bool(verdict.inferred_from) for verdict in self.verdicts)
+        return sum(map(inferred, self.verdicts))
 
 
 @dataclass(frozen=True)

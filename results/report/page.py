@@ -15,7 +15,7 @@ import vl_convert
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from results.clauses import GRAVITY, NOT_KEPT, total
+from results.clauses import GRAVITY, NOT_KEPT, total, unconfirmed
 from results.outcomes import Outcome
 from results.pairing import NONE, Comparisons
 from results.portability import Kind, words
@@ -60,7 +60,7 @@ def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
             outcomes=outcomes,
             choices=across.choices(words(records).values()),
             kinds=Kind,
-            unconfirmed=any(verdict.inferred_from for record in records for verdict in record.verdicts),
+            unconfirmed=any(map(unconfirmed, records)),
             meanings=MEANINGS,
             symbols=matrix.SYMBOLS,
             dashes=[" ".join(map(str, dash)) for dash in DASHES],
