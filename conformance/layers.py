@@ -42,6 +42,7 @@ class Deviation:
         tensor: its name in a record, such as "output/2.body.1".
         label: the layer with its kind, and which of its tensors it is.
         what: what was measured of it.
+        unlike: why nothing could be measured, or "": it is missing, or of another shape.
     """
 
     tensor: str
@@ -49,8 +50,11 @@ class Deviation:
     what: str
     measured: float
     bound: float
+    unlike: str = ""
 
     def __str__(self) -> str:
+        if self.unlike:
+            return f"{self.label}: {self.unlike}"
         return f"{self.label}: {self.what} {self.measured:.3g}, bound {self.bound:.3g}"
 
 
@@ -78,8 +82,15 @@ class LayerBounds:
             for name, bound in bounds.items():
                 measured = measure(shown.get(name), self.exact[name])
                 if not measured <= bound:
-                    return Deviation(name, label(self.model, name), what, measured, bound)
+                    unlike = _unlike(shown.get(name), self.exact[name])
+                    return Deviation(name, label(self.model, name), what, measured, bound, unlike)
         return None
+
+
+def _unlike(measured: Array | None, exact: Array) -> str:
+    if measured is None:
+        return "missing"
+    return "" if measured.shape == exact.shape else f"shape {list(measured.shape)} instead of {list(exact.shape)}"
 
 
 def tensors(model: Model, trace: LayerTrace) -> dict[str, Array]:

@@ -111,6 +111,10 @@ def test_a_gradient_that_is_missing_or_no_number_or_another_ones_is_named(spoilt
     beyond = bounds_of(model, RECIPE, batch).first_beyond(replace(trace, parameters=parameters))
     assert beyond is not None
     assert (beyond.tensor, beyond.label) == ("parameter/2.weight", "2 (Dense), gradient of weight")
+    told = {"missing": "missing", "shape": "shape [1, 8] instead of [8, 8]"}
+    assert str(beyond) == f"{beyond.label}: " + told.get(
+        spoilt, f"relative distance {beyond.measured:.3g}, bound {beyond.bound:.3g}"
+    )
 
 
 def test_a_parameter_that_is_a_little_too_long_is_named_where_its_distance_does_not_show_it() -> None:
