@@ -152,11 +152,13 @@ def test_the_driver_of_a_gpu_is_named(kind: str, tmp_path: Path) -> None:
     ("framework", "names"),
     [
         ("torch", {"matmul-precision", "deterministic", "mkldnn.enabled", "cudnn.benchmark", "threads"}),
+        ("tf", {"op_determinism", "tensor_float_32", "optimizer_jit", "optimizer_options", "dtype_policy", "epsilon"}),
+        ("jax", {"default-matmul-precision", "threefry-partitionable", "allow-f16-reductions", "optimization-level"}),
         ("paddle", {"FLAGS_use_accuracy_compatible_kernel", "FLAGS_low_precision_op_list", "threads", "pir"}),
     ],
 )
 def test_adapters_say_how_their_switches_stand(framework: str, names: set[str]) -> None:
-    pytest.importorskip(framework)
+    pytest.importorskip({"tf": "tensorflow"}.get(framework, framework))
     environment = registry.load(framework, "cpu").environment()
     assert names <= environment.keys()
     assert all(isinstance(value, str) for value in environment.values())

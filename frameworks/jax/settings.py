@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+import flax
 import jax
 import numpy as np
 
@@ -25,6 +26,38 @@ _SETTINGS = (
     "jax_debug_infs",
     "jax_check_tracer_leaks",
 )
+_FOLLOWED = (
+    "jax_allow_f16_reductions",
+    "jax_compiler_enable_remat_pass",
+    "jax_cpu_enable_async_dispatch",
+    "jax_custom_vjp3",
+    "jax_default_device",
+    "jax_disable_most_optimizations",
+    "jax_enable_custom_prng",
+    "jax_enable_pgle",
+    "jax_error_checking_behavior_divide",
+    "jax_error_checking_behavior_nan",
+    "jax_error_checking_behavior_oob",
+    "jax_exec_time_optimization_effort",
+    "jax_explicit_x64_dtypes",
+    "jax_high_dynamic_range_gumbel",
+    "jax_legacy_prng_key",
+    "jax_memory_fitting_effort",
+    "jax_memory_fitting_level",
+    "jax_num_cpu_devices",
+    "jax_optimization_level",
+    "jax_random_seed_offset",
+    "jax_remat3",
+    "jax_scan3",
+    "jax_softmax_custom_jvp",
+    "jax_threefry_gpu_kernel_lowering",
+    "jax_use_direct_linearize",
+    "jax_use_magma",
+    "jax_use_shardy_partitioner",
+)
+"""Settings that programs and their rounding depend on besides; a version of JAX may lack some."""
+
+_FLAX = ("flax_fix_rng_separator", "flax_preserve_adopted_names", "flax_return_frozendict")
 
 
 def read_settings() -> dict[str, str]:
@@ -68,5 +101,11 @@ def read_environment(device: jax.Device) -> dict[str, str]:
         "numpy": np.__version__,
     }
     found |= {name: version(name) for name in (*PACKAGES, "orbax-checkpoint")}
-    found |= {name.removeprefix("jax_").replace("_", "-"): getattr(jax.config, name) for name in _SETTINGS}
+    settings = jax.config.values
+    chosen = {name: settings[name] for name in _FOLLOWED if name in settings}
+    chosen |= {name: getattr(jax.config, name) for name in _SETTINGS}
+    found |= {
+        name.removeprefix("jax_").replace("_", "-"): getattr(value, "name", value) for name, value in chosen.items()
+    }
+    found |= {name.replace("_", "-"): getattr(flax.config, name) for name in _FLAX if hasattr(flax.config, name)}
     return {name: " ".join(str(value).split()) for name, value in found.items()}

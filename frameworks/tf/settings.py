@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import config
 
 THREADS = 1
 
@@ -175,16 +176,32 @@ def _processor() -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
+def _switches() -> dict[str, str]:
+    """How everything stands that TensorFlow and Keras let one switch and results may depend on.
+
+    Only this module of TensorFlow tells whether operations are deterministic; `tf.config` has no more than the switch.
+    """
+    switches = read_global_state() | {
+        "backend": keras.config.backend(),
+        "op_determinism": str(config.is_op_determinism_enabled()),
+        "synchronous_execution": str(tf.config.experimental.get_synchronous_execution()),
+        "device_policy": str(tf.config.experimental.get_device_policy()),
+    }
+    if hasattr(keras.config, "is_flash_attention_enabled"):
+        switches["flash_attention"] = str(keras.config.is_flash_attention_enabled())
+    del switches["traceback_filtering"]
+    return switches
+
+
 def describe(device: str) -> dict[str, str]:
-    """What results may depend on: versions, device, driver, thread counts, precision switches."""
-    found = {
+    """What results may depend on: versions, device, driver, thread counts, every switch."""
+    found = _switches() | {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "numpy": np.__version__,
         "device": _processor(),
-        "intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
-        "inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
-        "tensor_float_32": str(tf.config.experimental.tensor_float_32_execution_enabled()),
+        "built_from": tf.version.GIT_VERSION,
+        "built_with": tf.version.COMPILER_VERSION,
         "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
     }
