@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from conformance import plugin
+from conformance.identity import suite_version
 from frameworks import registry
 from results.records import Outcome, load
 from tests.support import ROOT, TIMEOUTS, WORKERS, Ended, clauses_of, run
@@ -193,3 +195,9 @@ def test_an_expectation_of_its_own_is_held_to_what_it_says(
     ended = judged(copied, tmp_path / "x.json")
     assert ended.status == status, ended.lines
     assert told in "\n".join(ended.lines)
+
+
+def test_the_suite_itself_is_read_from_its_checkout_and_not_packaged() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert not {"build-system", "scripts", "entry-points"} & {*project, *project["project"]}
+    assert suite_version() == project["project"]["version"]
