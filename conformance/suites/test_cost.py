@@ -127,7 +127,7 @@ def test_a_micro_batch_holds_its_share(subject: Subject, verdict: Verdict, k: in
     for part in parts[:-1]:
         trainer.accumulate(part, batch.items)
     one, whole = trainer.saved_bytes(parts[-1]), subject.trainer(model, RECIPE).saved_bytes(batch)
-    verdict.measure(f"saved bytes of one batch over those of the last of {k} micro-batches", "1", [whole / one])
+    verdict.measure(f"saved bytes of the last of {k} micro-batches over those of one batch", "1", [one / whole])
     bound = Bound(float(k * slack(subject, 8)), {"method": "the loss of every micro-batch, and the allocator's grain"})
     verdict.within(
         float(abs(k * one - whole)), bound, f"{k} times the last one's bytes, from the whole's", "not-a-share"
