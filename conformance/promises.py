@@ -176,11 +176,11 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
     "accumulation": (
         *(
             Quantity(
-                f"{k} · 32 samples at once over the last of {k} micro-batches of 32",
-                f"bytes {k}",
+                f"the last of {k} micro-batches of 32 over {k} · 32 samples at once",
+                f"bytes {1 / k}",
                 "cost.accumulation-bytes",
                 _PART.format(k),
-                bytes=counted("saved bytes of one batch over", _PART.format(k)),
+                bytes=counted("saved bytes of the last of", _PART.format(k)),
             )
             for k in (2, 8)
         ),
