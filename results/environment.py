@@ -57,6 +57,7 @@ _WHY = (
         KERNELS,
     ),
 )
+_LISTED = 4
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
 _LABEL = re.compile(r"([a-z][a-z0-9-]*)\.(\d+(?:\.\d+)*)")
 """A package and its version among the parts of a local version label, such as "keras.3.15.1"."""
@@ -125,7 +126,14 @@ class Environment:
     def settings(self) -> Iterator[str]:
         """Of `lines` the others."""
         for step in self.switches:
-            yield f"{step.told}{_why(step.name)}"
+            if step.old and step.new:
+                yield f"{step.told}{_why(step.name)}"
+        for side, names in (
+            ("old", [step.name for step in self.switches if not step.new]),
+            ("new", [step.name for step in self.switches if not step.old]),
+        ):
+            if names:
+                yield f"only the {side} record tells: {', '.join(names[:_LISTED])}{_more(len(names) - _LISTED)}"
         for step in self.variables:
             yield f"variable {step.told}{_why(step.name)}"
         if self.instruction_sets is not None:
@@ -136,6 +144,10 @@ class Environment:
             plural = "s differ" if len(self.packages) > 1 else " differs"
             yield f"{len(self.packages)} other package{plural}"
         yield from self.untold
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
 
 
 def _why(name: str) -> str:

@@ -82,6 +82,18 @@ def test_a_flag_that_is_called_like_a_package_is_a_flag() -> None:
     assert environment(old, new).companions == ()
 
 
+def test_switches_that_one_record_alone_tells_are_one_line() -> None:
+    packages = {"numpy": "2.4"}
+    told = {f"switch-{i}": "on" for i in range(6)}
+    old = run("torch", "2", packages, environment={"threads": "1"})
+    new = run("torch", "2", packages, environment={"threads": "2", **told})
+    assert list(environment(old, new).lines()) == [
+        "threads: 1 → 2: sums may round differently",
+        "only the new record tells: switch-0, switch-1, switch-2, switch-3 and 2 more",
+    ]
+    assert list(environment(new, old).lines())[1].startswith("only the old record tells: switch-0")
+
+
 def test_variables_and_instruction_sets_are_told() -> None:
     packages = {"numpy": "2.4"}
     old = run("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"}, instruction_sets=("avx2", "fma"))
