@@ -17,12 +17,14 @@ from frameworks.contract import Capability
 
 FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[], Batch]]] = {
     "mlp": (lambda: digits_mlp((32,), "tanh"), lambda: digits_batch(16)),
+    "square": (lambda: digits_mlp((32,), "tanh"), lambda: digits_batch(32)),
     "convolution": (lambda: digits_convolution(0.0, 4), lambda: digits_batch(8, image=True)),
     "encoder": (lambda: encoder(blocks=1), lambda: token_batch(8)),
     "sincos": (sincos, lambda: sincos_batch(64)),
 }
+"""In "square" there are as many samples as units: a sum over the wrong axis has the right shape."""
 CASES = [(fixture, precision) for fixture in FIXTURES for precision in (FLOAT32, FLOAT16, BFLOAT16)]
-CASES += [("encoder", precision) for precision in (*MASTERED, *PURE_LOW)]
+CASES += [(fixture, precision) for fixture in ("square", "encoder") for precision in (*MASTERED, *PURE_LOW)]
 
 
 @clause("composition.trace-is-the-pass")
