@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fixtures.data import token_batch
+from fixtures.data import digits_batch
 from fixtures.model import Batch
-from fixtures.models import dropout_probe, encoder, two_heads
+from fixtures.models import digits_mlp, dropout_probe, two_heads
 from fixtures.recipe import Recipe, Recompute
 from frameworks import registry
 from frameworks.base import observed, traced_paths, unscaled_in_trace
@@ -48,7 +48,7 @@ def test_layers_before_the_first_parameter_are_shown(framework: Framework) -> No
 
 
 def test_recomputed_layers_are_the_same_or_refused_after_a_try(framework: Framework) -> None:
-    model, batch = encoder(blocks=1), token_batch(4)
+    model, batch = digits_mlp((16, 8), "tanh"), digits_batch(4)
     plain = framework.trainer(model, Recipe()).trace(batch)
     refusal: Unsupported | None = None
     try:
