@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SELENIUM = find_spec("selenium") is not None
 
 AXE_VARIABLE = "CONFORMANCE_AXE"
@@ -39,6 +41,10 @@ def missing() -> str:
 def program() -> str | None:
     """Where Chromium is."""
     return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+
+
+in_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "there is one")
+"""Marks a test that needs a browser."""
 
 
 @cache
@@ -72,7 +78,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = Chrome(options=options, service=ChromeService(shutil.which("chromedriver")))
     try:
-        driver.set_script_timeout(60)
+        driver.set_script_timeout(180)
         yield Browser(driver)
     finally:
         driver.quit()
@@ -179,6 +185,15 @@ class Browser:
             if violation["impact"] in ("serious", "critical")
             for node in violation["nodes"][:3]
         ]
+
+
+def visible_clauses(shown: Browser) -> list[str]:
+    """The clauses that the matrix shows."""
+    found: list[str] = shown.run(
+        "const rows = [...document.querySelectorAll('.clause')].filter((row) => row.offsetParent);"
+        "return rows.map((row) => row.querySelector('code').textContent)"
+    )
+    return found
 
 
 class Reader(HTMLParser):

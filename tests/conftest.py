@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from results.journal import Journal
+from tests import browser
+from tests.browser import Browser
 from tests.recorded import filled, header
 from tests.runner import Runner
 
@@ -23,3 +26,34 @@ def runner(tmp_path: Path) -> Runner:
     (tmp_path / "suite" / "results" / "records").mkdir(parents=True)
     (tmp_path / "log").touch()
     return Runner(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The committed records' report, and one of hostile records."""
+    from results import report
+    from tests.reporting import baselines, infected_page
+
+    folder = tmp_path_factory.mktemp("pages")
+    report.write(baselines(), folder / "baselines.html")
+    (folder / "infected.html").write_bytes(infected_page().encode())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser."""
+    with browser.chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture
+def shown(chromium: Browser, pages: Path) -> Iterator[Browser]:
+    """The baselines' report, newly opened; a word on the console or a request fails the test that caused it."""
+    chromium.resize(1280)
+    chromium.prefer("light")
+    chromium.open(pages / "baselines.html")
+    yield chromium
+    assert chromium.console() == []
+    assert chromium.requests() == []
+    chromium.run("try { localStorage.clear() } catch {}")
