@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class Pip:
         uploads: by package, the day on which each version was uploaded.
         dated: whether the index gives upload dates.
         settings: what `pip config list` prints.
+        refused: whether a call of `pip install` finds no solution.
     """
 
     status: int = 0
@@ -46,6 +47,7 @@ class Pip:
     uploads: dict[str, dict[str, str]] = field(default_factory=dict)
     dated: bool = True
     settings: str = ""
+    refused: Callable[[Asked], bool] = lambda _: False
     calls: list[Asked] = field(default_factory=list)
 
     def __call__(self, words: list[str], **options: object) -> subprocess.CompletedProcess[str]:
@@ -59,6 +61,8 @@ class Pip:
             return subprocess.CompletedProcess(words, 1, "", "ERROR: X does not provide upload-time metadata.\n")
         if asked.words[0] == "index":
             return self._listed(words, asked.words)
+        if self.refused(asked):
+            return subprocess.CompletedProcess(words, 1, "", "ERROR: No matching distribution found for x==1\n")
         if report and not self.status:
             items = [
                 {"metadata": {"name": name, "version": version, "requires_dist": list(requires)}}

@@ -215,6 +215,32 @@ def test_what_the_suite_computes_with_stays_as_it_is_locked_where_it_may(
     assert choice.remark == ""
 
 
+def test_a_companion_that_is_newer_than_its_time_leaves_the_others_in_theirs(index: Pip) -> None:
+    index.uploads = {"tensorflow-cpu": {"2.20.0": "2025-08-13", "2.21.0": "2026-03-06"}}
+    index.resolved = {"tensorflow-cpu": ("2.20.0", []), "keras": ("3.13.2", []), "h5py": ("3.14.0", [])}
+    index.refused = lambda asked: "--uploaded-prior-to" in asked.words and "keras==3.15.1" in asked.pins
+    choice = companions.choose(DISTRIBUTIONS["tf"], "2.20.0", "", {"keras": "3.15.1"}, {})
+    *_, dated, undated = index.calls
+    assert ("--uploaded-prior-to" in dated.words, dated.pins) == (True, [])
+    assert undated.pins == ["h5py==3.14.0", "keras==3.15.1", "tensorflow-cpu==2.20.0"]
+    assert ("--uploaded-prior-to" in undated.words, choice.remark) == (False, "")
+
+
+def test_a_companion_that_goes_with_nothing_of_its_time_is_told(index: Pip) -> None:
+    index.uploads = {"tensorflow-cpu": {"2.20.0": "2025-08-13", "2.21.0": "2026-03-06"}}
+    index.resolved = {"tensorflow-cpu": ("2.20.0", []), "keras": ("3.15.1", []), "h5py": ("3.16.0", [])}
+    index.refused = lambda asked: "--uploaded-prior-to" in asked.words or "h5py==3.14.0" in asked.pins
+    choice = companions.choose(DISTRIBUTIONS["tf"], "2.20.0", "", {"keras": "3.15.1"}, {})
+    assert (choice.pins["h5py"], choice.remark) == ("3.16.0", companions.NEWEST)
+
+
+def test_what_nothing_goes_with_is_refused(index: Pip) -> None:
+    index.uploads = {"tensorflow-cpu": {"2.20.0": "2025-08-13", "2.21.0": "2026-03-06"}}
+    index.refused = lambda _: True
+    with pytest.raises(Unavailable, match="No matching distribution"):
+        companions.choose(DISTRIBUTIONS["tf"], "2.20.0", "", {"keras": "3.8.0"}, {})
+
+
 def test_a_choice_by_date_leaves_folders_of_this_machine_out_and_keeps_the_rest_of_pips_settings(
     index: Pip, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ pinned version is about the framework.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
@@ -24,6 +25,7 @@ from frameworks.installing.pip import Resolved, Undated
 _FIRST = date(2016, 1, 1)
 """None of the frameworks was on an index with dates before."""
 
+NEWEST = "nothing of its time goes with what is asked for: companions are the newest that declare to go with it"
 UNDATED = "the index gives no upload dates: companions are the newest that declare to go with it"
 
 
@@ -56,16 +58,32 @@ def choose(
     """
     limits = [limit for limit in chosen.limits_of(wanted or chosen.pinned) if not names([limit]) & asked.keys()]
     requirements = [requirement or f"{chosen.cpu}=={wanted}", *chosen.companions, *limits]
-    environment = pip.remote()
-    remark = ""
     try:
-        before = next_release(chosen.cpu, wanted, environment) if wanted else None
-        resolved = pip.resolve(requirements, asked, before=before, environment=environment)
-    except Undated:
-        resolved, remark = pip.resolve(requirements, asked, environment=environment), UNDATED
+        before = next_release(chosen.cpu, wanted, pip.remote()) if wanted else None
     except Unavailable:
-        resolved, remark = pip.resolve(requirements, asked), UNDATED
-    return Choice(_with_suite(resolved, limits, asked, suite), remark)
+        pins, remark = {}, UNDATED
+    else:
+        pins, remark = _of_its_time(requirements, limits, asked, suite, before), NEWEST
+    if pins:
+        return Choice(pins)
+    return Choice(_with_suite(pip.resolve(requirements, asked), limits, asked, suite), remark)
+
+
+def _of_its_time(
+    requirements: list[str], limits: list[str], asked: Mapping[str, str], suite: Mapping[str, str], before: date | None
+) -> dict[str, str]:
+    """What was uploaded in time and goes with what is asked for, which may be newer; {} if there is no such choice."""
+    environment = pip.remote()
+    with suppress(Unavailable):
+        resolved = pip.resolve(requirements, asked, before=before, environment=environment)
+        return _with_suite(resolved, limits, asked, suite)
+    if before and asked:
+        with suppress(Unavailable):
+            resolved = pip.resolve(requirements, {}, before=before, environment=environment)
+            pins = {**_with_suite(resolved, limits, asked, suite), **asked}
+            resolved = pip.resolve(requirements, pins, environment=environment)
+            return {name: package.version for name, package in resolved.items()}
+    return {}
 
 
 def next_release(package: str, wanted: str, environment: Mapping[str, str]) -> date | None:
