@@ -33,8 +33,6 @@ from frameworks.installing.wishes import Wish, wishes
 
 __all__ = ["DISTRIBUTIONS", "install", "installed_version", "main"]
 
-_ON_NUMPY = ("autograd", "ml-dtypes", "scikit-learn", "scipy")
-"""Tools of the suite that may have to change with NumPy."""
 _NEWEST = "versions are the newest that declare to go with each other"
 
 
@@ -76,7 +74,7 @@ def install(names: list[str], wish: Wish) -> list[str]:
     try:
         pins, remark = _pins(names, wish, suite)
         if pins.get("numpy") != suite.get("numpy"):
-            beside += [package for package in _ON_NUMPY if installed(package)]
+            beside += [package for package in companions.ON_NUMPY if installed(package)]
         pip.install([*requirements, *beside], pins, [index for name in names if (index := _index(name, wish))])
     except Unavailable as refusal:
         ways = " or ".join(f"{name.upper()}_VERSION" for name in names)

@@ -209,9 +209,12 @@ def test_what_the_suite_computes_with_stays_as_it_is_locked_where_it_may(
     index: Pip, declared: list[str], numpy: str
 ) -> None:
     index.uploads = {"tensorflow-cpu": {"2.19.1": "2025-08-12"}}
-    index.resolved = {"tensorflow-cpu": ("2.19.1", declared), "numpy": ("2.1.3", []), "keras": ("3.11.1", [])}
-    choice = companions.choose(DISTRIBUTIONS["tf"], "2.19.1", "", {}, {"numpy": "2.4.6", "pytest": "9.2.0"})
-    assert choice.pins == {"tensorflow-cpu": "2.19.1", "numpy": numpy, "keras": "3.11.1"}
+    own = {"ml_dtypes": ("0.5.1", []), "numpy": ("2.1.3", []), "rich": ("14.0", [])}
+    index.resolved = {"tensorflow-cpu": ("2.19.1", declared), "keras": ("3.11.1", []), **own}
+    suite = {"ml-dtypes": "0.6.0", "numpy": "2.4.6", "pytest": "9.2.0", "rich": "15.0.0"}
+    choice = companions.choose(DISTRIBUTIONS["tf"], "2.19.1", "", {}, suite)
+    built_on_it = {"ml-dtypes": "0.6.0" if numpy == "2.4.6" else "0.5.1", "numpy": numpy}
+    assert choice.pins == {"tensorflow-cpu": "2.19.1", "keras": "3.11.1", "rich": "15.0.0", **built_on_it}
     assert choice.remark == ""
 
 

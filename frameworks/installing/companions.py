@@ -25,6 +25,9 @@ from frameworks.installing.pip import Resolved, Undated
 _FIRST = date(2016, 1, 1)
 """None of the frameworks was on an index with dates before."""
 
+ON_NUMPY = ("autograd", "ml-dtypes", "scikit-learn", "scipy")
+"""What every environment has that is built on NumPy, and may have to change with it."""
+
 NEWEST = "nothing of its time goes with what is asked for: companions are the newest that declare to go with it"
 UNDATED = "the index gives no upload dates: companions are the newest that declare to go with it"
 
@@ -119,7 +122,9 @@ def _with_suite(
     declared = [Requirement(text) for package in resolved.values() for text in package.requires]
     declared = [*map(Requirement, limits), *(each for each in declared if _applies(each))]
     pins = {name: package.version for name, package in resolved.items()}
-    for name in pins.keys() & suite.keys() - asked.keys():
+    for name in sorted(pins.keys() & suite.keys() - asked.keys(), key=lambda name: name != "numpy"):
+        if name in ON_NUMPY and pins.get("numpy") != suite.get("numpy"):
+            continue
         wishes = [each.specifier for each in declared if canonicalize_name(each.name) == name]
         if all(wish.contains(suite[name], prereleases=True) for wish in wishes):
             pins[name] = suite[name]

@@ -139,6 +139,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
         "jax",
         "jax[cuda12]",
         companions=("flax", "optax", "jmp", "orbax-checkpoint"),
+        limits=(Limit("<0.4.26", "numpy<2", _NUMPY_1),),
         wheels=(Wheels(">=0.4.26", "12.1"),),
     ),
 }
