@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import jax
@@ -10,6 +11,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fixtures.arrays import Array
+
+wide_formats = jax.enable_x64 if hasattr(jax, "enable_x64") else import_module("jax.experimental").enable_x64
+"""A scope in which 64-bit formats are there, or not; in older versions of JAX it is experimental."""
 
 Flat = dict[str, jax.Array]
 """A tree of variables with its paths joined by "/", as `flax.traverse_util` joins them."""

@@ -19,6 +19,7 @@ from flax import linen as nn
 from flax.training.dynamic_scale import DynamicScale
 
 from frameworks.contract import Attempt, Capability
+from frameworks.jax.arrays import wide_formats
 from frameworks.jax.refusals import second_unscale
 
 
@@ -53,7 +54,7 @@ def _all_low(dtype: Any) -> bool:
 
 
 def _float64_heads() -> bool:
-    with jax.enable_x64(True):
+    with wide_formats(True):
         head = nn.Dense(1, dtype=jnp.float64, param_dtype=jnp.float64)
         output, _ = head.init_with_output(jax.random.key(0), jnp.ones((2, 4), jnp.bfloat16))
     return output.dtype == jnp.float64

@@ -23,7 +23,7 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.jax.arrays import to_array
+from frameworks.jax.arrays import to_array, wide_formats
 from frameworks.jax.attempts import ATTEMPTS
 from frameworks.jax.declarations import conventions, declaration
 from frameworks.jax.network import VARIANTS
@@ -105,7 +105,7 @@ class JaxFramework(BaseFramework):
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         wide = any(array.dtype == np.float64 for array in arrays)
-        with jax.enable_x64(wide), jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
+        with wide_formats(wide), jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
             value = to_array(OPERATIONS[op](*(jax.device_put(array, self._place) for array in arrays)))
         return OpResult(value, value.dtype.name)
 

@@ -21,7 +21,7 @@ from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.jax import checkpoint, refusals, scaling
-from frameworks.jax.arrays import Flat, to_array
+from frameworks.jax.arrays import Flat, to_array, wide_formats
 from frameworks.jax.losses import Loaded, load_batch
 from frameworks.jax.network import leaves_of, segments
 from frameworks.jax.optimizers import (
@@ -92,7 +92,7 @@ class JaxTrainer(BaseTrainer):
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Float64 where a head has it, and no compilation where the mode says so."""
-        with jax.enable_x64(self._wide), jax.default_device(self.device), jax.disable_jit(self._eager):
+        with wide_formats(self._wide), jax.default_device(self.device), jax.disable_jit(self._eager):
             yield
 
     @property
