@@ -10,10 +10,10 @@ layer, file, x = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(16, 
 layer(x)
 torch.save({"model": layer.state_dict()}, file)
 file.seek(0)
-expected = layer(x).item()
+goes_on = layer(x).item()
 layer.load_state_dict(torch.load(file)["model"])
-seen = layer(x).item()
+same = layer(x).item() == goes_on
 
-print(f"expected: {expected}, as the run that was not stopped goes on")
-print(f"seen: {seen}")
-sys.exit(0 if seen == expected else 1)
+print("expected: the output of the run that was not stopped")
+print(f"seen: {'that' if same else 'another'} output")
+sys.exit(not same)
