@@ -32,8 +32,11 @@ COMPANIONS = frozenset(
 )
 """Packages that compute, and can be had in another version under the same framework."""
 
-BUNDLED = ("intel-", "jax-cuda", "jaxlib", "mkl", "nvidia-", "onednn", "pytorch-triton", "scipy-openblas", "triton")
+BUNDLED = ("intel-", "jaxlib", "mkl", "onednn", "scipy-openblas")
 """How names of packages begin that compute, and whose version the framework's own wheel demands."""
+
+ON_A_GPU = ("jax-cuda", "nvidia-", "pytorch-triton", "triton")
+"""The same of packages that compute on a GPU alone."""
 
 OWN = {
     "jax": frozenset({"jax"}),
@@ -164,7 +167,8 @@ def environment(old: Record, new: Record) -> Environment:
         fewer = known[full.index(False)]
         names = [name for name in names if name in fewer]
     steps = [step for name in names if (step := Step(name, *(side.get(name, "") for side in known))).old != step.new]
-    companions = tuple(step for step in steps if step.name in COMPANIONS or step.name.startswith(BUNDLED))
+    bundled = BUNDLED if new.series.device == "cpu" else (*BUNDLED, *ON_A_GPU)
+    companions = tuple(step for step in steps if step.name in COMPANIONS or step.name.startswith(bundled))
     versions = [public(record) for record in (old, new)]
     raw = [record.variant.framework_version for record in (old, new)]
     shown = versions if versions[0] != versions[1] else [_without_companions(version) for version in raw]
@@ -235,7 +239,8 @@ def _untold(full: list[bool]) -> Iterator[str]:
 def _crossing(new: Record, version: str, companions: tuple[Step, ...], moved: bool) -> str:
     """The command that runs the new framework with the old companions, as far as these do not come with it."""
     name = new.series.framework
-    free = [step for step in companions if not (moved and step.name.startswith(BUNDLED)) and step.old and step.new]
+    wheels = (*BUNDLED, *ON_A_GPU)
+    free = [step for step in companions if not (moved and step.name.startswith(wheels)) and step.old and step.new]
     wanted = [(name, version), *((step.name, step.old) for step in free)]
     if not free or name not in OWN or not all(_VERSION.fullmatch(text) for _, text in wanted):
         return ""

@@ -16,8 +16,9 @@ from tests.test_comparison import BASE
 
 def run(framework: str, version: str, packages: dict[str, str] | None = None, **more: object) -> Record:
     """A record of a framework with these packages."""
+    device = str(more.pop("device", "cpu"))
     variant = replace(Variant(version, packages=packages or {}), **more)  # type: ignore[arg-type]
-    return replace(BASE, series=Series(framework, "cpu", "cpu", "m"), variant=variant)
+    return replace(BASE, series=Series(framework, device, device, "m"), variant=variant)
 
 
 def test_nothing_differs_between_a_run_and_itself() -> None:
@@ -43,13 +44,19 @@ def test_companions_are_told_apart_from_packages_that_compute_nothing() -> None:
 
 
 def test_what_comes_with_the_wheel_is_crossed_only_under_the_same_framework() -> None:
-    packages = {"nvidia-cudnn-cu12": "9.1", "triton": "3.4"}
-    old, new = run("torch", "2.13.0", packages), run("torch", "2.13.0", {**packages, "nvidia-cudnn-cu12": "9.2"})
+    packages, gpu = {"nvidia-cudnn-cu12": "9.1", "triton": "3.4"}, {"device": "cuda"}
+    old, new = (run("torch", "2.13.0", {**packages, "nvidia-cudnn-cu12": version}, **gpu) for version in ("9.1", "9.2"))
     assert environment(old, new).crossing == "TORCH_VERSION=2.13.0 NVIDIA_CUDNN_CU12_VERSION=9.1 tox -e torch"
     assert environment(old, new).crossed == "the same framework with the old companions"
-    later = run("torch", "2.15.0", {**packages, "nvidia-cudnn-cu12": "9.2"})
+    later = run("torch", "2.15.0", {**packages, "nvidia-cudnn-cu12": "9.2"}, **gpu)
     assert environment(old, later).crossing == ""
     assert [step.name for step in environment(old, later).companions] == ["nvidia-cudnn-cu12"]
+
+
+def test_what_computes_on_a_gpu_is_no_companion_on_a_cpu() -> None:
+    old, new = run("torch", "2.13.0", {"numpy": "2"}), run("torch", "2.13.0", {"numpy": "2", "nvidia-cublas": "13"})
+    assert environment(old, new).companions == ()
+    assert environment(old, new).packages == (Step("nvidia-cublas", "", "13"),)
 
 
 def test_a_companion_in_the_version_is_the_companion_and_not_the_framework() -> None:
