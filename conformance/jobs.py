@@ -26,8 +26,13 @@ ROOT = Path(__file__).parent.parent
 _JUNIT = ("--junitxml", "--junit-xml")
 
 
+RESTARTS = 1000
+"""How often a worker that a test killed is replaced before the run is given up: once a test, at most."""
+
+
 def _command(framework: str, mode: str, device: str, workers: int) -> list[str]:
-    command = [sys.executable, "-m", "pytest", f"--numprocesses={workers}", "--dist=worksteal", "--timeout=120"]
+    command = [sys.executable, "-m", "pytest", f"--numprocesses={workers}", f"--max-worker-restart={RESTARTS}"]
+    command += ["--dist=worksteal", "--timeout=120"]
     return [*command, f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else [])]
 
 

@@ -80,6 +80,30 @@ def test_what_fails_again_stays_a_failure(copied: Path, tmp_path: Path) -> None:
     assert "repeated in 2 new processes and worse again: 1 (test_fails)" in ended.output
 
 
+DYING = """
+import os
+
+import pytest
+
+from conformance.judging import Subject, Verdict, clause
+
+@clause("scaling.automaton")
+@pytest.mark.parametrize("number", range(14))
+def test_dies(subject: Subject, verdict: Verdict, number: int) -> None:
+    os.abort()
+"""
+
+
+def test_a_run_goes_on_however_many_tests_take_their_process_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    ended = conformance_run(checkout(tmp_path, dying=DYING), tmp_path, f"--record={path}", "--profile=nightly")
+    record = load(path)
+    assert ended.status == 1, ended.lines
+    assert record.status == "complete"
+    died = [verdict.outcome for verdict in record.verdicts if verdict.case.startswith("test_dies")]
+    assert died == [Outcome.CRASH] * 14
+
+
 def test_without_a_record_nothing_is_repeated(copied: Path, tmp_path: Path) -> None:
     ended = conformance_run(copied, tmp_path, "-k", "flaky")
     assert ended.status == 1

@@ -21,9 +21,9 @@ attempt export "$records" --format markdown --output "$OUT/summary.md"
 attempt export "$records" --format ctrf --output "$OUT/ctrf.json"
 attempt report "$records" --output "$OUT/report.html"
 status=0
-fail_on=worse
-[[ $FAIL_ON != drift ]] || fail_on=drift
-conformance compare --fail-on "$fail_on" --partial "$baseline" "$records" --format markdown --output "$OUT/comparison.md" \
+worst=worse
+[[ $FAIL_ON != drift ]] || worst=drift
+conformance compare --fail-on "$worst" --partial "$baseline" "$records" --format markdown --output "$OUT/comparison.md" \
   2> "$OUT/problem.txt" || status=$?
 if [[ ! -s $OUT/comparison.md ]]; then
   status=2
