@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import jax
@@ -15,6 +16,9 @@ from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe, Steps
 from frameworks.jax.arrays import Flat
 from frameworks.jax.network import Layout
+
+_CHOOSES_ACCUMULATOR = "accumulator_dtype" in signature(optax.MultiSteps).parameters
+"""Whether this version of Optax can be told the format of the accumulator; the parameters' it is otherwise."""
 
 
 class RunState(TrainState):
@@ -92,12 +96,8 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
     if rules.clip is not None:
         chosen = optax.chain(optax.clip_by_global_norm(rules.clip), chosen)
     if rules.length is not None:
-        window = optax.MultiSteps(
-            chosen,
-            every_k_schedule=rules.length,
-            use_grad_mean=False,
-            accumulator_dtype=rules.accumulator,
-        )
+        wide = {"accumulator_dtype": rules.accumulator} if _CHOOSES_ACCUMULATOR else {}
+        window = optax.MultiSteps(chosen, every_k_schedule=rules.length, use_grad_mean=False, **wide)
         chosen = window.gradient_transformation()
     return chosen
 
