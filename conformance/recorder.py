@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -93,6 +93,8 @@ class Recorder:
         self._seed: int = config.option.seed
         self._repro = partial(repro, config, framework)
         self._seen: list[tuple[str, str]] = []
+        self._dealt: set[str] = set()
+        self._judged: set[str] = set()
         self._framework = framework
         self._leaks: dict[str, list[str]] = {}
         self._inferred = 0
@@ -105,6 +107,11 @@ class Recorder:
             chosen = LAST_RUNS / f"{file_name(str(config.option.framework), framework)}.json"
         if chosen is not None:
             self._journal = Journal.create(chosen, _header(config, framework, known, self._selection))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """A worker has collected what all of them share."""
+        self._dealt.update(test for test in ids if code_of(test) is not None)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """A test begins: from now on its death would be noticed."""
@@ -172,6 +179,7 @@ class Recorder:
 
     def _write(self, verdict: Verdict) -> None:
         self._seen.append((verdict.clause, verdict.case))
+        self._judged.add(verdict.test)
         self._counts[verdict.outcome] = self._counts.get(verdict.outcome, 0) + 1
         self._inferred += verdict.outcome is Outcome.KNOWN and bool(verdict.inferred_from)
         if self._journal is not None:
@@ -179,7 +187,7 @@ class Recorder:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Holds the expectations against a whole run, and finishes the record."""
-        stopped = bool(session.shouldfail or session.shouldstop)
+        stopped = bool(session.shouldfail or session.shouldstop or self._dealt - self._judged)
         whole = not stopped and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if whole and not self._selection:
             if self._judge_leaks().bad:

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from conformance.baselines import former
 from conformance.inventory import ROOT, code_of
+from results.clauses import number
 from results.comparison import Kind, compare
 from results.files import RecordError, one_line
 from results.journal import journal_of
 from results.outcomes import Outcome
 from results.records import Record, Verdict, load, write
+from results.verdicts import came_to
 
 TIMES = 2
 """How often a verdict is repeated."""
@@ -52,12 +54,13 @@ class Repeated:
         stable = [test for test in self.asked if test not in self.unstable and self._repeats(test)]
         told = []
         if stable:
-            more = f"; {self.left} more were not repeated" if self.left else ""
-            told.append(f"repeated in {TIMES} new processes and worse again: {_some(stable)}{more}")
+            told.append(f"repeated in {TIMES} new processes and worse again: {_some(stable)}")
         if self.unstable:
             told.append(f"unstable, not worse again when repeated in {TIMES} new processes: {_some(self.unstable)}")
         if lost := [test for test in self.asked if not self._repeats(test)]:
             told.append(f"could not be repeated: {_some(lost)}")
+        if self.left:
+            told.append(f"not repeated, for {MOST} are at most: {self.left} more")
         return [one_line(line) for line in told]
 
     def _repeats(self, test: str) -> tuple[str, ...]:
@@ -67,11 +70,6 @@ class Repeated:
 def _some(tests: Sequence[str]) -> str:
     names = ", ".join(test.rpartition("::")[2] for test in tests[:_NAMED])
     return f"{len(tests)} ({names}{', ...' if tests[_NAMED:] else ''})"
-
-
-def said(verdict: Verdict) -> str:
-    """A verdict's outcome, and in parentheses its signature if it has one."""
-    return f"{verdict.outcome.value} ({verdict.signature})" if verdict.signature else verdict.outcome.value
 
 
 def due(record: Record) -> list[str]:
@@ -104,7 +102,7 @@ def repeat(path: Path, command: Sequence[str], tell: Callable[[str], object] = p
     asked = tuple(tests[:MOST])
     if not asked:
         return Repeated(record)
-    tell(f"repeating {len(asked)} verdicts that got worse, {TIMES} times, in new processes")
+    tell(f"repeating {number(len(asked), 'verdict')} that got worse, {TIMES} times, in new processes")
     rounds = [_round([*command, f"--seed={record.seed}"], asked) for _ in range(TIMES)]
     settled = tuple(
         settle(verdict, [each.get(verdict.test) for each in rounds]) if verdict.test in asked else verdict
@@ -138,10 +136,10 @@ def settle(verdict: Verdict, repeats: Sequence[Verdict | None]) -> Verdict:
     One that needs action is as it was if each repeat needs action too, in whatever way; another if each is the same.
     """
     come = [each for each in repeats if each is not None]
-    told = tuple(said(each) for each in come)
-    if all(each.outcome.bad if verdict.outcome.bad else said(each) == said(verdict) for each in come):
+    told = tuple(came_to(each) for each in come)
+    if all(each.outcome.bad if verdict.outcome.bad else came_to(each) == came_to(verdict) for each in come):
         return replace(verdict, repeats=told)
-    begun = f"{said(verdict)} in the run, {' and '.join(told)} when repeated in a new process"
+    begun = f"{came_to(verdict)} in the run, {' and '.join(told)} when repeated in a new process"
     message = f"{begun}: {verdict.message}" if verdict.message else begun
     return replace(verdict, outcome=Outcome.UNSTABLE, message=message, repeats=told)
 

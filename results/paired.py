@@ -96,13 +96,16 @@ def ratio(old: Sequence[float], new: Sequence[float], fewest: int = FEWEST) -> R
     if refusal := refusal_of(x, y):
         return Ratio(*medians, 1.0, 1.0, pairs, refusal)
     if (x == x[0]).all() and (y == y[0]).all():
-        exact = float(y[0] / x[0])
+        with np.errstate(over="ignore"):
+            exact = float(y[0] / x[0])
         return Ratio(*medians, exact, exact, pairs)
     if pairs < fewest:
         return Ratio(*medians, 1.0, 1.0, pairs, too_few(pairs, fewest))
     from scipy import stats  # takes most of a second, which a command without such costs does not pay
 
-    low, high = np.exp(stats.mstats.trimmed_mean_ci(np.log(y / x), (TRIMMED, TRIMMED), alpha=1.0 - CONFIDENCE))
+    logarithms = np.log(y) - np.log(x)
+    with np.errstate(over="ignore"):
+        low, high = np.exp(stats.mstats.trimmed_mean_ci(logarithms, (TRIMMED, TRIMMED), alpha=1.0 - CONFIDENCE))
     return Ratio(*medians, float(low), float(high), pairs)
 
 

@@ -80,10 +80,14 @@ def measuring(record: Record, verdict: Verdict) -> bool:
     return clause is not None and clause.level == "MEASUREMENT"
 
 
+def came_to(verdict: Verdict) -> str:
+    """A verdict's outcome, and in parentheses its signature if it has one."""
+    return f"{verdict.outcome.value} ({verdict.signature})" if verdict.signature else verdict.outcome.value
+
+
 def said(verdict: Verdict) -> str:
     """Outcome, signature, and the mark of what nobody has confirmed in this version."""
-    text = f"{verdict.outcome.value} ({verdict.signature})" if verdict.signature else verdict.outcome.value
-    return f"{text}, {UNCONFIRMED}" if verdict.inferred_from else text
+    return f"{came_to(verdict)}, {UNCONFIRMED}" if verdict.inferred_from else came_to(verdict)
 
 
 def _why(verdict: Verdict) -> str:

@@ -14,7 +14,7 @@ import pytest
 from results.journal import recover
 from results.outcomes import Outcome
 from results.records import load
-from tests.support import by_case, checkout, judge, judging, wait_for
+from tests.support import WORKERS, by_case, checkout, judge, judging, wait_for
 
 SUITE = """
 import pytest
@@ -110,6 +110,15 @@ def test_a_run_that_stops_at_the_first_failure_is_interrupted(copied: Path, tmp_
     assert kept.name == "run.interrupted-1.json"
     assert list(by_case(load(kept)).values()).count(Outcome.FAIL) == 1
     assert load(kept).status == "interrupted"
+
+
+def test_a_run_that_gives_up_on_its_workers_is_interrupted(copied: Path, tmp_path: Path) -> None:
+    words = ("--numprocesses=1", "--max-worker-restart=0", f"--record={tmp_path / 'run.json'}")
+    ended = judge("--framework=tests.misbehaving:AbortingAtOnce", *WORKERS, *words, root=copied)
+    assert ended.status == 1, ended.lines
+    (kept,) = tmp_path.glob("*.json")
+    assert kept.name == "run.interrupted-1.json"
+    assert list(by_case(load(kept)).values()) == [Outcome.CRASH]
 
 
 def test_without_workers_a_crash_is_told_by_the_next_run(copied: Path, tmp_path: Path) -> None:

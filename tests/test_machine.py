@@ -100,7 +100,7 @@ def test_what_is_secret_or_not_theirs_is_left_out(name: str) -> None:
     ("value", "shown"),
     [
         ("--xla_cpu_multi_thread_eigen=false", "--xla_cpu_multi_thread_eigen=false"),
-        ("--xla_dump_to=/home/me/dump --xla_gpu_autotune_level=0", "--xla_dump_to=<path> --xla_gpu_autotune_level=0"),
+        ("--xla_dump_to=/data/dump --xla_gpu_autotune_level=0", "--xla_dump_to=<path> --xla_gpu_autotune_level=0"),
         ("/usr/lib/x86_64/libtcmalloc.so.4:/opt/me/libx.so", "libtcmalloc.so.4:libx.so"),
         ("expandable_segments:True,max_split_size_mb:128", "expandable_segments:True,max_split_size_mb:128"),
         (":4096:8", ":4096:8"),

@@ -119,3 +119,12 @@ def test_what_one_side_has_more_of_is_left_out() -> None:
     more = np.append(TIMES[1], 100.0)
     assert ratio(TIMES[0], more).high == ratio(TIMES[0], TIMES[1]).high
     assert between(Cost(TIMES[0], more), Cost(TIMES[2], TIMES[3])).pairs == FEWEST
+
+
+@pytest.mark.parametrize("new", [(1.0,), (1.0, 0.5) * FEWEST])
+def test_a_ratio_beyond_the_largest_number_is_infinite(new: tuple[float, ...]) -> None:
+    with np.errstate(all="raise"):
+        beyond = ratio((5e-324,) * len(new), new)
+    assert beyond.judged
+    assert beyond.grew
+    assert beyond.high == math.inf

@@ -189,3 +189,12 @@ def test_runs_that_draw_their_own_cases_are_not_repeated() -> None:
     assert not repeatable(["--profile=nightly"])
     assert not repeatable(["--profile", "nightly"])
     assert not repeatable(["--vacuity"])
+
+
+def test_what_is_left_out_is_told_whatever_became_of_the_others() -> None:
+    verdict = Verdict("suite.py::test_a", "s.x", Outcome.UNSTABLE, repeats=("pass", "pass"))
+    repeated = repeating.Repeated(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), left=3)
+    assert repeated.lines == [
+        "unstable, not worse again when repeated in 2 new processes: 1 (test_a)",
+        f"not repeated, for {repeating.MOST} are at most: 3 more",
+    ]

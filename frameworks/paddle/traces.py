@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import paddle
 
 from fixtures.arrays import Array
 from fixtures.model import Model
+from frameworks.base import unscaled_in_trace
 from frameworks.contract import LayerTrace
 from frameworks.paddle.arrays import to_numpy
 
@@ -45,16 +45,8 @@ class Watch:
         """What was watched, in the model's order, as a trace; gradients are divided by the loss scale."""
         paths = model.output_shapes()
         outputs = {path: self.outputs[path] for path in paths if path in self.outputs}
-        gradients = {path: _unscaled(self.gradients[path], scale) for path in paths if path in self.gradients}
+        gradients = {path: unscaled_in_trace(self.gradients[path], scale) for path in paths if path in self.gradients}
         return LayerTrace(outputs, gradients, parameters)
-
-
-def _unscaled(gradient: Array, scale: float) -> Array:
-    """In the gradient's own format, but float32 for a lower one, in which small values would be lost."""
-    if scale == 1.0:
-        return gradient
-    kept = gradient.astype(np.float32) if gradient.dtype.itemsize < np.dtype(np.float32).itemsize else gradient
-    return np.asarray(kept / np.float32(scale))
 
 
 @contextmanager

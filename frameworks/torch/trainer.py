@@ -15,7 +15,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Dropout
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import BaseTrainer
+from frameworks.base import BaseTrainer, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.torch import checkpoints
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
@@ -154,9 +154,11 @@ class TorchTrainer(BaseTrainer):
         shown, scale = Shown(), self._scale()
         with shown.watching(modules_by_path(self.model, self.network, batch.targets)):
             parameters = self.gradients((batch,))
-        gradients = {path: to_array(shown.gradients[path]) for path in shown.outputs if path in shown.gradients}
-        if scale != 1.0:
-            gradients = {path: _divided(gradient, scale) for path, gradient in gradients.items()}
+        gradients = {
+            path: unscaled_in_trace(to_array(shown.gradients[path]), scale)
+            for path in shown.outputs
+            if path in shown.gradients
+        }
         return LayerTrace(shown.outputs, gradients, parameters)
 
     def _twin(self) -> torch.amp.GradScaler | None:
