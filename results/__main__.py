@@ -16,14 +16,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from results import portability, times
-from results.files import RecordError, one_line, os_problem
-from results.findings import markdown
-from results.folders import find, read
-from results.journal import convert
-from results.records import load
-from results.table import draw, troubles
-from results.titles import title
+from results.record.files import RecordError, one_line, os_problem
+from results.record.folders import find, read
+from results.record.journal import convert
+from results.record.reading import load
+from results.show import portability, times
+from results.show.findings import markdown
+from results.show.table import draw, troubles
+from results.show.titles import title
 
 
 def table(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from results.journal import Journal
+from results.record.journal import Journal
 from tests import browser
 from tests.browser import Browser
 from tests.recorded import filled, header

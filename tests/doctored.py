@@ -11,10 +11,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from results.arrays import fingerprint
-from results.fingerprints import Fingerprint
-from results.numbers import number
-from results.records import Check, Measurement, Record, Trace, Variant, Verdict, load
+from results.compare.numbers import number
+from results.record.arrays import fingerprint
+from results.record.fingerprints import Fingerprint
+from results.record.reading import Check, Measurement, Record, Trace, Variant, Verdict, load
 from tests.support import ROOT
 
 MULTIPLIER = 4.0

@@ -10,8 +10,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from results.lines import decode_line
-from results.values import parse
+from results.record.lines import decode_line
+from results.record.values import parse
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from conformance import programs
-from conformance.expectations import load_known
-from conformance.findings import Finding
+from conformance.expectations.entries import load_known
+from conformance.judging import programs
+from conformance.spec.findings import Finding
 from frameworks.install import installed_version
 
 KNOWN = load_known()

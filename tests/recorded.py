@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from results.journal import Journal
-from results.records import (
+from results.record.journal import Journal
+from results.record.reading import (
     Check,
     ClauseText,
     Header,

@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from results.comparison import Change, Comparison, Kind
-from results.model import Variant
-from results.pairing import Comparisons
-from results.records import (
+from results.compare.comparison import Change, Comparison, Kind
+from results.compare.pairing import Comparisons
+from results.record.model import Variant
+from results.record.reading import (
     Check,
     ClauseText,
     Consequence,

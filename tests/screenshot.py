@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from conformance.baselines import BASELINES
+from conformance.running.baselines import BASELINES
 from results import report
-from results.folders import read
+from results.record.folders import read
 from tests.browser import chromium, missing
 
 

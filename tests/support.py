@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from results.model import Record
-from results.outcomes import Outcome
+from results.record.model import Record
+from results.record.outcomes import Outcome
 
 ROOT = Path(__file__).parent.parent
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

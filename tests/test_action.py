@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from results.digest import markdown
-from results.records import Outcome, load, write
+from results.record.reading import Outcome, load, write
+from results.show.digest import markdown
 from tests.runner import ACTION, Runner
 from tests.support import ROOT
 from tests.test_comparison import BASE, BOUND, verdict

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.clauses import Level, load_clauses
-from conformance.recorder import SETTINGS
+from conformance.running.recorder import SETTINGS
+from conformance.spec.clauses import Level, load_clauses
 from frameworks.operations import CATALOGUE
 from tests.support import ROOT, environment
 

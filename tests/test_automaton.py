@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.automaton import Scale
+from conformance.oracle.automaton import Scale
 
 G, B = True, False
 """A finite update, and a non-finite one."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.blinding import BLINDINGS
+from conformance.doubts.blinding import BLINDINGS
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import SGD, DynamicScaling, Recipe
@@ -17,8 +17,8 @@ from tests.support import checkout, judge
 SUITE = """
 import numpy as np
 
-from conformance.judging import Subject, Verdict, clause, full
-from conformance.properties import explore
+from conformance.judging.kit import Subject, Verdict, clause, full
+from conformance.judging.laws import explore
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import SGD, DynamicScaling, Recipe

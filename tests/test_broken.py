@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from results.model import Record, Verdict
-from results.outcomes import Outcome
-from results.records import load
+from results.record.model import Record, Verdict
+from results.record.outcomes import Outcome
+from results.record.reading import load
 from tests.support import ROOT, clauses_of, environment, judge, outcomes
 
 BAD = {outcome for outcome in Outcome if outcome.bad}

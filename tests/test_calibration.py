@@ -12,7 +12,7 @@ from benchmarks.calibration import recording, samples, trials
 from benchmarks.calibration.rates import Rate
 from benchmarks.calibration.rules import controlled, paired
 from benchmarks.calibration.samples import Recording
-from results.paired import FEWEST
+from results.compare.ratio import FEWEST
 from tests.support import ROOT
 
 PAGE = ROOT / "docs" / "measuring.md"

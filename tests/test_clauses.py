@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.clauses import SPECIFICATION, Clause, Level, load_clauses, markdown, read_clauses
+from conformance.spec.clauses import SPECIFICATION, Clause, Level, load_clauses, markdown, read_clauses
 
 PAGE = Path(__file__).parent.parent / "docs" / "clauses.md"
 CLAUSES = load_clauses()
@@ -150,5 +150,5 @@ def test_a_bar_does_not_break_the_table(tmp_path: Path) -> None:
 
 
 def test_the_page_is_fresh() -> None:
-    fresh = "stale: python -m conformance.clauses > docs/clauses.md"
+    fresh = "stale: python -m conformance.spec.clauses > docs/clauses.md"
     assert PAGE.read_text(encoding="utf-8") == markdown(CLAUSES), fresh

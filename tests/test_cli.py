@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from conformance import baselines, jobs
 from conformance.cli import main
-from results.files import RecordError
-from results.records import Outcome, load, write
+from conformance.running import baselines, jobs
+from results.record.files import RecordError
+from results.record.reading import Outcome, load, write
 from tests.support import ROOT, Ended, run
 from tests.test_comparison import BASE, verdict
 

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from conformance import company
+from conformance.measuring import exclusive
 
-pytestmark = pytest.mark.skipif(company.fcntl is None, reason="POSIX locks only")
+pytestmark = pytest.mark.skipif(exclusive.fcntl is None, reason="POSIX locks only")
 PROCESSES = multiprocessing.get_context("spawn")
 TESTS = 12
 
 
 def worker(folder: Path, name: str, timing: bool, told: Queue[tuple[str, str, float, float]]) -> None:
     """Tests of 5 ms each, in every third of which 20 ms of times are taken if this worker does such things."""
-    company.join(folder)
+    exclusive.join(folder)
     for number in range(TESTS):
-        with company.entered():
+        with exclusive.entered():
             begin = time.monotonic()
             time.sleep(0.005)
             middle = time.monotonic()
             told.put((name, "test", begin, middle))
             if timing and number % 3 == 0:
-                with company.alone():
+                with exclusive.alone():
                     begin = time.monotonic()
                     time.sleep(0.02)
                     told.put((name, "alone", begin, time.monotonic()))
@@ -59,7 +59,7 @@ def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
     holder.start()
     assert ready.wait(60)
     holder.kill()
-    company_of_one = company.Company(tmp_path)
+    company_of_one = exclusive.Company(tmp_path)
     with company_of_one.entered(), company_of_one.alone():
         pass
     holder.join(60)
@@ -67,13 +67,13 @@ def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
 
 def holding(folder: Path, ready: multiprocessing.synchronize.Event) -> None:
     """A test that does not end."""
-    company.join(folder)
-    with company.entered(), company.alone():
+    exclusive.join(folder)
+    with exclusive.entered(), exclusive.alone():
         ready.set()
         time.sleep(600)
 
 
 def test_a_run_in_one_process_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(company, "_joined", [])
-    with company.entered(), company.alone():
+    monkeypatch.setattr(exclusive, "_joined", [])
+    with exclusive.entered(), exclusive.alone():
         pass

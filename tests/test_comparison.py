@@ -15,13 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from results.changes import Change, Kind
-from results.comparison import compare
-from results.differences import document, draw, grouped, markdown, to_text
-from results.files import RecordError
-from results.paired import FEWEST
-from results.pairing import Comparisons, compare_sets
-from results.records import (
+from results.compare.changes import Change, Kind
+from results.compare.comparison import compare
+from results.compare.pairing import Comparisons, compare_sets
+from results.compare.ratio import FEWEST
+from results.record.files import RecordError
+from results.record.reading import (
     Check,
     ClauseText,
     Measurement,
@@ -32,7 +31,8 @@ from results.records import (
     Variant,
     Verdict,
 )
-from results.values import same
+from results.record.values import same
+from results.show.differences import document, draw, grouped, markdown, to_text
 
 CLAUSE = "scaling.stays-finite"
 DATE = "2026-01-02T03:04:05+00:00"

@@ -11,14 +11,14 @@ import pytest
 
 from conformance.cli import expecting
 from conformance.cli.main import main
-from conformance.confirming import ConfirmError, confirm
-from conformance.expectations import load_known, read_known
-from conformance.inventory import inventory
-from conformance.ranges import contains, rewritten
+from conformance.expectations.confirming import ConfirmError, confirm
+from conformance.expectations.entries import load_known, read_known
+from conformance.expectations.version_ranges import contains, rewritten
+from conformance.inventory.tests import inventory
 from frameworks.registry import BUILT_IN
-from results.model import Variant, Verdict
-from results.outcomes import Outcome
-from results.records import Record, load, write
+from results.record.model import Variant, Verdict
+from results.record.outcomes import Outcome
+from results.record.reading import Record, load, write
 from tests.support import ROOT
 from tests.test_comparison import BASE
 

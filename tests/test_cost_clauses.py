@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from conformance import costs
-from conformance.subject import Subject
+from conformance.judging.subject import Subject
+from conformance.judging.verdict import Verdict
+from conformance.measuring import costs
 from conformance.suites import test_cost as suite
-from conformance.verdict import Verdict
 from fixtures.recipe import FLOAT16
 from frameworks.reference import ReferenceFramework
 

@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance import costs, fresh
-from conformance.subject import Subject, need_device
+from conformance.judging import new_process
+from conformance.judging.subject import Subject, need_device
+from conformance.judging.verdict import Abstention, Verdict, Violation
+from conformance.measuring import costs
 from conformance.suites import test_cost_device as suite
-from conformance.verdict import Abstention, Verdict, Violation
 from fixtures.data import sincos_batch, token_batch
 from fixtures.models import encoder, sincos
 from fixtures.recipe import FLOAT16
 from frameworks.contract import SUPPORTED, Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
-from results.records import load
+from results.record.reading import load
 from tests import devices
 from tests.support import judge, outcomes
 
@@ -140,9 +141,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         given = (subject.framework.device, subject.framework.mode, model, subject.seeded(recipe), window)
         made = type(subject.framework)
         del place
-        return fresh.PeakTask(f"{made.__module__}:{made.__qualname__}", *given).run()
+        return new_process.PeakTask(f"{made.__module__}:{made.__qualname__}", *given).run()
 
-    monkeypatch.setattr(fresh, "peak_bytes", taken)
+    monkeypatch.setattr(new_process, "peak_bytes", taken)
 
 
 @pytest.mark.usefixtures("here")
@@ -179,7 +180,7 @@ def test_a_peak_of_nothing_but_weights_fails(tmp_path: Path) -> None:
 
 def test_a_peak_is_taken_in_a_process_of_its_own(tmp_path: Path) -> None:
     subject, (model, batch) = Subject(devices.Device()), costs.equal_blocks(2, 4, 4)
-    found = fresh.peak_bytes(subject, model, costs.RECIPE, (batch,), tmp_path / "peak")
+    found = new_process.peak_bytes(subject, model, costs.RECIPE, (batch,), tmp_path / "peak")
     run = subject.trainer(model, costs.RECIPE)
     run.update((batch,))
     assert found == run.peak_bytes() > sum(value.nbytes for value in model.weights(0).values())

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.dependencies import PROVIDED, Tree
-from conformance.inventory import read_inventory
+from conformance.inventory.dependencies import PROVIDED, Tree
+from conformance.inventory.tests import read_inventory
 from tests.support import ROOT
 
 SUITE = '''"""A suite."""
@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 
 from conformance import tools
-from conformance.judging import Subject, Verdict, clause
-from conformance.properties import explore
+from conformance.judging.kit import Subject, Verdict, clause
+from conformance.judging.laws import explore
 from fixtures.models import scalar
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ def test_row(verdict: Verdict, row: object, level: int) -> None:
 '''
 TREE = {
     "suites/test_suite.py": SUITE,
-    "judging.py": (
-        "from conformance.subject import Subject\nfrom conformance.verdict import Verdict\n"
+    "judging/kit.py": (
+        "from conformance.judging.subject import Subject\nfrom conformance.judging.verdict import Verdict\n"
         "def clause(name): return name\n"
     ),
-    "subject.py": "class Subject:\n    seed = 0\n    def run(self): return {}\n    def walk(self): return 1\n",
-    "verdict.py": (
+    "judging/subject.py": "class Subject:\n    seed = 0\n    def run(self): return {}\n    def walk(self): return 1\n",
+    "judging/verdict.py": (
         "class Verdict:\n"
         "    def __init__(self): self.checks = []\n"
         "    def holds(self, value, what): self._add(value)\n"
@@ -86,10 +86,10 @@ TREE = {
     "tools.py": (
         "class Typed: pass\nSTEP = 1\ndef far(values): return _sum(values) * STEP\ndef _sum(values): return 1\n"
     ),
-    "late.py": "from conformance.automaton import Scale as Automaton\ndef late(model, case): return Automaton(case)\n",
-    "automaton.py": "class Scale:\n    def __init__(self, case): self.case = case\n",
-    "properties.py": "def explore(cases, examples):\n    return lambda law: law\n",
-    "pairs.py": "def rows(framework): return [1]\n",
+    "late.py": "from conformance.oracle.automaton import Scale as A\ndef late(model, case): return A(case)\n",
+    "oracle/automaton.py": "class Scale:\n    def __init__(self, case): self.case = case\n",
+    "judging/laws.py": "def explore(cases, examples):\n    return lambda law: law\n",
+    "judging/covering_array.py": "def rows(framework): return [1]\n",
 }
 FIXTURES = {
     "models.py": "from fixtures.layers import Dense\ndef scalar(): return Dense(1)\ndef vector(): return Dense(2)\n",
@@ -123,15 +123,15 @@ def tree(folder: Path, *changes: tuple[str, str, str]) -> dict[str, str]:
         ("conformance/suites/test_suite.py", '"level", [1, 2]', '"level", [1]', {"test_row"}),
         ("conformance/tools.py", "return 1", "return values[0]", {"test_tools"}),
         ("conformance/tools.py", "STEP = 1", "STEP = 2", {"test_tools"}),
-        ("conformance/automaton.py", "self.case = case", "self.case = 0", {"test_law"}),
-        ("conformance/properties.py", "lambda law: law", "lambda law: print", {"test_law"}),
-        ("conformance/pairs.py", "[1]", "[]", {"test_row"}),
-        ("conformance/verdict.py", "value <= bound", "value < bound", {"test_tools", "test_row"}),
-        ("conformance/verdict.py", "append(value)", "append(True)", ALL),
-        ("conformance/verdict.py", "self.checks = []", "self.checks = [0]", ALL),
-        ("conformance/subject.py", "return {}", "return {1: 1}", {"test_near"}),
-        ("conformance/subject.py", "seed = 0", "seed = 1", {"test_near", "test_law"}),
-        ("conformance/judging.py", "return name", "return name.upper()", ALL),
+        ("conformance/oracle/automaton.py", "self.case = case", "self.case = 0", {"test_law"}),
+        ("conformance/judging/laws.py", "lambda law: law", "lambda law: print", {"test_law"}),
+        ("conformance/judging/covering_array.py", "[1]", "[]", {"test_row"}),
+        ("conformance/judging/verdict.py", "value <= bound", "value < bound", {"test_tools", "test_row"}),
+        ("conformance/judging/verdict.py", "append(value)", "append(True)", ALL),
+        ("conformance/judging/verdict.py", "self.checks = []", "self.checks = [0]", ALL),
+        ("conformance/judging/subject.py", "return {}", "return {1: 1}", {"test_near"}),
+        ("conformance/judging/subject.py", "seed = 0", "seed = 1", {"test_near", "test_law"}),
+        ("conformance/judging/kit.py", "return name", "return name.upper()", ALL),
         ("fixtures/models.py", "Dense(1)", "Dense(3)", {"test_law"}),
         ("fixtures/layers.py", "width: int\n    def weights(self): return 1", "width: int = 2", {"test_law"}),
         # what no test depends on, or what says nothing
@@ -140,9 +140,9 @@ def tree(folder: Path, *changes: tuple[str, str, str]) -> dict[str, str]:
         ("conformance/suites/test_suite.py", "return 1", "return 2", set()),
         ("conformance/suites/test_suite.py", "case: int", "case: object", set()),
         ("conformance/tools.py", "class Typed: pass", "class Typed: x = 1", set()),
-        ("conformance/verdict.py", "return None", "return 1", set()),
-        ("conformance/verdict.py", "    def other", "    def another(self): return 1\n    def other", set()),
-        ("conformance/subject.py", "def walk(self): return 1", "def walk(self): return 2", set()),
+        ("conformance/judging/verdict.py", "return None", "return 1", set()),
+        ("conformance/judging/verdict.py", "    def other", "    def another(self): return 1\n    def other", set()),
+        ("conformance/judging/subject.py", "def walk(self): return 1", "def walk(self): return 2", set()),
         ("fixtures/models.py", "Dense(2)", "Dense(3)", set()),
         ("fixtures/layers.py", "class Norm:\n    def weights(self): return 1", "class Norm: pass", set()),
     ],
@@ -178,21 +178,21 @@ def copied(tmp_path: Path) -> Path:
     ("file", "old", "new", "some", "none"),
     [
         (
-            "conformance/verdict.py",
+            "conformance/judging/verdict.py",
             "for name in sorted(a.keys() | b.keys()):",
             "for name in sorted(a.keys() | b.keys())[:1]:",
             "test_a_resumed_run_is_the_run_that_never_stopped",
             "test_adams_epsilon_in_pure_low_precision",
         ),
         (
-            "conformance/automaton.py",
+            "conformance/oracle/automaton.py",
             "np.float32(self.scale) * np.float32(self.growth)",
             "self.scale",
             "test_scale_skips_and_parameters_follow_the_automaton",
             "test_a_resumed_run_is_the_run_that_never_stopped",
         ),
         (
-            "conformance/fresh.py",
+            "conformance/judging/new_process.py",
             "asked.run()))",
             "asked.run()[:1]))",
             "test_the_peak_follows_the_count",
@@ -229,7 +229,7 @@ def test_reading_the_suites_takes_less_than_the_start_of_a_run() -> None:
 def test_what_the_plugin_gives_a_test_is_there() -> None:
     tree = Tree(ROOT)
     assert all(tree.resolve(meant) for meant in PROVIDED.values())
-    fixtures = {name for name, code in _fixtures(ROOT / "conformance" / "plugin.py") if code}
+    fixtures = {name for name, code in _fixtures(ROOT / "conformance" / "running" / "plugin.py") if code}
     assert fixtures <= PROVIDED.keys()
 
 

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from conformance.cli.comparing import compare as command
-from results.changes import Kind
-from results.comparison import Comparison, compare
-from results.differences import document, headline, markdown, to_text
-from results.numbers import Movement
-from results.pairing import Comparisons, FailOn
-from results.records import Check, Outcome, Record, write
+from results.compare.changes import Kind
+from results.compare.comparison import Comparison, compare
+from results.compare.numbers import Movement
+from results.compare.pairing import Comparisons, FailOn
+from results.record.reading import Check, Outcome, Record, write
+from results.show.differences import document, headline, markdown, to_text
 from tests.doctored import (
     baseline,
     with_bytes,

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance import plugin
-from conformance.identity import suite_version
+from conformance.running import plugin
+from conformance.running.identity import suite_version
 from frameworks import registry
-from results.records import Outcome, load
+from results.record.reading import Outcome, load
 from tests.support import ROOT, TIMEOUTS, WORKERS, Ended, clauses_of, run
 
 FLOOR = "scaling.stays-positive"

@@ -9,8 +9,8 @@ from packaging.utils import canonicalize_name
 
 from frameworks.installing import locks
 from frameworks.installing.distributions import DISTRIBUTIONS, bare, variable_of
-from results.environment import COMPANIONS, OWN, Environment, Step, environment, variable
-from results.records import Record, Series, Variant
+from results.compare.environment import COMPANIONS, OWN, Environment, Step, environment, variable
+from results.record.reading import Record, Series, Variant
 from tests.test_comparison import BASE
 
 

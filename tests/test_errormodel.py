@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance import errormodel
-from conformance.derived import CACHE_FOLDER
-from conformance.errormodel import Envelope, Run, envelope
+from conformance.oracle import errormodel
+from conformance.oracle.bounds_cache import CACHE_FOLDER
+from conformance.oracle.errormodel import Envelope, Run, envelope
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
 from fixtures.model import Model, Window

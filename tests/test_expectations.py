@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from conformance.clauses import load_clauses
-from conformance.expectations import FILE, Expectation, Known, load_known, read_known
-from conformance.findings import Finding
-from conformance.judgement import explain, judge, unmatched
+from conformance.expectations.entries import FILE, Expectation, Known, load_known, read_known
+from conformance.judging.outcome import explain, judge, unmatched
+from conformance.spec.clauses import load_clauses
+from conformance.spec.findings import Finding
 from frameworks.registry import BUILT_IN
-from results.model import Consequence, FindingKind, FindingText
+from results.record.model import Consequence, FindingKind, FindingText
 
 CLAUSES = ("scaling.stays-positive", "recompute.statistics-once")
 

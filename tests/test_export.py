@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from results import ctrf
-from results.digest import markdown
-from results.marks import cut
-from results.outcomes import Outcome
-from results.records import Check, ClauseText, Record, Verdict, load, write
-from results.values import parse
+from results.record.outcomes import Outcome
+from results.record.reading import Check, ClauseText, Record, Verdict, load, write
+from results.record.values import parse
+from results.show import ctrf
+from results.show.digest import markdown
+from results.show.marks import cut
 from tests.support import ROOT, Ended, run
 from tests.test_comparison import BASE
 from tests.test_table import FOUR

@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from conformance import programs, upstream
-from conformance.clauses import load_clauses
 from conformance.cli import main
-from conformance.expectations import load_known
-from conformance.findings import Finding
-from conformance.judgement import conclude
-from conformance.programs import ProgramError, Shown
-from conformance.upstream import Evidence
+from conformance.expectations.entries import load_known
+from conformance.judging import programs
+from conformance.judging.outcome import conclude
+from conformance.judging.programs import ProgramError, Shown
+from conformance.pages import upstream_issue
+from conformance.pages.upstream_issue import Evidence
+from conformance.spec.clauses import load_clauses
+from conformance.spec.findings import Finding
 from fixtures.recipe import FLOAT16
 from frameworks.contract import Attempt, Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
-from results.model import Consequence, FindingKind, FindingText
-from results.outcomes import Outcome
+from results.record.model import Consequence, FindingKind, FindingText
+from results.record.outcomes import Outcome
 from tests.support import ROOT
 
 KNOWN = load_known()
@@ -173,7 +174,7 @@ TEXT = FindingText(FindingKind.DEFECT, Consequence.ERROR, "The scale falls.", "h
 def test_a_report_has_program_clause_and_what_was_shown(tmp_path: Path, shown: Shown | str, told: str) -> None:
     clause = load_clauses()["scaling.stays-positive"]
     finding = Finding("falls", "torch", TEXT, program(tmp_path, "print('a program')"))
-    text = upstream.report(clause, [Evidence(finding, (), shown)], None)
+    text = upstream_issue.report(clause, [Evidence(finding, (), shown)], None)
     for part in ("# The scale falls.", "print('a program')", clause.requirement, clause.source, TEXT.link, told):
         assert part in text
 
@@ -182,7 +183,7 @@ def test_a_report_has_program_clause_and_what_was_shown(tmp_path: Path, shown: S
 def test_every_known_failure_can_be_reported(finding: Finding) -> None:
     entries = tuple(entry for entry in KNOWN.expectations if entry.finding == finding)
     for clause in {entry.clause for entry in entries}:
-        text = upstream.report(load_clauses()[clause], [Evidence(finding, entries, "not run in this test")], None)
+        text = upstream_issue.report(load_clauses()[clause], [Evidence(finding, entries, "not run in this test")], None)
         assert finding.text.reason in text
 
 

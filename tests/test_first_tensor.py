@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from results.arrays import fingerprint
-from results.fingerprints import Fingerprint
-from results.first_tensor import differs, first_difference
+from results.compare.first_tensor import differs, first_difference
+from results.record.arrays import fingerprint
+from results.record.fingerprints import Fingerprint
 
 VALUES = np.linspace(1.0, 1.9, 5, dtype=np.float32)
 BOTH = (fingerprint("output/a", VALUES), fingerprint("gradient/a", VALUES))

@@ -20,15 +20,15 @@ from rich.console import Console
 from conformance import cli
 from conformance.cli import specifying
 from results import __main__ as results
-from results import differences, findings
-from results.differences import document, draw
-from results.journal import Journal
-from results.lines import decode_line, encode_line
-from results.pairing import compare_sets
-from results.portability import listed
-from results.records import Record, dumps, load, to_document, write
-from results.table import plain
-from results.values import to_text
+from results.compare.pairing import compare_sets
+from results.record.journal import Journal
+from results.record.lines import decode_line, encode_line
+from results.record.reading import Record, dumps, load, to_document, write
+from results.record.values import to_text
+from results.show import differences, findings
+from results.show.differences import document, draw
+from results.show.portability import listed
+from results.show.table import plain
 from tests.hostile import mutants
 from tests.recorded import CLAUSE, filled, header
 from tests.support import Ended

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from results.journal import recover
-from results.outcomes import Outcome
-from results.records import load
+from results.record.journal import recover
+from results.record.outcomes import Outcome
+from results.record.reading import load
 from tests.support import WORKERS, by_case, checkout, judge, judging, wait_for
 
 SUITE = """
 import pytest
 
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging.kit import Subject, Verdict, clause
 from fixtures.models import scalar
 
 

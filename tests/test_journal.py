@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from results import lines
-from results.journal import Journal, convert, recover
-from results.records import (
+from results.record import lines
+from results.record.journal import Journal, convert, recover
+from results.record.reading import (
     Outcome,
     RecordBusy,
     RecordError,
@@ -177,7 +177,7 @@ def test_a_failed_replacement_leaves_the_old_record(complete: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from results.journal import Journal
+from results.record.journal import Journal
 from tests.recorded import CLAUSE, header, verdict
 for run in range(10**6):
     journal = Journal.create(Path(sys.argv[1]), header())

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from conformance.expectations import known_of
-from conformance.judged import Bearing, Place
-from conformance.judgement import judge as decide
+from conformance.expectations.entries import known_of
+from conformance.expectations.judged_versions import Bearing, Place
+from conformance.judging.outcome import judge as decide
 from frameworks.reference import ReferenceFramework
-from results.model import Verdict
-from results.outcomes import Outcome
-from results.records import load
+from results.record.model import Verdict
+from results.record.outcomes import Outcome
+from results.record.reading import load
 from tests.support import checkout, judge
 
 TORCH = ("2.6.0", "2.13.0", "2.15.0")
@@ -89,8 +89,8 @@ class Twin(ReferenceFramework):
 @pytest.fixture
 def expecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of an adapter whose file a test writes."""
-    monkeypatch.setattr("conformance.expectations._built_in", lambda _: [tmp_path])
-    monkeypatch.setattr("conformance.expectations.files", lambda _: tmp_path)
+    monkeypatch.setattr("conformance.expectations.entries._built_in", lambda _: [tmp_path])
+    monkeypatch.setattr("conformance.expectations.entries.files", lambda _: tmp_path)
     return tmp_path / "expectations.toml"
 
 
@@ -153,7 +153,7 @@ def test_a_case_that_may_pass_passes_or_fails_as_the_entry_says(expecting: Path)
 
 
 SUITE = """
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging.kit import Subject, Verdict, clause
 
 @clause("scaling.automaton")
 def test_it_fails(subject: Subject, verdict: Verdict) -> None:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from conformance import jobs
+from conformance.running import jobs
 from tests.support import WORKERS, checkout, expect, judge
 from tests.test_plugin import SUITE
 

@@ -10,10 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.judgement import conclude
-from conformance.layers import WITHIN, LayerBounds, label, layer_bounds, naming_the_layer, record_layers, tensors
-from conformance.subject import Subject
-from conformance.verdict import Bound, Verdict, Violation
+from conformance.judging.failing_layer import (
+    WITHIN,
+    LayerBounds,
+    label,
+    layer_bounds,
+    naming_the_layer,
+    record_layers,
+    tensors,
+)
+from conformance.judging.outcome import conclude
+from conformance.judging.subject import Subject
+from conformance.judging.verdict import Bound, Verdict, Violation
 from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch
 from fixtures.layers import Dense, Head, Heads, LayerNorm, Residual
 from fixtures.model import Batch, Model
@@ -22,8 +30,8 @@ from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, DynamicScaling, Pre
 from frameworks.contract import Capability, LayerTrace, Unsupported
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.trainer import ReferenceTrainer
-from results.arrays import fingerprint
-from results.records import load
+from results.record.arrays import fingerprint
+from results.record.reading import load
 from tests.mutants import layers as mutants
 from tests.support import judge
 

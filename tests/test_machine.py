@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from conformance import machine
-from conformance.identity import variant
+from conformance.running import machine
+from conformance.running.identity import variant
 from frameworks import registry
-from results.journal import Journal
-from results.records import load
+from results.record.journal import Journal
+from results.record.reading import load
 from tests.recorded import header
 
 AMD = "processor\t: 0\nmodel name\t: X\nflags\t\t: fpu sse2 sse4_2 avx avx2 fma f16c avx512f avx_vnni amx_bf16 ht\n"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from conformance.clauses import Level, load_clauses
+from conformance.spec.clauses import Level, load_clauses
 from frameworks.contract import Framework
 from frameworks.registry import load
-from results.records import Outcome, Verdict
+from results.record.reading import Outcome, Verdict
 from tests.mutants.catalogue import Mutant, markdown, mutants
 from tests.mutants.engine import Baseline, Engine, Fate
 from tests.mutants.score import Score, must_clauses

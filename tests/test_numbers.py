@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.arrays import fingerprint
-from results.changes import Kind
-from results.comparison import Comparison, compare
-from results.differences import document, markdown, to_text
-from results.fingerprints import Fingerprint
-from results.numbers import Movement, number
-from results.pairing import Comparisons
-from results.records import Check, Measurement, Record
+from results.compare.changes import Kind
+from results.compare.comparison import Comparison, compare
+from results.compare.numbers import Movement, number
+from results.compare.pairing import Comparisons
+from results.record.arrays import fingerprint
+from results.record.fingerprints import Fingerprint
+from results.record.reading import Check, Measurement, Record
+from results.show.differences import document, markdown, to_text
 from tests.test_comparison import BASE, CLAUSE, verdict
 
 ANY = st.floats() | st.sampled_from([0.0, 1e308, -1e308, 5e-324, math.inf, math.nan])

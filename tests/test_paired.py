@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.calibration.two_runs import Cost, between
-from results.paired import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, ratio
+from results.compare.ratio import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, ratio
 
 TIMES = 1.0 + np.random.default_rng(3).gamma(2.0, 0.02, (4, FEWEST))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.pairs import FACTORS, covered, declared, rows, wanted
+from conformance.judging.covering_array import FACTORS, covered, declared, rows, wanted
 from frameworks.contract import Capability, Declaration, Framework
 from frameworks.reference import ReferenceFramework
 

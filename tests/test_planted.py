@@ -12,7 +12,7 @@ import pytest
 from benchmarks.planted import __main__ as command
 from benchmarks.planted import outcomes, plants, runs
 from benchmarks.planted.runs import EXPECTED, Told
-from results.records import Measurement, Record
+from results.record.reading import Measurement, Record
 from tests.support import ROOT
 from tests.test_comparison import BASE
 

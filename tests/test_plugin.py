@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from results.model import Measurement, Record
-from results.outcomes import Outcome
-from results.records import load
+from results.record.model import Measurement, Record
+from results.record.outcomes import Outcome
+from results.record.reading import load
 from tests.support import ROOT, TIMEOUTS, WORKERS, by_case, checkout, expect, judge, outcomes, run
 
 SUITE = """
 import pytest
 
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging.kit import Subject, Verdict, clause
 from fixtures.models import scalar
 from fixtures.recipe import DynamicScaling, Recipe, Steps
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from results.model import Variant
-from results.portability import Kind, listed, words
-from results.records import ClauseText, Outcome, Record, Verdict
+from results.record.model import Variant
+from results.record.reading import ClauseText, Outcome, Record, Verdict
+from results.show.portability import Kind, listed, words
 from tests.reporting import record
 from tests.support import ROOT
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from conformance import promises
-from conformance.promises import PROMISES, Quantity, table
-from conformance.readme import accepted, runs
-from results.records import Check, Measurement, Outcome, Record, Verdict
+from conformance.pages import promises
+from conformance.pages.generate import accepted, runs
+from conformance.pages.promises import PROMISES, Quantity, table
+from results.record.reading import Check, Measurement, Outcome, Record, Verdict
 
 CASES = "test_steps_in_mixed_precision_are_timed"
 NAME = f"seconds a step, O1-float16/{CASES}[O1-float16]"

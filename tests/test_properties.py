@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from conformance.judging import clause
-from conformance.properties import explore
-from conformance.subject import Profile, Subject
-from conformance.verdict import Abstention, Verdict, Violation
+from conformance.judging.kit import clause
+from conformance.judging.laws import explore
+from conformance.judging.subject import Profile, Subject
+from conformance.judging.verdict import Abstention, Verdict, Violation
 from frameworks.contract import Capability, Unsupported
 from frameworks.reference import ReferenceFramework
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results import lines, model
-from results.files import MAX_BYTES
-from results.journal import Journal
-from results.records import (
+from results.record import lines, model
+from results.record.files import MAX_BYTES
+from results.record.journal import Journal
+from results.record.reading import (
     Outcome,
     RecordError,
     decode_number,

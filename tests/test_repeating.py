@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from conformance import repeating
-from conformance.inventory import inventory
-from conformance.repeating import due, repeatable, settle
-from results.model import Verdict
-from results.outcomes import Outcome
-from results.records import Record, load, write
+from conformance.inventory.tests import inventory
+from conformance.running import repeating
+from conformance.running.repeating import due, repeatable, settle
+from results.record.model import Verdict
+from results.record.outcomes import Outcome
+from results.record.reading import Record, load, write
 from tests.support import Ended, checkout, run
 from tests.test_comparison import BASE
 
 SUITE = """
 import os
 
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging.kit import Subject, Verdict, clause
 
 @clause("scaling.automaton")
 def test_flaky(subject: Subject, verdict: Verdict) -> None:
@@ -85,7 +85,7 @@ import os
 
 import pytest
 
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging.kit import Subject, Verdict, clause
 
 @clause("scaling.automaton")
 @pytest.mark.parametrize("number", range(14))

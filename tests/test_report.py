@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 
 from results import report
-from results.clauses import GRAVITY
-from results.comparison import compare
-from results.findings import findings
-from results.model import Variant
-from results.pairing import Comparisons
-from results.portability import words
-from results.records import ClauseText, Outcome, Record, RecordError, Verdict
+from results.compare.comparison import compare
+from results.compare.pairing import Comparisons
+from results.record.model import Variant
+from results.record.reading import ClauseText, Outcome, Record, RecordError, Verdict
 from results.report import about, across, matrix, porting
 from results.report.page import render
 from results.report.runs import COLOURS, Run, runs
 from results.report.text import clean, href, linked, told
+from results.show.clauses import GRAVITY
+from results.show.findings import findings
+from results.show.portability import words
 from tests.browser import Reader
 from tests.reporting import DATE, MEGABYTES, baselines, infected_page, page, record
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from results.records import Outcome
+from results.record.reading import Outcome
 from results.report import matrix
 from tests import browser
 from tests.browser import Browser, in_browser, visible_clauses

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from results.changes import Change, Kind
-from results.comparison import Comparison, compare
-from results.differences import markdown
-from results.numbers import Moved, Movement
-from results.pairing import Comparisons
-from results.records import Variant
+from results.compare.changes import Change, Kind
+from results.compare.comparison import Comparison, compare
+from results.compare.numbers import Moved, Movement
+from results.compare.pairing import Comparisons
+from results.record.reading import Variant
 from results.report.page import render
+from results.show.differences import markdown
 from tests import doctored
 from tests.browser import Reader
 from tests.reporting import HOSTILE, infected

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from results import clauses, report
-from results.model import Variant
-from results.portability import Kind, words
-from results.records import Outcome
+from results import report
+from results.record.model import Variant
+from results.record.reading import Outcome
+from results.show import clauses
+from results.show.portability import Kind, words
 from tests.browser import Browser, in_browser, visible_clauses
 from tests.reporting import HOSTILE, baselines, record
 

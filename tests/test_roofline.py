@@ -14,7 +14,7 @@ from benchmarks.roofline import __main__ as command
 from benchmarks.roofline import cases, measuring, samples, tables
 from benchmarks.roofline.counting import least_bytes, operations
 from benchmarks.roofline.samples import Roofline, Step
-from conformance import costs
+from conformance.measuring import costs
 from fixtures.data import exact_batch, sincos_batch, token_batch
 from fixtures.models import blocks, digits_convolution, encoder, exact_linear, sincos
 from fixtures.recipe import FLOAT16, FLOAT32, SGD, Adam

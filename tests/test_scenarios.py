@@ -23,8 +23,8 @@ from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Recipe, Recompute
 from frameworks.contract import Attempt, Capability, Conventions, Declaration, Framework
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.trainer import ReferenceTrainer
-from results.outcomes import Outcome
-from results.records import Record, load
+from results.record.outcomes import Outcome
+from results.record.reading import Record, load
 
 PLAIN = Recipe(SGD(0.1))
 

@@ -10,7 +10,7 @@ import pytest
 
 from conformance.scenarios import SCENARIOS
 from conformance.scenarios.table import markdown, rows
-from results.records import load
+from results.record.reading import load
 from tests.support import Ended, run
 
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.suite import __main__ as command
 from benchmarks.suite import measuring, samples, tables
 from benchmarks.suite.samples import Cost, Run
-from conformance import plugin
+from conformance.running import plugin
 from tests.support import ROOT
 
 PAGE = ROOT / "docs" / "speed.md"

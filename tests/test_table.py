@@ -14,14 +14,14 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from results import folders
 from results.__main__ import main
-from results.clauses import outcome, tally, total
-from results.digest import markdown as digest
-from results.findings import findings, markdown
-from results.journal import Journal
-from results.records import ClauseText, Header, Outcome, Record, Series, Status, Suite, Variant, Verdict, write
-from results.table import CAPTION, layout, plain, summary, troubles
+from results.record import folders
+from results.record.journal import Journal
+from results.record.reading import ClauseText, Header, Outcome, Record, Series, Status, Suite, Variant, Verdict, write
+from results.show.clauses import outcome, tally, total
+from results.show.digest import markdown as digest
+from results.show.findings import findings, markdown
+from results.show.table import CAPTION, layout, plain, summary, troubles
 
 ROOT = Path(__file__).parent.parent
 FAMILIES = ("accumulation", "autocast", "quantization", "recompute", "scaling")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from results import times
 from results.__main__ import main
-from results.records import ClauseText, Outcome, Record, Series, Suite, Variant, Verdict, write
+from results.record.reading import ClauseText, Outcome, Record, Series, Suite, Variant, Verdict, write
+from results.show import times
 
 DATE = "2026-01-02T03:04:05+00:00"
 

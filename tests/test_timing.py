@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from conformance.timing import WARM_UP, interleaved
+from conformance.measuring.interleaved import WARM_UP, interleaved
 
 
 def test_each_round_runs_every_work_once_in_an_order_that_varies() -> None:

@@ -15,11 +15,11 @@ import pytest
 
 from conformance import cli
 from results import __main__ as results
-from results.comparison import compare
-from results.journal import Journal
-from results.lines import decode_line, encode_line
-from results.paired import ratio
-from results.records import SCHEMA_VERSION, Check, Outcome, RecordError, dumps, load, write
+from results.compare.comparison import compare
+from results.compare.ratio import ratio
+from results.record.journal import Journal
+from results.record.lines import decode_line, encode_line
+from results.record.reading import SCHEMA_VERSION, Check, Outcome, RecordError, dumps, load, write
 from tests.recorded import CLAUSE, filled, header
 from tests.support import Ended, run
 from tests.test_comparison import BASE, verdict
@@ -159,7 +159,7 @@ def test_a_file_without_permission_is_refused(good: Path, monkeypatch: pytest.Mo
     def forbidden(*_: object) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr("results.files.os.open", forbidden)
+    monkeypatch.setattr("results.record.files.os.open", forbidden)
     ended = call(cli.main, "compare", good, good)
     refused(ended, good)
     assert "permission" in ended.errors

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.upgrades import UPGRADES, pairs, upgrades
-from results.files import RecordError
-from results.records import Record, Series
+from conformance.pages.upgrades import UPGRADES, pairs, upgrades
+from results.record.files import RecordError
+from results.record.reading import Record, Series
 from tests.test_comparison import BASE
 
 

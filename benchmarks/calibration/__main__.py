@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.calibration import recording, samples, tables
-from conformance.readme import placed
+from conformance.pages.generate import placed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from benchmarks.calibration.two_runs import Cost, between
-from results.paired import Ratio, ratio
+from results.compare.ratio import Ratio, ratio
 
 
 class Told(Enum):
@@ -22,7 +22,7 @@ Rule = Callable[[Cost, Cost], Told]
 
 
 def paired(old: Cost, new: Cost) -> Told:
-    """The suite's rule within one process: `results.paired.ratio` of the samples, however few."""
+    """The suite's rule within one process: `results.compare.ratio.ratio` of the samples, however few."""
     return _told(ratio(old.samples, new.samples, fewest=1))
 
 

@@ -12,7 +12,7 @@ from benchmarks.calibration.rates import Rate
 from benchmarks.calibration.rules import Rule, controlled, paired
 from benchmarks.calibration.samples import Recording, load, path
 from benchmarks.calibration.trials import Trial
-from results.paired import FEWEST
+from results.compare.ratio import FEWEST
 
 PAIRS = {"interleaved": (10, 20, 30, 40, 60, 80), "separate": (10, 20, 30, 40, 60)}
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from results.paired import (
+from results.compare.ratio import (
     CONFIDENCE,
     FEWEST,
     TRIMMED,

@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks.calibration.work import SLOWER, STEPS, Work, foreign, training
 from benchmarks.processes import TICK_NS
-from conformance.timing import interleaved
+from conformance.measuring.interleaved import interleaved
 
 
 def side(name: str, seed: int) -> Work:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from benchmarks.by_hand import steps
 from benchmarks.overhead import measuring, samples, tables
-from conformance.readme import placed
+from conformance.pages.generate import placed
 from frameworks.contract import MissingDevice
 from frameworks.registry import UnknownFramework, load
-from results.paired import FEWEST
+from results.compare.ratio import FEWEST
 
 PAGE = Path(__file__).parents[2] / "docs" / "overhead.md"
 

@@ -9,9 +9,9 @@ import numpy as np
 from benchmarks.by_hand import CASES, FIXTURES, ByHand, Case
 from benchmarks.overhead.samples import Measured, Overhead
 from benchmarks.processes import TICK_NS, machine, now
-from conformance.errormodel import IMPLEMENTATION_FREEDOM
-from conformance.subject import Subject
-from conformance.timing import interleaved
+from conformance.judging.subject import Subject
+from conformance.measuring.interleaved import interleaved
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
 from frameworks.base import needs
 from frameworks.contract import Framework
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import files
-from results.paired import Ratio, ratio
+from results.compare.ratio import Ratio, ratio
 
 FOLDER = Path(__file__).parent / "samples"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.planted import outcomes
 from benchmarks.planted.runs import compared
 from benchmarks.processes import RunError
-from conformance.readme import placed
+from conformance.pages.generate import placed
 
 PAGE = Path(__file__).parents[2] / "docs" / "measuring.md"
 REPEATS = 10

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import files
 from benchmarks.planted.runs import Told
 from benchmarks.processes import machine
-from results.records import Record
+from results.record.reading import Record
 
 FOLDER = Path(__file__).parent / "found"
 PLANTED = {"slow": "every update takes 10 % more time", "copy": "every layer's result is kept twice"}

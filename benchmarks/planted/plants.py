@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conformance.subject import Subject
+from conformance.judging.subject import Subject
 from frameworks.contract import Trainer
 
 VARIABLE = "CONFORMANCE_PLANT"

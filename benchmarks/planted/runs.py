@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.planted.plants import VARIABLE, possible
 from benchmarks.processes import failed, python
-from results.comparison import Change, Kind, compare
-from results.records import Record, load
+from results.compare.comparison import Change, Kind, compare
+from results.record.reading import Record, load
 
 SUITES = ("conformance/suites/test_cost.py", "conformance/suites/test_cost_overhead.py")
 EXPECTED = {

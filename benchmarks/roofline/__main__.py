@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.roofline import measuring, samples, tables
-from conformance.readme import placed
+from conformance.pages.generate import placed
 from frameworks.contract import MissingDevice
 from frameworks.registry import UnknownFramework, load
 

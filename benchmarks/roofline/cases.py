@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from conformance.costs import Fixture, equal_blocks, example, products, transformer_block
+from conformance.measuring.costs import Fixture, equal_blocks, example, products, transformer_block
 from fixtures.data import token_batch
 from fixtures.models import encoder
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, Adam, DynamicScaling, Precision, Recipe

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks.processes import RunError
 from benchmarks.suite import measuring, samples, tables
-from conformance.readme import placed
-from results.files import RecordError
+from conformance.pages.generate import placed
+from results.record.files import RecordError
 
 PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
 

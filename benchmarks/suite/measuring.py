@@ -11,7 +11,7 @@ from time import perf_counter
 from benchmarks.processes import failed, machine, now, python
 from benchmarks.suite.part import SHARE
 from benchmarks.suite.samples import Cost, Run
-from results.records import load
+from results.record.reading import load
 
 REPEATS = 2
 """How often what takes no test is run."""

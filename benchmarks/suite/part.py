@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from conformance.inventory import code_of
+from conformance.inventory.tests import code_of
 
 SHARE = "SUITE_SHARE"
 """Environment variable with the share, 0 to 1."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from conformance import comments
-from results.files import RecordError, read
+from conformance.cli import comments
+from results.record.files import RecordError, read
 
 
 @click.command(short_help="Keep one comment on a pull request up to date.")

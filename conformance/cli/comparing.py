@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from conformance import baselines
-from results.differences import draw, markdown, to_json, to_text
-from results.files import one_line, replace
-from results.folders import read
-from results.pairing import Comparisons, FailOn, compare_sets, series
-from results.records import load
+from conformance.running import baselines
+from results.compare.pairing import Comparisons, FailOn, compare_sets, series
+from results.record.files import one_line, replace
+from results.record.folders import read
+from results.record.reading import load
+from results.show.differences import draw, markdown, to_json, to_text
 
 PATH = click.Path(path_type=Path)
 

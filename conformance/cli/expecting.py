@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from conformance.confirming import Confirmed, ConfirmError, told
-from conformance.confirming import confirm as confirmed_by
-from conformance.expectations import FILE, read_known
+from conformance.expectations.confirming import Confirmed, ConfirmError, told
+from conformance.expectations.confirming import confirm as confirmed_by
+from conformance.expectations.entries import FILE, read_known
 from frameworks.registry import BUILT_IN, path_of
-from results.files import RecordError, one_line, replace
-from results.records import Verdict, load
+from results.record.files import RecordError, one_line, replace
+from results.record.reading import Verdict, load
 
 _SHOWN = 20
 
@@ -76,7 +76,7 @@ def _tell(outcome: Confirmed, name: str, *, changed: bool) -> None:
         click.echo(f"{len(outcome.taken)} expectations of other devices or modes, of {clauses} clauses, are taken over")
     _list(outcome.unnamed)
     if changed and _is_ours(name):
-        click.echo("`python -m conformance.readme` writes the pages that show it")
+        click.echo("`python -m conformance.pages.generate` writes the pages that show it")
 
 
 def _list(unnamed: Sequence[Verdict]) -> None:

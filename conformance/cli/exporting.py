@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from results import ctrf, digest
-from results.files import RecordError, replace
-from results.folders import read
+from results.record.files import RecordError, replace
+from results.record.folders import read
+from results.show import ctrf, digest
 
 PATH = click.Path(path_type=Path)
 

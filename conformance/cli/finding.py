@@ -6,18 +6,19 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from conformance import programs, upstream
 from conformance.cli.progress import watched
 from conformance.cli.running import names
 from conformance.cli.specifying import clause_ids, clause_of, newest
-from conformance.expectations import Known, load_known
-from conformance.findings import Finding
-from conformance.upstream import Evidence
+from conformance.expectations.entries import Known, load_known
+from conformance.judging import programs
+from conformance.pages import upstream_issue
+from conformance.pages.upstream_issue import Evidence
+from conformance.spec.findings import Finding
 from frameworks.install import installed_version
 from frameworks.registry import BUILT_IN
-from results.findings import HEADINGS
-from results.model import FindingKind
-from results.records import Record
+from results.record.model import FindingKind
+from results.record.reading import Record
+from results.show.findings import HEADINGS
 
 
 def _known(framework: str) -> Known:
@@ -96,10 +97,10 @@ def issue(identifier: str, framework: str) -> int:
         Evidence(finding, tuple(entry for entry in known.expectations if entry.finding == finding), _shown(finding))
         for finding in concerned.values()
     ]
-    click.echo(upstream.report(clause, evidence, _record(framework, identifier)), nl=False)
+    click.echo(upstream_issue.report(clause, evidence, _record(framework, identifier)), nl=False)
     return 0
 
 
 def _record(framework: str, clause: str) -> Record | None:
     """The newest record of the framework in which the clause fails."""
-    return next((r for r in newest() if r.series.framework == framework and upstream.failing(r, clause)), None)
+    return next((r for r in newest() if r.series.framework == framework and upstream_issue.failing(r, clause)), None)

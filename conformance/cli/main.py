@@ -10,9 +10,9 @@ from io import TextIOWrapper
 import click
 
 from conformance.cli import commenting, comparing, expecting, exporting, finding, reporting, running, specifying
-from conformance.identity import suite_version
+from conformance.running.identity import suite_version
 from frameworks.registry import UnknownFramework
-from results.files import RecordError, one_line, os_problem
+from results.record.files import RecordError, one_line, os_problem
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from conformance.cli.progress import watched
-from results.files import one_line
-from results.folders import read
-from results.pairing import NONE, compare_sets
+from results.compare.pairing import NONE, compare_sets
+from results.record.files import one_line
+from results.record.folders import read
 
 PATH = click.Path(path_type=Path)
 

@@ -9,13 +9,13 @@ import click
 from click.shell_completion import CompletionItem
 from rich.console import Console
 
-from conformance import jobs
 from conformance.cli.progress import watched
+from conformance.running import jobs
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.launching import FOLDER, Ended, launch
 from conformance.scenarios.table import draw
 from frameworks.registry import known, path_of
-from results.files import one_line
+from results.record.files import one_line
 
 
 def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001

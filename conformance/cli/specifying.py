@@ -13,18 +13,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conformance.baselines import BASELINES
-from conformance.clauses import Clause, Level, load_clauses
 from conformance.cli.progress import watched
-from conformance.declared import Declared, ask
-from conformance.inventory import inventory
+from conformance.inventory.tests import inventory
+from conformance.running.baselines import BASELINES
+from conformance.running.declared import Declared, ask
+from conformance.spec.clauses import Clause, Level, load_clauses
 from frameworks.registry import clashes, known, path_of
-from results.files import RecordError, one_line
-from results.folders import LAST_RUNS
-from results.outcomes import Outcome
-from results.records import Record, load
-from results.titles import title
-from results.values import Json
+from results.record.files import RecordError, one_line
+from results.record.folders import LAST_RUNS
+from results.record.outcomes import Outcome
+from results.record.reading import Record, load
+from results.record.values import Json
+from results.show.titles import title
 
 _CONFIRMED = ("autocast.request-is-honoured-or-refused/", "composition.declarations-hold/")
 

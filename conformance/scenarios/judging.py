@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from conformance.judgement import conclude
+from conformance.judging.outcome import conclude
+from conformance.judging.verdict import Abstention, Violation
 from conformance.scenarios.scenario import Scenario, Setting
 from conformance.scenarios.training import Seen
-from conformance.verdict import Abstention, Violation
 from frameworks.contract import Framework
-from results.model import Check, Measurement, Trace, Verdict
+from results.record.model import Check, Measurement, Trace, Verdict
 
 SHARE = 10
 """One in so many updates, the first ones or the last ones, is what the loss began or ended with."""

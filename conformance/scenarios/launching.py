@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conformance.scenarios import Scenario
 from conformance.scenarios.worker import CANNOT, NO_PART, SAYS
-from results.records import Record, load
+from results.record.reading import Record, load
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "results" / "scenarios"

@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.scenarios.scenario import Scenario, Side
-from results.files import one_line
-from results.outcomes import Outcome
-from results.paired import ratio
-from results.records import Check, Measurement, Record, Verdict
-from results.titles import title
+from results.compare.ratio import ratio
+from results.record.files import one_line
+from results.record.outcomes import Outcome
+from results.record.reading import Check, Measurement, Record, Verdict
+from results.show.titles import title
 
 NONE = "–"
 DOCUMENT = "document"

@@ -16,16 +16,16 @@ import sys
 import time
 from pathlib import Path
 
-from conformance.identity import file_name, series, suite_version, variant
+from conformance.running.identity import file_name, series, suite_version, variant
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.judging import measurements, traces, verdicts
 from conformance.scenarios.training import train
 from frameworks.contract import Framework, MissingDevice, Unsupported
 from frameworks.registry import UnknownFramework, load
-from results.files import RecordError, unwritable
-from results.journal import now
-from results.model import ClauseText, Record, Suite
-from results.records import write
+from results.record.files import RecordError, unwritable
+from results.record.journal import now
+from results.record.model import ClauseText, Record, Suite
+from results.record.reading import write
 
 SAYS = "scenario: "
 CANNOT, NO_PART = 2, 3

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance import errormodel
-from conformance.judging import Subject, Verdict, clause, full, naming_the_layer, spiked
+from conformance.judging.kit import Subject, Verdict, clause, full, naming_the_layer, spiked
+from conformance.oracle import errormodel
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, one_hot_batch, token_batch
 from fixtures.model import Batch

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.judging import Scale, Subject, Verdict, clause, full, need, spiked
-from conformance.properties import explore
+from conformance.judging.kit import Scale, Subject, Verdict, clause, full, need, spiked
+from conformance.judging.laws import explore
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, scalar

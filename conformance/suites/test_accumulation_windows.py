@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause, full, need
+from conformance.judging.kit import Subject, Verdict, clause, full, need
 from fixtures.data import exact_batch
 from fixtures.model import Window
 from fixtures.models import exact_linear, exact_stack

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance import probing
-from conformance.judging import Subject, Verdict, clause, need
+from conformance.judging import probing
+from conformance.judging.kit import Subject, Verdict, clause, need
 from fixtures.arrays import FORMATS, Array
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, Precision
 from frameworks.contract import Capability, OpResult, Unsupported

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause, need
+from conformance.judging.kit import Subject, Verdict, clause, need
 from fixtures.arrays import FORMATS
 from fixtures.data import digits_batch, sincos_batch, token_batch
 from fixtures.layers import BatchNorm, Flatten, Head, Heads

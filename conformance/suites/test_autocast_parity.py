@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conformance import errormodel
-from conformance.judging import Subject, Verdict, clause, naming_the_layer
-from conformance.layers import record_layers
+from conformance.judging.failing_layer import record_layers
+from conformance.judging.kit import Subject, Verdict, clause, naming_the_layer
+from conformance.oracle import errormodel
 from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model, Window
 from fixtures.models import digits_convolution, digits_mlp, encoder, exact_linear, sincos

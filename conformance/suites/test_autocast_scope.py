@@ -8,7 +8,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause, need
+from conformance.judging.kit import Subject, Verdict, clause, need
 from fixtures.arrays import FORMATS, Array
 from fixtures.data import digits_batch, token_batch
 from fixtures.model import Batch

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.judging import Subject, Verdict, clause, need
-from conformance.properties import explore
+from conformance.judging.kit import Subject, Verdict, clause, need
+from conformance.judging.laws import explore
 from fixtures.recipe import BFLOAT16, FLOAT16, Precision
 from frameworks.contract import Capability
 from frameworks.operations import CATALOGUE

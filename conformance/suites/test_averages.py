@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from conformance.judging import Subject, Verdict, clause, full, spiked
-from conformance.properties import explore
+from conformance.judging.kit import Subject, Verdict, clause, full, spiked
+from conformance.judging.laws import explore
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_mlp, exact_linear, exact_stack, scalar

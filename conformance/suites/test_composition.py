@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance import probing, programs
-from conformance.errormodel import flat
-from conformance.findings import Workaround
-from conformance.judging import Subject, Verdict, clause, naming_the_layer
-from conformance.pairs import Row, covered, rows, wanted
+from conformance.judging import probing, programs
+from conformance.judging.covering_array import Row, covered, rows, wanted
+from conformance.judging.kit import Subject, Verdict, clause, naming_the_layer
+from conformance.oracle.errormodel import flat
+from conformance.spec.findings import Workaround
 from frameworks.contract import Capability
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from conformance import costs
-from conformance.costs import RECIPE, compared
-from conformance.judging import Bound, Subject, Verdict, clause
+from conformance.judging.kit import Bound, Subject, Verdict, clause
+from conformance.measuring import costs
+from conformance.measuring.costs import RECIPE, compared
 from fixtures.data import digits_batch, token_batch, wide_batch
 from fixtures.model import Batch, Model
 from fixtures.models import blocks, digits_convolution, digits_mlp, encoder

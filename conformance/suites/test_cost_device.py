@@ -11,12 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from conformance import fresh
-from conformance.costs import RECIPE, Fixture, compared, equal_blocks, example, held, products, transformer_block
-from conformance.judging import Bound, Subject, Verdict, clause, need, need_device
+from conformance.judging import new_process
+from conformance.judging.kit import Bound, Subject, Verdict, clause, need, need_device
+from conformance.measuring.costs import (
+    RECIPE,
+    Fixture,
+    compared,
+    equal_blocks,
+    example,
+    held,
+    products,
+    transformer_block,
+)
 from fixtures.recipe import BFLOAT16, FLOAT16, Adam, DynamicScaling, Precision, Recipe, Recompute
 from frameworks.contract import Capability
-from results.paired import FEWEST
+from results.compare.ratio import FEWEST
 
 pytestmark = pytest.mark.gpu
 
@@ -142,7 +151,7 @@ def test_the_peak_follows_the_count(subject: Subject, verdict: Verdict, tmp_path
     model, batch = tall_blocks()
     recipes = {"plain": RECIPE, "technique": TECHNIQUES[technique]}
     peaks = {
-        side: fresh.peak_bytes(subject, model, recipe, batch.into(recipe.accumulation), tmp_path / side)
+        side: new_process.peak_bytes(subject, model, recipe, batch.into(recipe.accumulation), tmp_path / side)
         for side, recipe in recipes.items()
     }
     counts = {"plain": held(subject, (model, batch), 0), "technique": counted(subject, technique)}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.by_hand import CASES, FIXTURES, Case, steps
-from conformance.judging import Subject, Verdict, clause
-from conformance.timing import interleaved
-from results.paired import FEWEST
+from conformance.judging.kit import Subject, Verdict, clause
+from conformance.measuring.interleaved import interleaved
+from results.compare.ratio import FEWEST
 
 SAME = 0.01
 """Relative difference of the first loss beyond which the two sides do not train the same; they differ by rounding."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conformance import errormodel
-from conformance.judging import Subject, Verdict, clause, naming_the_layer
+from conformance.judging.kit import Subject, Verdict, clause, naming_the_layer
+from conformance.oracle import errormodel
 from fixtures.data import digits_batch, exact_batch, token_batch
 from fixtures.model import Batch, Model
 from fixtures.models import digits_convolution, dropout_probe, encoder, exact_linear

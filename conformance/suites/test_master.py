@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.judging import Bound, Subject, Verdict, clause, full
+from conformance.judging.kit import Bound, Subject, Verdict, clause, full
 from fixtures.arrays import FORMATS
 from fixtures.data import digits_batch
 from fixtures.models import digits_convolution, exact_linear, scalar

@@ -8,8 +8,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from conformance import replaying
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging import replaying
+from conformance.judging.kit import Subject, Verdict, clause
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, token_batch, vector_batch, wide_batch
 from fixtures.layers import Activation, Dense, Dropout, Head, Heads, Layer, Residual

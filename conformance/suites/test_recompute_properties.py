@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance import replaying
-from conformance.judging import Subject, Verdict, clause
-from conformance.properties import explore
+from conformance.judging import replaying
+from conformance.judging.kit import Subject, Verdict, clause
+from conformance.judging.laws import explore
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Dropout, Embedding, Flatten, Head, Heads, Layer, LayerNorm, Residual
 from fixtures.model import Batch, Model, Window

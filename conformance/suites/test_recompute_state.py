@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause
+from conformance.judging.kit import Subject, Verdict, clause
 from fixtures.data import digits_batch, exact_batch
 from fixtures.layers import Activation, BatchNorm, Dense, Dropout, Head, Heads
 from fixtures.model import Batch, Model

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance import fresh
-from conformance.judging import Subject, Verdict, clause, full, spiked
+from conformance.judging import new_process
+from conformance.judging.kit import Subject, Verdict, clause, full, spiked
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar, two_heads
 from fixtures.recipe import MASTERED, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
@@ -95,7 +95,7 @@ def test_a_new_process_goes_on_with_the_run(subject: Subject, verdict: Verdict, 
     for window in windows[2:]:
         through.update(window)
         states.append(through.state())
-    found = fresh.resumed(subject, dropout_probe(16), recipe, tmp_path / "run", *windows[2:])
+    found = new_process.resumed(subject, dropout_probe(16), recipe, tmp_path / "run", *windows[2:])
     for place, (measured, expected) in enumerate(zip(found, states, strict=True)):
         verdict.same_state(measured, expected, f"whole state {place} updates after the load", "new-process-differs")
 

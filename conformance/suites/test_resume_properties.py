@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import strategies as st
 
-from conformance.judging import Subject, Verdict, clause, full, spiked
-from conformance.properties import explore
+from conformance.judging.kit import Subject, Verdict, clause, full, spiked
+from conformance.judging.laws import explore
 from fixtures.data import exact_batch
 from fixtures.models import exact_stack, scalar
 from fixtures.recipe import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause, full, need
+from conformance.judging.kit import Subject, Verdict, clause, full, need
 from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import exact_linear, exact_stack

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause, full, need, spiked
+from conformance.judging.kit import Subject, Verdict, clause, full, need, spiked
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.model import Batch

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from conformance.judging import Scale, Subject, Verdict, clause, full, need, spiked
-from conformance.properties import explore
+from conformance.judging.kit import Scale, Subject, Verdict, clause, full, need, spiked
+from conformance.judging.laws import explore
 from fixtures.arrays import Array
 from fixtures.model import Batch
 from fixtures.models import scalar, sincos, two_heads

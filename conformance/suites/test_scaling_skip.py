@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause, full, need, spiked
+from conformance.judging.kit import Subject, Verdict, clause, full, need, spiked
 from fixtures.models import exact_linear, two_heads
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe, Steps
 from frameworks.contract import Capability, Trainer

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conformance.judging import Subject, Verdict, clause, full, need, spiked
+from conformance.judging.kit import Subject, Verdict, clause, full, need, spiked
 from fixtures.data import exact_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model
 from fixtures.models import encoder, exact_linear, scalar, sincos, two_heads

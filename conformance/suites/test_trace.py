@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from conformance import replaying
-from conformance.judging import Subject, Verdict, clause, need
-from conformance.layers import layer_bounds
+from conformance.judging import replaying
+from conformance.judging.failing_layer import layer_bounds
+from conformance.judging.kit import Subject, Verdict, clause, need
 from fixtures.data import digits_batch, sincos_batch, token_batch
 from fixtures.model import Batch, Model
 from fixtures.models import digits_convolution, digits_mlp, encoder, sincos

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orbax.checkpoint as ocp
 
-from frameworks.jax import scaling
+from frameworks.jax import scaler
 from frameworks.jax.steps import Micro, Moved
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def _tree(trainer: JaxTrainer) -> dict[str, Any]:
         row[:] = [getattr(each, name) for name in _FIELDS]
     return {
         "state": trainer.train_state,
-        "scale": scaling.held(trainer.scale),
+        "scale": scaler.held(trainer.scale),
         "moved": trainer.moved,
         "window": {"micro": micro, "counts": np.array([len(trainer.window), trainer.items, trainer.length])},
     }
@@ -61,7 +61,7 @@ def restore(trainer: JaxTrainer, path: Path) -> None:
     count, items, length = (int(number) for number in run["window"]["counts"])
     rows = [dict(zip(_FIELDS, row.tolist(), strict=True)) for row in run["window"]["micro"][:count]]
     trainer.train_state, trainer.moved = run["state"], Moved(*run["moved"])
-    trainer.scale = scaling.with_held(trainer.scale, run["scale"], trainer.device)
+    trainer.scale = scaler.with_held(trainer.scale, run["scale"], trainer.device)
     trainer.window = [
         Micro(r["total"], int(r["items"]), r["scale_before"], bool(r["finite"]), bool(r["applied"]), r["rate"])
         for r in rows

@@ -9,7 +9,7 @@ import numpy as np
 
 from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
 from frameworks.jax.refusals import SECOND_UNSCALE
-from frameworks.jax.scaling import INITIAL, MINIMUM
+from frameworks.jax.scaler import INITIAL, MINIMUM
 
 _REFUSED: dict[Capability, str] = {
     Capability.AUTOCAST_SCOPE: "JAX, Flax and JMP have no scope that casts what operations take: a Linen module is "

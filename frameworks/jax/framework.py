@@ -24,11 +24,11 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.jax.arrays import to_array, wide_formats
-from frameworks.jax.attempts import ATTEMPTS
 from frameworks.jax.declarations import conventions, declaration
 from frameworks.jax.network import VARIANTS
 from frameworks.jax.operations import OPERATIONS
-from frameworks.jax.recomputing import recompute
+from frameworks.jax.probes import ATTEMPTS
+from frameworks.jax.recompute import recompute
 from frameworks.jax.settings import full_version, read_environment, read_settings, write_settings
 from frameworks.jax.trainer import JaxTrainer
 

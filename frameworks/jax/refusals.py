@@ -9,7 +9,7 @@ from flax.training.dynamic_scale import DynamicScale
 
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Unsupported
-from frameworks.jax.scaling import LossScale
+from frameworks.jax.scaler import LossScale
 
 SECOND_UNSCALE = "JMP's unscale is a function of arrays, which do not tell whether they were unscaled before"
 _MOVES_ALWAYS = "flax's DynamicScale, which alone has two factors, moves with every gradient that it takes"

@@ -10,7 +10,7 @@ import numpy as np
 from frameworks.jax.arrays import Flat
 from frameworks.jax.losses import Loaded
 from frameworks.jax.network import segments
-from frameworks.jax.scaling import LossScale
+from frameworks.jax.scaler import LossScale
 from frameworks.jax.steps import Moved, Plan, Steps
 
 

@@ -22,7 +22,7 @@ from frameworks.jax.layers import OUTPUTS, PERTURBATIONS
 from frameworks.jax.losses import Loaded, loss_sums
 from frameworks.jax.network import Layout, Network
 from frameworks.jax.optimizers import RunState, applied, is_window
-from frameworks.jax.scaling import Judged, LossScale
+from frameworks.jax.scaler import Judged, LossScale
 
 
 @dataclass(frozen=True)

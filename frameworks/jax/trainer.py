@@ -20,7 +20,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
-from frameworks.jax import checkpoint, refusals, scaling
+from frameworks.jax import checkpoint, refusals, scaler
 from frameworks.jax.arrays import Flat, to_array, wide_formats
 from frameworks.jax.losses import Loaded, load_batch
 from frameworks.jax.network import leaves_of, segments
@@ -33,11 +33,11 @@ from frameworks.jax.optimizers import (
     schedule_of,
     transformation,
 )
-from frameworks.jax.saved import saved_bytes
-from frameworks.jax.scaling import Judged
+from frameworks.jax.saved_bytes import saved_bytes
+from frameworks.jax.scaler import Judged
 from frameworks.jax.segments import runs_in_a_pass
 from frameworks.jax.steps import Micro, Moved, Outcome, Plan, steps_of, unscaled, update
-from frameworks.jax.tracing import traced
+from frameworks.jax.trace import traced
 
 
 class JaxTrainer(BaseTrainer):
@@ -72,15 +72,15 @@ class JaxTrainer(BaseTrainer):
             average = None if recipe.average is None else leaves
             state = state.replace(step=jnp.zeros((), jnp.int32), average=average)
             self.train_state: RunState = jax.device_put(state, device)
-            self.scale = scaling.loss_scale(recipe.scaling, device)
+            self.scale = scaler.loss_scale(recipe.scaling, device)
         refusals.check(self.scale, recipe)
         self._asked: Any = {
-            "guarded": scaling.is_dynamic(self.scale),
+            "guarded": scaler.is_dynamic(self.scale),
             "normed": recipe.clip is not None,
             "decay": recipe.average,
         }
         self._whole = self.steps.whole(**self._asked)
-        self._settings = scaling.settings(self.scale)
+        self._settings = scaler.settings(self.scale)
         self._schedule = schedule_of(recipe)
         self.length = recipe.accumulation
         self._passes = 0
@@ -197,7 +197,7 @@ class JaxTrainer(BaseTrainer):
             return self._told(window[0].scale_before, rate, None, skipped=True)
         if self._asked["guarded"]:
             with self.scope():
-                self.scale = scaling.adjusted(self.scale, np.asarray(all(micro.finite for micro in window)))
+                self.scale = scaler.adjusted(self.scale, np.asarray(all(micro.finite for micro in window)))
         self.resize(self.recipe.accumulation)
         return self._report(window[0].scale_before, rate, None, skipped=not moved)
 
@@ -244,7 +244,7 @@ class JaxTrainer(BaseTrainer):
         with self.scope():
             before, rate = self._scale(), self._rate()
             gradients = unscaled(self.scale, self._taken_out()[0], self.leaves)
-            self.scale = scaling.adjusted(self.scale, jmp.all_finite(gradients))
+            self.scale = scaler.adjusted(self.scale, jmp.all_finite(gradients))
         return self._report(before, rate, None, skipped=True)
 
     def _taken_out(self) -> tuple[Flat, Judged | None]:
@@ -259,13 +259,13 @@ class JaxTrainer(BaseTrainer):
         return told
 
     def _told(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
-        window, state = self.window, scaling.held(self.scale)
+        window, state = self.window, scaler.held(self.scale)
         loss = sum(micro.total for micro in window) / self.items if self.items else math.nan
         good = int(state["good_steps"]) if "good_steps" in state else None
         return Update(loss, tuple(m.loss for m in window), before, self._scale(), good, skipped, norm, rate)
 
     def _scale(self) -> float:
-        return scaling.current(self.scale)
+        return scaler.current(self.scale)
 
     def _rate(self) -> float:
         return float(self._schedule(applied(self.train_state)))
@@ -286,7 +286,7 @@ class JaxTrainer(BaseTrainer):
         return self.layout.arrays(self.moved.buffers)
 
     def scaler_state(self) -> dict[str, Array]:
-        return scaling.held(self.scale)
+        return scaler.held(self.scale)
 
     def scaler_settings(self) -> dict[str, float]:
         return dict(self._settings)
@@ -340,7 +340,7 @@ class JaxTrainer(BaseTrainer):
                 self.steps, self.leaves, self.moved, self.scale, loaded, np.float32(batch.items)
             )
             of_parameters = self.layout.arrays(unscaled(self.scale, gradients[0], self.leaves))
-        scale = 1.0 if scaling.unscales_itself(self.scale) else self._scale()
+        scale = 1.0 if scaler.unscales_itself(self.scale) else self._scale()
         places = {path: self.layout.outputs[path] for path in traced_paths(self.model, batch)}
         return LayerTrace(
             {path: to_array(outputs[place]) for path, place in places.items()},

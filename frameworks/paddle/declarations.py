@@ -5,7 +5,7 @@ from __future__ import annotations
 import paddle
 
 from frameworks.contract import SUPPORTED, Capability, Declaration
-from frameworks.paddle.static_declarations import reason_against_static
+from frameworks.paddle.static.declarations import reason_against_static
 
 DYGRAPH, STATIC, FORCED = "dygraph", "static", "dygraph-forced-scaler"
 MODES = (DYGRAPH, STATIC, FORCED)

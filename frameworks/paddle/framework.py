@@ -27,13 +27,13 @@ from frameworks.contract import (
     ScalerRule,
     Unsupported,
 )
-from frameworks.paddle import recomputation, settings
+from frameworks.paddle import recompute, settings
 from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
-from frameworks.paddle.attempts import dynamic_attempts
 from frameworks.paddle.declarations import FORCED, MODES, STATIC, declaration
-from frameworks.paddle.modules import HOOKS, REENTRANT
+from frameworks.paddle.layers import HOOKS, REENTRANT
 from frameworks.paddle.operations import OPERATIONS, listed_names, missing_kernel
-from frameworks.paddle.scaling import scales_by_itself
+from frameworks.paddle.probes import dynamic_attempts
+from frameworks.paddle.scaler import scales_by_itself
 from frameworks.paddle.trainer import DygraphTrainer
 
 PIR = Version("3.0.0")
@@ -76,7 +76,7 @@ class PaddleFramework(BaseFramework):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         if self.mode == STATIC:
-            from frameworks.paddle.static_attempts import static_attempts
+            from frameworks.paddle.static.probes import static_attempts
 
             return static_attempts(self.device)
         return dynamic_attempts(self.mode)
@@ -100,14 +100,14 @@ class PaddleFramework(BaseFramework):
             reason = "GradScaler warns and turns itself off where the last precision scope was a bfloat16 one"
             raise Unsupported(Capability.DYNAMIC_SCALING, reason, self._scales_after_bfloat16)
         if self.mode == STATIC:
-            from frameworks.paddle.static_trainer import StaticTrainer
+            from frameworks.paddle.static.trainer import StaticTrainer
 
             return StaticTrainer(model, recipe, start)
         return DygraphTrainer(model, recipe, start, forced=self.mode == FORCED)
 
     def _scales_after_bfloat16(self) -> bool:
         if self.mode == STATIC:
-            from frameworks.paddle.static_attempts import scales_after_bfloat16
+            from frameworks.paddle.static.probes import scales_after_bfloat16
 
             return scales_after_bfloat16(self.device)
         return scales_by_itself("bfloat16")
@@ -155,7 +155,7 @@ class PaddleFramework(BaseFramework):
 
     def _run_op(self, op: str, arrays: Sequence[Array]) -> OpResult:
         if self.mode == STATIC:
-            from frameworks.paddle.static_programs import run_operation
+            from frameworks.paddle.static.programs import run_operation
 
             return run_operation(OPERATIONS[op], arrays)
         value = OPERATIONS[op](*(to_tensor(array) for array in arrays))
@@ -163,7 +163,7 @@ class PaddleFramework(BaseFramework):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         self.require(Capability.RECOMPUTE_CASES)
-        return recomputation.run_case(case, x, w, self.variant(variant))
+        return recompute.run_case(case, x, w, self.variant(variant))
 
     def global_state(self) -> dict[str, str]:
         return settings.read_settings()

@@ -17,14 +17,14 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
-from frameworks.paddle import checkpoint, memory
+from frameworks.paddle import checkpoint, saved_bytes
 from frameworks.paddle.arrays import canonical, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.batches import BatchTensors, add, batch_tensors
 from frameworks.paddle.clips import refuse_mixed_clip
 from frameworks.paddle.forced import forced_scaler, refuse_what_differs
-from frameworks.paddle.modules import Network, item_losses
+from frameworks.paddle.layers import Network, item_losses
 from frameworks.paddle.optimizers import Share, build_shares, slots, steps_of
-from frameworks.paddle.scaling import (
+from frameworks.paddle.scaler import (
     build_scaler,
     quiet,
     read_settings,
@@ -33,7 +33,7 @@ from frameworks.paddle.scaling import (
     skipped_by_counters,
 )
 from frameworks.paddle.streams import Stream
-from frameworks.paddle.traces import watched
+from frameworks.paddle.trace import watched
 
 Scope = Callable[[], AbstractContextManager[None]]
 
@@ -343,7 +343,7 @@ class DygraphTrainer(BaseTrainer):
         try:
             with self._running():
                 tensors = self._batch(batch)
-                return memory.bytes_held(lambda: add(self._losses(tensors)))
+                return saved_bytes.bytes_held(lambda: add(self._losses(tensors)))
         finally:
             self.stream.state = state
             for segment, count in zip(self.network.segments, calls, strict=True):
@@ -352,7 +352,7 @@ class DygraphTrainer(BaseTrainer):
                 self.network.statistics[name].set_value(value)
 
     def peak_bytes(self) -> int:
-        return memory.peak_bytes()
+        return saved_bytes.peak_bytes()
 
 
 def _moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from fixtures.arrays import Array
 from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.reference.catalogue import tanh_of_product
-from frameworks.reference.ops import Operations
+from frameworks.reference.operations import Operations
 from frameworks.reference.tape import recomputed, taped
 
 Pair = tuple[Any, Any]

@@ -10,7 +10,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from frameworks.contract import OpResult
-from frameworks.reference.ops import UNARY, Operations, Round, normalise, softmax
+from frameworks.reference.operations import UNARY, Operations, Round, normalise, softmax
 from frameworks.reference.tensor import Tensor, tensor
 
 _EPSILON = 1e-5

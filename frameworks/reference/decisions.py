@@ -12,7 +12,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Conventions
 from frameworks.reference.forward import Forward, master_format
-from frameworks.reference.ops import Operations
+from frameworks.reference.operations import Operations
 from frameworks.reference.optimizers import Arithmetic, slot_names, stepper
 from frameworks.reference.scaler import LossScale, loss_scale
 from frameworks.reference.tensor import Tensor, rounded

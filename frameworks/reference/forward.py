@@ -17,10 +17,10 @@ from fixtures.recipe import Precision, Recipe, segment_sizes
 from frameworks.contract import Conventions
 from frameworks.reference import scope
 from frameworks.reference.network import Pass, loss_sums
-from frameworks.reference.ops import Operations, Tape
-from frameworks.reference.showing import Shown
+from frameworks.reference.operations import Operations, Tape
 from frameworks.reference.tape import recomputed
 from frameworks.reference.tensor import Tensor, tensor
+from frameworks.reference.trace import Shown
 
 Layers = tuple[tuple[str, Layer], ...]
 

@@ -27,7 +27,7 @@ from frameworks.contract import (
     ScalerRule,
 )
 from frameworks.reference import cases, catalogue, probes, scope, tape
-from frameworks.reference.ops import Operations
+from frameworks.reference.operations import Operations
 from frameworks.reference.rounding import Nearest, Rounding
 from frameworks.reference.trainer import ReferenceTrainer
 

@@ -29,9 +29,9 @@ from frameworks.base import BaseTrainer
 from frameworks.contract import Gradients, LayerTrace, Update
 from frameworks.reference import checkpoint, scope, snapshot
 from frameworks.reference.decisions import Arrays, Decisions, OpenWindow
-from frameworks.reference.showing import Shown
 from frameworks.reference.tape import Pullback, taped
 from frameworks.reference.tensor import Tensor, plain, tensor
+from frameworks.reference.trace import Shown
 
 _INPUTS = "inputs"
 """Key of the inputs among what is differentiated by; no parameter's name is without a dot."""

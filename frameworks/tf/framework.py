@@ -23,7 +23,7 @@ from frameworks.contract import (
 )
 from frameworks.tf.declarations import conventions, declaration
 from frameworks.tf.network import VARIANTS
-from frameworks.tf.ops import graph_operations, run_op
+from frameworks.tf.operations import graph_operations, run_op
 from frameworks.tf.probes import attempts
 from frameworks.tf.recompute import recompute
 from frameworks.tf.settings import (

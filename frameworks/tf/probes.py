@@ -14,10 +14,10 @@ import tensorflow as tf
 from fixtures.model import Batch
 from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
-from frameworks.tf.memory import captured_bytes
-from frameworks.tf.ops import graph_operations, run_op
+from frameworks.tf.operations import graph_operations, run_op
 from frameworks.tf.optimizer_probes import OF_OPTIMIZERS
 from frameworks.tf.recompute import recompute
+from frameworks.tf.saved_bytes import captured_bytes
 from frameworks.tf.settings import REWRITES, dtype_policy, graph_rewrite, rewrite_lists, tensor_float_32
 from frameworks.tf.steps import compiled
 

@@ -19,10 +19,10 @@ from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, 
 from frameworks.tf.averages import predict_on_average
 from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
 from frameworks.tf.declarations import INSIDE_RECOMPUTED, NO_CPU_STATISTICS, PARTIAL, UNCOUNTED, UNSCALING
-from frameworks.tf.memory import captured_bytes
 from frameworks.tf.network import Bound, build
 from frameworks.tf.optimizers import as_array, inner_of, make_optimizer, measured_factors, shown_by, slots
 from frameworks.tf.probes import shows_recomputed
+from frameworks.tf.saved_bytes import captured_bytes
 from frameworks.tf.settings import dtype_policy, graph_rewrite
 from frameworks.tf.steps import Micro, Steps
 

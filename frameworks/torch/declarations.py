@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
-from frameworks.torch.scaling import has_gradient_formats
+from frameworks.torch.scaler import has_gradient_formats
 
 _O2 = "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
 _REFUSED: dict[Capability, str] = {

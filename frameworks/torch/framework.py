@@ -27,8 +27,8 @@ from frameworks.torch.declarations import conventions, declaration, no_clipping
 from frameworks.torch.network import VARIANTS
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.probes import attempts, float16_clipped, scope_of_everything
-from frameworks.torch.recomputing import recompute
-from frameworks.torch.scaling import wants_fused
+from frameworks.torch.recompute import recompute
+from frameworks.torch.scaler import wants_fused
 from frameworks.torch.settings import read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.trainer import TorchTrainer
 

@@ -1,64 +1,210 @@
-"""What a pass shows of its layers: hooks on the network's own modules and on the tensors that they return."""
+"""Fixture layers as PyTorch modules, channels-last at every border, and their parameters by canonical name."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import cast
 
+import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from fixtures.arrays import Array
-from fixtures.layers import Layer, Residual
-from fixtures.model import Model
-from frameworks.torch.arrays import to_array
-from frameworks.torch.modules import ResidualBody
-from frameworks.torch.network import Network
+from fixtures.layers import (
+    Activation,
+    BatchNorm,
+    Convolution,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    Layer,
+    LayerNorm,
+    MaxPool,
+    Positions,
+    Residual,
+    SelfAttention,
+    Shape,
+    output_shape,
+)
+from frameworks.torch.arrays import to_array, to_tensor
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+_PROJECTIONS = ("query", "key", "value", "output")
 
 
-def modules_by_path(model: Model, network: Network, heads: Container[str]) -> dict[str, nn.Module]:
-    """The module of every layer by its path, in the order of the forward pass; these heads last."""
-    modules = dict(_inner(model.layers[:-1], network.layers, ""))
-    last = len(model.layers) - 1
-    return modules | {f"{last}.{name}": head for name, head in network.heads.items() if name in heads}
+@dataclass(frozen=True)
+class Slot:
+    """Where a canonical array lives: a tensor, and the permutation of axes that leads from canonical to its layout."""
+
+    tensor: torch.Tensor
+    permutation: tuple[int, ...] | None = None
+
+    def to_layout(self, array: Array) -> Array:
+        """The canonical array in the tensor's layout."""
+        return array if self.permutation is None else array.transpose(self.permutation)
+
+    def to_canonical(self, tensor: torch.Tensor) -> Array:
+        """A tensor of this slot's layout as a canonical array in its own format."""
+        array = to_array(tensor)
+        if self.permutation is None or array.ndim != len(self.permutation):
+            return array
+        return np.ascontiguousarray(array.transpose(np.argsort(self.permutation)))
+
+    def tensor_of(self, array: Array, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The canonical array as a tensor of this slot's layout, device and format (or `dtype`)."""
+        return to_tensor(self.to_layout(array), str(self.tensor.device), dtype or self.tensor.dtype)
 
 
-def _inner(layers: tuple[Layer, ...], modules: nn.ModuleList | nn.Sequential, prefix: str) -> Iterator[Any]:
-    for index, (layer, module) in enumerate(zip(layers, modules, strict=True)):
-        if isinstance(layer, Residual) and isinstance(module, ResidualBody):
-            yield from _inner(layer.body, module.body, f"{prefix}{index}.body.")
-        yield f"{prefix}{index}", module
+class ChannelsLast(nn.Module):
+    """Gives a module that wants channels second its input by permuted views; `wrapped` sees (N, C, ...)."""
+
+    def __init__(self, wrapped: nn.Module) -> None:
+        super().__init__()
+        self.wrapped = wrapped
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, self.wrapped(x.movedim(-1, 1))).movedim(1, -1)
 
 
-class Shown:
-    """Outputs of layers and the gradients that come back to them, by path; several backward passes add up."""
+class PositionTable(nn.Module):
+    """x + table; the table is (length, width)."""
 
-    def __init__(self) -> None:
-        self.outputs: dict[str, Array] = {}
-        self.gradients: dict[str, torch.Tensor] = {}
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(length, width))
 
-    @contextmanager
-    def watching(self, modules: dict[str, nn.Module]) -> Iterator[None]:
-        """Takes down what these modules return inside."""
-        handles = [module.register_forward_hook(self._hook(path)) for path, module in modules.items()]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table
 
-    def _hook(self, path: str) -> Any:
-        def take(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-            if path not in self.outputs:  # a checkpoint's second run comes later
-                self.outputs[path] = to_array(output)
-            if torch.is_grad_enabled() and not output.requires_grad:
-                output.requires_grad_()  # before the first parameter
-            if output.requires_grad:
-                output.register_hook(lambda gradient: self._add(path, gradient))
 
-        return take
+class Attention(nn.Module):
+    """Self-attention of (N, T, D) by `scaled_dot_product_attention`, with a linear layer for each projection."""
 
-    def _add(self, path: str, gradient: torch.Tensor) -> None:
-        former = self.gradients.get(path)
-        self.gradients[path] = gradient.clone() if former is None else former + gradient
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.projections = nn.ModuleDict({name: nn.Linear(width, width) for name in _PROJECTIONS})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (
+            self.projections[name](x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for name in _PROJECTIONS[:3]
+        )
+        mixed = scaled_dot_product_attention(query, key, value)
+        return cast(torch.Tensor, self.projections["output"](mixed.transpose(1, 2).flatten(-2)))
+
+
+class ResidualBody(nn.Module):
+    """x + body(x)."""
+
+    def __init__(self, body: list[nn.Module]) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*body)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + cast(torch.Tensor, self.body(x))
+
+
+def build(layer: Layer, shape: Shape) -> nn.Module:
+    """The module of a layer for samples of `shape` (no batch axis); its weights are PyTorch's own draws.
+
+    Raises:
+        TypeError: the layer is none that this adapter knows.
+    """
+    match layer:
+        case Dense(units=units, bias=bias):
+            return nn.Linear(shape[-1], units, bias=bias)
+        case Convolution():
+            convolution = nn.Conv2d(shape[-1], layer.filters, layer.size, stride=layer.stride, padding=layer.padding)
+            return ChannelsLast(convolution)
+        case BatchNorm(momentum=momentum, epsilon=epsilon):
+            kind = nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d
+            return ChannelsLast(kind(shape[-1], eps=epsilon, momentum=momentum))
+        case LayerNorm(epsilon=epsilon):
+            return nn.LayerNorm(shape[-1], eps=epsilon)
+        case Embedding(entries=entries, width=width):
+            return nn.Embedding(entries, width)
+        case Positions(length=length):
+            return PositionTable(length, shape[-1])
+        case SelfAttention(heads=heads):
+            return Attention(shape[-1], heads)
+        case Dropout(rate=rate):
+            return nn.Dropout(rate)
+        case Activation(kind=name):
+            return _ACTIVATIONS[name]()
+        case Flatten():
+            return nn.Flatten()
+        case MaxPool(size=size):
+            return ChannelsLast(nn.MaxPool2d(size))
+        case Residual(body=body):
+            parts = []
+            for part in body:
+                parts.append(build(part, shape))
+                shape = output_shape(part, shape)
+            return ResidualBody(parts)
+        case _:
+            raise TypeError(f"no PyTorch module for {type(layer).__name__}")
+
+
+def linear_slots(linear: nn.Module, prefix: str = "") -> dict[str, Slot]:
+    """Slots of a linear layer, whose weight PyTorch holds as (outputs, inputs)."""
+    if not isinstance(linear, nn.Linear):
+        raise TypeError(f"{type(linear).__name__} is not a linear layer")
+    slots = {f"{prefix}weight": Slot(linear.weight, (1, 0))}
+    return slots if linear.bias is None else {**slots, f"{prefix}bias": Slot(linear.bias)}
+
+
+def parameter_slots(layer: Layer, module: nn.Module, path: str) -> dict[str, Slot]:
+    """The parameters of `layer` and of the layers inside it by canonical name, as `build` made them."""
+    match layer, module:
+        case Dense(), nn.Linear():
+            return linear_slots(module, f"{path}.")
+        case Convolution(), ChannelsLast(wrapped=nn.Conv2d(weight=weight, bias=bias)):
+            return {f"{path}.weight": Slot(weight, (3, 2, 0, 1)), f"{path}.bias": Slot(cast(torch.Tensor, bias))}
+        case BatchNorm(), ChannelsLast(wrapped=norm):
+            return {f"{path}.scale": Slot(_tensor(norm, "weight")), f"{path}.shift": Slot(_tensor(norm, "bias"))}
+        case LayerNorm(), nn.LayerNorm():
+            return {f"{path}.scale": Slot(module.weight), f"{path}.shift": Slot(module.bias)}
+        case Embedding(), nn.Embedding():
+            return {f"{path}.weight": Slot(module.weight)}
+        case Positions(), PositionTable():
+            return {f"{path}.weight": Slot(module.table)}
+        case SelfAttention(), Attention():
+            each = [linear_slots(module.projections[name], f"{path}.{name}.") for name in _PROJECTIONS]
+            return {name: slot for slots in each for name, slot in slots.items()}
+        case Residual(body=body), ResidualBody():
+            return {
+                name: slot
+                for index, part in enumerate(body)
+                for name, slot in parameter_slots(part, module.body[index], f"{path}.body.{index}").items()
+            }
+        case _:
+            return {}
+
+
+def buffer_slots(layer: Layer, module: nn.Module, path: str) -> dict[str, Slot]:
+    """Batch norm's running statistics of `layer` and of the layers inside it by canonical name."""
+    match layer, module:
+        case BatchNorm(), ChannelsLast(wrapped=norm):
+            return {
+                f"{path}.mean": Slot(_tensor(norm, "running_mean")),
+                f"{path}.variance": Slot(_tensor(norm, "running_var")),
+            }
+        case Residual(body=body), ResidualBody():
+            return {
+                name: slot
+                for index, part in enumerate(body)
+                for name, slot in buffer_slots(part, module.body[index], f"{path}.body.{index}").items()
+            }
+        case _:
+            return {}
+
+
+def _tensor(module: nn.Module, name: str) -> torch.Tensor:
+    return cast(torch.Tensor, getattr(module, name))

@@ -14,7 +14,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recompute, segment_sizes
 from frameworks.torch.arrays import DTYPES
-from frameworks.torch.modules import Slot, buffer_slots, build, linear_slots, parameter_slots
+from frameworks.torch.layers import Slot, buffer_slots, build, linear_slots, parameter_slots
 from frameworks.torch.segments import SegmentCalls, segment_begins
 
 VARIANTS: dict[str, bool] = {"non-reentrant": False, "reentrant": True}

@@ -11,8 +11,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adam, AdamW, Recipe, Steps
-from frameworks.torch.modules import Slot
-from frameworks.torch.scaling import wants_fused
+from frameworks.torch.layers import Slot
+from frameworks.torch.scaler import wants_fused
 
 
 def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:

@@ -17,18 +17,18 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
-from frameworks.torch import checkpoints
+from frameworks.torch import checkpoint
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.averages import averaged_model
 from frameworks.torch.compiling import begin_anew, compiled, kept_buffers
 from frameworks.torch.declarations import declaration
-from frameworks.torch.layers import Shown, modules_by_path
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
 from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
 from frameworks.torch.optimizers import optimizer_state, steppers
-from frameworks.torch.saved import SavedBytes
-from frameworks.torch.scaling import constant_scale, grad_scaler, wants_float32_gradients, wants_fused
+from frameworks.torch.saved_bytes import SavedBytes
+from frameworks.torch.scaler import constant_scale, grad_scaler, wants_float32_gradients, wants_fused
 from frameworks.torch.streams import Stream
+from frameworks.torch.trace import Shown, modules_by_path
 
 Forward = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor]]
 
@@ -324,10 +324,10 @@ class TorchTrainer(BaseTrainer):
     # the whole run
 
     def save(self, path: Path) -> None:
-        checkpoints.save(self, path)
+        checkpoint.save(self, path)
 
     def restore(self, path: Path) -> None:
-        checkpoints.restore(self, path)
+        checkpoint.restore(self, path)
 
     def saved_bytes(self, batch: Batch) -> int:
         loaded = self._load(batch)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from results.files import replace
-from results.pairing import NONE, Comparisons
-from results.records import Record
+from results.compare.pairing import NONE, Comparisons
+from results.record.files import replace
+from results.record.reading import Record
 from results.report.page import render
 
 

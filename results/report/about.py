@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from results.clauses import total, unconfirmed
-from results.records import Record
+from results.record.reading import Record
 from results.report.text import VALUE, clean, number
+from results.show.clauses import total, unconfirmed
 
 _NOTES = 50
 _FACTS = 1000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from results.portability import Broken, Kind, Word
 from results.report.runs import packages
 from results.report.text import NAME, clean
+from results.show.portability import Broken, Kind, Word
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from results.changes import Change, Kind
-from results.comparison import Comparison
-from results.differences import grouped, movements, not_judged, short
-from results.measured import NOT_JUDGED
-from results.numbers import Moved, Movement
-from results.records import Record
+from results.compare.changes import Change, Kind
+from results.compare.comparison import Comparison
+from results.compare.measurements import NOT_JUDGED
+from results.compare.numbers import Moved, Movement
+from results.record.reading import Record
 from results.report.text import NAME, VALUE, Piece, clean, linked
+from results.show.differences import grouped, movements, not_judged, short
 
 _REPRO = 2000
 

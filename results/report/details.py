@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.clauses import GRAVITY, inferred
-from results.records import Check, FindingText, Record, Verdict
+from results.record.reading import Check, FindingText, Record, Verdict
 from results.report.about import identity
 from results.report.matrix import Family
 from results.report.runs import Run
 from results.report.text import MESSAGE, NAME, VALUE, Piece, clean, href, linked, number, told
+from results.show.clauses import GRAVITY, inferred
 
 _CHECKS, _LEAKS, _PAIRS, _REPEATS, _PACKAGES = 200, 20, 40, 20, 1000
 _REPRO = 2000

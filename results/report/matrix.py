@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from results.clauses import GRAVITY, NOT_KEPT, Count, by_clause, inferred, outcome
-from results.outcomes import Outcome
-from results.portability import words
-from results.records import ClauseText, Record, Verdict
+from results.record.outcomes import Outcome
+from results.record.reading import ClauseText, Record, Verdict
 from results.report import across
 from results.report.across import Across
 from results.report.runs import Run, judged, runs
 from results.report.text import NAME, VALUE, Piece, clean, href, linked
+from results.show.clauses import GRAVITY, NOT_KEPT, Count, by_clause, inferred, outcome
+from results.show.portability import words
 
 SYMBOLS: Mapping[Outcome, str] = {
     Outcome.PASS: "✓",

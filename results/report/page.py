@@ -15,14 +15,14 @@ import vl_convert
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from results.clauses import GRAVITY, NOT_KEPT, total, unconfirmed
-from results.outcomes import Outcome
-from results.pairing import NONE, Comparisons
-from results.portability import Kind, words
-from results.records import Record
-from results.report import about, across, changed, details, found, matrix, porting, series
+from results.compare.pairing import NONE, Comparisons
+from results.record.outcomes import Outcome
+from results.record.reading import Record
+from results.report import about, across, changed, details, findings, matrix, porting, series
 from results.report.runs import DASHES, SHAPES, runs
 from results.report.text import clean
+from results.show.clauses import GRAVITY, NOT_KEPT, total, unconfirmed
+from results.show.portability import Kind, words
 
 MEANINGS = {
     Outcome.PASS: "the clause held",
@@ -65,7 +65,7 @@ def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
             symbols=matrix.SYMBOLS,
             dashes=[" ".join(map(str, dash)) for dash in DASHES],
             shapes=list(SHAPES.values()),
-            found=found.groups(records),
+            found=findings.groups(records),
             alone=matrix.alone(families),
             porting=porting.groups(records),
             drawn=drawn,

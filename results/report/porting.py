@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from results.observations import Place, differ, leaves
-from results.records import Record
+from results.record.reading import Record
+from results.record.values import Json
 from results.report.runs import judged
 from results.report.text import NAME, clean, told
-from results.values import Json
+from results.show.observations import Place, differ, leaves
 
 FORMATS = "autocast.op-dtypes"
 """The clause whose observations are formats by operation."""

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from results.portability import ORACLE
-from results.records import Record
+from results.record.reading import Record
 from results.report.text import clean
+from results.show.portability import ORACLE
 
 COLOURS = 8
 """How many colours the style sheet has for runs."""

@@ -7,14 +7,14 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-from results.observations import split
-from results.portability import ORACLE
-from results.records import Record, Trace, encode_number
+from results.record.reading import Record, Trace, encode_number
+from results.record.values import Json
 from results.report.drawings import CATEGORIES, costs, curves, formats, scales
 from results.report.porting import FORMATS
 from results.report.runs import Run
 from results.report.text import clean, told
-from results.values import Json
+from results.show.observations import split
+from results.show.portability import ORACLE
 
 LOSS, SCALE, EXACT, SPREAD = "loss", "scale", "exact", "spread"
 """Names of the series of a trace that are drawn: the run's loss and scale, the oracle's loss, the spread around it."""

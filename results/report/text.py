@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from results.values import Json
+from results.record.values import Json
 
 NAME, VALUE, MESSAGE = 160, 600, 4000
 """Characters that are shown of a name, of a value and of a message."""

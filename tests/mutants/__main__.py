@@ -22,8 +22,8 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
-from conformance.clauses import load_clauses
-from conformance.readme import placed
+from conformance.pages.generate import placed
+from conformance.spec.clauses import load_clauses
 from tests.mutants.catalogue import Mutant, mutants
 from tests.mutants.engine import Baseline, Engine, Fate, Group, RunError
 from tests.mutants.score import Score, must_clauses

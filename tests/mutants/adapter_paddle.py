@@ -10,7 +10,7 @@ import paddle
 from paddle.amp.grad_scaler import AmpScaler, OptimizerState
 
 from fixtures.model import Batch
-from frameworks.paddle import PaddleFramework, checkpoint, modules, recomputation
+from frameworks.paddle import PaddleFramework, checkpoint, layers, recompute
 from frameworks.paddle.trainer import DygraphTrainer
 from tests.mutants import fault
 
@@ -206,7 +206,7 @@ class RedrawsDropout(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        modules.recompute = partial(modules.recompute, preserve_rng_state=False)
+        layers.recompute = partial(layers.recompute, preserve_rng_state=False)
 
 
 @fault(
@@ -219,8 +219,8 @@ class AlwaysReentrant(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        call = recomputation.recompute
-        recomputation.recompute = lambda function, *given, use_reentrant, **named: call(
+        call = recompute.recompute
+        recompute.recompute = lambda function, *given, use_reentrant, **named: call(
             function, *given, use_reentrant=True, **named
         )
 
@@ -235,7 +235,7 @@ class RecomputeDoesNothing(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        modules.recompute = lambda function, *given, **_: function(*given)
+        layers.recompute = lambda function, *given, **_: function(*given)
 
 
 # saving and loading

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from frameworks.torch import TorchFramework, modules
+from frameworks.torch import TorchFramework, layers
 from tests.mutants import fault
 
 
@@ -37,12 +37,12 @@ class AttentionScaledByAnotherWidth(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        attention = modules.scaled_dot_product_attention
+        attention = layers.scaled_dot_product_attention
 
         def flatter(query: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
             return attention(query, *others, scale=(query.shape[-1] + 1) ** -0.5)
 
-        modules.scaled_dot_product_attention = flatter
+        layers.scaled_dot_product_attention = flatter
 
 
 class _TurnedBackwards(torch.autograd.Function):

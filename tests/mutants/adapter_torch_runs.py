@@ -12,7 +12,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.torch import TorchFramework, checkpoints, network, streams
+from frameworks.torch import TorchFramework, checkpoint, network, streams
 from frameworks.torch.arrays import DTYPES
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.trainer import TorchTrainer
@@ -119,10 +119,10 @@ class AlwaysReentrant(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        from frameworks.torch import recomputing
+        from frameworks.torch import recompute
 
-        checkpoint = recomputing.checkpoint
-        recomputing.checkpoint = lambda function, *given, use_reentrant, **named: checkpoint(
+        checkpoint = recompute.checkpoint
+        recompute.checkpoint = lambda function, *given, use_reentrant, **named: checkpoint(
             function, *given, use_reentrant=True, **named
         )
 
@@ -193,13 +193,13 @@ class PartialWindowIsLost(TorchFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        whole = checkpoints.snapshot
+        whole = checkpoint.snapshot
 
         def forgetful(trainer: TorchTrainer) -> dict[str, Any]:
             found = whole(trainer)
-            return found | {checkpoints.LOOP: found[checkpoints.LOOP] | {"gradients": {}}}
+            return found | {checkpoint.LOOP: found[checkpoint.LOOP] | {"gradients": {}}}
 
-        checkpoints.snapshot = forgetful
+        checkpoint.snapshot = forgetful
 
 
 # weights and moments

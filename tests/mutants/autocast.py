@@ -12,7 +12,7 @@ from fixtures.model import Model
 from fixtures.recipe import FLOAT32, Precision, Recipe
 from frameworks.reference import ReferenceFramework, scope
 from frameworks.reference.network import Pass
-from frameworks.reference.ops import Operations
+from frameworks.reference.operations import Operations
 from frameworks.reference.scope import LOW, Scope
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer

@@ -11,7 +11,7 @@ from autograd.tracer import isbox
 
 from fixtures.arrays import FORMATS, Array
 from frameworks.reference import scope
-from frameworks.reference.ops import Operations
+from frameworks.reference.operations import Operations
 from frameworks.reference.rounding import Rounding
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer

@@ -7,7 +7,7 @@ from typing import Any
 
 from fixtures.model import Batch
 from frameworks.reference.forward import Layers
-from frameworks.reference.ops import Operations
+from frameworks.reference.operations import Operations
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault

@@ -18,16 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from conformance.inventory import code_of
-from conformance.recorder import SETTINGS
-from results.records import Outcome, RecordError, Verdict, load
+from conformance.inventory.tests import code_of
+from conformance.running.recorder import SETTINGS
+from results.record.reading import Outcome, RecordError, Verdict, load
 from tests.mutants.catalogue import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
 SUITES = "conformance/suites"
 PRELOADED = (
-    "conformance.plugin",
-    "conformance.recorder",
+    "conformance.running.plugin",
+    "conformance.running.recorder",
     "frameworks.reference",
     "hypothesis.strategies",
     "pytest",

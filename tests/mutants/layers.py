@@ -12,7 +12,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Activation
 from fixtures.model import Batch
 from frameworks.contract import LayerTrace
-from frameworks.reference.ops import Operations
+from frameworks.reference.operations import Operations
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault

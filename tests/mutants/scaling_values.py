@@ -11,7 +11,7 @@ from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.contract import Conventions, Update
 from frameworks.reference.decisions import Arrays
-from frameworks.reference.ops import Operations
+from frameworks.reference.operations import Operations
 from frameworks.reference.scaler import LossScale
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer

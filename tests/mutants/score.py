@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from conformance.clauses import Clause, Level
+from conformance.spec.clauses import Clause, Level
 from tests.mutants.engine import Fate
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.inventory import code_of
+from conformance.inventory.tests import code_of
 
 _broken: set[str] = set()
 

@@ -13,7 +13,7 @@ from fixtures.recipe import Recipe
 from frameworks.contract import Conventions, Update
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.network import Pass
-from frameworks.reference.ops import Operations
+from frameworks.reference.operations import Operations
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault

@@ -12,7 +12,7 @@ from fixtures.model import Batch, Window
 from fixtures.recipe import AdamW
 from frameworks.contract import Update
 from frameworks.reference.decisions import Arrays
-from frameworks.reference.ops import Operations
+from frameworks.reference.operations import Operations
 from frameworks.reference.tensor import Tensor, plain
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault

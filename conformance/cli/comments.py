@@ -1,0 +1,94 @@
+"""One comment a name on a pull request, written once and then kept up to date, by GitHub's own command `gh`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+from results.record.files import one_line
+from results.show.marks import cut
+
+LIMIT = 60 * 1024
+"""Bytes of a comment; GitHub refuses more than 65,536 characters."""
+
+_TRUSTED = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
+_PATIENCE_S = 60
+
+
+class CommentError(Exception):
+    """The comment could not be written; the message is one line that says why."""
+
+
+def place(repository: str, pull: int, name: str, text: str) -> str:
+    """Writes the comment of this name, or replaces its text where it is there already.
+
+    Only a comment of a bot or of somebody who may write to the repository is taken for it, so that the comment of a
+    stranger is never replaced.
+
+    Args:
+        repository: OWNER/NAME.
+        pull: number of the pull request.
+        name: without "--", which would end the mark that the comment is found by.
+        text: Markdown, cut to `LIMIT`.
+
+    Returns:
+        "written" or "updated".
+
+    Raises:
+        CommentError: `gh` is not there, or GitHub refuses it, as it does for pull requests from forks.
+    """
+    mark = f"<!-- conformance: {name} -->"
+    body = {"body": f"{mark}\n{cut(text.splitlines(), LIMIT)}"}
+    comments = f"repos/{repository}/issues/{pull}/comments"
+    for comment in _pages(_gh("--paginate", f"{comments}?per_page=100")):
+        if _ours(comment, mark):
+            _gh("--method", "PATCH", "--input", "-", f"repos/{repository}/issues/comments/{comment['id']}", sent=body)
+            return "updated"
+    _gh("--method", "POST", "--input", "-", comments, sent=body)
+    return "written"
+
+
+def _ours(comment: dict[str, Any], mark: str) -> bool:
+    author = comment.get("user") or {}
+    trusted = author.get("type") == "Bot" or comment.get("author_association") in _TRUSTED
+    return trusted and str(comment.get("body")).startswith(mark)
+
+
+def _pages(text: str) -> Iterator[dict[str, Any]]:
+    """The items of all lists that stand in the text one behind the other, as `gh` prints the pages."""
+    decoder, at = json.JSONDecoder(), 0
+    while text := text[at:].lstrip():
+        try:
+            page, at = decoder.raw_decode(text)
+        except ValueError:
+            page = None
+        if not isinstance(page, list) or not all(isinstance(item, dict) and "id" in item for item in page):
+            raise CommentError("gh answered with something else than a list of comments")
+        yield from page
+
+
+def _gh(*words: str, sent: object = None) -> str:
+    command = shutil.which("gh")
+    if command is None:
+        raise CommentError("the command gh is not installed here")
+    try:
+        done = subprocess.run(
+            [command, "api", *words],
+            input=None if sent is None else json.dumps(sent),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=False,
+            env={**os.environ, "GH_PROMPT_DISABLED": "1"},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CommentError(f"gh gave no answer ({type(error).__name__})") from None
+    if done.returncode:
+        raise CommentError(one_line(done.stderr.strip() or f"gh ended with status {done.returncode}"))
+    return done.stdout

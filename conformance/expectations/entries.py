@@ -1,0 +1,279 @@
+"""Known failures as data: which clause, in which framework, in which versions, how it fails, and what finding that is.
+
+`expectations.toml` in an adapter's package holds its findings, the expectations that rest on them, its workarounds, and
+the versions in which somebody has judged it. An entry never skips a test: the test runs, and an entry whose case
+passes, fails in another way or was not there at all is an error until the entry is changed or taken out. In a version
+that nobody has judged yet the entries of the nearest judged one are taken, and what rests on them is marked.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from conformance.expectations.judged_versions import Bearing, Place, ordered, parsed
+from conformance.spec.clauses import load_clauses
+from conformance.spec.findings import FINDING, WORKAROUND, Finding, Workaround, found, read_finding, read_workaround
+from conformance.spec.tables import Kind, Table, read_file
+from frameworks.contract import Framework
+from frameworks.registry import BUILT_IN
+
+FILE = "expectations.toml"
+"""What an adapter's package calls its own, beside the module that its class is in."""
+
+JUDGED = "judged"
+"""The key of the versions in which somebody has judged the adapter."""
+
+SEED = "seed"
+"""What a failure may depend on: it is there at seed 0, and at others it may be."""
+
+_EXPECTATION = Kind(
+    "clause",
+    frozenset(
+        {"finding", "clause", "versions", "device", "mode", "cases", "signature", "spoils_process", "depends_on"}
+    ),
+)
+_SIGNATURE = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One known failure.
+
+    Attributes:
+        clause: id of the clause that does not hold.
+        framework: name of the adapter.
+        versions: PEP 440 specifiers of the framework's versions, such as ">=2.4,<3.4".
+        device, mode: a name, or "*" for every one.
+        cases: exact ids of the cases that fail; empty if every case of the clause does.
+        signature: the slug under which the suite reports the failure.
+        finding: what goes wrong, and where it is to be read of.
+        spoils_process: whether the failure changes what later tests of the same process find; such cases run last.
+        depends_on: "seed" where other weights or data may not show the failure, else "".
+        file: where the entry stands.
+        inferred_from: in a run: the judged version that the entry was taken from, "" in a version that was judged.
+        may_pass: in a run: whether its cases may as well pass.
+    """
+
+    clause: str
+    framework: str
+    versions: str
+    device: str
+    mode: str
+    cases: tuple[str, ...]
+    signature: str
+    finding: Finding
+    spoils_process: bool = False
+    depends_on: str = ""
+    file: str = field(default="", compare=False)
+    inferred_from: str = field(default="", compare=False)
+    may_pass: bool = field(default=False, compare=False)
+
+    @property
+    def reason(self) -> str:
+        """What goes wrong, in one sentence."""
+        return self.finding.text.reason
+
+    @property
+    def link(self) -> str:
+        """Where it is to be read of, or "none found"."""
+        return self.finding.text.link
+
+    def applies(self, framework: str, version: str, device: str, mode: str) -> bool:
+        """Whether a run of this framework, at this version, on this device, in this mode, is meant.
+
+        A local label ("2.13.0+cpu") is overlooked unless the specifier has one; pre-releases count.
+
+        Raises:
+            ValueError: `version` is not a PEP 440 version.
+        """
+        if not self.meets(framework, device, mode):
+            return False
+        return SpecifierSet(self.versions).contains(parsed(framework, version), prereleases=True)
+
+    def meets(self, framework: str, device: str, mode: str) -> bool:
+        """Whether runs of this framework, on this device, in this mode, are meant, whatever the version."""
+        return framework == self.framework and self.device in ("*", device) and self.mode in ("*", mode)
+
+    def taken(self, bearing: Bearing, seed: int) -> Expectation:
+        """This entry as it is held against a run of a version, on which it bears so, at a seed."""
+        may_pass = not bearing.settled or (self.depends_on == SEED and seed != 0)
+        return replace(self, inferred_from=bearing.inferred_from, may_pass=may_pass)
+
+    def covers(self, clause: str, case: str) -> bool:
+        """Whether this case of this clause is meant; a test without parameters has the case ""."""
+        return clause == self.clause and (not self.cases or case in self.cases)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of one or several adapters.
+
+    Attributes:
+        judged: versions in which somebody has judged the one adapter, by its name, from the lowest to the highest.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    expectations: tuple[Expectation, ...] = ()
+    workarounds: tuple[Workaround, ...] = ()
+    judged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def place(self, framework: str, version: str) -> Place:
+        """Where a version of a framework stands among those that were judged.
+
+        Raises:
+            ValueError: `version` is not a PEP 440 version.
+        """
+        return Place(parsed(framework, version), self.judged.get(framework, ()))
+
+    def expected(self, finding: Finding, version: str) -> bool:
+        """Whether some failure at this version of the framework rests on the finding."""
+        place = self.place(finding.framework, version)
+        return any(place.bearing(entry.versions) for entry in self.expectations if entry.finding == finding)
+
+    def __add__(self, other: Known) -> Known:
+        names = self.judged.keys() | other.judged.keys()
+        return Known(
+            self.findings + other.findings,
+            self.expectations + other.expectations,
+            self.workarounds + other.workarounds,
+            {name: ordered(name, {*self.judged.get(name, ()), *other.judged.get(name, ())}) for name in names},
+        )
+
+
+def known_of(framework: Framework, seed: int = 0) -> Known:
+    """What applies to a run of this framework, of the adapter of its name and of the package that its class is in.
+
+    Raises:
+        ValueError: an entry cannot be read, or the framework's version is not one of PEP 440.
+    """
+    package = getattr(sys.modules[type(framework).__module__], "__package__", "")
+    folders = {str(folder): folder for folder in (*_built_in(framework.name), *([files(package)] if package else []))}
+    known = sum((read_known(folder, framework.name) for folder in folders.values()), Known())
+    place = known.place(framework.name, framework.version())
+    meant = (entry for entry in known.expectations if entry.meets(framework.name, framework.device, framework.mode))
+    bearings = ((entry, place.bearing(entry.versions)) for entry in meant)
+    return replace(
+        known,
+        expectations=tuple(entry.taken(bearing, seed) for entry, bearing in bearings if bearing is not None),
+        workarounds=tuple(entry for entry in known.workarounds if entry.mode in ("*", framework.mode)),
+    )
+
+
+def load_known(names: Iterable[str] = tuple(BUILT_IN)) -> Known:
+    """What is known of built-in adapters, without importing their frameworks.
+
+    Raises:
+        ValueError: as `read_known`.
+    """
+    return sum((read_known(folder, name) for name in names for folder in _built_in(name)), Known())
+
+
+def _built_in(name: str) -> Iterator[Path]:
+    if name in BUILT_IN:
+        spec = find_spec(BUILT_IN[name].partition(":")[0])
+        if spec is not None and spec.origin is not None:
+            yield Path(spec.origin).parent
+
+
+def read_known(folder: Traversable, framework: str, clauses: Collection[str] | None = None) -> Known:
+    """What `expectations.toml` in a folder says, nothing without one; `clauses` are the ids that exist.
+
+    Raises:
+        ValueError: an entry is none; the message is one line that names the file and the entry.
+    """
+    source, name = folder.joinpath(FILE), f"{folder.name}/{FILE}"
+    if not source.is_file():
+        return Known()
+    try:
+        kinds = {"finding": FINDING, "expectation": _EXPECTATION, "workaround": WORKAROUND}
+        above, tables = read_file(source, kinds, {JUDGED})
+        judged = _judged(above)
+        findings = _by_id(tables["finding"], framework, folder)
+        expectations = _expectations(tables["expectation"], name, framework, findings, clauses)
+        workarounds = tuple(read_workaround(table, findings, folder) for table in tables["workaround"])
+        used = {entry.finding.id for entry in expectations} | {entry.finding.id for entry in workarounds}
+        if idle := sorted(findings.keys() - used):
+            raise ValueError(f"{FILE}: no expectation and no workaround rests on the finding {idle[0]!r}")
+    except ValueError as error:
+        raise ValueError(f"{folder.name}/{error}") from None
+    return Known(tuple(findings.values()), expectations, workarounds, {framework: judged} if judged else {})
+
+
+def _judged(above: Table) -> tuple[str, ...]:
+    versions = above.texts(JUDGED)
+    if JUDGED in above.values and not versions:
+        raise ValueError(f"{above.where}: {JUDGED} is empty; take it out where no version was judged")
+    try:
+        return ordered(JUDGED, versions)
+    except ValueError:
+        raise ValueError(f"{above.where}: {JUDGED} is {list(versions)!r}, not a list of PEP 440 versions") from None
+
+
+def _by_id(tables: Iterable[Table], framework: str, folder: Traversable) -> dict[str, Finding]:
+    findings: dict[str, Finding] = {}
+    for table in tables:
+        finding = read_finding(table, framework, folder)
+        if finding.id in findings:
+            raise ValueError(f"{table.where}: this id stands twice")
+        findings[finding.id] = finding
+    return findings
+
+
+def _expectations(
+    tables: Iterable[Table],
+    name: str,
+    framework: str,
+    findings: dict[str, Finding],
+    clauses: Collection[str] | None,
+) -> tuple[Expectation, ...]:
+    read: list[Expectation] = []
+    for table in tables:
+        entry = replace(_expectation(table, framework, findings, clauses), file=name)
+        if any(_same_place(entry, other) for other in read):
+            raise ValueError(f"{table.where}: another entry has the same versions, device, mode and cases")
+        read.append(entry)
+    return tuple(read)
+
+
+def _expectation(
+    table: Table, framework: str, findings: dict[str, Finding], clauses: Collection[str] | None
+) -> Expectation:
+    entry = Expectation(
+        clause=table.text("clause"),
+        framework=framework,
+        versions=table.text("versions"),
+        device=table.text("device", "*"),
+        mode=table.text("mode", "*"),
+        cases=table.texts("cases"),
+        signature=table.text("signature"),
+        finding=found(table, findings),
+        spoils_process=table.flag("spoils_process"),
+        depends_on=table.text("depends_on", "") if "depends_on" in table.values else "",
+    )
+    if entry.depends_on not in ("", SEED):
+        raise ValueError(f"{table.where}: depends_on {entry.depends_on!r} is not {SEED!r}")
+    if entry.clause not in (load_clauses() if clauses is None else clauses):
+        raise ValueError(f"{table.where}: there is no clause {entry.clause!r}")
+    try:
+        SpecifierSet(entry.versions)
+    except InvalidSpecifier:
+        raise ValueError(f"{table.where}: versions {entry.versions!r} is not a PEP 440 specifier") from None
+    if not _SIGNATURE.fullmatch(entry.signature):
+        raise ValueError(f"{table.where}: signature {entry.signature!r} is not one word of letters, digits, . _ and -")
+    return entry
+
+
+def _same_place(a: Expectation, b: Expectation) -> bool:
+    def place(entry: Expectation) -> tuple[object, ...]:
+        return entry.clause, entry.framework, entry.versions, entry.device, entry.mode, frozenset(entry.cases)
+
+    return place(a) == place(b)

@@ -1,0 +1,1 @@
+"""Which tests the suites hold and what each depends on, read from source without importing it."""

@@ -1,0 +1,259 @@
+"""What a test depends on, read from the source without importing it.
+
+That is every definition of ours that the test names, and every one that these name: helpers, constants, strategies,
+fixtures, recipes, models, the automaton. Of a class count its fields, the methods that Python calls, and those methods
+whose name is read somewhere among all this; of the classes in `fixtures` count all methods, for adapters call them.
+The subject, the oracle and the container of results are none of it: versions, derived bounds and schema tell of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from conformance.inventory.syntax import Chain, Reading, imported, read, statements
+
+COUNTED = ("conformance", "fixtures", "benchmarks")
+"""Folders whose definitions count."""
+
+UNCOUNTED = ("conformance", "oracle", "bounds_cache")
+"""The cache of the oracle, which changes what a bound takes and not what it is."""
+
+WHOLE = "fixtures"
+"""The folder whose classes count with all of their methods."""
+
+PROVIDED = {
+    "subject": ("conformance", "judging", "subject", "Subject"),
+    "verdict": ("conformance", "judging", "verdict", "Verdict"),
+    "row": ("conformance", "judging", "covering_array", "rows"),
+    "dropping_row": ("conformance", "judging", "covering_array", "rows"),
+    "workaround": ("conformance", "spec", "findings", "Workaround"),
+}
+"""What the plugin gives a test under the name of a parameter."""
+
+_PLAIN = frozenset({"property", "cached_property", "classmethod", "staticmethod", "contextmanager", "override"})
+_MAIN, _ALWAYS = "__main__", "*"
+
+
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """One name of a module, or one method of a class in it.
+
+    Attributes:
+        name: as in the source, "Class.method" for a method.
+        nodes: what defines it; several if it is defined more than once.
+        members: methods that count only if they are named, by name.
+    """
+
+    module: Module
+    name: str
+    nodes: tuple[ast.stmt, ...]
+    members: tuple[tuple[str, Definition], ...] = ()
+
+    @cached_property
+    def reading(self) -> Reading:
+        """What its source says, without the members."""
+        return read(self.nodes)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of its text and name."""
+        return hashlib.sha256(f"{self.name}\n{self.reading.text}".encode()).hexdigest()
+
+    @cached_property
+    def named(self) -> tuple[Definition, ...]:
+        """The definitions that it names."""
+        tree, local = self.module.tree, dict(self.reading.imports)
+        chains = [tree.resolve((*local[c[0]], *c[1:])) for c in self.reading.names if c[0] in local]
+        chains += [self.module.resolve(chain) for chain in self.reading.names if chain[0] not in local]
+        chains += [tree.started(text) for text in self.reading.strings]
+        if self.module.is_package and ("import_module",) in self.reading.names:
+            chains += [module.everything for module in tree.inside(self.module)]
+        return tuple({definition: None for chain in chains for definition in chain})
+
+
+class Module:
+    """The definitions and imports of one source file."""
+
+    def __init__(self, tree: Tree, name: Chain, path: Path) -> None:
+        self.tree, self.name = tree, name
+        self.is_package = path.stem == "__init__"
+        self.imports: dict[str, Chain] = {}
+        self._nodes: defaultdict[str, list[ast.stmt]] = defaultdict(list)
+        self._resolved: dict[Chain, tuple[Definition, ...]] = {}
+        for node in statements(ast.parse(path.read_text("utf-8")).body):
+            self._take(node)
+
+    def _take(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                self.imports.update(imported(node))
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                self._nodes[node.name].append(node)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                for inner in node.body:
+                    self._take(inner)
+            case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+                self._nodes[_MAIN].append(node)
+            case _:
+                for name in sorted(self._bound(node)) or [_ALWAYS]:
+                    self._nodes[name].append(node)
+
+    def _bound(self, node: ast.stmt) -> Iterator[str]:
+        """Names that a statement of the module binds; what it imports is noted."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                yield part.id
+            elif isinstance(part, ast.FunctionDef | ast.ClassDef):
+                yield part.name
+            elif isinstance(part, ast.Import | ast.ImportFrom):
+                self.imports.update(imported(part))
+
+    @cached_property
+    def definitions(self) -> dict[str, Definition]:
+        """Every definition by its name."""
+        return {name: self._definition(name, tuple(nodes)) for name, nodes in self._nodes.items()}
+
+    def _definition(self, name: str, nodes: tuple[ast.stmt, ...]) -> Definition:
+        node = nodes[0]
+        if self.name[0] == WHOLE or len(nodes) > 1 or not isinstance(node, ast.ClassDef):
+            return Definition(self, name, nodes)
+        methods: defaultdict[str, list[ast.stmt]] = defaultdict(list)
+        kept: list[ast.stmt] = []
+        for part in node.body:
+            if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and _waits(part):
+                methods[part.name].append(part)
+            else:
+                kept.append(part)
+        head = ast.ClassDef(node.name, node.bases, node.keywords, kept, node.decorator_list)
+        members = ((key, Definition(self, f"{name}.{key}", tuple(parts))) for key, parts in methods.items())
+        return Definition(self, name, (head,), tuple(members))
+
+    @cached_property
+    def everything(self) -> tuple[Definition, ...]:
+        """Every definition, with every method."""
+        own = self.definitions.values()
+        return (*own, *(member for definition in own for _, member in definition.members))
+
+    def resolve(self, chain: Chain) -> tuple[Definition, ...]:
+        """The definitions that a name means in this module; none for a name of somebody else's."""
+        if chain not in self._resolved:
+            self._resolved[chain] = ()
+            self._resolved[chain] = self._resolve(chain)
+        return self._resolved[chain]
+
+    def _resolve(self, chain: Chain) -> tuple[Definition, ...]:
+        first = self.definitions.get(chain[0])
+        meant: tuple[Definition, ...] = () if first is None else (first,)
+        if chain[0] in self.imports:
+            meant += self.tree.resolve((*self.imports[chain[0]], *chain[1:]))
+        return meant
+
+    def always(self) -> tuple[Definition, ...]:
+        """What every definition of the module depends on: statements that bind nothing."""
+        return (self.definitions[_ALWAYS],) if _ALWAYS in self.definitions else ()
+
+    def main(self) -> tuple[Definition, ...]:
+        """What runs when the module is started."""
+        return (self.definitions[_MAIN],) if _MAIN in self.definitions else ()
+
+
+def _waits(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a method counts only where it is named: neither Python nor a library's decorator calls it."""
+    if node.name.startswith("__") and node.name.endswith("__"):
+        return False
+    return all(_last(mark) in _PLAIN or _last(mark) in ("setter", "abstractmethod") for mark in node.decorator_list)
+
+
+def _last(mark: ast.expr) -> str:
+    match mark:
+        case ast.Call(func=called):
+            return _last(called)
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return str(name)
+        case _:
+            return ""
+
+
+class Tree:
+    """The source files of a checkout, each read once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._modules: dict[Chain, Module | None] = {}
+
+    def module(self, name: Chain) -> Module | None:
+        """A module by its dotted name, None if it is none of those that count."""
+        if name not in self._modules:
+            path = self._path(name)
+            self._modules[name] = None if path is None else Module(self, name, path)
+        return self._modules[name]
+
+    def _path(self, name: Chain) -> Path | None:
+        if not name or name[0] not in COUNTED or name == UNCOUNTED or not all(part.isidentifier() for part in name):
+            return None
+        place = self._root.joinpath(*name)
+        return next((p for p in (place.with_suffix(".py"), place / "__init__.py") if p.is_file()), None)
+
+    def inside(self, package: Module) -> Iterator[Module]:
+        """The modules of a package's own folder."""
+        for path in sorted(self._root.joinpath(*package.name).glob("*.py")):
+            module = self.module((*package.name, path.stem)) if path.stem != "__init__" else None
+            if module is not None:
+                yield module
+
+    def resolve(self, chain: Chain) -> tuple[Definition, ...]:
+        """What a dotted name from the root means: definitions of a module, or all of one if only it is named."""
+        for length in range(len(chain), 0, -1):
+            module = self.module(chain[:length])
+            if module is not None:
+                behind = chain[length:]
+                return module.resolve(behind) if behind else module.everything
+        return ()
+
+    def started(self, text: str) -> tuple[Definition, ...]:
+        """What runs when a process is started with the module that a string names, if it names one."""
+        module = self.module(tuple(text.split("."))) if text.startswith(COUNTED) else None
+        return () if module is None else module.main()
+
+
+def closure(roots: Sequence[Definition]) -> set[Definition]:
+    """The definitions, and every one that they depend on."""
+    reached: set[Definition] = set()
+    attributes: set[str] = set()
+    waiting: defaultdict[str, list[Definition]] = defaultdict(list)
+    pending = list(roots)
+    while pending:
+        definition = pending.pop()
+        if definition in reached:
+            continue
+        reached.add(definition)
+        pending += definition.named
+        pending += definition.module.always()
+        for name, member in definition.members:
+            (pending if name in attributes else waiting[name]).append(member)
+        for name in definition.reading.attributes - attributes:
+            pending += waiting.pop(name, ())
+        attributes |= definition.reading.attributes
+    return reached
+
+
+def code_hash(module: Module, test: ast.FunctionDef) -> str:
+    """Hash of a test and of all that it depends on; the same wherever unchanged definitions are moved to."""
+    reached = closure([module.definitions[test.name], *_given(module, test)])
+    parts = "\n".join(sorted(definition.digest for definition in reached))
+    return hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+
+def _given(module: Module, test: ast.FunctionDef) -> Iterator[Definition]:
+    """What pytest gives a test: fixtures by its parameters' names, and marks of the whole module."""
+    for argument in (*test.args.args, *test.args.kwonlyargs):
+        yield from module.resolve((argument.arg,))
+        if argument.arg in PROVIDED:
+            yield from module.tree.resolve(PROVIDED[argument.arg])
+    yield from module.resolve(("pytestmark",))

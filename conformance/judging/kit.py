@@ -1,0 +1,28 @@
+"""What the suites import: the clause mark and the shared helpers."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.judging.failing_layer import naming_the_layer
+from conformance.judging.subject import Subject, full, need, need_device, spiked
+from conformance.judging.verdict import Bound, Verdict
+from conformance.oracle.automaton import Scale
+
+__all__ = [
+    "Bound",
+    "Scale",
+    "Subject",
+    "Verdict",
+    "clause",
+    "full",
+    "naming_the_layer",
+    "need",
+    "need_device",
+    "spiked",
+]
+
+
+def clause(identifier: str) -> pytest.MarkDecorator:
+    """Marks a test as a test of one clause of the specification."""
+    return pytest.mark.clause(identifier)

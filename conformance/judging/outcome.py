@@ -1,0 +1,157 @@
+"""From what happened in a test to its outcome, with the expectations that apply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from conformance.expectations.entries import Expectation
+from conformance.judging.verdict import Abstention, Misdeclared, Violation, cleaned
+from frameworks.base import observed
+from frameworks.contract import Framework, Unsupported
+from results.record.outcomes import Outcome
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An outcome with what explains it; `inferred_from` is the version that an expectation was taken from, or ""."""
+
+    outcome: Outcome
+    signature: str = ""
+    message: str = ""
+    reason: str = ""
+    link: str = ""
+    finding: str = ""
+    inferred_from: str = ""
+
+    @property
+    def mark(self) -> str:
+        """What is said of an expectation that nobody has confirmed in this version, or ""."""
+        return f"not confirmed in this version, expected as in {self.inferred_from}" if self.inferred_from else ""
+
+
+def conclude(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
+    """What a test came to, given the exception that ended it and the expectations that cover it."""
+    match error:
+        case Unsupported():
+            return _unsupported(framework, error)
+        case Abstention():
+            return Judgement(Outcome.ABSTAIN, message=str(error), reason=str(error))
+        case None:
+            verdict, entry = judge(False, "", matching)
+            if verdict == "fixed" and entry is not None:
+                return _resting(entry, Outcome.FIXED, entry.signature, explain(verdict, "", entry))
+            return Judgement(Outcome.PASS)
+        case _:
+            return _failed(error, matching)
+
+
+def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str) -> Judgement:
+    found = Judgement(outcome, signature, message, entry.reason, entry.link, entry.finding.id, entry.inferred_from)
+    return replace(found, message=f"{message} ({found.mark})") if found.mark and outcome is Outcome.KNOWN else found
+
+
+def _unsupported(framework: Framework, error: Unsupported) -> Judgement:
+    """A refusal is believed if it is declared, or has an attempt of its own, and the attempt was not seen to act."""
+    signature = str(error.capability)
+    if error.attempt is None and framework.declares(error.capability).supported:
+        message = f"{error.capability} is declared as supported, but: {error.reason}"
+        return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
+    acted = _acted(framework, error)
+    if acted:
+        message = f"{error.capability} is refused, but the framework's own call was seen to act: {error.reason}"
+        return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
+    asked = "tried" if acted is False else "nothing to try"
+    return Judgement(Outcome.UNSUPPORTED, signature, f"{error} ({asked})", error.reason)
+
+
+def _acted(framework: Framework, error: Unsupported) -> bool | None:
+    """What a try of what is refused shows; the settings that it leaves changed are put back."""
+    settings = framework.global_state()
+    try:
+        return framework.probe(error.capability) if error.attempt is None else observed(error.attempt)
+    finally:
+        framework.restore_global_state(settings)
+
+
+def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
+    said = "\n".join((str(error), *getattr(error, "__notes__", ())))
+    text = cleaned(said) or type(error).__name__
+    if isinstance(error, Misdeclared):
+        return Judgement(Outcome.MISDECLARED, error.signature, text)
+    if isinstance(error, Violation):
+        bad, signature = Outcome.FAIL, error.signature
+    elif text.startswith("Timeout"):
+        bad, signature = Outcome.TIMEOUT, "timeout"
+    else:
+        bad, signature = Outcome.ERROR, f"raises-{type(error).__name__}"
+        text = f"{type(error).__name__}: {text}"
+    text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    verdict, entry = judge(True, signature, matching)
+    if verdict == "known" and entry is not None:
+        return _resting(entry, Outcome.KNOWN, signature, text)
+    note = explain(verdict, signature, entry)
+    return Judgement(bad, signature, f"{text} ({note})" if note else text)
+
+
+_LONGEST = 2000
+
+
+def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectation]) -> tuple[str, Expectation | None]:
+    """The verdict on a case that passed or failed, given the entries that apply to the run and cover the case.
+
+    Returns:
+        "known" and the entry: it failed with that entry's signature.
+        "fail" and None, or an entry whose signature is another: it failed as nobody foresaw. `explain` says which.
+        "fixed" and the entry: it did not fail although the entry says so.
+        "pass" and None: it did not fail, and no entry says that it must.
+
+    An outcome that is neither (unsupported, abstain) is not judged: no entry is confirmed or refuted by it.
+    """
+    first = matching[0] if matching else None
+    if not outcome_is_failure:
+        refuted = next((entry for entry in matching if not entry.may_pass), None)
+        return ("pass", None) if refuted is None else ("fixed", refuted)
+    same = next((entry for entry in matching if entry.signature == signature), None)
+    return ("fail", first) if same is None else ("known", same)
+
+
+def explain(verdict: str, signature: str, expectation: Expectation | None) -> str:
+    """What `judge` decided, in one sentence; empty where there is nothing to say."""
+    if expectation is None:
+        return ""
+    named = f"the expectation of {expectation.framework} {expectation.versions} for {expectation.clause}"
+    match verdict:
+        case "known":
+            return f"known: {expectation.reason} ({expectation.link})"
+        case "fixed" if expectation.inferred_from:
+            before = f"fails in {expectation.inferred_from}, and does not in this version"
+            return f"{named}: it {before}; `conformance expectations confirm` narrows its versions"
+        case "fixed":
+            return f"{named} did not come true: take it out of {expectation.file}, or narrow its versions"
+        case "fail":
+            return f"the signature differs: it failed with {signature!r}, and {named} says {expectation.signature!r}"
+        case _:
+            return ""
+
+
+def unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple[str, str]]) -> tuple[Expectation, ...]:
+    """Entries, or cases of entries, that no verdict of a whole run has matched.
+
+    Args:
+        expectations: those that apply to the run.
+        verdicts: clause and case of every verdict.
+
+    Returns:
+        Each entry of which something went unmatched, its `cases` narrowed to those that did.
+    """
+    seen: dict[str, set[str]] = {}
+    for clause, case in verdicts:
+        seen.setdefault(clause, set()).add(case)
+    left: list[Expectation] = []
+    for entry in expectations:
+        cases = seen.get(entry.clause, set())
+        missing = tuple(case for case in entry.cases if case not in cases)
+        if missing or not cases:
+            left.append(replace(entry, cases=missing))
+    return tuple(left)

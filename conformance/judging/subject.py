@@ -1,0 +1,112 @@
+"""The framework under judgement, as a test sees it, beside the oracle that follows its conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.judging.verdict import Bound
+from conformance.oracle import errormodel
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.contract import Capability, Conventions, Framework, Trainer, Unsupported
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.rounding import Exact
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How far properties are explored.
+
+    Attributes:
+        factor: how many times as many cases are drawn.
+        seed: what they are drawn from, None for the session's seed.
+        shrinking_s: how long a failing case is made smaller, in seconds.
+    """
+
+    factor: int = 1
+    seed: int | None = None
+    shrinking_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A framework on its device and in its mode; `seed` seeds weights and data of every test."""
+
+    framework: Framework
+    seed: int = 0
+    profile: Profile = Profile()
+
+    @property
+    def conventions(self) -> Conventions:
+        """What the framework declares to do in its own way."""
+        return self.framework.conventions()
+
+    def seeded(self, recipe: Recipe) -> Recipe:
+        """The recipe at the session's seed."""
+        return recipe.but(seed=recipe.seed + self.seed)
+
+    def envelope(self, model: Model, recipe: Recipe, windows: Sequence[Window]) -> errormodel.Envelope:
+        """Where a correct run of this recipe may be, with the framework's conventions."""
+        return errormodel.envelope(self.conventions, model, self.seeded(recipe), windows)
+
+    def quality(self, model: Model, recipe: Recipe, windows: Sequence[Window], test: Batch) -> tuple[float, Bound]:
+        """Accuracy that a correct run of this recipe ends with, and how far from it another may be."""
+        return errormodel.quality(self.conventions, model, self.seeded(recipe), windows, test)
+
+    def evaluation(
+        self, model: Model, recipe: Recipe, windows: Sequence[Window], inputs: Array
+    ) -> dict[str, tuple[Array, Bound]]:
+        """Running statistics and outputs that a correct run of this recipe has, and how far another may be."""
+        return errormodel.evaluation(self.conventions, model, self.seeded(recipe), windows, inputs)
+
+    def state(self, trainer: Trainer) -> dict[str, Array]:
+        """The run's whole state and the process-wide settings: nothing that a run depends on is left out."""
+        settings = {f"global/{name}": np.array(value) for name, value in self.framework.global_state().items()}
+        return trainer.state() | settings
+
+    def trainer(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:
+        """A run of the framework from the session's seed."""
+        return self.framework.trainer(model, self.seeded(recipe), weights)
+
+    def oracle(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:
+        """The same run on the float64 reference, with the framework's conventions and no rounding."""
+        reference = ReferenceFramework("cpu", conventions=self.conventions, rounding=Exact())
+        return reference.trainer(model, self.seeded(recipe), weights)
+
+
+def need(subject: Subject, *capabilities: Capability | None) -> None:
+    """Leaves the test if the framework declares that it does not do one of these here.
+
+    Raises:
+        Unsupported: with the declared reason.
+    """
+    for capability in capabilities:
+        if capability is not None and not (declared := subject.framework.declares(capability)).supported:
+            raise Unsupported(capability, declared.reason)
+
+
+def need_device(subject: Subject) -> None:
+    """Leaves the test on a CPU, and where the device's allocator tells no peak.
+
+    Raises:
+        Unsupported: "no device", or the declared reason.
+    """
+    if subject.framework.device == "cpu":
+        raise Unsupported(Capability.PEAK_BYTES, "no device")
+    need(subject, Capability.PEAK_BYTES)
+
+
+def full(trainer: Trainer, value: float) -> dict[str, Array]:
+    """A gradient for every parameter, filled with `value`, in the parameter's shape and format."""
+    return {name: np.full_like(array, value) for name, array in trainer.parameters().items()}
+
+
+def spiked(trainer: Trainer, value: float, name: str | None = None, base: float = 0.0) -> dict[str, Array]:
+    """Gradients of `base` with `value` in the last element of parameter `name` (the model's last without a name)."""
+    gradients = full(trainer, base)
+    gradients[name or list(gradients)[-1]].reshape(-1)[-1] = value
+    return gradients

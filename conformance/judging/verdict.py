@@ -1,0 +1,238 @@
+"""What a test says about a clause: checks with what was measured, against what, and how the bound came about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fixtures.arrays import Array
+from results.record.arrays import fingerprint
+from results.record.fingerprints import Fingerprint
+
+_SHOWN = 200
+
+
+class Violation(AssertionError):  # noqa: N818 - an outcome, not an error
+    """The clause does not hold. `signature` is a stable slug that an expectation can name."""
+
+    def __init__(self, signature: str, message: str) -> None:
+        super().__init__(message)
+        self.signature = signature
+
+
+class Misdeclared(Violation):
+    """What was observed of the framework is not what its adapter declares."""
+
+
+class Abstention(Exception):  # noqa: N818 - an outcome, not an error
+    """The control of the experiment failed, so the clause is not judged."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A derived tolerance.
+
+    Attributes:
+        value: the largest deviation that a correct implementation may show.
+        derivation: how it came about (method, samples, multiplier, seed, ...), stored with the verdict.
+    """
+
+    value: float
+    derivation: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison inside a test."""
+
+    what: str
+    passed: bool
+    measured: str | float
+    expected: str
+    bound: float | None = None
+    derivation: Mapping[str, Any] = field(default_factory=dict)
+
+
+_FRAME = re.compile(r'^\s*File "[^"]*", line \d+.*(?:\n(?!\s*File ").*)?$', re.MULTILINE)
+_FOLDER = re.compile(r"(?<![\w/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
+
+
+def cleaned(text: str) -> str:
+    """A framework's message without the stack frames that it quotes and without this machine's folders."""
+    lines = _FOLDER.sub("", _FRAME.sub("", text)).splitlines()
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def shown(value: object) -> str:
+    """A short text for a value: arrays by shape and first entries, floats in full precision."""
+    if isinstance(value, np.ndarray):
+        floating = value.dtype.kind in "fV" or value.dtype.name == "bfloat16"
+        flat = value.astype(np.float64).ravel() if floating else value.ravel()
+        head = ", ".join(repr(x.item()) for x in flat[:6])
+        text = f"{value.dtype.name}{list(value.shape)}[{head}{', …' if flat.size > 6 else ''}]"
+    elif isinstance(value, float | np.floating):
+        text = repr(float(value))
+    elif isinstance(value, Mapping):
+        text = "{" + ", ".join(f"{k}: {shown(v)}" for k, v in value.items()) + "}"
+    elif isinstance(value, list | tuple):
+        text = "[" + ", ".join(shown(v) for v in value) + "]"
+    else:
+        text = cleaned(str(value))
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def same_bits(a: object, b: object) -> bool:
+    """Equal type by type and bit by bit; NaN equals NaN, 0 does not equal -0 in arrays."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(same_bits(a[k], b[k]) for k in a)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        left, right = np.asarray(a), np.asarray(b)
+        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(same_bits(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float | np.floating) and isinstance(b, float | np.floating):
+        return float(a) == float(b) or (np.isnan(a) and np.isnan(b))
+    return bool(a == b)
+
+
+def difference(a: Mapping[str, Array], b: Mapping[str, Array]) -> str:
+    """Names the first entries in which two mappings of arrays differ, and by how much."""
+    parts: list[str] = []
+    for name in sorted(a.keys() | b.keys()):
+        if name not in a or name not in b:
+            parts.append(f"{name} only {'after' if name not in a else 'before'}")
+        elif not same_bits(a[name], b[name]):
+            parts.append(f"{name}: {_apart(a[name], b[name])}")
+    return "; ".join(parts[:3]) + (f"; and {len(parts) - 3} more" if len(parts) > 3 else "")
+
+
+def _apart(a: Array, b: Array) -> str:
+    if (a.dtype != b.dtype and a.dtype.kind not in "US") or a.shape != b.shape:
+        return f"{a.dtype.name}{list(a.shape)} against {b.dtype.name}{list(b.shape)}"
+    if a.dtype.kind in "US":
+        return f"{shown(a.tolist())} against {shown(b.tolist())}"
+    wide = (a.astype(np.float64), b.astype(np.float64))
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(wide[0] - wide[1])
+    worst = int(np.argmax(np.where(np.isnan(gap), np.inf, gap)))
+    count = int(np.sum(~((wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1])))))
+    return (
+        f"{count} of {a.size} differ, most {wide[0].ravel()[worst].item()!r} against {wide[1].ravel()[worst].item()!r}"
+    )
+
+
+@dataclass
+class Verdict:
+    """Collects what one test found. The check methods raise `Violation` as soon as one does not hold."""
+
+    checks: list[Check] = field(default_factory=list)
+    observations: dict[str, Any] = field(default_factory=dict)
+    measurements: dict[str, tuple[str, list[float], list[float]]] = field(default_factory=dict)
+    traces: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    fingerprints: dict[str, list[Fingerprint]] = field(default_factory=dict)
+
+    def _add(self, check: Check, signature: str) -> None:
+        __tracebackhide__ = True
+        self.checks.append(check)
+        if not check.passed:
+            bound = "" if check.bound is None else f" (bound {check.bound:.6g} from {shown(dict(check.derivation))})"
+            raise Violation(signature, f"{check.what}: measured {check.measured}, expected {check.expected}{bound}")
+
+    def equal(self, measured: object, expected: object, what: str, signature: str = "differs") -> None:
+        """Bit for bit equal: numbers, strings, arrays, or mappings and sequences of them."""
+        __tracebackhide__ = True
+        self._add(Check(what, same_bits(measured, expected), shown(measured), shown(expected)), signature)
+
+    def same_state(
+        self,
+        measured: Mapping[str, Array],
+        expected: Mapping[str, Array],
+        what: str,
+        signature: str = "state-differs",
+        *,
+        but: Sequence[str] = (),
+    ) -> None:
+        """Two whole states are equal bit for bit, leaving out entries that begin with one of `but`."""
+        __tracebackhide__ = True
+        left = {k: v for k, v in measured.items() if not k.startswith(tuple(but))}
+        right = {k: v for k, v in expected.items() if not k.startswith(tuple(but))}
+        apart = difference(right, left)
+        measured_text = apart or f"{len(left)} equal entries"
+        self._add(Check(what, not apart, measured_text, f"{len(right)} equal entries"), signature)
+
+    def same_gradients(
+        self,
+        measured: Mapping[str, Array],
+        expected: Mapping[str, Array],
+        what: str,
+        signature: str = "gradient-differs",
+    ) -> None:
+        """The same parameters have gradients, and these are equal bit for bit."""
+        __tracebackhide__ = True
+        self.equal(sorted(measured), sorted(expected), "parameters that have a gradient", "gradient-missing")
+        self.same_state(measured, expected, what, signature)
+
+    def holds(
+        self, condition: bool, what: str, measured: object = "", expected: object = "", signature: str = "does-not-hold"
+    ) -> None:
+        """A condition with the values that it was read from."""
+        __tracebackhide__ = True
+        self._add(Check(what, bool(condition), shown(measured), shown(expected)), signature)
+
+    def finite(self, values: Mapping[str, Array], what: str, signature: str = "not-finite") -> None:
+        """Every value of every array is finite."""
+        __tracebackhide__ = True
+        bad = [name for name, value in values.items() if not np.isfinite(value.astype(np.float64)).all()]
+        self._add(Check(what, not bad, f"not finite in {', '.join(bad)}" if bad else "finite", "finite"), signature)
+
+    def within(self, measured: float, bound: Bound, what: str, signature: str = "beyond-bound") -> None:
+        """A deviation of at most the bound; NaN is beyond every bound."""
+        __tracebackhide__ = True
+        passed = bool(measured <= bound.value)
+        check = Check(what, passed, float(measured), "within the bound", bound.value, bound.derivation)
+        self._add(check, signature)
+
+    def changed(
+        self, before: Mapping[str, Array], after: Mapping[str, Array], what: str, signature: str = "unchanged"
+    ) -> None:
+        """At least one value moved, so that the test has shown something."""
+        __tracebackhide__ = True
+        apart = difference(before, after)
+        self._add(Check(what, bool(apart), apart or "nothing changed", "a change"), signature)
+
+    def observe(self, key: str, value: object) -> None:
+        """Records a legitimate difference, to be compared across frameworks and versions."""
+        self.observations[key] = value
+
+    def measure(self, name: str, unit: str, samples: Iterable[float], control: Iterable[float] = ()) -> None:
+        """Records raw samples of a cost, in `unit`.
+
+        Args:
+            control: of a cost that varies, such as a time: samples of the same framework's work without what is
+                measured, each taken right next to its sample, in an order that varies.
+        """
+        self.measurements[name] = (unit, [float(s) for s in samples], [float(s) for s in control])
+
+    def trace(self, name: str, **series: Iterable[float]) -> None:
+        """Records curves, such as loss and scale by update."""
+        self.traces[name] = {key: [float(v) for v in values] for key, values in series.items()}
+
+    def tensors(self, kind: str, arrays: Mapping[str, Array]) -> None:
+        """Records arrays of a run to the last bit, by name in the order of the computation.
+
+        Args:
+            kind: "first" for the gradients of the first window, "layers" for all that a pass shows.
+        """
+        self.fingerprints[kind] = [fingerprint(name, array) for name, array in arrays.items()]
+
+    def abstain(self, reason: str) -> None:
+        """Leaves the clause unjudged, because the control failed.
+
+        Raises:
+            Abstention: always.
+        """
+        raise Abstention(reason)

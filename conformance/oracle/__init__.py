@@ -1,0 +1,1 @@
+"""What is right: the scaler's automaton, the reference's envelope, bounds, and their cache."""

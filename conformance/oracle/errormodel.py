@@ -1,0 +1,294 @@
+"""How far a correct implementation may be from the float64 trajectory, derived from the reference itself.
+
+An ensemble of reference runs in which every rounding goes up or down at random, with the probability that makes it
+unbiased, shows step by step the spread that the target precision brings about. The spread is the largest deviation of a
+member from the run without rounding, and never falls from one update to the next. A bound is `IMPLEMENTATION_FREEDOM`
+times the spread.
+
+Source: stochastic arithmetic as an error estimator, Parker, "Monte Carlo Arithmetic", UCLA CSD-970002 (1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from conformance.judging.verdict import Bound
+from conformance.oracle.bounds_cache import folder, loaded, origin_of, store
+from fixtures.arrays import Array, format_of
+from fixtures.layers import BatchNorm
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import SGD, Recipe
+from frameworks.contract import Conventions, Trainer
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.rounding import Exact, Rounding, Stochastic
+
+SAMPLES = 8
+IMPLEMENTATION_FREEDOM = 4.0
+"""An implementation may round 16 times where the plainest one rounds once; independent errors grow with the root."""
+LEARNABLE = 0.1
+"""Updates are judged while the spread is below this share of the first loss; beyond, training has become chaotic."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Losses of every update, gradient of the first window and parameters at the end, as float64 vectors.
+
+    Attributes:
+        gradients: what `gradient` is made of, by parameter in model order and in true formats; empty from the cache.
+    """
+
+    losses: Array
+    gradient: Array
+    parameters: Array
+    gradients: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Envelope:
+    """The exact run, and the spread of each quantity around it."""
+
+    exact: Run
+    loss_spread: Array
+    gradient_spread: float
+    gain_spread: Array
+    parameter_spread: float
+    derivation: dict[str, Any]
+    sizes: dict[str, int]
+
+    def judged(self) -> int:
+        """How many updates say something about the implementation."""
+        beyond = np.flatnonzero(self.loss_spread > LEARNABLE * abs(self.exact.losses[0]))
+        return int(beyond[0]) if beyond.size else len(self.loss_spread)
+
+    def loss_bounds(self) -> Array:
+        """How far the loss of every update may be from the exact one; infinite for updates that are not judged."""
+        beyond = np.arange(len(self.loss_spread)) >= self.judged()
+        return np.where(beyond, np.inf, IMPLEMENTATION_FREEDOM * self.loss_spread)
+
+    def worst_loss(self, losses: Array) -> tuple[float, Bound, int]:
+        """The judged update whose loss is furthest out: its deviation, its bound and its number.
+
+        Raises:
+            ValueError: no update is judged.
+        """
+        count = self.judged()
+        if not count:
+            raise ValueError("the spread is beyond what can be learnt from at the first update already")
+        deviation = np.abs(losses[:count] - self.exact.losses[:count])
+        bounds = self.loss_bounds()[:count]
+        worst = int(np.argmax(np.where(np.isnan(deviation), np.inf, deviation / bounds)))
+        return float(deviation[worst]), Bound(float(bounds[worst]), {**self.derivation, "update": worst}), worst
+
+    def gradient(self, measured: Array) -> tuple[float, Bound]:
+        """Relative distance of the first gradient from the exact one, and its bound."""
+        return distance(measured, self.exact.gradient), self._bound(self.gradient_spread)
+
+    def gain(self, measured: Array) -> tuple[float, Bound]:
+        """How much longer one parameter's first gradient is along the exact one, relatively, and the bound.
+
+        The parameter is the one that is furthest out. Rounding errors of many values average out along the exact
+        gradient, so that a common factor, a mix-up or a small parameter shows that the distance of the whole hides.
+        The spread is that of the ensemble, and no less than what an error of its members' size has along any direction:
+        where a maximum or a kink decides, one run in hundreds is far from all others.
+        Parameters whose gradient is little but rounding errors are left out.
+        """
+        bounds = IMPLEMENTATION_FREEDOM * self.gain_spread
+        gains = _gains(measured, self.exact.gradient, self.sizes)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.where(np.isnan(gains), np.inf, np.where(gains > 0.0, gains / bounds, 0.0))
+        worst = int(np.argmax(np.where(self.gain_spread <= LEARNABLE, ratios, -1.0)))
+        return float(gains[worst]), Bound(
+            float(bounds[worst]), {**self.derivation, "parameter": list(self.sizes)[worst]}
+        )
+
+    def parameters(self, measured: Array) -> tuple[float, Bound]:
+        """Relative distance of the final parameters from the exact ones, and its bound."""
+        return distance(measured, self.exact.parameters), self._bound(self.parameter_spread)
+
+    def _bound(self, spread: float) -> Bound:
+        return Bound(IMPLEMENTATION_FREEDOM * spread, self.derivation)
+
+
+def run(trainer: Trainer, windows: Sequence[Window]) -> Run:
+    """The gradient of the first window, then one update a window."""
+    gradients = trainer.gradients(windows[0])
+    losses = np.array([trainer.update(window).loss for window in windows], np.float64)
+    return Run(losses, flat(gradients), flat(trainer.parameters()), gradients)
+
+
+def flat(arrays: Mapping[str, Array]) -> Array:
+    """Every array in the order of its name, as one float64 vector."""
+    return np.concatenate([np.asarray(arrays[name]).astype(np.float64).ravel() for name in sorted(arrays)])
+
+
+def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> Envelope:
+    """The envelope of a run, from the cache if one with the same origin was derived before."""
+    conventions = relevant(conventions, model, recipe)
+    key = origin_of(conventions, model, recipe, windows)
+    path = folder() / f"{key[:32]}.npz"
+    derivation = _derivation("ensemble of randomly rounded reference runs", recipe, key)
+    sizes = {name: int(np.prod(shape)) for name, shape in sorted(model.parameter_shapes().items())}
+    found = loaded(path, "losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
+    if found is None:
+        made = _derive(conventions, model, recipe, windows, derivation, sizes)
+        exact = {"losses": made.exact.losses, "gradient": made.exact.gradient, "parameters": made.exact.parameters}
+        spread = np.array([made.gradient_spread, made.parameter_spread])
+        spreads = {"loss_spread": made.loss_spread, "gain_spread": made.gain_spread, "spread": spread}
+        store(path, exact | spreads)
+        return made
+    exact_run = Run(found["losses"], found["gradient"], found["parameters"])
+    along, final = (float(s) for s in found["spread"])
+    return Envelope(exact_run, found["loss_spread"], along, found["gain_spread"], final, derivation, sizes)
+
+
+def quality(
+    conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], test: Batch
+) -> tuple[float, Bound]:
+    """Accuracy on `test` that training should end with, and how far from it a correct run may end.
+
+    The ensemble's mean, and `IMPLEMENTATION_FREEDOM` times its standard deviation, or times the standard error of an
+    accuracy on so many samples if that is larger: training is chaotic by then, and a run is one draw.
+    """
+    conventions = relevant(conventions, model, recipe)
+    key = origin_of(conventions, model, recipe, [*windows, (test,)])
+    path = folder() / f"{key[:32]}.quality.npz"
+    found = loaded(path, "accuracies")
+    if found is None:
+        rounding = [Stochastic(np.random.default_rng([recipe.seed, 9, i])) for i in range(SAMPLES)]
+        runs = [ReferenceFramework("cpu", conventions=conventions, rounding=r).trainer(model, recipe) for r in rounding]
+        found = {"accuracies": np.array([trained_accuracy(run, windows, test) for run in runs])}
+        store(path, found)
+    accuracies = found["accuracies"]
+    mean = float(accuracies.mean())
+    sampling = float(np.sqrt(mean * (1.0 - mean) / len(test)))
+    spread = max(float(np.std(accuracies, ddof=1)), sampling)
+    derivation = _derivation("accuracies of randomly rounded reference runs", recipe, key, spread=spread)
+    return mean, Bound(IMPLEMENTATION_FREEDOM * spread, derivation)
+
+
+def trained_accuracy(trainer: Trainer, windows: Sequence[Window], test: Batch) -> float:
+    """Share of `test` that a run classifies rightly after an update from each window."""
+    for window in windows:
+        trainer.update(window)
+    outputs = trainer.predict(test.inputs)["output"].astype(np.float64)
+    return float(np.mean(outputs.argmax(-1) == test.targets["output"]))
+
+
+def evaluation(
+    conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], inputs: Array
+) -> dict[str, tuple[Array, Bound]]:
+    """What `evaluated` gives on the exact run, each with the relative distance that a correct run may have from it."""
+    conventions = relevant(conventions, model, recipe)
+    key = origin_of(conventions, model, recipe, [*windows, (Batch(inputs, {}),)])
+    path = folder() / f"{key[:32]}.evaluation.npz"
+    names = ("buffers", "predictions") if model.buffers() else ("predictions",)
+    found = loaded(path, *names, *(f"{name}.spread" for name in names))
+    if found is None:
+
+        def made(rounding: Rounding) -> dict[str, Array]:
+            framework = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
+            return evaluated(framework.trainer(model, recipe), windows, inputs)
+
+        exact = made(Exact())
+        members = [made(Stochastic(np.random.default_rng([recipe.seed, 10, i]))) for i in range(SAMPLES)]
+        spread = {f"{n}.spread": np.array(max(distance(m[n], exact[n]) for m in members)) for n in names}
+        found = exact | spread
+        store(path, found)
+    derivation = _derivation("evaluations of randomly rounded reference runs", recipe, key)
+    return {n: (found[n], Bound(IMPLEMENTATION_FREEDOM * float(found[f"{n}.spread"]), derivation)) for n in names}
+
+
+def evaluated(trainer: Trainer, windows: Sequence[Window], inputs: Array) -> dict[str, Array]:
+    """Running statistics ("buffers", where there are any) and outputs ("predictions") after an update a window."""
+    for window in windows:
+        trainer.update(window)
+    predictions = flat(trainer.predict(inputs))
+    buffers = trainer.buffers()
+    return {"buffers": flat(buffers), "predictions": predictions} if buffers else {"predictions": predictions}
+
+
+def _derivation(method: str, recipe: Recipe, origin: str, **more: float) -> dict[str, Any]:
+    return {
+        "method": method,
+        "format": recipe.precision.format,
+        "unit_roundoff": format_of(recipe.precision.format).unit_roundoff,
+        "samples": SAMPLES,
+        "multiplier": IMPLEMENTATION_FREEDOM,
+        "seed": recipe.seed,
+        "origin": origin[:16],
+        **more,
+    }
+
+
+def relevant(conventions: Conventions, model: Model, recipe: Recipe) -> Conventions:
+    """The conventions that a recipe can feel; the others at their default, so that frameworks share envelopes."""
+    default = Conventions()
+    normalised = any(isinstance(layer, BatchNorm) for _, layer, _ in model.shapes())
+    momentum = isinstance(recipe.optimizer, SGD) and recipe.optimizer.momentum > 0
+    adam = default if isinstance(recipe.optimizer, SGD) else conventions
+    return replace(
+        default,
+        adam_epsilon=adam.adam_epsilon,
+        adam_correction=adam.adam_correction,
+        momentum_rate=conventions.momentum_rate if momentum else default.momentum_rate,
+        running_variance=conventions.running_variance if normalised else default.running_variance,
+        clip_epsilon=conventions.clip_epsilon if recipe.clip is not None else default.clip_epsilon,
+    )
+
+
+def _derive(
+    conventions: Conventions,
+    model: Model,
+    recipe: Recipe,
+    windows: Sequence[Window],
+    derivation: dict[str, Any],
+    sizes: dict[str, int],
+) -> Envelope:
+    def made(rounding: Rounding) -> Run:
+        return run(
+            ReferenceFramework("cpu", conventions=conventions, rounding=rounding).trainer(model, recipe), windows
+        )
+
+    exact = made(Exact())
+    members = [made(Stochastic(np.random.default_rng([recipe.seed, 8, i]))) for i in range(SAMPLES)]
+    deviations = np.max([np.abs(member.losses - exact.losses) for member in members], axis=0)
+    loss_spread = np.maximum.accumulate(deviations)
+    floor = format_of("float32").unit_roundoff
+    return Envelope(
+        exact,
+        np.maximum(loss_spread, floor * np.abs(exact.losses)),
+        max(distance(member.gradient, exact.gradient) for member in members),
+        np.max(
+            [part(member.gradient, exact.gradient, sizes) for member in members for part in (_gains, _chances)], axis=0
+        ),
+        max(distance(member.parameters, exact.parameters) for member in members),
+        derivation,
+        sizes,
+    )
+
+
+def distance(measured: Array, exact: Array) -> float:
+    """Relative distance in the 2-norm."""
+    return float(np.linalg.norm(measured - exact) / np.linalg.norm(exact))
+
+
+def _gains(measured: Array, exact: Array, sizes: dict[str, int]) -> Array:
+    """|⟨g, e⟩ / ⟨e, e⟩ − 1| of every parameter's gradient g and exact gradient e; NaN where e is zero."""
+    return np.abs(_per_parameter((measured - exact) * exact, exact, sizes))
+
+
+def _chances(measured: Array, exact: Array, sizes: dict[str, int]) -> Array:
+    """The part of every parameter's relative error that would lie along the exact gradient by chance; NaN at zero."""
+    counts = np.array([*sizes.values()], np.float64)
+    return np.asarray(np.sqrt(_per_parameter((measured - exact) ** 2, exact, sizes) / counts))
+
+
+def _per_parameter(terms: Array, exact: Array, sizes: dict[str, int]) -> Array:
+    """Σ terms / Σ e² of every parameter's exact gradient e; NaN where e is zero."""
+    starts = np.cumsum([0, *sizes.values()])[:-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.add.reduceat(terms, starts) / np.add.reduceat(exact**2, starts))

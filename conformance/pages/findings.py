@@ -1,0 +1,85 @@
+"""The blocks of docs/findings.md: what adapters' expectations rest on, and what adapters do otherwise than a user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from conformance.expectations.entries import Expectation, Known
+from conformance.spec.findings import Finding, Workaround
+from results.record.model import Consequence, FindingKind
+from results.show.findings import HEADINGS
+from results.show.marks import is_url
+
+_MEANS: Mapping[FindingKind, str] = {
+    FindingKind.DEFECT: "They contradict the framework's documentation, or mathematics. Each has a program that "
+    "imports the framework alone, prints what is to be expected and what is seen, and ends with 1 while the defect is "
+    "there.",
+    FindingKind.DOCUMENTED: "The framework says so, or means it so; a clause asks for more.",
+    FindingKind.NUMERICS: "The last bits of a compiler or a kernel.",
+    FindingKind.LIMITATION: "The framework refuses clearly what a clause asks for.",
+}
+
+
+def blocks(known: Known) -> dict[str, str]:
+    """The page's generated parts by name."""
+    return {
+        "finding counts": "\n".join(_counts(known.findings)),
+        "findings": "\n".join(_classes(known)).rstrip(),
+        "workarounds": "\n".join(_workarounds(known.workarounds)),
+    }
+
+
+def _counts(findings: Sequence[Finding]) -> Iterator[str]:
+    frameworks = sorted({finding.framework for finding in findings})
+    yield f"| class | consequence | {' | '.join(frameworks)} |"
+    yield "|---|---" + "|--:" * len(frameworks) + "|"
+    for kind in FindingKind:
+        for consequence in Consequence:
+            alike = [f for f in findings if (f.text.kind, f.text.consequence) == (kind, consequence)]
+            if alike:
+                counts = (sum(f.framework == name for f in alike) or "–" for name in frameworks)
+                yield f"| {kind} | {consequence} | {' | '.join(map(str, counts))} |"
+    yield f"| all | | {' | '.join(str(sum(f.framework == name for f in findings)) for name in frameworks)} |"
+
+
+def _classes(known: Known) -> Iterator[str]:
+    for kind in FindingKind:
+        alike = [finding for finding in known.findings if finding.text.kind is kind]
+        if alike:
+            yield from (f"## {HEADINGS[kind]}", "", _MEANS[kind], "")
+            yield from _consequences(alike, known.expectations)
+
+
+def _consequences(findings: Sequence[Finding], expectations: Sequence[Expectation]) -> Iterator[str]:
+    for consequence in Consequence:
+        alike = [finding for finding in findings if finding.text.consequence is consequence]
+        if alike:
+            yield from (f"### {consequence.replace('-', ' ').capitalize()}", "")
+            for finding in sorted(alike, key=lambda each: (each.framework, each.id)):
+                yield item(finding, [entry for entry in expectations if entry.finding == finding])
+            yield ""
+
+
+def item(finding: Finding, expectations: Iterable[Expectation]) -> str:
+    """A finding in one line: framework, program, reason, clauses, versions, modes and link."""
+    entries = list(expectations)
+    name = f"`{finding.id}`"
+    shown = f"[{name}](../frameworks/{finding.framework}/findings/{finding.program.name})" if finding.program else name
+    clauses = ", ".join(f"`{clause}`" for clause in sorted({entry.clause for entry in entries}))
+    where = sorted({entry.versions for entry in entries}) + sorted({entry.mode for entry in entries} - {"*"})
+    text = finding.text
+    link = f"[{text.link_shows}]({text.link})" if is_url(text.link) else text.link
+    told = "; ".join(filter(None, (", ".join(where), f"link: {link}")))
+    return f"- **{finding.framework}** {shown}: {text.reason} {clauses} ({told})"
+
+
+def _workarounds(workarounds: Sequence[Workaround]) -> Iterator[str]:
+    yield "| adapter | kind | what it does instead | what a user meets otherwise | module |"
+    yield "|---|---|---|---|---|"
+    for each in sorted(workarounds, key=lambda each: (each.finding.framework, each.kind, each.finding.id)):
+        framework, module = (
+            each.finding.framework,
+            f"[{each.module}](../frameworks/{each.finding.framework}/{each.module})",
+        )
+        mode = "" if each.mode == "*" else f" ({each.mode})"
+        yield f"| {framework}{mode} | {each.kind} | {each.does} | {each.finding.text.reason} | {module} |"

@@ -1,0 +1,281 @@
+"""What the founding documents promise beside what the records say: a table a promise, as Markdown.
+
+A row is one quantity in one framework and mode. Its bytes are counted, so that their ratio is exact; its times were
+taken in pairs with those of the plain step, so that their ratio has an interval (`results.compare.ratio`). There is a
+column for CPUs and one for every other kind of device that a record is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from conformance.scenarios.segments import SEGMENTED, SEGMENTS
+from conformance.scenarios.sincos import SINCOS
+from results.compare.ratio import ratio
+from results.record.outcomes import Outcome
+from results.record.reading import Measurement, Record
+
+NO_RECORD = "no record"
+NONE = "–"
+CPU = "cpu"
+
+Figures = Callable[[Record], Mapping[str, str]]
+"""What a record tells of a quantity, by case."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One thing that a promise is about.
+
+    Attributes:
+        what: the fixture, in a few words.
+        document: the document's own figure, or "".
+        clause: whose records tell of it.
+        cases: how the cases of its verdicts begin; where a record has no number, they say whether it can have one.
+        bytes, times: what such a record has, as ratios to the plain step's; None where nothing is promised.
+    """
+
+    what: str
+    document: str
+    clause: str
+    cases: str
+    bytes: Figures | None = None
+    times: Figures | None = None
+
+
+def counted(name: str, cases: str) -> Figures:
+    """The ratios called `name` that tests measured by counting."""
+    return lambda record: {case: _share(one.samples[0]) for case, one in _measured(record, name, cases)}
+
+
+def checked(cases: str) -> Figures:
+    """The ratios that were measured by the first check of tests."""
+    return lambda record: {
+        _rest(verdict.case, cases): _share(float(str(verdict.checks[0].measured)))
+        for verdict in record.verdicts
+        if verdict.case.startswith(cases) and verdict.checks
+    }
+
+
+def timed(name: str, cases: str) -> Figures:
+    """The times whose names begin with `name` that tests took, over their controls."""
+    return lambda record: {case: _interval(one) for case, one in _measured(record, name, cases)}
+
+
+def side_bytes(base: str, *sides: str) -> Figures:
+    """Saved bytes of a scenario's sides over those of another."""
+
+    def found(record: Record) -> Mapping[str, str]:
+        held = {side: record.measurements.get(f"saved bytes/{side}") for side in (base, *sides)}
+        below = held.pop(base)
+        told = {
+            side: _share(one.samples[0] / below.samples[0])
+            for side, one in held.items()
+            if one is not None and below is not None
+        }
+        return _cases(sides, told)
+
+    return found
+
+
+def side_times(*sides: str) -> Figures:
+    """Seconds of a scenario's sides over those of its first one."""
+
+    def found(record: Record) -> Mapping[str, str]:
+        times = {side: record.measurements.get(f"seconds a round/{side}") for side in sides}
+        told = {side: _interval(one) for side, one in times.items() if one is not None}
+        return _cases(sides, told)
+
+    return found
+
+
+_HELD = "saved bytes over those in float32"
+_FEWER = "test_mixed_precision_holds_fewer_bytes[{}-"
+_PART = "test_a_micro_batch_holds_its_share[{}]"
+_BYTES, _TIME = "bytes ÷ plain's", "time ÷ plain's"
+
+PROMISES: Mapping[str, tuple[Quantity, ...]] = {
+    "mixed precision's bytes": (
+        Quantity(
+            "eight dense blocks, 512 rows",
+            "0.5",
+            "cost.mixed-bytes",
+            "test_products_hold_half_the_bytes",
+            bytes=checked("test_products_hold_half_the_bytes"),
+        ),
+        *(
+            Quantity(what, "0.5", "cost.mixed-bytes", _FEWER.format(name), bytes=counted(_HELD, _FEWER.format(name)))
+            for name, what in (("convolution", "convolutions with batch norm"), ("encoder", "an encoder block"))
+        ),
+        Quantity("sin/cos example", "0.5", "scenario.sincos", "mixed", side_bytes("plain", *SINCOS.labels[1:])),
+        Quantity("level O1 against O0, batches of 64", "0.5", "scenario.opt-levels", "O1", side_bytes("O0", "O1")),
+        Quantity("level O3 against O0, batches of 64", "", "scenario.opt-levels", "O3", side_bytes("O0", "O3")),
+    ),
+    "mixed precision's time": (
+        Quantity(
+            "eight dense blocks of 32",
+            "0.5 or less",
+            "cost.mixed-speed",
+            "test_steps_in_mixed_precision_are_timed",
+            times=timed("seconds a step", "test_steps_in_mixed_precision_are_timed"),
+        ),
+        Quantity(
+            "eight dense blocks of 2,048",
+            "0.5 or less",
+            "cost.mixed-speed",
+            "test_mixed_precision_is_no_slower",
+            times=timed("seconds a step", "test_mixed_precision_is_no_slower"),
+        ),
+        Quantity(
+            "sin/cos example",
+            SINCOS.published["mixed float16", _TIME],
+            "scenario.sincos",
+            "mixed",
+            times=side_times(*SINCOS.labels[1:]),
+        ),
+        Quantity(
+            "fine-tuning a pair classifier",
+            "",
+            "scenario.use-fp16",
+            "",
+            times=side_times("float16", "bfloat16"),
+        ),
+    ),
+    "recomputation": (
+        Quantity(
+            "eight dense blocks, four segments, bytes at most",
+            "0.4 to 0.5",
+            "cost.recompute-bytes",
+            "test_the_largest_segment_fits_besides",
+            bytes=counted("bytes at most over those of the whole, 4", "test_the_largest_segment_fits_besides"),
+        ),
+        Quantity(
+            "eight dense blocks of 32, four segments",
+            "1.15 to 1.25",
+            "cost.recompute-time",
+            "test_steps_with_recomputation_are_timed",
+            times=timed("seconds a step", "test_steps_with_recomputation_are_timed"),
+        ),
+        Quantity(
+            "eight dense blocks of 2,048, four segments",
+            "1.15 to 1.25",
+            "cost.recompute-time",
+            "test_recomputation_costs_one_forward_pass",
+            times=timed("seconds a step", "test_recomputation_costs_one_forward_pass"),
+        ),
+        Quantity(
+            "three linear layers, two segments, bytes before backward",
+            f"bytes {SEGMENTS.published[SEGMENTED, _BYTES]}, time {SEGMENTS.published[SEGMENTED, _TIME]}",
+            "scenario.segments",
+            SEGMENTED,
+            side_bytes("plain", SEGMENTED),
+            side_times(SEGMENTED),
+        ),
+    ),
+    "accumulation": (
+        *(
+            Quantity(
+                f"the last of {k} micro-batches of 32 over {k} · 32 samples at once",
+                f"bytes {1 / k}",
+                "cost.accumulation-bytes",
+                _PART.format(k),
+                bytes=counted("saved bytes of the last of", _PART.format(k)),
+            )
+            for k in (2, 8)
+        ),
+        Quantity(
+            "four micro-batches of 32 over 128 at once",
+            "bytes 0.25",
+            "scenario.digits-accumulation",
+            "4 × 32, whole windows",
+            side_bytes("128 at once", "4 × 32, whole windows"),
+            side_times("4 × 32, whole windows"),
+        ),
+    ),
+}
+"""By the name of the promise's block."""
+
+
+def table(quantities: Iterable[Quantity], records: Sequence[Record]) -> str:
+    """Quantities with the frameworks down; what is promised, counted, and measured on each kind of device across."""
+    kinds = sorted({kind for record in records if (kind := _kind(record)) != CPU}) or ["GPU"]
+    headings = ["", "framework", "document", "exact count", *(f"{kind} measured" for kind in ("CPU", *kinds))]
+    lines = [_line(headings), _line(["---"] * len(headings))]
+    for quantity in quantities:
+        lines += _rows(quantity, records, (CPU, *kinds))
+    return "\n".join(lines)
+
+
+def _kind(record: Record) -> str:
+    return CPU if record.series.device == CPU else record.series.device_kind
+
+
+def _rows(quantity: Quantity, records: Iterable[Record], kinds: Sequence[str]) -> Iterator[str]:
+    found: dict[tuple[str, str], dict[str, Record]] = {}
+    for record in records:
+        if quantity.clause in record.clauses:
+            found.setdefault((record.series.framework, record.series.mode), {})[_kind(record)] = record
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (framework, mode), by_kind in sorted(found.items()):
+        counts = {kind: _cell(quantity, quantity.bytes, record) for kind, record in by_kind.items()}
+        count = _joined(counts) if len(set(counts.values())) > 1 else counts.popitem()[1]
+        cells = (count, *(_cell(quantity, quantity.times, by_kind.get(kind)) for kind in kinds))
+        alike.setdefault((framework, cells), []).append(mode)
+    what = quantity.what
+    for (framework, cells), modes in alike.items():
+        yield _line([what, f"{framework} {', '.join(modes)}", quantity.document or NONE, *cells])
+        what = ""
+
+
+def _cell(quantity: Quantity, figures: Figures | None, record: Record | None) -> str:
+    if record is None:
+        return NO_RECORD
+    if figures is None:
+        return NONE
+    found = figures(record)
+    if found:
+        return _joined(found)
+    asked = [verdict.outcome for verdict in record.verdicts if verdict.case.startswith(quantity.cases)]
+    return str(Outcome.UNSUPPORTED) if Outcome.UNSUPPORTED in asked else NONE
+
+
+def _joined(found: Mapping[str, str]) -> str:
+    """What is told of each case, once where it is the same of several."""
+    cases: dict[str, list[str]] = {}
+    for case, told in found.items():
+        cases.setdefault(told, []).append(case)
+    return "; ".join(f"{told} ({', '.join(names)})" if any(names) else told for told, names in cases.items())
+
+
+def _measured(record: Record, name: str, cases: str) -> Iterator[tuple[str, Measurement]]:
+    for key, one in record.measurements.items():
+        what, _, case = key.partition("/")
+        if what.startswith(name) and case.startswith(cases):
+            yield _rest(case, cases), one
+
+
+def _rest(case: str, cases: str) -> str:
+    rest = case.removeprefix(cases).strip("[]").removeprefix("O1-")
+    return "" if rest == "default" else rest
+
+
+def _cases(sides: Sequence[str], told: Mapping[str, str]) -> Mapping[str, str]:
+    """By side; one that is asked for alone needs no name."""
+    return told if len(sides) > 1 else dict(zip([""], told.values(), strict=False))
+
+
+def _share(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _interval(times: Measurement) -> str:
+    found = ratio(times.control, times.samples)
+    if found.judged:
+        return f"{found.low:.2f} to {found.high:.2f}"
+    return f"{found.new / found.old:.2g} of {found.pairs} pairs" if found.pairs and found.old else NONE
+
+
+def _line(cells: Sequence[str]) -> str:
+    safe = (cell.replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(safe)} |"

@@ -1,0 +1,112 @@
+"""One framework's whole job: installs it, runs the suites in each of its modes, sets the records beside each other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from rich.console import Console
+
+from conformance.running.baselines import former
+from conformance.running.repeating import repeat, repeatable
+from frameworks import install
+from results.__main__ import main as show
+from results.compare.pairing import compare_sets
+from results.record.files import one_line
+from results.record.folders import LAST_RUNS
+from results.record.reading import load
+from results.show.differences import draw
+
+ROOT = Path(__file__).parents[2]
+_JUNIT = ("--junitxml", "--junit-xml")
+
+
+RESTARTS = 1000
+"""How often a worker that a test killed is replaced before the run is given up: once a test, at most."""
+
+
+def _command(framework: str, mode: str, device: str, workers: int) -> list[str]:
+    command = [sys.executable, "-m", "pytest", f"--numprocesses={workers}", f"--max-worker-restart={RESTARTS}"]
+    command += ["--dist=worksteal", "--timeout=120"]
+    return [*command, f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else [])]
+
+
+def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
+    """Runs the suites in a process of their own and repeats what got worse.
+
+    Returns:
+        pytest's exit status; 0 also if nothing was selected, or if no failure came out so again.
+    """
+    begun = time.time()
+    status = subprocess.run([*_command(framework, mode, device, workers), *words], cwd=ROOT, check=False).returncode
+    if status not in (0, 1) or not repeatable(words):
+        return 0 if status == 5 else status
+    for path in _written(words, begun):
+        repeated = repeat(path, _command(framework, mode, device, 1))
+        for line in repeated.lines:
+            print(line, flush=True)
+        if repeated.unstable and not any(verdict.outcome.bad for verdict in repeated.record.verdicts):
+            status = 0
+    return status
+
+
+def _written(words: Sequence[str], begun: float) -> list[Path]:
+    """The records that a run with these words has written since."""
+    chosen = [ROOT / word for before, word in pairwise(("", *words)) if before == "--record"]
+    chosen += [ROOT / word.partition("=")[2] for word in words if word.startswith("--record=")]
+    places = chosen[-1:] or sorted(LAST_RUNS.glob("*.json"))
+    return [path for path in places if path.is_file() and path.stat().st_mtime >= begun]
+
+
+def _named(words: Sequence[str], mode: str) -> list[str]:
+    """The words with the mode, if any, in the name of the JUnit report, lest the modes' reports replace each other."""
+    found: list[str] = []
+    for before, word in zip(("", *words), words, strict=False):
+        option, given, path = word.partition("=")
+        if mode and (before in _JUNIT or (given and option in _JUNIT)):
+            name, ending = os.path.splitext(path or word)
+            word = f"{option}={name}-{mode}{ending}" if given else f"{name}-{mode}{ending}"
+        found.append(word)
+    return found
+
+
+def job(framework: str, modes: Sequence[str], serial: Collection[str], device: str, words: Sequence[str]) -> int:
+    """Judges a framework in some modes ("" for its first) and tells how its records differ from the baselines.
+
+    Two workers share the tests of a mode; one runs those of a serial mode, in their order. `words` go to pytest.
+
+    Returns:
+        0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made.
+    """
+    if framework in install.DISTRIBUTIONS and install.main([framework]):
+        return 2
+    begun = time.time()
+    statuses = [
+        judge(framework, mode, device, 1 if mode and mode in serial else 2, _named(words, mode if modes[1:] else ""))
+        for mode in modes
+    ]
+    if any(status not in (0, 1) for status in statuses):
+        return 2
+    if not any(LAST_RUNS.glob("*.json")):
+        return 1 if any(statuses) else 0
+    table = show(["table", str(LAST_RUNS)])
+    for path in sorted(LAST_RUNS.glob("*.json")):
+        if path.stat().st_mtime >= begun:
+            _beside_baseline(path)
+    return 1 if any(statuses) else table
+
+
+def _beside_baseline(path: Path) -> None:
+    record = load(path)
+    found = former(record)
+    if found is None:
+        print(f"{one_line(path.name)}: no baseline of its series; `conformance baseline accept` makes it one")
+        return
+    place, baseline = found
+    print(one_line(f"against results/baselines/{place.name}:"))
+    draw(compare_sets([baseline], [record]), Console(), brief=True)

@@ -1,0 +1,290 @@
+"""Writes the record: the controller's side of the plugin. Workers hand their verdicts over as report properties."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.expectations.entries import Known
+from conformance.inventory.tests import code_of, inventory, split
+from conformance.judging.outcome import Judgement, conclude, unmatched
+from conformance.judging.verdict import Verdict as Collected
+from conformance.judging.verdict import Violation
+from conformance.running.identity import file_name, series, suite_version, variant
+from conformance.spec.clauses import load_clauses
+from frameworks.contract import Framework
+from results.record.files import RecordError
+from results.record.fingerprints import Fingerprint
+from results.record.folders import LAST_RUNS
+from results.record.journal import Journal, now
+from results.record.model import Check, ClauseText, Header, Measurement, Suite, Verdict
+from results.record.outcomes import Outcome
+from results.record.values import decode, plain
+
+PROPERTY = "conformance"
+SETTINGS, EVERY_TEST = "autocast.settings-restored", "every test"
+
+
+def to_property(
+    node_id: str,
+    judgement: Judgement,
+    collected: Collected,
+    duration: float,
+    leaks: tuple[str, ...],
+    seed: int,
+    repro: str,
+) -> dict[str, Any]:
+    """A JSON object that travels from a worker to the controller."""
+    code = code_of(node_id)
+    verdict = {
+        "test": node_id,
+        "clause": code.clause if code else "",
+        "outcome": str(judgement.outcome),
+        "case": split(node_id)[2],
+        "signature": judgement.signature,
+        "message": judgement.message,
+        "checks": [vars(check) for check in collected.checks],
+        "reason": judgement.reason,
+        "link": judgement.link,
+        "finding": judgement.finding,
+        "inferred_from": judgement.inferred_from,
+        "code_hash": code.code_hash if code else "",
+        "seed": seed,
+        "repro": repro,
+        "duration_s": duration,
+        "leaks": list(leaks),
+    }
+    found: dict[str, Any] = plain(
+        {
+            "verdict": verdict,
+            "observations": collected.observations,
+            "measurements": {name: list(m) for name, m in collected.measurements.items()},
+            "traces": collected.traces,
+            "tensors": {kind: [vars(each) for each in taken] for kind, taken in collected.fingerprints.items()},
+        }
+    )
+    return found
+
+
+@contextmanager
+def _writing() -> Generator[None]:
+    """Ends the session with one line when the record cannot be written."""
+    try:
+        yield
+    except RecordError as error:
+        pytest.exit(str(error), returncode=2)
+
+
+class Recorder:
+    """Plugin of the process that runs the session: keeps the journal, and turns it into the record at the end."""
+
+    def __init__(self, config: pytest.Config, framework: Framework, known: Known) -> None:
+        self._expectations = known.expectations
+        self._place = known.place(framework.name, framework.version())
+        self._idle = 0
+        self._seed: int = config.option.seed
+        self._repro = partial(repro, config, framework)
+        self._seen: list[tuple[str, str]] = []
+        self._dealt: set[str] = set()
+        self._judged: set[str] = set()
+        self._framework = framework
+        self._leaks: dict[str, list[str]] = {}
+        self._inferred = 0
+        self._counts: dict[Outcome, int] = {}
+        self._selection = _selection(config)
+        self._journal: Journal | None = None
+        self._path: Path | None = None
+        chosen = config.option.record
+        if chosen is None and not self._selection:
+            chosen = LAST_RUNS / f"{file_name(str(config.option.framework), framework)}.json"
+        if chosen is not None:
+            self._journal = Journal.create(chosen, _header(config, framework, known, self._selection))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """A worker has collected what all of them share."""
+        self._dealt.update(test for test in ids if code_of(test) is not None)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test begins: from now on its death would be noticed."""
+        code = code_of(nodeid)
+        if code is None or self._journal is None:
+            return
+        with _writing():
+            self._journal.start(
+                nodeid,
+                code.clause,
+                case=split(nodeid)[2],
+                code_hash=code.code_hash,
+                seed=self._seed,
+                repro=self._repro(nodeid),
+            )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test has an outcome, or its worker died."""
+        given = [value for name, value in report.user_properties if name == PROPERTY]
+        report.user_properties = [p for p in report.user_properties if p[0] != PROPERTY]
+        code = code_of(report.nodeid)
+        if given:
+            with _writing():
+                self._keep(json.loads(str(given[0])))
+        elif code is not None and report.failed:
+            message = (
+                str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "the test ended without a verdict"
+            )
+            self._write(
+                Verdict(
+                    report.nodeid,
+                    code.clause,
+                    Outcome.CRASH if str(report.when) == "???" else Outcome.ERROR,
+                    split(report.nodeid)[2],
+                    message=message,
+                    code_hash=code.code_hash,
+                    seed=self._seed,
+                    repro=self._repro(report.nodeid),
+                )
+            )
+
+    def _keep(self, content: Mapping[str, Any]) -> None:
+        given = dict(content["verdict"])
+        given["outcome"] = Outcome(given["outcome"])
+        given["checks"] = tuple(_check(check) for check in given["checks"])
+        given["leaks"] = tuple(given["leaks"])
+        verdict = Verdict(**given)
+        self._write(verdict)
+        for leak in verdict.leaks:
+            self._leaks.setdefault(leak, []).append(verdict.case)
+        if self._journal is None:
+            return
+        suffix = f"/{verdict.case}"
+        for key, value in content["observations"].items():
+            self._journal.observation(verdict.clause, key + suffix, decode(value))
+        for name, (unit, samples, control) in decode(content["measurements"]).items():
+            measurement = Measurement(unit, tuple(samples), verdict.clause, tuple(control))
+            self._journal.measurement(f"{name}{suffix}", measurement)
+        for name, trace in decode(content["traces"]).items():
+            self._journal.trace(f"{name}{suffix}", {key: tuple(values) for key, values in trace.items()})
+        for kind, taken in content["tensors"].items():
+            prints = [Fingerprint(**{**each, "shape": tuple(each["shape"])}) for each in taken]
+            self._journal.tensors(f"{kind}{suffix}", prints)
+
+    def _write(self, verdict: Verdict) -> None:
+        self._seen.append((verdict.clause, verdict.case))
+        self._judged.add(verdict.test)
+        self._counts[verdict.outcome] = self._counts.get(verdict.outcome, 0) + 1
+        self._inferred += verdict.outcome is Outcome.KNOWN and bool(verdict.inferred_from)
+        if self._journal is not None:
+            self._journal.verdict(verdict)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Holds the expectations against a whole run, and finishes the record."""
+        stopped = bool(session.shouldfail or session.shouldstop or self._dealt - self._judged)
+        whole = not stopped and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if whole and not self._selection:
+            if self._judge_leaks().bad:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            for entry in unmatched(self._expectations, self._seen):
+                if entry.inferred_from:
+                    self._idle += 1
+                    continue
+                cases = f", cases {', '.join(entry.cases)}" if entry.cases else ""
+                message = (
+                    f"the expectation for {entry.clause}{cases} matched no test of this run: take it out or correct it"
+                )
+                self._write(
+                    Verdict(
+                        f"expectations/{entry.file}::{entry.clause}",
+                        entry.clause,
+                        Outcome.ERROR,
+                        message=message,
+                    )
+                )
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._journal is not None:
+            with _writing():
+                self._path = self._journal.finish("complete" if whole else "interrupted")
+
+    def _judge_leaks(self) -> Outcome:
+        """One verdict for all process-wide settings that any test left changed."""
+        told = "; ".join(
+            f"{leak} ({len(cases)} tests, {cases[0]} first)" for leak, cases in sorted(self._leaks.items())
+        )
+        error = Violation("settings-leaked", told) if told else None
+        matching = [entry for entry in self._expectations if entry.covers(SETTINGS, EVERY_TEST)]
+        found = conclude(self._framework, error, matching)
+        verdict = Verdict(f"session::{EVERY_TEST}", SETTINGS, found.outcome, EVERY_TEST, found.signature, found.message)
+        verdict = replace(verdict, reason=found.reason, link=found.link, finding=found.finding, seed=self._seed)
+        self._write(replace(verdict, inferred_from=found.inferred_from))
+        return found.outcome
+
+    def pytest_unconfigure(self) -> None:
+        """Lets go of a journal that the session did not finish."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Outcomes with their denominator, and where the record is."""
+        total = sum(self._counts.values())
+        parts = [f"{self._counts[outcome]} {outcome}" for outcome in Outcome if self._counts.get(outcome)]
+        terminalreporter.section("conformance")
+        terminalreporter.line(f"{' · '.join(parts) or 'nothing judged'} (of {total} verdicts)")
+        if not self._place.confirmed:
+            terminalreporter.line(self._unconfirmed())
+        if self._path is not None:
+            terminalreporter.line(f"record: {self._path}")
+
+    def _unconfirmed(self) -> str:
+        """That nobody has judged this version yet, and what was taken from which."""
+        taken = f"{self._inferred} known failures are expected as in {self._place.nearest}, not confirmed in this one"
+        idle = f"; {self._idle} of its expectations matched no test" if self._idle else ""
+        return f"nobody has judged {self._framework.name} {self._place.version} yet: {taken}{idle}"
+
+
+def _check(content: Mapping[str, Any]) -> Check:
+    values = {name: decode(content[name]) for name in ("measured", "bound", "expected", "derivation")}
+    return Check(what=content["what"], passed=content["passed"], **values)
+
+
+def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
+    """The command that repeats one test."""
+    option = config.option
+    words = [f"--framework={option.framework}", f"--device={framework.device}", f"--mode={framework.mode}"]
+    return shlex.join(["python", "-m", "pytest", *words, f"--seed={option.seed}", node_id])
+
+
+def _selection(config: pytest.Config) -> str:
+    """What was selected out of all tests, as command-line words; "" for everything."""
+    words = [str(a) for a in config.args if "::" in str(a) or str(a).endswith(".py")]
+    words += [f"-k {config.option.keyword}"] if config.option.keyword else []
+    words += [f"-m {config.option.markexpr}"] if config.option.markexpr else []
+    return " ".join(words)
+
+
+def _header(config: pytest.Config, framework: Framework, known: Known, selection: str) -> Header:
+    clauses = load_clauses()
+    tested = {SETTINGS, *(code.clause for code in inventory().values())}
+    texts = {
+        c.id: ClauseText(
+            str(c.level), c.requirement, c.source, tuple(f"{i.what}: {i.url}" for i in c.history), c.family
+        )
+        for c in clauses.values()
+    }
+    return Header(
+        suite=Suite(suite_version(), tuple(sorted(tested)), tuple(sorted(clauses.keys() - tested))),
+        series=series(str(config.option.framework), framework),
+        variant=variant(framework),
+        started=now(),
+        seed=config.option.seed,
+        selection=selection,
+        clauses=texts,
+        findings={finding.id: finding.text for finding in known.findings},
+    )

@@ -1,0 +1,149 @@
+"""Repeats what got worse in a run, twice, each time in a new process: what does not come out so again is unstable.
+
+That is every verdict that needs action, and every one that is worse than in the baseline of its series: newly failing,
+failing otherwise, newly unsupported. The record is rewritten, whole, before anybody is told of it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from conformance.inventory.tests import ROOT, code_of
+from conformance.running.baselines import former
+from results.compare.comparison import Kind, compare
+from results.compare.verdicts import came_to
+from results.record.files import RecordError, one_line
+from results.record.journal import journal_of
+from results.record.outcomes import Outcome
+from results.record.reading import Record, Verdict, load, write
+from results.show.clauses import number
+
+TIMES = 2
+"""How often a verdict is repeated."""
+
+MOST = 200
+"""How many verdicts of a run are repeated at most, those that need action first."""
+
+_WORSE = frozenset({Kind.NEWLY_FAILING, Kind.FAILING_OTHERWISE, Kind.NEWLY_UNSUPPORTED})
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """What became of a run's verdicts.
+
+    Attributes:
+        record: the run's record, with the repeats.
+        asked: tests that were to be repeated.
+        unstable: those of them that did not come out so again.
+        left: how many more there were than are repeated at most.
+    """
+
+    record: Record
+    asked: tuple[str, ...] = ()
+    unstable: tuple[str, ...] = ()
+    left: int = 0
+
+    @property
+    def lines(self) -> list[str]:
+        """What is told of it: one line for what was stable, one for what was not."""
+        stable = [test for test in self.asked if test not in self.unstable and self._repeats(test)]
+        told = []
+        if stable:
+            told.append(f"repeated in {TIMES} new processes and worse again: {_some(stable)}")
+        if self.unstable:
+            told.append(f"unstable, not worse again when repeated in {TIMES} new processes: {_some(self.unstable)}")
+        if lost := [test for test in self.asked if not self._repeats(test)]:
+            told.append(f"could not be repeated: {_some(lost)}")
+        if self.left:
+            told.append(f"not repeated, for {MOST} are at most: {self.left} more")
+        return [one_line(line) for line in told]
+
+    def _repeats(self, test: str) -> tuple[str, ...]:
+        return next(verdict.repeats for verdict in self.record.verdicts if verdict.test == test)
+
+
+def _some(tests: Sequence[str]) -> str:
+    names = ", ".join(test.rpartition("::")[2] for test in tests[:_NAMED])
+    return f"{len(tests)} ({names}{', ...' if tests[_NAMED:] else ''})"
+
+
+def due(record: Record) -> list[str]:
+    """Tests of a record that are to be repeated, those that need action first.
+
+    Raises:
+        RecordError: a baseline cannot be read.
+    """
+    if record.status != "complete":
+        return []
+    bad = [verdict.test for verdict in record.verdicts if verdict.outcome.bad]
+    baseline = former(record)
+    changes = compare(baseline[1], record).changes if baseline is not None else ()
+    worse = {change.subject: None for change in changes if change.kind in _WORSE}
+    return [test for test in dict.fromkeys((*bad, *worse)) if code_of(test) is not None]
+
+
+def repeat(path: Path, command: Sequence[str], tell: Callable[[str], object] = print) -> Repeated:
+    """Repeats what is due of the record in a file, and rewrites the file with what came of it.
+
+    Args:
+        command: runs pytest on the same framework, device and mode, in one worker; the tests are added to it.
+        tell: takes a line before it begins, for it may last.
+
+    Raises:
+        RecordError: the record or a baseline cannot be read, or the record cannot be written; it stays as it was.
+    """
+    record = load(path)
+    tests = due(record)
+    asked = tuple(tests[:MOST])
+    if not asked:
+        return Repeated(record)
+    tell(f"repeating {number(len(asked), 'verdict')} that got worse, {TIMES} times, in new processes")
+    rounds = [_round([*command, f"--seed={record.seed}"], asked) for _ in range(TIMES)]
+    settled = tuple(
+        settle(verdict, [each.get(verdict.test) for each in rounds]) if verdict.test in asked else verdict
+        for verdict in record.verdicts
+    )
+    unstable = tuple(verdict.test for verdict in settled if verdict.outcome is Outcome.UNSTABLE)
+    record = replace(record, verdicts=settled)
+    write(path, record)
+    return Repeated(record, asked, unstable, len(tests) - len(asked))
+
+
+def _round(command: Sequence[str], tests: Sequence[str]) -> Mapping[str, Verdict]:
+    """What the tests come to in a new process, as far as it got."""
+    with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
+        path = Path(folder) / "repeat.json"
+        subprocess.run(
+            [*command, "-q", f"--record={path}", *tests], cwd=ROOT, capture_output=True, stdin=subprocess.DEVNULL
+        )
+        for written in (path, journal_of(path)):
+            if written.exists():
+                try:
+                    return {verdict.test: verdict for verdict in load(written).verdicts}
+                except RecordError:
+                    return {}
+    return {}
+
+
+def settle(verdict: Verdict, repeats: Sequence[Verdict | None]) -> Verdict:
+    """A verdict after its repeats, None where one came to nothing: as it was, or unstable.
+
+    One that needs action is as it was if each repeat needs action too, in whatever way; another if each is the same.
+    """
+    come = [each for each in repeats if each is not None]
+    told = tuple(came_to(each) for each in come)
+    if all(each.outcome.bad if verdict.outcome.bad else came_to(each) == came_to(verdict) for each in come):
+        return replace(verdict, repeats=told)
+    begun = f"{came_to(verdict)} in the run, {' and '.join(told)} when repeated in a new process"
+    message = f"{begun}: {verdict.message}" if verdict.message else begun
+    return replace(verdict, outcome=Outcome.UNSTABLE, message=message, repeats=told)
+
+
+def repeatable(words: Sequence[str]) -> bool:
+    """Whether a run with these words for pytest can be repeated: not if it draws cases of its own, or blinds."""
+    return "--vacuity" not in words and not any("nightly" in word for word in words)

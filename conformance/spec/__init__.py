@@ -1,0 +1,1 @@
+"""The specification as data, clause by clause and finding by finding, and its readers."""

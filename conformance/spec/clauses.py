@@ -1,0 +1,172 @@
+"""The specification: clauses as data, read from `spec/`, one file a family.
+
+`python -m conformance.spec.clauses` prints them as the Markdown page that is kept in `docs/clauses.md`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+from conformance.spec.tables import Kind, Table, read_tables
+
+SPECIFICATION = Path(__file__).parent
+
+MOST_INCIDENTS = 4
+_CLAUSE = Kind("id", frozenset({"id", "level", "requirement", "observed_by", "source", "history"}))
+_ID = re.compile(r"([a-z]+)\.[a-z0-9]+(?:-[a-z0-9]+)*")
+_THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
+
+
+class Level(StrEnum):
+    """How binding a clause is: the words of RFC 2119, and two kinds that never fail.
+
+    An observation is a legitimate difference that is recorded and compared; a measurement is a cost.
+    """
+
+    MUST = "MUST"
+    SHOULD = "SHOULD"
+    MAY = "MAY"
+    OBSERVATION = "OBSERVATION"
+    MEASUREMENT = "MEASUREMENT"
+
+    @property
+    def judged(self) -> bool:
+        """Whether a test of the clause can fail on what it finds."""
+        return self not in (Level.OBSERVATION, Level.MEASUREMENT)
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A real bug that broke a clause: the address of its issue or pull request, and a short label."""
+
+    url: str
+    what: str
+
+    @property
+    def thread(self) -> str:
+        """The thread's short name, such as "pytorch/pytorch#98828"."""
+        match = _THREAD.fullmatch(self.url)
+        return f"{match[1]}#{match[2]}" if match else self.url
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One thing that a training framework does.
+
+    Attributes:
+        id: "family.slug"; never changes once released.
+        family: the first half of the id.
+        level: how binding it is.
+        requirement: one sentence in the present tense that names no framework.
+        observed_by: what a test looks at.
+        source: the papers and documentation that it comes from.
+        history: real bugs that broke it.
+    """
+
+    id: str
+    family: str
+    level: Level
+    requirement: str
+    observed_by: str
+    source: str
+    history: tuple[Incident, ...] = ()
+
+
+@cache
+def load_clauses() -> dict[str, Clause]:
+    """Every clause of the suite by id, families in alphabetical order, clauses in the order of their file.
+
+    Raises:
+        ValueError: as `read_clauses`.
+    """
+    return read_clauses(SPECIFICATION)
+
+
+def read_clauses(folder: Path) -> dict[str, Clause]:
+    """Every clause of the files FAMILY.toml in a folder, by id.
+
+    Raises:
+        ValueError: an entry is not a clause; the message is one line that names the file and the entry.
+    """
+    clauses: dict[str, Clause] = {}
+    for path in sorted(folder.glob("*.toml")):
+        for table in read_tables(path, {"clause": _CLAUSE})["clause"]:
+            clause = _clause(table, path.stem)
+            if clause.id in clauses:
+                raise ValueError(f"{table.where}: this id stands twice")
+            clauses[clause.id] = clause
+    if not clauses:
+        raise ValueError(f"{folder}: holds no clause")
+    return clauses
+
+
+def _clause(table: Table, family: str) -> Clause:
+    identifier = table.text("id")
+    match = _ID.fullmatch(identifier)
+    if match is None:
+        raise ValueError(f"{table.where}: the id is not family.slug in lower case with hyphens")
+    if match[1] != family:
+        raise ValueError(f"{table.where}: the id begins with {match[1]!r}, but the file holds the family {family!r}")
+    return Clause(
+        id=identifier,
+        family=family,
+        level=table.choice("level", Level),
+        requirement=table.text("requirement"),
+        observed_by=table.text("observed_by"),
+        source=table.text("source"),
+        history=_history(table),
+    )
+
+
+def _history(table: Table) -> tuple[Incident, ...]:
+    entries = table.tables("history", frozenset({"url", "what"}))
+    incidents = tuple(Incident(entry.text("url"), entry.text("what")) for entry in entries)
+    for incident in incidents:
+        if not _THREAD.fullmatch(incident.url):
+            raise ValueError(f"{table.where}: {incident.url!r} is not the address of an issue or a pull request")
+    if len({incident.url for incident in incidents}) != len(incidents):
+        raise ValueError(f"{table.where}: history names an address twice")
+    if len(incidents) > MOST_INCIDENTS:
+        raise ValueError(f"{table.where}: history has {len(incidents)} entries, more than {MOST_INCIDENTS}")
+    return incidents
+
+
+def markdown(clauses: Mapping[str, Clause]) -> str:
+    """The clauses as one Markdown page: a table a family, and an anchor a clause."""
+    return "\n".join(_page(clauses)) + "\n"
+
+
+def _page(clauses: Mapping[str, Clause]) -> Iterator[str]:
+    counts = {level: sum(clause.level is level for clause in clauses.values()) for level in Level}
+    yield "# Clauses"
+    yield ""
+    yield "<!-- Made by `python -m conformance.spec.clauses > docs/clauses.md` from conformance/spec; do not edit. -->"
+    yield ""
+    yield f"{len(clauses)} clauses: " + ", ".join(f"{n} {level}" for level, n in counts.items() if n) + "."
+    yield "MUST, SHOULD and MAY are judged. An OBSERVATION is a legitimate difference, recorded and compared; a"
+    yield "MEASUREMENT is a cost. In formulas `S` is the loss scale, `k` the number of micro-batches in a window and"
+    yield "`u` the unit roundoff of a format."
+    for family, members in groupby(clauses.values(), key=lambda clause: clause.family):
+        yield from ("", f"## {family}", "")
+        yield "| clause | level | requirement | observed by | source | broken before |"
+        yield "|---|---|---|---|---|---|"
+        for clause in members:
+            history = "<br>".join(f"[{i.thread}]({i.url}): {_cell(i.what)}" for i in clause.history)
+            cells = (clause.requirement, clause.observed_by, clause.source)
+            anchor = f'<a id="{clause.id}"></a>`{clause.id}`'
+            yield f"| {anchor} | {clause.level} | {' | '.join(map(_cell, cells))} | {history} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown(load_clauses()))

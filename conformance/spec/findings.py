@@ -1,0 +1,115 @@
+"""Findings as data: one cause of known failures each, its class and consequence, where it is to be read of, and a
+program that shows it with the framework alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from typing import Literal, cast, get_args
+
+from conformance.spec.tables import Kind, Table
+from results.record.model import Consequence, FindingKind, FindingText
+
+NONE_FOUND = "none found"
+"""What stands for the link where no thread, change or page says it."""
+
+PROGRAMS = "findings"
+"""The folder of programs beside the file."""
+
+FINDING = Kind("id", frozenset({"id", "class", "consequence", "reason", "link", "link_shows"}))
+WORKAROUND = Kind("finding", frozenset({"finding", "kind", "module", "does", "mode"}))
+WorkaroundKind = Literal["call", "check", "state"]
+_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_LINK = re.compile(r"https?://\S+")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause of known failures of a framework.
+
+    Attributes:
+        id: its slug; `PROGRAMS/SLUG.py`, hyphens as underscores, is its program.
+        text: class, consequence, reason and link.
+        program: what shows it with the framework alone, None without one.
+    """
+
+    id: str
+    framework: str
+    text: FindingText
+    program: Traversable | None = None
+
+
+@dataclass(frozen=True)
+class Workaround:
+    """Where an adapter does something else than its framework's documentation tells a user to do.
+
+    Attributes:
+        finding: what a user meets who does it the plain way; its program does it that way.
+        kind: "call": it does more or other; "check": it refuses where the framework is silent; "state": it saves by
+            hand what the framework's own call forgets.
+        module: file of the adapter.
+        does: what it does instead, in one sentence.
+        mode: the mode in which it does, "*" for all.
+    """
+
+    finding: Finding
+    kind: WorkaroundKind
+    module: str
+    does: str
+    mode: str
+
+
+def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
+    """The finding that a table says, with its program where the folder has one.
+
+    Raises:
+        ValueError: it says none, or a defect has no program.
+    """
+    name = table.text("id")
+    if not _ID.fullmatch(name):
+        raise ValueError(f"{table.where}: the id is not a slug in lower case with hyphens")
+    program = folder.joinpath(PROGRAMS, f"{name.replace('-', '_')}.py")
+    link = table.text("link")
+    if link != NONE_FOUND and not _LINK.fullmatch(link):
+        raise ValueError(f"{table.where}: link {link!r} is neither an address nor {NONE_FOUND!r}")
+    if (link == NONE_FOUND) == ("link_shows" in table.values):
+        raise ValueError(f"{table.where}: link_shows says what an address shows; it stands with an address alone")
+    text = FindingText(
+        kind=table.choice("class", FindingKind),
+        consequence=table.choice("consequence", Consequence),
+        reason=table.text("reason"),
+        link=link,
+        link_shows="" if link == NONE_FOUND else table.text("link_shows"),
+    )
+    if text.kind is FindingKind.DEFECT and not program.is_file():
+        raise ValueError(f"{table.where}: a defect needs a program that shows it, {PROGRAMS}/{program.name}")
+    return Finding(name, framework, text, program if program.is_file() else None)
+
+
+def read_workaround(table: Table, findings: dict[str, Finding], folder: Traversable) -> Workaround:
+    """The workaround that a table says.
+
+    Raises:
+        ValueError: it says none, names an unknown finding or one without a program, or a file that is not there.
+    """
+    finding, kind, module = found(table, findings), table.text("kind"), table.text("module")
+    if kind not in get_args(WorkaroundKind):
+        raise ValueError(f"{table.where}: kind {kind!r} is none of {', '.join(get_args(WorkaroundKind))}")
+    if finding.program is None:
+        raise ValueError(f"{table.where}: the finding has no program that does it the plain way")
+    if not folder.joinpath(module).is_file():
+        raise ValueError(f"{table.where}: there is no module {module!r} beside the file")
+    return Workaround(finding, cast(WorkaroundKind, kind), module, table.text("does"), table.text("mode", "*"))
+
+
+def found(table: Table, findings: dict[str, Finding]) -> Finding:
+    """The finding that a table names under `finding`.
+
+    Raises:
+        ValueError: the file has no such finding.
+    """
+    name = table.text("finding")
+    if name not in findings:
+        raise ValueError(f"{table.where}: there is no finding {name!r} in this file")
+    return findings[name]

@@ -1,0 +1,310 @@
+"""Paddle's own call for each capability in dynamic mode, without this adapter's guards."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+import paddle
+
+from frameworks.contract import Attempt, Capability
+from frameworks.operations import CATALOGUE
+from frameworks.paddle import recompute, saved_bytes, settings
+from frameworks.paddle.arrays import format_name, to_tensor
+from frameworks.paddle.declarations import FORCED
+from frameworks.paddle.forced import forced_scaler
+from frameworks.paddle.layers import REENTRANT
+from frameworks.paddle.operations import OPERATIONS
+from frameworks.paddle.scaler import quiet
+
+
+def dynamic_attempts(mode: str) -> Mapping[Capability, Attempt]:
+    """The attempts; each leaves the process-wide settings as they were.
+
+    A deprecation that Paddle's own code causes in NumPy says nothing of whether a technique acts.
+    """
+    return {capability: partial(_alone, attempt, mode) for capability, attempt in _ATTEMPTS.items()}
+
+
+def _alone(attempt: Attempt, mode: str) -> bool:
+    before = settings.read_settings()
+    try:
+        with quiet(), forced_scaler() if mode == FORCED else nullcontext(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return attempt()
+    finally:
+        settings.restore_settings(before)
+
+
+def any_way(ways: Iterable[Attempt]) -> bool:
+    """Whether one of several ways acts; one that raises does not."""
+    for way in ways:
+        try:
+            if way():
+                return True
+        except Exception:
+            continue
+    return False
+
+
+def _scope(dtype: str, **lists: Any) -> str:
+    x = paddle.ones([2, 2])
+    with paddle.amp.auto_cast(level="O1", dtype=dtype, **lists):
+        return format_name(paddle.matmul(x, x).dtype)
+
+
+def _low(dtype: str, *, master: bool, decorated: bool) -> bool:
+    layer = paddle.nn.Linear(2, 2)
+    optimizer = paddle.optimizer.Adam(parameters=layer.parameters(), multi_precision=master)
+    if decorated:
+        paddle.amp.decorate(
+            models=layer, optimizers=optimizer, level="O2", dtype=dtype, master_weight=None if master else False
+        )
+    else:
+        layer.to(dtype=dtype)
+    if format_name(layer.weight.dtype) != dtype:
+        return False
+    with paddle.amp.auto_cast(level="O2", dtype=dtype) if decorated else nullcontext():
+        output = layer(paddle.ones([2, 2], dtype))
+    output.astype("float32").sum().backward()
+    optimizer.step()
+    return bool(optimizer.state_dict().get("master_weights")) == master
+
+
+def _low_model(dtype: str, *, master: bool) -> Attempt:
+    """A model in a low format, by `amp.decorate` or by `Layer.to`, makes an update, with float32 masters or without."""
+    return lambda: any_way(partial(_low, dtype, master=master, decorated=way) for way in (True, False))
+
+
+def _weight(value: float = 1.0) -> Any:
+    weight = paddle.create_parameter([1], "float32", default_initializer=paddle.nn.initializer.Constant(value))
+    return weight, paddle.optimizer.SGD(0.5, parameters=[weight])
+
+
+def _step(scaler: Any, weight: Any, optimizer: Any, gradient: float) -> tuple[float, float]:
+    scaler.scale((weight * gradient).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.clear_grad()
+    return weight.item(), float(scaler.state_dict()["scale"][0])
+
+
+def _dynamic() -> bool:
+    weight, optimizer = _weight()
+    scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
+    return _step(scaler, weight, optimizer, float("inf")) == (1.0, 4.0)
+
+
+def _static() -> bool:
+    weight, optimizer = _weight()
+    scaler = paddle.amp.GradScaler(init_loss_scaling=8.0, use_dynamic_loss_scaling=False)
+    return scaler.scale(weight.sum()).item() == 8.0 and _step(scaler, weight, optimizer, float("inf")) == (1.0, 8.0)
+
+
+def _factors() -> bool:
+    weight, optimizer = _weight()
+    scaler = paddle.amp.GradScaler(init_loss_scaling=8.0, incr_ratio=4.0, decr_ratio=0.25, incr_every_n_steps=1)
+    grown = _step(scaler, weight, optimizer, 1.0)
+    return grown == (0.5, 32.0) and _step(scaler, weight, optimizer, float("nan")) == (0.5, 8.0)
+
+
+def _disabled() -> bool:
+    scaler = paddle.amp.GradScaler(enable=False)
+    weight, _ = _weight()
+    return not scaler.is_enable() and scaler.scale(weight.sum()).item() == 1.0
+
+
+def _unscale() -> bool:
+    weight, optimizer = _weight()
+    scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
+    scaler.scale((weight * 3.0).sum()).backward()
+    before = weight.grad.item()
+    scaler.unscale_(optimizer)
+    return before == 24.0 and weight.grad.item() == 3.0
+
+
+def _unscale_twice() -> bool:
+    weight, optimizer = _weight()
+    scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
+    scaler.scale((weight * 3.0).sum()).backward()
+    scaler.unscale_(optimizer)
+    try:
+        scaler.unscale_(optimizer)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _two_optimizers() -> bool:
+    (a, first), (b, second) = _weight(), _weight()
+    (a + b).sum().backward()
+    for optimizer in (first, second):
+        optimizer.step()
+    return (a.item(), b.item()) == (0.5, 0.5)
+
+
+def _two_losses() -> bool:
+    weight, optimizer = _weight()
+    for factor in (1.0, 0.5):
+        (weight * factor).sum().backward()
+    optimizer.step()
+    return bool(weight.item() == 0.25)
+
+
+def _tf32() -> bool:
+    ones = paddle.full([16, 16], 1.0 + 2.0**-12)
+    products = []
+    for allowed in (True, False):
+        with settings.tf32_products(allowed):
+            products.append(paddle.matmul(ones, ones).numpy())
+    return not np.array_equal(*products)
+
+
+def _operations() -> bool:
+    for dtype in ("float16", "bfloat16"):
+        for name, arrays in CATALOGUE.items():
+            tensors = [to_tensor(array) for array in arrays()]
+            OPERATIONS[name](*(t.astype(dtype) if t.is_floating_point() else t for t in tensors))
+    return True
+
+
+def _peak() -> bool:
+    return int(paddle.device.max_memory_allocated()) > 0
+
+
+def _float64() -> bool:
+    weight = paddle.create_parameter([1], "float64")
+    optimizer = paddle.optimizer.Adam(parameters=[weight])
+    with paddle.amp.auto_cast(enable=False):
+        output = paddle.nn.functional.linear(paddle.ones([1, 1], "float64"), weight.reshape([1, 1]))
+    output.sum().backward()
+    optimizer.step()
+    return format_name(output.dtype) == "float64" == format_name(weight.dtype)
+
+
+def _accumulation() -> bool:
+    weight, _ = _weight()
+    for _ in range(2):
+        (weight * 3.0).sum().backward()
+    return bool(weight.grad.item() == 6.0)
+
+
+def _recompute() -> bool:
+    x, w = np.full((2, 2), 0.5, np.float32), np.full((2, 2), 0.25, np.float32)
+    plain, again = (recompute.run_case(case, x, w, REENTRANT) for case in ("plain", "positional"))
+    return plain.w is not None and again.w is not None and bool((plain.w == again.w).all())
+
+
+def _nested() -> bool:
+    from paddle.distributed.fleet.utils import recompute
+
+    calls = 0
+
+    def inner(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return paddle.tanh(x)
+
+    x = paddle.ones([2])
+    x.stop_gradient = False
+    recompute(lambda y: recompute(inner, y), x).sum().backward()
+    return calls == 3 and x.grad is not None
+
+
+def _groups() -> bool:
+    a, b = _weight()[0], _weight()[0]
+    optimizer = paddle.optimizer.SGD(1.0, parameters=[{"params": [a]}, {"params": [b], "learning_rate": 0.5}])
+    (a + b).sum().backward()
+    optimizer.step()
+    return (a.item(), b.item()) == (0.0, 0.5)
+
+
+def _clip() -> bool:
+    weight, _ = _weight()
+    optimizer = paddle.optimizer.SGD(1.0, parameters=[weight], grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5))
+    (weight * 4.0).sum().backward()
+    optimizer.step()
+    return bool(weight.item() == 0.5)
+
+
+def _schedule() -> bool:
+    weight, _ = _weight()
+    scheduler = paddle.optimizer.lr.PiecewiseDecay([1], [1.0, 0.5])
+    optimizer = paddle.optimizer.SGD(scheduler, parameters=[weight])
+    scheduler.step()
+    return optimizer.get_lr() == 0.5
+
+
+def _missing() -> bool:
+    weight, _ = _weight()
+    other, _ = _weight()
+    optimizer = paddle.optimizer.Momentum(1.0, parameters=[weight, other])
+    weight.sum().backward()
+    optimizer.step()
+    return (weight.item(), other.item()) == (0.0, 1.0)
+
+
+def _average() -> bool:
+    weight, _ = _weight()
+    average = paddle.static.ExponentialMovingAverage(0.5)
+    average.update()
+    return weight.item() == 1.0
+
+
+def _bytes() -> bool:
+    layer = paddle.nn.Linear(64, 64)
+    x = paddle.ones([64, 64])
+    return saved_bytes.bytes_held(lambda: layer(layer(x)).sum()) >= 64 * 64 * 4
+
+
+def _trace() -> bool:
+    shown: list[float] = []
+
+    def take(_layer: Any, _inputs: Any, output: Any) -> None:
+        shown.append(output.item())
+        output.register_hook(lambda gradient: shown.append(gradient.item()))
+
+    layer = paddle.nn.Linear(2, 1, paddle.ParamAttr(initializer=paddle.nn.initializer.Constant(1.0)))
+    layer.register_forward_post_hook(take)
+    (layer(paddle.ones([1, 2])) * 3.0).sum().backward()
+    return shown == [2.0, 3.0]
+
+
+_ATTEMPTS: dict[Capability, Attempt] = {
+    Capability.O1_FLOAT16: lambda: _scope("float16") == "float16",
+    Capability.O1_BFLOAT16: lambda: _scope("bfloat16") == "bfloat16",
+    Capability.O2_FLOAT16: _low_model("float16", master=True),
+    Capability.O2_BFLOAT16: _low_model("bfloat16", master=True),
+    Capability.O3_FLOAT16: _low_model("float16", master=False),
+    Capability.O3_BFLOAT16: _low_model("bfloat16", master=False),
+    Capability.FLOAT64_HEADS: _float64,
+    Capability.AUTOCAST_SCOPE: lambda: _scope("bfloat16") == "bfloat16",
+    Capability.AUTOCAST_LISTS: lambda: (
+        _scope("bfloat16") == "bfloat16" and _scope("bfloat16", custom_black_list={"matmul"}) == "float32"
+    ),
+    Capability.DYNAMIC_SCALING: _dynamic,
+    Capability.STATIC_SCALING: _static,
+    Capability.SCALING_FACTORS: _factors,
+    Capability.SCALING_DISABLED: _disabled,
+    Capability.EXPLICIT_UNSCALE: _unscale,
+    Capability.SECOND_UNSCALE: _unscale_twice,
+    Capability.TWO_OPTIMIZERS: _two_optimizers,
+    Capability.TWO_LOSSES: _two_losses,
+    Capability.TF32: _tf32,
+    Capability.OPERATIONS: _operations,
+    Capability.PEAK_BYTES: _peak,
+    Capability.ACCUMULATION: _accumulation,
+    Capability.RECOMPUTE: _recompute,
+    Capability.RECOMPUTE_NESTED: _nested,
+    Capability.GROUPS: _groups,
+    Capability.CLIP: _clip,
+    Capability.SCHEDULE: _schedule,
+    Capability.MISSING_GRADIENTS: _missing,
+    Capability.AVERAGE: _average,
+    Capability.SAVED_BYTES: _bytes,
+    Capability.TRACE: _trace,
+}

@@ -1,0 +1,1 @@
+"""Paddle's static graph: programs built once and run by an executor."""

@@ -1,0 +1,236 @@
+"""The programs of a static-mode run: evaluation, update, gradients, and updates from given gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+import paddle
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.contract import Capability, Unsupported
+from frameworks.paddle.arrays import format_name
+from frameworks.paddle.batches import add
+from frameworks.paddle.clips import SEVERAL
+from frameworks.paddle.layers import Network, item_losses
+from frameworks.paddle.operations import missing_kernel
+from frameworks.paddle.optimizers import Share, build_shares
+from frameworks.paddle.scaler import build_scaler, read_settings, scope_for_a_scaler
+from frameworks.paddle.static.probes import clips_jointly, scales_float64
+from frameworks.paddle.static.programs import Built, Store
+from frameworks.paddle.streams import Stream
+from frameworks.paddle.trace import recorded
+
+_FLOAT64 = "under a GradScaler the static graph takes gradients in float32 and one low format only: minimize raises"
+Made = tuple[tuple[Any, ...], dict[str, str]]
+
+
+class Programs:
+    """Builds each program once, for each kind of batch.
+
+    Attributes:
+        store: the variables that the programs share.
+        shares: the run's optimizers with the parameters, by canonical name, that they update, as last built.
+        settings: of the scaler, as read back when a program was built with it.
+    """
+
+    def __init__(self, model: Model, recipe: Recipe) -> None:
+        self.model, self.recipe = model, recipe
+        self.stream, self.store = Stream(recipe.seed), Store()
+        self.heads = tuple(head.name for head in model.heads.heads)
+        self.shares: list[Share] = []
+        self.settings: dict[str, Any] = {}
+        self._wide = [head.name for head in model.heads.heads if head.format == "float64"]
+        self._built: dict[tuple[object, ...], Built] = {}
+
+    def evaluation(self) -> Built:
+        """The forward of all heads in evaluation mode."""
+
+        def make(_: Any) -> Made:
+            network = self._network(training=False)
+            inputs = self._inputs()
+            with self._precision():
+                outputs = network(inputs, self.heads)
+            return tuple(outputs.values()), _names(network)
+
+        return self._cached(("evaluation",), make)
+
+    def update(self, heads: tuple[str, ...], *, masked: bool) -> Built:
+        """A whole update on a batch that has targets for these heads; fetches the loss."""
+
+        def make(startup: Any) -> Made:
+            network = self._network(training=True)
+            loss = self._loss(network, heads, masked=masked)
+            self._minimize(network, loss, startup)
+            return (loss,), _names(network)
+
+        return self._cached(("update", heads, masked), make)
+
+    def gradients(self, heads: tuple[str, ...], *, masked: bool) -> Built:
+        """The unscaled gradients of a batch; fetches one for each parameter of the built program, in its order."""
+
+        def make(_: Any) -> Made:
+            network = self._network(training=True)
+            found = paddle.static.append_backward(self._loss(network, heads, masked=masked))
+            pairs = [(parameter, grad) for parameter, grad in found if grad is not None]
+            names = {value: name for name, value in _names(network).items()}
+            return tuple(grad for _, grad in pairs), {names[p.name]: p.name for p, _ in pairs}
+
+        return self._cached(("gradients", heads, masked), make)
+
+    def traced(self, heads: tuple[str, ...], *, masked: bool) -> Built:
+        """The program of `gradients` that fetches what the layers put out and the gradients of that besides.
+
+        The keys of `parameters` say what is fetched, "parameter/NAME", "output/PATH" or "gradient/PATH"; stored names,
+        which only parameters have, are left out.
+        """
+
+        def make(_: Any) -> Made:
+            network = self._network(training=True)
+            with recorded(network.layers_by_path) as outputs:
+                loss = self._loss(network, heads, masked=masked)
+            targets = {f"parameter/{name}": parameter for name, parameter in network.named.items()}
+            targets |= {f"gradient/{path}": outputs[path] for path in self.model.output_shapes() if path in outputs}
+            gradients = paddle.static.gradients([loss], list(targets.values()))
+            fetches = {f"output/{path}": value for path, value in outputs.items()}
+            fetches |= {name: value for name, value in zip(targets, gradients, strict=True) if value is not None}
+            return tuple(fetches.values()), dict.fromkeys(fetches, "")
+
+        return self._cached(("traced", heads, masked), make)
+
+    def fed(self, parameters: tuple[str, ...]) -> Built:
+        """An update from given gradients of these parameters."""
+
+        def make(startup: Any) -> Made:
+            network = self._network(training=True)
+            terms = []
+            with self._precision():
+                for name in parameters:
+                    p = network.named[name]
+                    kind = "float64" if format_name(p.dtype) == "float64" else "float32"
+                    given = paddle.static.data(f"gradient.{name}", list(p.shape), kind)
+                    terms.append((p.astype(kind) * given).sum())
+            loss = add(terms) if terms else paddle.zeros([])
+            self._minimize(network, loss, startup)
+            return (loss,), _names(network)
+
+        return self._cached(("fed", parameters), make)
+
+    def training(self) -> Built:
+        """The program that holds every variable of the run."""
+        return self.fed(tuple(self.model.parameter_shapes()))
+
+    def _cached(self, key: tuple[object, ...], make: Callable[[Any], Made]) -> Built:
+        if key not in self._built:
+            with self.stream.open():
+                state = self.stream.state
+                try:
+                    self._built[key] = self.store.build(make)
+                except (TypeError, RuntimeError) as error:
+                    capability, reason = Capability.of(self.recipe.precision), missing_kernel(error)
+                    if capability is None or reason is None:
+                        raise
+                    raise Unsupported(capability, reason, partial(self._builds, make)) from error
+                finally:
+                    paddle.set_rng_state(state)
+        return self._built[key]
+
+    def _builds(self, make: Callable[[Any], Made]) -> bool:
+        return bool(Store().build(make).fetches)
+
+    def _network(self, *, training: bool) -> Network:
+        network = Network(self.model)
+        network.train() if training else network.eval()
+        return self._decorated(network, None)[0] if self._low() else network
+
+    def _low(self) -> bool:
+        return self.recipe.precision.level in ("O2", "O3")
+
+    def _decorated(self, network: Network, optimizer: Any) -> tuple[Network, Any]:
+        """The network and an optimizer by `amp.decorate`, which gives the network alone where there is no optimizer."""
+        precision = self.recipe.precision
+        given: dict[str, Any] = {"models": network, "optimizers": optimizer}
+        if self._low():
+            wide = [network.heads[name] for name in self._wide]
+            masters = None if precision.level == "O2" else False
+            given |= {"level": "O2", "dtype": precision.format, "master_weight": masters}
+            found = paddle.amp.decorate(**given, excluded_layers=wide or None)
+        else:
+            dtype = "float16" if precision.level == "O0" else precision.format
+            found = paddle.amp.decorate(**given, level="O1", dtype=dtype)
+        return found if optimizer is not None else (found, None)
+
+    def _precision(self) -> AbstractContextManager[None]:
+        precision = self.recipe.precision
+        if precision.level == "O0":
+            return scope_for_a_scaler() if self.recipe.scaling else nullcontext()
+        return paddle.amp.auto_cast(level="O1" if precision.level == "O1" else "O2", dtype=precision.format)
+
+    def _inputs(self) -> Any:
+        kind = "int64" if self.model.integer_inputs else "float32"
+        inputs = paddle.static.data("inputs", [None, *self.model.sample], kind)
+        if not self.model.integer_inputs:
+            inputs.stop_gradient = False  # without it the backward of a bfloat16 matmul crashes the process
+        return inputs
+
+    def _loss(self, network: Network, heads: tuple[str, ...], *, masked: bool) -> Any:
+        kinds = dict(self.model.losses)
+        inputs = self._inputs()
+        positions = list(self.model.sample) if self.model.token_level else []
+        mask = paddle.static.data("mask", [None, *positions], "float32") if masked else None
+        items = paddle.static.data("items", [], "float32")
+        losses = []
+        with self._precision():
+            for name, output in network(inputs, heads).items():
+                if kinds[name] == "cross_entropy":
+                    target = paddle.static.data(f"target.{name}", [None, *positions], "int64")
+                else:
+                    kind = "float64" if name in self._wide else "float32"
+                    target = paddle.static.data(f"target.{name}", [None, output.shape[-1]], kind)
+                shown = output.astype("float32") if self._low() and name not in self._wide else output
+                each = item_losses(kinds[name], shown, target)
+                total = (each if mask is None else each * mask).sum()
+                losses.append(total / items.astype(total.dtype))
+        return add(losses)
+
+    def _minimize(self, network: Network, loss: Any, startup: Any) -> None:
+        recipe = self.recipe
+        schedulers = [share.scheduler for share in self.shares]
+        self.shares = build_shares(recipe, network.named, static=True, schedulers=schedulers)
+        if recipe.clip is not None and len(self.shares) > 1:
+            raise Unsupported(Capability.CLIP, SEVERAL, partial(clips_jointly, _device()))
+        if recipe.scaling is None:
+            for share in self.shares:
+                optimizer = self._decorated(network, share.optimizer)[1] if self._low() else share.optimizer
+                optimizer.minimize(loss, startup_program=startup)
+            return
+        if self._wide:
+            raise Unsupported(Capability.FLOAT64_HEADS, _FLOAT64, partial(scales_float64, _device()))
+        scaler = build_scaler(recipe.scaling)
+        scaled = scaler.scale(loss)
+        self.settings = {"dynamic": scaler.is_use_dynamic_loss_scaling(), "enabled": scaler.is_enable()}
+        self.settings |= read_settings(scaler)
+        for share in self.shares:
+            decorated = self._decorated(network, share.optimizer)[1]
+            scaler.minimize(decorated, scaled, startup_program=startup)
+
+    def begin(self, weights: Mapping[str, Array], stored: Callable[[Array], Array]) -> dict[str, str]:
+        """Sets the weights that the run starts from; the stored names of parameters and statistics."""
+        names = self.evaluation().parameters
+        for name, value in weights.items():
+            self.store.write(names[name], stored(np.asarray(value)))
+        return names
+
+
+def _names(network: Network) -> dict[str, str]:
+    statistics = {f"buffer/{name}": value.name for name, value in network.statistics.items()}
+    return {name: parameter.name for name, parameter in network.named.items()} | statistics
+
+
+def _device() -> str:
+    return "cuda" if paddle.device.get_device().startswith("gpu") else "cpu"

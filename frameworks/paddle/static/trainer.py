@@ -1,0 +1,223 @@
+"""One training run in static mode: programs built once for each kind of batch, run by an `Executor`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.base import BaseTrainer
+from frameworks.contract import Capability, Gradients, LayerTrace, Update
+from frameworks.paddle import saved_bytes
+from frameworks.paddle.arrays import canonical, stored
+from frameworks.paddle.optimizers import steps_of
+from frameworks.paddle.scaler import skipped_by_counters
+from frameworks.paddle.static import checkpoint
+from frameworks.paddle.static.builds import Programs
+from frameworks.paddle.static.declarations import refused
+from frameworks.paddle.static.programs import MASTER, Built
+
+SCALE, GOOD, BAD = "loss_scaling_0", "num_good_steps_", "num_bad_steps_"
+
+
+class StaticTrainer(BaseTrainer):
+    """A run of the static graph with `paddle.static.Program`, `auto_cast`, `amp.decorate` and `GradScaler.minimize`.
+
+    A whole update is one run of one program, so a window is one micro-batch and `apply` only reports. `skipped` is read
+    from the scale and the step counters that `GradScaler` keeps in the scope or, where they cannot tell or there are
+    several optimizers, from whether parameters or slots changed.
+    """
+
+    def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> None:
+        self.model, self.recipe = model, recipe
+        self.programs = Programs(model, recipe)
+        self.stream, self.store = self.programs.stream, self.programs.store
+        self.pending: Update | None = None
+        self.stored_names = self.programs.begin(weights, stored)
+        if recipe.schedule is not None or recipe.scaling is not None or recipe.optimizers > 1:
+            self.programs.training()
+
+    def anew(self) -> StaticTrainer:
+        """The run at its start, as a process that resumes makes it."""
+        return StaticTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed))
+
+    def schedulers(self) -> list[Any]:
+        """The schedule of each optimizer that has one."""
+        return [share.scheduler for share in self.programs.shares if share.scheduler is not None]
+
+    def _feed_of(self, batch: Batch) -> tuple[dict[str, Array], tuple[str, ...]]:
+        formats = {head.name: head.format for head in self.model.heads.heads}
+        heads = tuple(name for name in self.programs.heads if name in batch.targets)
+        feed = {"inputs": np.asarray(batch.inputs), "items": np.array(batch.items, np.float32)}
+        for name in heads:
+            target = np.asarray(batch.targets[name])
+            wide = np.float64 if formats[name] == "float64" else np.float32
+            feed[f"target.{name}"] = target if target.dtype.kind in "iu" else target.astype(wide)
+        if batch.mask is not None:
+            feed["mask"] = np.asarray(batch.mask)
+        return feed, heads
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        if batch.items != items or self.pending is not None:
+            raise refused(Capability.ACCUMULATION)
+        feed, heads = self._feed_of(batch)
+        loss, update = self._run(self.programs.update(heads, masked=batch.mask is not None), feed)
+        self.pending = Update(loss, (loss,), *update)
+        return loss
+
+    def apply(self) -> Update:
+        if self.pending is None:
+            raise ValueError("there is no micro-batch to apply")
+        update, self.pending = self.pending, None
+        return update
+
+    def _run(self, built: Built, feed: Mapping[str, Array]) -> tuple[float, tuple[Any, ...]]:
+        rate = self._rate()
+        before = self._counters()
+        several = len(self.programs.shares) > 1
+        edge = bool(before) and skipped_by_counters(before, {**before, "incr_count": 0}) is None
+        watched = several or edge or bool(before and before["incr_count"] + 1 >= before["incr_every_n_steps"])
+        mark = self.store.snapshot() if watched else {}
+        with self.stream.open():
+            (loss,) = self.store.run(built, feed)
+        after = self._counters()
+        told = skipped_by_counters(before, after) if before and not several else None
+        if told is None:
+            applied = [not before or self._moved(share.names, mark) for share in self.programs.shares]
+        else:
+            applied = [not told] * len(self.programs.shares)
+        for share, was_applied in zip(self.programs.shares, applied, strict=True):
+            if share.scheduler is not None and was_applied:
+                share.scheduler.step()
+        scales = [float(state["scale"][0]) if state else 1.0 for state in (before, after)]
+        good = int(after["incr_count"]) if after and after["use_dynamic_loss_scaling"] else None
+        return float(loss), (scales[0], scales[1], good, not any(applied), None, rate)
+
+    def _moved(self, names: tuple[str, ...], mark: Mapping[str, Array]) -> bool:
+        """Whether one of these parameters, or what an optimizer keeps for it, is not what it was."""
+        owners = tuple(self.stored_names[name] for name in names)
+        own = [name for name in mark if name in owners or name.startswith(tuple(f"{owner}_" for owner in owners))]
+        return any(self.store.read(name).tobytes() != mark[name].tobytes() for name in own)
+
+    def _rate(self) -> float:
+        schedulers = self.schedulers()
+        return float(schedulers[0]() if schedulers else self.recipe.optimizer.learning_rate)
+
+    def _counters(self) -> dict[str, Any]:
+        """The scaler's variables in the form of `GradScaler.state_dict`; empty without an enabled scaler."""
+        settings = self.programs.settings
+        if not settings.get("enabled"):
+            return {}
+        found = {"scale": self.store.read(SCALE), "use_dynamic_loss_scaling": settings["dynamic"], "incr_count": 0}
+        if settings["dynamic"]:
+            good, bad = (int(self.store.read(f"{name}0")[0]) for name in (GOOD, BAD))
+            found |= {"incr_count": good, "decr_count": bad}
+        return {**found, "incr_every_n_steps": settings["interval"]}
+
+    def gradients(self, window: Window) -> dict[str, Array]:
+        if len(window) != 1:
+            raise refused(Capability.ACCUMULATION)
+        feed, heads = self._feed_of(window[0])
+        built = self.programs.gradients(heads, masked=window[0].mask is not None)
+        with self.stream.open():
+            values = self.store.run(built, feed)
+        found = dict(zip(built.parameters, values, strict=True))
+        return {name: canonical(np.asarray(found[name])) for name in self.model.parameter_shapes() if name in found}
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        feed, heads = self._feed_of(batch)
+        built = self.programs.traced(heads, masked=batch.mask is not None)
+        with self.stream.open():
+            values = self.store.run(built, feed)
+        fetched = dict(zip(built.parameters, values, strict=True))
+
+        def of(kind: str, names: Iterable[str]) -> dict[str, Array]:
+            return {name: fetched[f"{kind}/{name}"] for name in names if f"{kind}/{name}" in fetched}
+
+        paths, parameters = self.model.output_shapes(), of("parameter", self.model.parameter_shapes())
+        gradients = {name: canonical(value) for name, value in parameters.items()}
+        return LayerTrace(of("output", paths), of("gradient", paths), gradients)
+
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
+        if unscale_calls or poison or abandon:
+            raise refused(Capability.EXPLICIT_UNSCALE)
+        if len(window) != 1:
+            raise refused(Capability.ACCUMULATION)
+        given = {name: value for name, value in window[0].items() if value is not None}
+        built = self.programs.fed(tuple(given))
+        feed = {}
+        for name, value in given.items():
+            wide = np.float64 if self.store.read(self.stored_names[name]).dtype == np.float64 else np.float32
+            feed[f"gradient.{name}"] = stored(np.asarray(value, wide))
+        return Update(math.nan, (), *self._run(built, feed)[1])
+
+    def parameters(self) -> dict[str, Array]:
+        return {name: canonical(self.store.read(self.stored_names[name])) for name in self.model.parameter_shapes()}
+
+    def master_parameters(self) -> dict[str, Array]:
+        masters = {name.partition(MASTER)[0]: name for name in self.store.names if MASTER in name}
+        own = {name: self.stored_names[name] for name in self.model.parameter_shapes()}
+        return {name: canonical(self.store.read(masters.get(variable, variable))) for name, variable in own.items()}
+
+    def optimizer_state(self) -> dict[str, Array]:
+        owners = {self.stored_names[name]: name for name in self.model.parameter_shapes()}
+        found: dict[str, Array] = {}
+        for variable in self.store.names:
+            owner = max((own for own in owners if variable.startswith(f"{own}_")), key=len, default=None)
+            if owner is not None and MASTER not in variable:
+                slot = variable[len(owner) + 1 :].rsplit("_", 1)[0]
+                found[f"{slot}/{owners[owner]}"] = canonical(self.store.read(variable))
+        for place, scheduler in enumerate(self.schedulers()):
+            found[f"schedule/{place}" if place else "schedule"] = np.array(scheduler.last_epoch, np.int64)
+        steps = steps_of(self.recipe.optimizer, found)
+        return found if steps is None else {**found, "steps": np.array(steps, np.int64)}
+
+    def buffers(self) -> dict[str, Array]:
+        return {name: self.store.read(self.stored_names[f"buffer/{name}"]) for name in self.model.buffer_shapes()}
+
+    def scaler_state(self) -> dict[str, Array]:
+        if not self._counters():
+            return {}
+        names = {"scale": SCALE}
+        for place in range(len(self.programs.shares)):
+            own = f"/{place}" if place else ""
+            names |= {f"good_steps{own}": f"{GOOD}{place}", f"bad_steps{own}": f"{BAD}{place}"}
+        return {name: self.store.read(key).reshape(()) for name, key in names.items() if key in self.store.names}
+
+    def scaler_settings(self) -> dict[str, float]:
+        return {name: value for name, value in self.programs.settings.items() if name not in ("dynamic", "enabled")}
+
+    def random_state(self) -> dict[str, Array]:
+        return {"generator": self.stream.words()}
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        with self.stream.open():
+            values = self.store.run(self.programs.evaluation(), {"inputs": np.asarray(inputs)})
+        return dict(zip(self.programs.heads, values, strict=True))
+
+    def segment_calls(self) -> tuple[int, ...]:
+        raise refused(Capability.SEGMENT_CALLS)
+
+    def save(self, path: Path) -> None:
+        checkpoint.save(self, path)
+
+    def restore(self, path: Path) -> None:
+        checkpoint.restore(self, path)
+
+    def saved_bytes(self, batch: Batch) -> int:  # noqa: ARG002
+        raise refused(Capability.SAVED_BYTES)
+
+    def peak_bytes(self) -> int:
+        return saved_bytes.peak_bytes()

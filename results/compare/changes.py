@@ -1,0 +1,76 @@
+"""The ways in which two records can differ, and one such difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """The ways in which two records can differ, the gravest first.
+
+    DRIFT: a number of a test that holds moved by more than rounding explains (see `results.compare.numbers`). UNSTABLE:
+    a verdict did not come out the same when it was repeated in a new process, in one of the runs. NOT_JUDGED: a cost
+    that varies, such as a time, which two records of two moments cannot judge.
+    """
+
+    NEWLY_FAILING = "newly failing"
+    FAILING_OTHERWISE = "failing otherwise"
+    NEWLY_UNSUPPORTED = "newly unsupported"
+    REMOVED = "removed"
+    OBSERVATION_CHANGED = "observation changed"
+    MEASURE_WORSE = "measure worse"
+    DRIFT = "drift"
+    UNSTABLE = "unstable"
+    NOT_COMPARABLE = "not comparable"
+    BOUND_CHANGED = "bound changed"
+    ADDED = "added"
+    MEASURE_BETTER = "measure better"
+    NEWLY_PASSING = "newly passing"
+    NOT_JUDGED = "not judged here"
+
+    @property
+    def worse(self) -> bool:
+        """Whether somebody should look at it before upgrading; a changed observation counts."""
+        return self in _WORSE
+
+    @property
+    def listed(self) -> bool:
+        """Whether each change is worth a row of its own; of the others a count and a list are enough."""
+        return self not in _COUNTED
+
+
+_WORSE = frozenset(
+    {
+        Kind.NEWLY_FAILING,
+        Kind.FAILING_OTHERWISE,
+        Kind.NEWLY_UNSUPPORTED,
+        Kind.REMOVED,
+        Kind.OBSERVATION_CHANGED,
+        Kind.MEASURE_WORSE,
+    }
+)
+_COUNTED = frozenset({Kind.REMOVED, Kind.NOT_COMPARABLE, Kind.ADDED, Kind.NOT_JUDGED})
+
+OTHER_CODE = "the test's code is another one"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference.
+
+    Attributes:
+        clause: id of the clause that it is about.
+        subject: test, observation or measurement that it is about.
+        old, new: what stood there; "" where nothing did.
+        detail: reason, link or statistic in one sentence, or "".
+        repro: command that repeats the new test, or "".
+    """
+
+    kind: Kind
+    clause: str
+    subject: str
+    old: str = ""
+    new: str = ""
+    detail: str = ""
+    repro: str = ""

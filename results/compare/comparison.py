@@ -1,0 +1,170 @@
+"""What changed between two records of one series, and what it is called.
+
+Two verdicts are compared by what the framework did, not by whether somebody foresaw it: a failure that an expectation
+names is a failure, so an upgrade that turns a pass into a known failure is still shown. A test whose code changed is
+not comparable; observations are compared leaf by leaf, so that a table of formats tells which operation moved. What the
+numbers of tests that hold did is classed (`results.compare.numbers`), and costs are compared as counted
+(`results.compare.measurements`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from results.compare import numbers
+from results.compare.changes import OTHER_CODE, Change, Kind
+from results.compare.environment import Environment, environment
+from results.compare.measurements import measurements
+from results.compare.numbers import Moved, Movement
+from results.compare.verdicts import kind_of, measuring, shown, untimed, verdicts
+from results.record.reading import Record, Verdict
+from results.record.values import Json, same
+
+__all__ = ["Change", "Comparison", "Kind", "Moved", "Movement", "compare", "same"]
+
+_FAILING = frozenset({Kind.NEWLY_FAILING, Kind.FAILING_OTHERWISE})
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two records of one series, and everything that differs; `refusals` say why they cannot be compared, if so.
+
+    Attributes:
+        compared: how many tests both records hold with the same code.
+        numbers: what became of the numbers of each of these that has any.
+    """
+
+    old: Record
+    new: Record
+    changes: tuple[Change, ...]
+    compared: int
+    refusals: tuple[str, ...] = ()
+    numbers: tuple[Moved, ...] = ()
+
+    @property
+    def status(self) -> int:
+        """0: nothing is worse; 1: something is; 2: no reliable comparison could be made."""
+        if self.refusals or not self.compared:
+            return 2
+        return 1 if any(change.kind.worse for change in self.changes) else 0
+
+    @property
+    def drifted(self) -> int:
+        """How many tests hold whose numbers moved by more than rounding explains."""
+        return sum(change.kind is Kind.DRIFT for change in self.changes)
+
+    @property
+    def identical(self) -> bool:
+        """Whether nothing differs at all, not even the last bit of a number or the environment."""
+        unmoved = all(one.movement is Movement.IDENTICAL for one in self.numbers)
+        return self.status == 0 and not self.changes and unmoved and self.environment.same
+
+    @property
+    def environment(self) -> Environment:
+        """What differs between the environments of the two runs."""
+        return environment(self.old, self.new)
+
+
+def compare(old: Record, new: Record) -> Comparison:
+    """Everything that differs between two records."""
+    refusals = tuple(_refusals(old, new))
+    if refusals:
+        return Comparison(old, new, (), 0, refusals)
+    before, after = ({verdict.test: verdict for verdict in record.verdicts} for record in (old, new))
+    recoded = {t for t in before.keys() & after.keys() if before[t].code_hash != after[t].code_hash}
+    unjudged = {test for record in (old, new) for test in untimed(record)}
+    moved = tuple(_numbers(old, new, before, after, recoded))
+    changes = [
+        *_located(verdicts(before, after, recoded, unjudged), moved),
+        *_observations(old, new, recoded, _reaches(new)),
+        *measurements(old, new, recoded, unjudged),
+        *(one.change() for one in moved if one.movement is Movement.DRIFT),
+    ]
+    order = list(Kind)
+    changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
+    compared = len(before.keys() & after.keys() - recoded)
+    return Comparison(old, new, tuple(changes), compared, numbers=moved)
+
+
+def _refusals(old: Record, new: Record) -> Iterator[str]:
+    for what, a, b in (
+        ("framework", old.series.framework, new.series.framework),
+        ("kind of device", old.series.device_kind, new.series.device_kind),
+        ("mode", old.series.mode, new.series.mode),
+    ):
+        if a != b:
+            yield f"another {what}: {a or 'none'} and {b or 'none'}"
+    if old.seed != new.seed:
+        yield f"another seed: {old.seed} and {new.seed}; run one of them again with --seed"
+    for name, record in (("old", old), ("new", new)):
+        if record.status == "interrupted":
+            yield f"the {name} run was interrupted; run it again to its end"
+    if old.selection != new.selection:
+        yield f"another selection of tests: {old.selection or 'all'} and {new.selection or 'all'}"
+
+
+def _numbers(
+    old: Record, new: Record, before: Mapping[str, Verdict], after: Mapping[str, Verdict], recoded: set[str]
+) -> Iterator[Moved]:
+    for test in sorted((before.keys() & after.keys()) - recoded):
+        if measuring(new, after[test]):
+            continue
+        kind = kind_of(before[test], after[test])
+        if kind in (None, Kind.NEWLY_PASSING, *_FAILING):
+            one = numbers.moved(old, new, before[test], after[test], kind in _FAILING)
+            if one is not None:
+                yield one
+
+
+def _located(changes: Iterator[Change], moved: tuple[Moved, ...]) -> Iterator[Change]:
+    """The same changes, a failure with the first tensor that differs."""
+    where = {one.test: one.where for one in moved if one.where}
+    for change in changes:
+        if change.kind in _FAILING and change.subject in where:
+            yield replace(change, detail="; ".join(filter(None, (change.detail, where[change.subject]))))
+        else:
+            yield change
+
+
+def _reaches(record: Record) -> dict[str, float]:
+    """How far a number of each test may be from what is expected, by case; tests with one such bound only."""
+    held = {
+        verdict.test.rpartition("::")[2]: [
+            bound for check in verdict.checks if (bound := numbers.number(check.bound)) is not None
+        ]
+        for verdict in record.verdicts
+    }
+    return {case: bounds[0] for case, bounds in held.items() if len(bounds) == 1}
+
+
+def _observations(old: Record, new: Record, recoded: set[str], reaches: Mapping[str, float]) -> Iterator[Change]:
+    tests = {test.rpartition("::")[2] for test in recoded}
+    before, after = _leaves(old.observations), _leaves(new.observations)
+    for key in sorted(before.keys() | after.keys()):
+        name = " › ".join(key)
+        clause, _, rest = key[0].partition("/")
+        case = rest.rpartition("/")[2]
+        sides = shown(before.get(key)), shown(after.get(key))
+        if case in tests:
+            if not same(before.get(key), after.get(key)):
+                yield Change(Kind.NOT_COMPARABLE, clause, name, *sides, OTHER_CODE)
+        elif key not in before:
+            yield Change(Kind.ADDED, clause, name, "", sides[1])
+        elif key not in after:
+            yield Change(Kind.REMOVED, clause, name, sides[0])
+        elif not same(before[key], after[key]) and not _within(before[key], after[key], reaches.get(case)):
+            yield Change(Kind.OBSERVATION_CHANGED, clause, name, *sides)
+
+
+def _within(old: Json, new: Json, reach: float | None) -> bool:
+    """Whether two observed numbers differ by no more than the test's own bound, which judges the number itself."""
+    return reach is not None and isinstance(old, float) and isinstance(new, float) and abs(new - old) <= reach
+
+
+def _leaves(values: Mapping[str, Json], above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Json]:
+    found: dict[tuple[str, ...], Json] = {}
+    for key, value in values.items():
+        path = (*above, str(key))
+        found.update(_leaves(value, path) if isinstance(value, Mapping) and value else {path: value})
+    return found

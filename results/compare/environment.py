@@ -1,0 +1,252 @@
+"""What differs between the environments of two runs, what of it can move numbers, and the command that tells.
+
+Companions are packages that compute, or choose what computes, next to the framework: another version of one can move
+every number of a run. They are known by `COMPANIONS` and `BUNDLED`; all other packages are listed apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from packaging.utils import canonicalize_name
+
+from results.record.reading import Record
+
+COMPANIONS = frozenset(
+    {
+        "autograd",
+        "chex",
+        "flax",
+        "jmp",
+        "keras",
+        "ml-dtypes",
+        "numpy",
+        "opt-einsum",
+        "optax",
+        "orbax-checkpoint",
+        "scipy",
+        "tf-keras",
+    }
+)
+"""Packages that compute, and can be had in another version under the same framework."""
+
+BUNDLED = ("intel-", "jaxlib", "mkl", "onednn", "scipy-openblas")
+"""How names of packages begin that compute, and whose version the framework's own wheel demands."""
+
+ON_A_GPU = ("jax-cuda", "nvidia-", "pytorch-triton", "triton")
+"""The same of packages that compute on a GPU alone."""
+
+OWN = {
+    "jax": frozenset({"jax"}),
+    "paddle": frozenset({"paddlepaddle", "paddlepaddle-gpu"}),
+    "tf": frozenset({"tensorflow", "tensorflow-cpu"}),
+    "torch": frozenset({"torch"}),
+}
+"""Distributions of each framework itself. NAME_VERSION in the environment chooses its version, and that of any other
+package by the package's name, in capitals and with _ for - and . (see README)."""
+
+THREADS = "sums may round differently"
+KERNELS = "kernels may be others, and round differently"
+_WHY = (
+    (re.compile("thread", re.IGNORECASE), THREADS),
+    (
+        re.compile(
+            "precision|tensor_?float|tf32|x64|onednn|mkl|cudnn|cublas|blas|capability|instruction|deterministic|xla|"
+            "fast.?math|flush|denormal|fusion|device|processor|cuda|driver",
+            re.IGNORECASE,
+        ),
+        KERNELS,
+    ),
+)
+_LISTED = 4
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
+_LABEL = re.compile(r"([a-z][a-z0-9-]*)\.(\d+(?:\.\d+)*)")
+"""A package and its version among the parts of a local version label, such as "keras.3.15.1"."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something whose value is another one; "" where it is not there."""
+
+    name: str
+    old: str
+    new: str
+
+    @property
+    def told(self) -> str:
+        """In one line."""
+        return f"{self.name}: {self.old or 'none'} → {self.new or 'none'}"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What differs between the environments of two runs.
+
+    Attributes:
+        framework: the framework's own version, where it differs.
+        companions: packages that can move numbers. packages: all others.
+        switches: what the adapter tells of precision, determinism, threads and device.
+        variables: environment variables. instruction_sets: names that one processor alone has.
+        untold: what one of the records does not say.
+        crossing: the command that runs the new framework with the old companions, or "".
+    """
+
+    framework: Step | None = None
+    companions: tuple[Step, ...] = ()
+    packages: tuple[Step, ...] = ()
+    switches: tuple[Step, ...] = ()
+    variables: tuple[Step, ...] = ()
+    instruction_sets: Step | None = None
+    untold: tuple[str, ...] = ()
+    crossing: str = ""
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs of what both records tell."""
+        return not any(
+            (self.framework, self.companions, self.packages, self.switches, self.variables, self.instruction_sets)
+        )
+
+    @property
+    def crossed(self) -> str:
+        """What the command `crossing` runs."""
+        return f"the {'new' if self.framework is not None else 'same'} framework with the old companions"
+
+    def lines(self) -> Iterator[str]:
+        """One line for each thing that differs, the most telling first; other packages are counted."""
+        yield from self.versions()
+        yield from self.settings()
+
+    def versions(self) -> Iterator[str]:
+        """Of `lines` those about the framework and its companions, which `crossing` is about."""
+        if self.framework is not None:
+            yield self.framework.told
+        if self.companions:
+            yield f"companions, whose change it may be: {'; '.join(step.told for step in self.companions)}"
+
+    def settings(self) -> Iterator[str]:
+        """Of `lines` the others."""
+        for step in self.switches:
+            if step.old and step.new:
+                yield f"{step.told}{_why(step.name)}"
+        for side, names in (
+            ("old", [step.name for step in self.switches if not step.new]),
+            ("new", [step.name for step in self.switches if not step.old]),
+        ):
+            if names:
+                yield f"only the {side} record tells: {', '.join(names[:_LISTED])}{_more(len(names) - _LISTED)}"
+        for step in self.variables:
+            yield f"variable {step.told}{_why(step.name)}"
+        if self.instruction_sets is not None:
+            only = ((self.instruction_sets.old, "old"), (self.instruction_sets.new, "new"))
+            parts = "; ".join(f"{names} only on the {side} machine" for names, side in only if names)
+            yield f"instruction sets: {parts}: {KERNELS}"
+        if self.packages:
+            plural = "s differ" if len(self.packages) > 1 else " differs"
+            yield f"{len(self.packages)} other package{plural}"
+        yield from self.untold
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
+
+
+def _why(name: str) -> str:
+    return next((f": {reason}" for pattern, reason in _WHY if pattern.search(name)), "")
+
+
+def environment(old: Record, new: Record) -> Environment:
+    """What differs between the environments of two records of one framework."""
+    known = [_versions(record) for record in (old, new)]
+    own = OWN.get(new.series.framework, frozenset())
+    names = sorted((known[0].keys() | known[1].keys()) - own)
+    full = [bool(record.variant.packages) for record in (old, new)]
+    if full[0] != full[1]:  # an older record names few packages: no other one is known to have come or gone
+        fewer = known[full.index(False)]
+        names = [name for name in names if name in fewer]
+    steps = [step for name in names if (step := Step(name, *(side.get(name, "") for side in known))).old != step.new]
+    bundled = BUNDLED if new.series.device == "cpu" else (*BUNDLED, *ON_A_GPU)
+    companions = tuple(step for step in steps if step.name in COMPANIONS or step.name.startswith(bundled))
+    versions = [public(record) for record in (old, new)]
+    raw = [record.variant.framework_version for record in (old, new)]
+    shown = versions if versions[0] != versions[1] else [_without_companions(version) for version in raw]
+    framework = Step(new.series.framework, *shown) if shown[0] != shown[1] else None
+    sets = [set(record.variant.instruction_sets) for record in (old, new)]
+    apart = [", ".join(sorted(sets[0] - sets[1])), ", ".join(sorted(sets[1] - sets[0]))] if all(sets) else ["", ""]
+    return Environment(
+        framework,
+        companions,
+        tuple(step for step in steps if step not in companions),
+        _steps(*(_switches(record, {*known[0], *known[1]}) for record in (old, new))),
+        _steps(old.variant.variables, new.variant.variables) if full[0] == full[1] else (),
+        Step("instruction sets", *apart) if any(apart) else None,
+        tuple(_untold(full)),
+        _crossing(new, versions[1], companions, framework is not None),
+    )
+
+
+def public(record: Record) -> str:
+    """A framework's version without its local label, which names a build or companions."""
+    return record.variant.framework_version.partition("+")[0]
+
+
+def labelled(record: Record) -> dict[str, str]:
+    """Versions of the companions that a framework's version names, by package."""
+    label = record.variant.framework_version.partition("+")[2]
+    return {name: version for name, version in _LABEL.findall(label) if name in COMPANIONS}
+
+
+def _without_companions(version: str) -> str:
+    release, _, label = version.partition("+")
+    rest = _LABEL.sub(lambda part: "" if part[1] in COMPANIONS else part[0], label).strip(".")
+    return f"{release}+{rest}" if rest else release
+
+
+def _versions(record: Record) -> dict[str, str]:
+    """Versions of packages by normalized name: all that the record lists, else those that it tells otherwise."""
+    if record.variant.packages:
+        return {canonicalize_name(name): version for name, version in record.variant.packages.items()}
+    told = labelled(record)
+    for name, value in record.variant.environment.items():
+        if _is_package(name) and _VERSION.fullmatch(value):
+            told[canonicalize_name(name)] = value
+    return told
+
+
+def _is_package(name: str) -> bool:
+    plain = canonicalize_name(name)
+    return plain in COMPANIONS or plain == "jaxlib" or any(plain in own for own in OWN.values())
+
+
+def _switches(record: Record, packages: set[str]) -> dict[str, str]:
+    told = record.variant.environment
+    return {name: value for name, value in told.items() if canonicalize_name(name) not in packages}
+
+
+def _steps(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Step, ...]:
+    names = sorted(old.keys() | new.keys())
+    return tuple(Step(n, old.get(n, ""), new.get(n, "")) for n in names if old.get(n) != new.get(n))
+
+
+def _untold(full: list[bool]) -> Iterator[str]:
+    if full[0] != full[1]:
+        side = "old" if full[1] else "new"
+        yield f"the {side} record does not list its packages, variables and instruction sets"
+
+
+def _crossing(new: Record, version: str, companions: tuple[Step, ...], moved: bool) -> str:
+    """The command that runs the new framework with the old companions, as far as these do not come with it."""
+    name = new.series.framework
+    wheels = (*BUNDLED, *ON_A_GPU)
+    free = [step for step in companions if not (moved and step.name.startswith(wheels)) and step.old and step.new]
+    wanted = [(name, version), *((step.name, step.old) for step in free)]
+    if not free or name not in OWN or not all(_VERSION.fullmatch(text) for _, text in wanted):
+        return ""
+    return " ".join((*(f"{variable(package)}={text}" for package, text in wanted), f"tox -e {name}"))
+
+
+def variable(package: str) -> str:
+    """The environment variable that chooses a package's version."""
+    return re.sub("[-.]+", "_", package).upper() + "_VERSION"

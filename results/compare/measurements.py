@@ -1,0 +1,92 @@
+"""What became of costs between two records: counted ones exactly, and of those that vary nothing.
+
+Two records are of two moments. Identical code differs by several percent between processes, and a busy machine moves
+times further, whatever they are held against (docs/measuring.md): times are compared where they are taken in turn,
+inside one process (`results.compare.ratio.ratio`), and not here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import median
+
+from results.compare.changes import OTHER_CODE, Change, Kind
+from results.compare.ratio import ratio
+from results.record.reading import Measurement, Record
+from results.record.values import same
+
+NOT_JUDGED = "two records of two moments cannot tell; run both versions in turn on one machine, several times each"
+"""Why a cost that varies is not judged, and what judges it."""
+
+
+def measurements(old: Record, new: Record, recoded: set[str], untimed: set[str]) -> Iterator[Change]:
+    """Every cost that is not the same.
+
+    Args:
+        recoded: tests whose code is another one.
+        untimed: tests whose control failed in one of the records: their costs may be missing there.
+    """
+    tests, left_out = ({test.rpartition("::")[2] for test in chosen} for chosen in (recoded, untimed))
+    for name in sorted(old.measurements.keys() | new.measurements.keys()):
+        if name.rpartition("/")[2] in left_out:
+            continue
+        before, after = old.measurements.get(name), new.measurements.get(name)
+        if before is None and after is not None:
+            yield Change(Kind.ADDED, after.clause, name, "", f"{len(after.samples)} samples in {after.unit}")
+        elif after is None and before is not None:
+            yield Change(Kind.REMOVED, before.clause, name, f"{len(before.samples)} samples in {before.unit}")
+        elif before is not None and after is not None and not _alike(before, after):
+            change = _cost(name, before, after, name.rpartition("/")[2] in tests)
+            if change is not None:
+                yield change
+
+
+def _alike(before: Measurement, after: Measurement) -> bool:
+    samples = same(before.samples, after.samples) and same(before.control, after.control)
+    return samples and before.unit == after.unit
+
+
+def _cost(name: str, before: Measurement, after: Measurement, recoded: bool) -> Change | None:
+    named = after.clause, name, amount(before), amount(after)
+    if recoded:
+        return Change(Kind.NOT_COMPARABLE, *named, OTHER_CODE)
+    if before.unit != after.unit:
+        return Change(Kind.NOT_COMPARABLE, *named, "the units are not the same")
+    if not (before.samples and after.samples):
+        return Change(Kind.NOT_COMPARABLE, *named, "there are no samples")
+    if varies(before) or varies(after):
+        return Change(Kind.NOT_JUDGED, *named, NOT_JUDGED)
+    counted = before.samples[0], after.samples[0]
+    if not all(map(math.isfinite, counted)):
+        return None if same(*counted) else Change(Kind.NOT_COMPARABLE, *named, "a sample is no finite number")
+    if counted[0] == counted[1]:
+        return None
+    kind = Kind.MEASURE_WORSE if counted[1] > counted[0] else Kind.MEASURE_BETTER
+    more = f"{counted[1] - counted[0]:+.6g}{_unit(after)}"
+    times = f", ratio {counted[1] / counted[0]:.6g}" if counted[0] > 0.0 else ""
+    return Change(kind, *named, f"{more}{times}, counted exactly")
+
+
+def varies(measurement: Measurement) -> bool:
+    """Whether a cost is one that is timed rather than counted."""
+    return any(not same(sample, measurement.samples[0]) for sample in measurement.samples)
+
+
+def amount(measurement: Measurement) -> str:
+    """A counted cost in full; of one that varies the median and, if there is one, how many times its control it is."""
+    if not measurement.samples:
+        return ""
+    if not varies(measurement):
+        return f"{_exactly(float(measurement.samples[0]))}{_unit(measurement)}"
+    held = ratio(measurement.control, measurement.samples)
+    times = f", {held.low:.4g} to {held.high:.4g} × its control" if measurement.control and held.judged else ""
+    return f"{median(measurement.samples):.4g}{_unit(measurement)}{times}"
+
+
+def _unit(measurement: Measurement) -> str:
+    return "" if measurement.unit == "1" else f" {measurement.unit}"
+
+
+def _exactly(sample: float) -> str:
+    return f"{sample:,.0f}" if sample.is_integer() and abs(sample) < 1e15 else repr(sample)

@@ -1,0 +1,254 @@
+"""How far the numbers of a test moved between two records: not at all, by rounding, or further.
+
+A test's numbers are its losses by update, the fingerprints of its arrays, and the errors that it held against a bound.
+Compared is what both records hold of them. Costs are left out: what of them varies says nothing (see
+`results.compare.measurements`), and what does not is compared as counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice, zip_longest
+
+from results.compare.changes import Change, Kind
+from results.compare.first_tensor import KINDS, differs, first_difference
+from results.record.fingerprints import Fingerprint
+from results.record.reading import Check, Record, Trace, Verdict
+from results.record.values import Json, same
+
+TRIPLED = 3.0
+"""How many times as large an error has to be to count as moved: members of one ensemble differ by less."""
+
+TELLING_SHARE = 0.5
+"""Share of its bound that an error has to pass to count as moved. A bound is four times the furthest member of the
+ensemble, so half of it is twice as far as any randomly rounded run went."""
+
+ORACLE_DIGITS = 1e-6
+"""Relative difference up to which two float64 references are one: another linear algebra library moves last digits."""
+
+CHAOTIC = 0.1
+"""Share of the first loss beyond which a spread judges nothing, where a record does not say which updates it judges."""
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+_LONGEST = 40
+"""Characters of the longest text that is read as a number, as records held errors before they held numbers."""
+
+
+class Movement(StrEnum):
+    """What became of a test's numbers, the least first.
+
+    IDENTICAL: losses and arrays to the last bit, and errors. ROUNDING: something differs, and nothing below holds.
+    DRIFT: an error at least tripled and passes `TELLING_SHARE` of its bound, or a loss moved by more than its bound.
+    FAILING: the verdict fails, and did not or not so before.
+    """
+
+    IDENTICAL = "identical"
+    ROUNDING = "rounding"
+    DRIFT = "drift"
+    FAILING = "failing"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What became of the numbers of one test.
+
+    Attributes:
+        detail: what differs most, in one sentence, or "".
+        tensor: the first array that differs, in the order of the computation, or "" where none does or none is held.
+        old, new: what moved furthest, where it drifted, else "".
+    """
+
+    test: str
+    clause: str
+    movement: Movement
+    detail: str = ""
+    tensor: str = ""
+    old: str = ""
+    new: str = ""
+    repro: str = ""
+
+    @property
+    def where(self) -> str:
+        """The first array that differs, as a sentence, or ""."""
+        return f"first tensor that differs: {self.tensor}" if self.tensor else ""
+
+    def change(self) -> Change:
+        """A drift as one of the changes of a comparison."""
+        detail = "; ".join(filter(None, (self.detail, self.where)))
+        return Change(Kind.DRIFT, self.clause, self.test, self.old, self.new, detail, self.repro)
+
+
+@dataclass(frozen=True)
+class _Drift:
+    """A number that left its old self, and how far it went in units of what explains a difference."""
+
+    excess: float
+    old: str
+    new: str
+    detail: str
+
+
+def moved(old: Record, new: Record, before: Verdict, after: Verdict, failing: bool) -> Moved | None:
+    """What became of the numbers of one test; None where the two records hold none of them.
+
+    Args:
+        before, after: its verdicts, of the same code.
+        failing: whether the newer one fails, and the older one did not or not so.
+    """
+    case = after.test.rpartition("::")[2]
+    errors = tuple(_errors(before, after))
+    traces = old.traces.get(f"loss/{case}", {}), new.traces.get(f"loss/{case}", {})
+    curves = all("loss" in trace for trace in traces)
+    held = [kind for kind in KINDS if f"{kind}/{case}" in old.tensors and f"{kind}/{case}" in new.tensors]
+    if not (errors or curves or held):
+        return None
+    named = after.test, after.clause
+    arrays = [(old.tensors[f"{kind}/{case}"], new.tensors[f"{kind}/{case}"]) for kind in held]
+    tensor = next(filter(None, (first_difference(*pair) for pair in arrays)), "")
+    told = tuple(_differences(errors, traces if curves else None, arrays))
+    if failing:
+        return Moved(*named, Movement.FAILING, "; ".join(told), tensor, repro=after.repro)
+    drifts = [*_drifted_errors(errors), *(_drifted_losses(*traces, before, after) if curves else ())]
+    if drifts:
+        worst = max(drifts, key=lambda drift: drift.excess)
+        return Moved(*named, Movement.DRIFT, worst.detail, tensor, worst.old, worst.new, after.repro)
+    return Moved(*named, Movement.ROUNDING if told else Movement.IDENTICAL, "; ".join(told), tensor)
+
+
+def _differences(
+    errors: Sequence[tuple[Check, float, float]],
+    traces: tuple[Trace, Trace] | None,
+    arrays: Sequence[tuple[Sequence[Fingerprint], Sequence[Fingerprint]]],
+) -> Iterator[str]:
+    if traces is not None:
+        pairs = enumerate(zip_longest(traces[0]["loss"], traces[1]["loss"]))
+        first = next((update for update, (a, b) in pairs if not same(a, b)), None)
+        if first is not None:
+            yield f"losses differ from update {first} on"
+    if any(differs(*pair) for pair in arrays):
+        yield "arrays differ"
+    count = sum(not (same(a, b) or math.isclose(a, b, rel_tol=ORACLE_DIGITS)) for _, a, b in errors)
+    if count:
+        yield f"{count} of {len(errors)} errors differ"
+
+
+def _errors(before: Verdict, after: Verdict) -> Iterator[tuple[Check, float, float]]:
+    """The newer one of each two checks of an error against a bound, and both errors."""
+    former = _by_place(before.checks)
+    for key, check in _by_place(after.checks).items():
+        if key in former:
+            a, b = number(former[key].measured), number(check.measured)
+            if a is not None and b is not None:
+                yield check, a, b
+
+
+def _by_place(checks: Sequence[Check]) -> dict[tuple[str, int], Check]:
+    """Checks by their words, without the numbers in these, and by which of those of the same words they are."""
+    placed: dict[tuple[str, int], Check] = {}
+    places: Counter[str] = Counter()
+    for check in checks:
+        if number(check.bound) is not None:
+            what = _NUMBER.sub("#", check.what)
+            placed[what, places[what]] = check
+            places[what] += 1
+    return placed
+
+
+def number(value: Json) -> float | None:
+    """A number, which older records hold as its text; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str) and len(value) <= _LONGEST:
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    return None
+
+
+def _tripled(old: float, new: float, bound: float) -> bool:
+    return not same(old, new) and new >= TRIPLED * old and new > TELLING_SHARE * bound
+
+
+def _drifted_errors(errors: Sequence[tuple[Check, float, float]]) -> Iterator[_Drift]:
+    for check, old, new in errors:
+        bound = number(check.bound)
+        if bound is not None and _tripled(old, new, bound):
+            share = new / bound if bound else math.inf
+            detail = f"{check.what}: {_growth(old, new)}, {share:.4g} of its bound"
+            yield _Drift(share, _of(old, bound), _of(new, bound), detail)
+
+
+def _of(error: float, bound: float) -> str:
+    return f"{error:.4g} of {bound:.4g}"
+
+
+def _growth(old: float, new: float) -> str:
+    return f"{new / old:.3g} times as large" if old else "0 before"
+
+
+def _drifted_losses(old: Trace, new: Trace, before: Verdict, after: Verdict) -> Iterator[_Drift]:
+    """The first update whose loss moved by more than rounding explains."""
+    return islice(_departures(old, new, before, after), 1)
+
+
+def _departures(old: Trace, new: Trace, before: Verdict, after: Verdict) -> Iterator[_Drift]:
+    losses = old["loss"], new["loss"]
+    if len(losses[0]) != len(losses[1]):
+        lengths = f"{len(losses[0])} updates", f"{len(losses[1])} updates"
+        yield _Drift(math.inf, lengths[0], lengths[1], "another number of updates")
+        return
+    another = _another_oracle(old, new)
+    for update, bound in enumerate(_bounds(old, new, before, after)[: len(losses[0])]):
+        a, b = losses[0][update], losses[1][update]
+        if same(a, b) or not math.isfinite(bound):
+            continue
+        if another:
+            errors = abs(a - _at(old["exact"], update)), abs(b - _at(new["exact"], update))
+            if _tripled(*errors, bound):
+                detail = f"the oracle itself differs, so errors are compared: {_growth(*errors)} at update {update}"
+                excess = errors[1] / bound if bound else math.inf
+                yield _Drift(excess, _of(errors[0], bound), _of(errors[1], bound), detail)
+        elif not abs(b - a) <= bound:
+            excess = abs(b - a) / bound if bound else math.inf
+            detail = (
+                f"the loss at update {update} is the first that moved by more than rounding explains: "
+                f"{abs(b - a):.3g}, {excess:.3g} times that"
+            )
+            yield _Drift(math.inf if math.isnan(excess) else excess, f"{a:.9g}", f"{b:.9g}", detail)
+
+
+def _at(series: Sequence[float], place: int) -> float:
+    return series[place] if place < len(series) else math.nan
+
+
+def _another_oracle(old: Trace, new: Trace) -> bool:
+    if not ("exact" in old and "exact" in new):
+        return False
+    pairs = zip_longest(old["exact"], new["exact"], fillvalue=math.nan)
+    return not all(same(a, b) or math.isclose(a, b, rel_tol=ORACLE_DIGITS) for a, b in pairs)
+
+
+def _bounds(old: Trace, new: Trace, before: Verdict, after: Verdict) -> tuple[float, ...]:
+    """How far each update's loss may be from the exact one; infinite where an update judges nothing."""
+    for trace, verdict in ((new, after), (old, before)):
+        if "bound" in trace:
+            return trace["bound"]
+        multiplier = next(filter(None, (number(c.derivation.get("multiplier")) for c in verdict.checks)), None)
+        if multiplier is not None and "spread" in trace:
+            limit = CHAOTIC * abs(next(iter(trace.get("exact", trace["loss"])), math.inf))
+            return tuple(multiplier * spread if spread <= limit else math.inf for spread in trace["spread"])
+    return ()
+
+
+def counts(numbers: Sequence[Moved]) -> Mapping[Movement, int]:
+    """How many tests there are of each movement, without those that no test has."""
+    counted = Counter(one.movement for one in numbers)
+    return {movement: counted[movement] for movement in Movement if counted[movement]}

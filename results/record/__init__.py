@@ -1,0 +1,1 @@
+"""The record: its model, its reader, the crash-safe journal that becomes it."""

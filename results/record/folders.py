@@ -1,0 +1,55 @@
+"""Which records a command is about: files, journals, folders of them, or those of this checkout's last runs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from results.record.files import RecordError, os_problem
+from results.record.reading import Record, load
+
+LAST_RUNS = Path(__file__).parents[1] / "records"
+"""Where a run of all tests writes its record."""
+
+Watch = Callable[[list[Path]], Iterable[Path]]
+
+_EARLIER = re.compile(r"(.*)\.interrupted-[0-9]+\.json")
+
+
+def read(paths: Sequence[Path], watch: Watch = lambda found: found) -> list[Record]:
+    """The records of files and folders; of the last runs if none is named. `watch` sees each file as it is read.
+
+    Raises:
+        RecordError: one cannot be read, or there is none.
+    """
+    if not paths and not LAST_RUNS.is_dir():
+        raise RecordError("results/records", "holds no record", "run the suite first or name records")
+    return [load(path) for path in watch(find(paths or [LAST_RUNS]))]
+
+
+def find(paths: Sequence[Path]) -> list[Path]:
+    """The record files that `paths` name: files as they are, of a folder its records in order.
+
+    A folder's NAME.interrupted-N.json is left out if NAME.json lies beside it.
+
+    Raises:
+        RecordError: a folder cannot be read or holds no record.
+    """
+    found: list[Path] = []
+    for path in paths:
+        found += _in_folder(path) if os.path.isdir(path) else [path]
+    return found
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    try:
+        names = {entry.name for entry in folder.iterdir() if entry.suffix in (".json", ".jsonl")}
+    except OSError as error:
+        raise RecordError(folder, f"cannot be read ({os_problem(error)})", "check its permissions") from None
+    earlier = {name for name in names if (match := _EARLIER.fullmatch(name)) and f"{match[1]}.json" in names}
+    chosen = sorted(name for name in names - earlier if not name.startswith("."))
+    if not chosen:
+        raise RecordError(folder, "holds no record", "run the suite first")
+    return [folder / name for name in chosen]

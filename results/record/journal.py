@@ -1,0 +1,280 @@
+"""The journal that a run is written through: append-only, so that whatever kills the run costs one test."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from results.record.files import RecordBusy, RecordError, remove_leftovers, replace, sync_folder, unwritable
+from results.record.fingerprints import Fingerprint
+from results.record.lines import NO_VERDICT, encode_line
+from results.record.model import (
+    SCHEMA_VERSION,
+    Header,
+    Measurement,
+    Record,
+    Status,
+    Trace,
+    Verdict,
+    plain_part,
+    validate,
+)
+from results.record.outcomes import Outcome
+from results.record.reading import load, write
+from results.record.values import Json, plain
+
+SYNC_INTERVAL = 0.5
+"""Seconds that a power failure may cost. What was appended outlives the death of the process in any case."""
+
+
+def now() -> str:
+    """The date and time as a record holds it: ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def recover(path: Path) -> Record:
+    """What a journal has seen, cut at any byte as it may be; a test that began and has no verdict has crashed.
+
+    Raises:
+        RecordError: the file cannot be read or is no journal.
+    """
+    if path.suffix != ".jsonl":
+        raise RecordError(path, "is no journal", "name a .jsonl file; a .json record needs no recovery")
+    return load(path)
+
+
+def journal_of(path: Path) -> Path:
+    """The journal of the record NAME.json: NAME.jsonl beside it.
+
+    Raises:
+        ValueError: `path` ends neither in .json nor in .jsonl.
+    """
+    if path.suffix not in (".json", ".jsonl"):
+        raise ValueError(f"a record's name ends in .json: {path}")
+    return path.with_suffix(".jsonl")
+
+
+class Journal:
+    """Writer of one run, made by `create`; one process writes, under an exclusive lock.
+
+    Every call appends one line with one system call. All of them raise RecordError if the line cannot be written (the
+    disk is full, ...), ValueError if a clause has no text in the header, TypeError if a value has no JSON form.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._began = self._synced = time.monotonic()
+        self._clauses: frozenset[str] = frozenset()
+
+    @classmethod
+    def create(cls, path: Path, header: Header) -> Journal:
+        """Starts the journal of the record `path`, NAME.json.
+
+        The journal of an earlier run that lies there is kept: as NAME.interrupted-N.json, or as NAME.json if all that
+        it lacked was its last step, or unread as NAME.interrupted-N.damaged if it says nothing any more.
+
+        Raises:
+            ValueError: the header breaks the schema.
+            RecordBusy: another run is writing it.
+            RecordError: the folder or the file cannot be written.
+        """
+        _dry_run(header)
+        journal = cls(journal_of(path), _lock(journal_of(path)))
+        try:
+            if os.fstat(journal._descriptor).st_size:
+                _set_aside(journal.path)
+                os.ftruncate(journal._descriptor, 0)
+            remove_leftovers(journal.path.with_suffix(".json"))
+            journal._clauses = frozenset(header.clauses)
+            journal._append("header", header=plain(header))
+            os.fsync(journal._descriptor)
+            sync_folder(journal.path.parent)
+        except OSError as error:
+            journal.close()
+            raise unwritable(journal.path, error) from None
+        except BaseException:
+            journal.close()
+            raise
+        return journal
+
+    def start(
+        self, test: str, clause: str, *, case: str = "", code_hash: str = "", seed: int | None = None, repro: str = ""
+    ) -> None:
+        """A test begins; unless a verdict follows, this is what is told of it."""
+        self._know(clause)
+        crash = Verdict(test, clause, Outcome.CRASH, case, "", NO_VERDICT, code_hash=code_hash, seed=seed, repro=repro)
+        self._append("started", verdict=plain_part("verdict", crash))
+
+    def verdict(self, verdict: Verdict) -> None:
+        """A test has ended; a later verdict on the same test takes the place of an earlier one."""
+        self._know(verdict.clause)
+        self._append("verdict", verdict=plain_part("verdict", verdict))
+
+    def observation(self, clause: str, key: str, value: Json) -> None:
+        """A legitimate difference was seen."""
+        self._know(clause)
+        if not key:
+            raise ValueError(f"an observation of {clause} needs a key")
+        self._append("observation", name=f"{clause}/{key}", value=plain(value))
+
+    def measurement(self, name: str, measurement: Measurement) -> None:
+        """A cost was measured; later samples of the same name take the place of earlier ones."""
+        self._know(measurement.clause)
+        self._append("measurement", name=name, value=plain_part("measurement", measurement))
+
+    def trace(self, name: str, trace: Trace) -> None:
+        """A run's series, such as "loss" and "scale"."""
+        self._append("trace", name=name, value=plain_part("trace", trace))
+
+    def tensors(self, name: str, fingerprints: Sequence[Fingerprint]) -> None:
+        """Arrays of a run in the order of the computation, under "KIND/CASE"."""
+        self._append("tensors", name=name, value=plain_part("tensors", list(fingerprints)))
+
+    def finish(self, status: Status = "complete") -> Path:
+        """Turns the journal into the final record and removes it; returns the record's path.
+
+        A complete run becomes NAME.json. An interrupted one becomes NAME.interrupted-N.json, beside the last complete
+        record, and tests that it was in the middle of are left out.
+
+        Raises:
+            RecordError: the record cannot be written; the journal stays.
+        """
+        self._append("end", status=status, finished=now())
+        try:
+            os.fsync(self._descriptor)
+            kept = _keep(self.path, load(self.path))
+            self.path.unlink()
+            sync_folder(self.path.parent)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        finally:
+            self.close()
+        return kept
+
+    def close(self) -> None:
+        """Lets go of the journal as it is; `recover` reads it, the next run keeps it."""
+        if self._descriptor < 0:
+            return
+        descriptor, self._descriptor = self._descriptor, -1
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _know(self, clause: str) -> None:
+        if clause not in self._clauses:
+            raise ValueError(f"the journal's header has no text of clause {clause!r}")
+
+    def _append(self, kind: str, **content: Any) -> None:
+        if self._descriptor < 0:
+            raise ValueError(f"{self.path} is closed")
+        moment = time.monotonic()
+        line = encode_line({"kind": kind, "at": round(moment - self._began, 3), **content})
+        before = os.fstat(self._descriptor).st_size
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self._descriptor, line[written:])
+            if moment - self._synced > SYNC_INTERVAL:
+                os.fsync(self._descriptor)
+                self._synced = moment
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, before)
+            raise unwritable(self.path, error) from None
+
+
+def convert(path: Path) -> Path:
+    """Turns the journal of a run that is over into a record, as the next run would, and returns the record's path.
+
+    Raises:
+        RecordBusy: the run is not over. RecordError: there is no such journal, or it cannot be written.
+    """
+    recover(path)
+    descriptor = _lock(path)
+    try:
+        kept = _keep(path, load(path))
+        path.unlink()
+        sync_folder(path.parent)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    finally:
+        os.close(descriptor)
+    return kept
+
+
+def _lock(path: Path) -> int:
+    """Opens the journal, made if it is missing, and holds it alone.
+
+    The lock is on the file, not on its name: if the name has been given to another file meanwhile, try again.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _same(descriptor, path):
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+    except BlockingIOError:
+        raise RecordBusy(path, "another run is writing it", "wait for it to end or choose another name") from None
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def _same(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _dry_run(header: Header) -> None:
+    parts = {part.name: getattr(header, part.name) for part in fields(Header)}
+    empty = Record(**parts, finished=header.started, duration_s=0.0, status="complete")
+    validate({"schema_version": SCHEMA_VERSION, **plain(empty)})
+
+
+def _keep(path: Path, record: Record) -> Path:
+    kept = path.with_suffix(".json") if record.status == "complete" else _free(path, ".json")
+    write(kept, record)
+    return kept
+
+
+def _set_aside(path: Path) -> None:
+    try:
+        _keep(path, load(path))
+    except RecordError:
+        replace(_free(path, ".damaged"), path.read_bytes())
+
+
+def _free(path: Path, ending: str) -> Path:
+    """NAME.interrupted-N followed by `ending`, for the first N that is free."""
+    number = 1
+    while (kept := path.with_name(f"{path.stem}.interrupted-{number}{ending}")).exists():
+        number += 1
+    return kept

@@ -1,0 +1,72 @@
+"""The findings of the page: what known failures rest on, by class, the worst consequence first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from results.record.reading import Record
+from results.report.text import NAME, VALUE, Piece, clean, href, linked
+from results.show.findings import HEADINGS, UNCLASSED, Finding, findings
+
+
+@dataclass(frozen=True)
+class Row:
+    """A finding of a framework.
+
+    Attributes:
+        reason: what goes wrong, with the addresses in it.
+        link: where it is to be read of, or ""; `shows` says what is to be read there.
+        clauses: what is not kept.
+        runs: place of each run that shows it among all, and in how many tests.
+    """
+
+    framework: str
+    consequence: str
+    reason: tuple[Piece, ...]
+    link: str
+    shows: str
+    clauses: tuple[str, ...]
+    runs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The findings of a class."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+def groups(records: Sequence[Record]) -> tuple[Group, ...]:
+    """The findings of all records by class; one of several runs of a framework is one row."""
+    shown: dict[tuple[str, str, str, str], list[tuple[int, Finding]]] = {}
+    for place, record in enumerate(records):
+        for each in findings(record):
+            key = (record.series.framework, each.id, each.reason, each.link)
+            shown.setdefault(key, []).append((place, each))
+    by_class: dict[str, list[tuple[tuple[int, int, str], Row]]] = {}
+    for (framework, *_), found in shown.items():
+        first = found[0][1]
+        title = HEADINGS[first.text.kind] if first.text else UNCLASSED
+        by_class.setdefault(title, []).append((first.order, _row(framework, found)))
+    ordered = (title for title in (*HEADINGS.values(), UNCLASSED) if title in by_class)
+    return tuple(
+        Group(title, tuple(row for _, row in sorted(by_class[title], key=lambda pair: (pair[0][1], pair[1].framework))))
+        for title in ordered
+    )
+
+
+def _row(framework: str, found: Sequence[tuple[int, Finding]]) -> Row:
+    first = found[0][1]
+    clauses = dict.fromkeys(clause for _, each in found for clause in each.cases)
+    counts = ((place, sum(max(1, len(cases)) for cases in each.cases.values())) for place, each in found)
+    return Row(
+        framework=clean(framework, NAME),
+        consequence=first.text.consequence.value.replace("-", " ") if first.text else "",
+        reason=linked(first.reason, VALUE),
+        link=href(first.link),
+        shows=clean(first.text.link_shows, VALUE) if first.text else "",
+        clauses=tuple(clean(clause) for clause in clauses),
+        runs=tuple(counts),
+    )

@@ -1,0 +1,1 @@
+"""Records as tables, text, Markdown and exchange formats."""

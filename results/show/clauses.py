@@ -1,0 +1,105 @@
+"""Clauses counted: what each came to in a run, and how many clauses and tests came to what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from results.record.files import one_line
+from results.record.outcomes import Outcome
+from results.record.reading import Record, Verdict
+
+GRAVITY = (
+    Outcome.CRASH,
+    Outcome.TIMEOUT,
+    Outcome.ERROR,
+    Outcome.FAIL,
+    Outcome.MISDECLARED,
+    Outcome.FIXED,
+    Outcome.KNOWN,
+    Outcome.UNSTABLE,
+    Outcome.ABSTAIN,
+    Outcome.UNSUPPORTED,
+    Outcome.PASS,
+)
+"""Outcomes by how soon somebody should look at them."""
+
+NOT_KEPT = frozenset(GRAVITY) - {Outcome.PASS, Outcome.FIXED, Outcome.UNSUPPORTED, Outcome.ABSTAIN, Outcome.UNSTABLE}
+"""The clause did not hold, foreseen or not."""
+
+
+def outcome(verdicts: Iterable[Verdict]) -> Outcome:
+    """What a clause came to by the verdicts of its tests: the gravest outcome among those that are not unsupported.
+
+    So it is `pass` only if every test that was judged passed, and `unsupported` only if all of them are.
+
+    Raises:
+        ValueError: there is no verdict.
+    """
+    return min((verdict.outcome for verdict in verdicts), key=_rank)
+
+
+def _rank(one: Outcome) -> int:
+    return len(GRAVITY) if one is Outcome.UNSUPPORTED else GRAVITY.index(one)
+
+
+def by_clause(record: Record) -> dict[str, list[Verdict]]:
+    """The verdicts of each clause, the gravest first."""
+    grouped: dict[str, list[Verdict]] = {}
+    for verdict in record.verdicts:
+        grouped.setdefault(verdict.clause, []).append(verdict)
+    for verdicts in grouped.values():
+        verdicts.sort(key=lambda verdict: (GRAVITY.index(verdict.outcome), verdict.test))
+    return grouped
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many clauses came to each outcome, and how many tests."""
+
+    clauses: Counter[Outcome]
+    tests: Counter[Outcome]
+
+    @classmethod
+    def of(cls, grouped: Iterable[Sequence[Verdict]]) -> Count:
+        """The count of clauses by the verdicts of each; a clause without a verdict is none."""
+        judged = [verdicts for verdicts in grouped if verdicts]
+        return cls(Counter(map(outcome, judged)), Counter(verdict.outcome for one in judged for verdict in one))
+
+    @property
+    def of_what(self) -> tuple[str, str]:
+        """The two denominators in words, such as "30 clauses" and "172 tests"."""
+        return number(self.clauses.total(), "clause"), number(self.tests.total(), "test")
+
+
+def number(count: int, what: str) -> str:
+    """How many there are of what, in words."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def tally(record: Record) -> dict[str, Count]:
+    """The count of each family of clauses that has a verdict."""
+    families: dict[str, list[list[Verdict]]] = {}
+    for name, verdicts in by_clause(record).items():
+        families.setdefault(record.clauses[name].family, []).append(verdicts)
+    return {family: Count.of(members) for family, members in families.items()}
+
+
+def total(record: Record) -> Count:
+    """The count of all clauses of a record."""
+    return Count.of(by_clause(record).values())
+
+
+def inferred(verdict: Verdict) -> bool:
+    """Whether it is a known failure that was judged in another version only."""
+    return verdict.outcome is Outcome.KNOWN and verdict.inferred_from != ""
+
+
+def unconfirmed(record: Record) -> tuple[str, ...]:
+    """A sentence about known failures that were judged in another version only; none if there are none."""
+    versions = [verdict.inferred_from for verdict in record.verdicts if inferred(verdict)]
+    if not versions:
+        return ()
+    judged, tests = one_line(", ".join(sorted(set(versions)))), number(len(versions), "test")
+    return (f"known failures judged in {judged}, not confirmed in this version: {tests}",)

@@ -1,0 +1,319 @@
+"""A comparison as a terminal's table, as Markdown for a pull request, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from results.compare.changes import Change, Kind
+from results.compare.comparison import Comparison
+from results.compare.environment import Environment
+from results.compare.measurements import NOT_JUDGED
+from results.compare.numbers import Moved, Movement, counts
+from results.compare.pairing import Comparisons, name, series
+from results.record.files import one_line
+from results.record.values import plain
+from results.show.marks import code, cut, words
+
+VERDICTS = {
+    0: "nothing is worse",
+    1: "something is worse",
+    2: "no reliable comparison could be made",
+}
+_SHOWN = 4
+_TOLD_OF_NUMBERS = frozenset({Kind.DRIFT, Kind.NOT_JUDGED})
+"""Kinds that a headline tells apart from the others."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Changes of one clause that are alike."""
+
+    kind: Kind
+    clause: str
+    old: str
+    new: str
+    changes: tuple[Change, ...]
+
+    @property
+    def subjects(self) -> str:
+        """The first of them, and how many more there are."""
+        return self.listed(str)
+
+    def listed(self, style: Callable[[str], str]) -> str:
+        """The first of them in a style, and how many more there are."""
+        shown = ", ".join(style(short(change.subject)) for change in self.changes[:_SHOWN])
+        more = len(self.changes) - _SHOWN
+        return f"{shown} and {more} more" if more > 0 else shown
+
+    @property
+    def step(self) -> str:
+        """What stood there before and what stands there now."""
+        return " → ".join((self.old or "nothing", self.new or "nothing")) if self.kind.listed else ""
+
+    @property
+    def detail(self) -> str:
+        """What is told about the first."""
+        return self.changes[0].detail
+
+
+def short(subject: str) -> str:
+    """A test without its file, an observation without its clause."""
+    if "::" in subject:
+        return subject.rpartition("::")[2]
+    clause, _, rest = subject.partition("/")
+    return rest if rest and "." in clause else subject
+
+
+def grouped(changes: Iterable[Change]) -> tuple[Group, ...]:
+    """Changes that are alike together, in their order; those that only count by their clause."""
+    alike: dict[tuple[Kind, str, str, str], list[Change]] = {}
+    for change in changes:
+        sides = (change.old, change.new) if change.kind.listed else ("", "")
+        alike.setdefault((change.kind, change.clause, *sides), []).append(change)
+    return tuple(Group(*key, tuple(changes)) for key, changes in alike.items())
+
+
+def verdict(comparisons: Comparisons) -> str:
+    """What the whole comes to, in a few words."""
+    text = VERDICTS[comparisons.status]
+    if comparisons.status == 0:
+        drifted = sum(pair.drifted for pair in comparisons.pairs)
+        if drifted:
+            text += f", {drifted} test{'s' if drifted > 1 else ''} drifted"
+        elif all(pair.identical for pair in comparisons.pairs):
+            text += ": identical"
+    return text
+
+
+def headline(pair: Comparison) -> str:
+    """Series, both versions, how many changes of each kind there are, and what the numbers did."""
+    return f"{title(pair)}: {summary(pair)}"
+
+
+def title(pair: Comparison) -> str:
+    """Series and both versions."""
+    versions = (pair.old.variant.framework_version, pair.new.variant.framework_version)
+    return f"{name(series(pair.new))}: {versions[0]} → {versions[1]}"
+
+
+def summary(pair: Comparison) -> str:
+    """How many changes of each kind there are, what the numbers did, and how many tests were compared."""
+    if pair.refusals:
+        return "not comparable"
+    tests = f"({pair.compared} tests compared)"
+    if pair.identical:
+        return f"identical {tests}"
+    kinds = Counter(change.kind for change in pair.changes)
+    told = ", ".join(f"{kinds[kind]} {kind}" for kind in Kind if kinds[kind] and kind not in _TOLD_OF_NUMBERS)
+    unmoved = all(one.movement is Movement.IDENTICAL for one in pair.numbers)
+    numbers = f"numbers: {moved}" if (moved := movements(pair.numbers)) else ""
+    parts = (told or ("no change" if unmoved else ""), numbers, not_judged(kinds[Kind.NOT_JUDGED]))
+    return f"{'; '.join(filter(None, parts))} {tests}"
+
+
+def movements(numbers: Sequence[Moved]) -> str:
+    """How many tests there are of each movement, in words; "" for no test."""
+    return ", ".join(f"{count} {movement}" for movement, count in counts(numbers).items())
+
+
+def not_judged(count: int) -> str:
+    """How many costs are left without a judgement, in words; "" for none."""
+    return f"{count} time{'s' if count > 1 else ''} {Kind.NOT_JUDGED}" if count else ""
+
+
+def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> None:
+    """Prints every pair, its environment first, then the gravest changes.
+
+    Args:
+        brief: leave out what neither makes anything worse nor drifted, nor was unstable.
+    """
+    for pair in comparisons.pairs:
+        console.print(Text(one_line(headline(pair)), style="bold"))
+        for line in pair.refusals:
+            _indented(console, one_line(line), 2, "bold red")
+        _draw_environment(pair.environment, console)
+        kept = {kind for kind in Kind if kind.worse or not brief or kind in (Kind.DRIFT, Kind.UNSTABLE)}
+        for group in grouped(change for change in pair.changes if change.kind in kept and change.kind.listed):
+            _draw_group(group, console)
+        for kind in (kind for kind in Kind if kind in kept and not kind.listed):
+            _draw_counted(kind, [change for change in pair.changes if change.kind is kind], console)
+    for line in comparisons.unmatched:
+        console.print(Text(one_line(line), style="bold red"))
+    console.print(Text(verdict(comparisons), style="bold"))
+
+
+def _draw_environment(different: Environment, console: Console) -> None:
+    for line in different.versions():
+        _indented(console, one_line(line, 1000), 2, "dim")
+    if different.crossing:
+        _indented(console, f"{different.crossed}:", 2, "dim")
+        console.print(Text(f"    {one_line(different.crossing, 1000)}"), soft_wrap=True)
+    for line in different.settings():
+        _indented(console, one_line(line, 1000), 2, "dim")
+
+
+def _draw_counted(kind: Kind, changes: Sequence[Change], console: Console) -> None:
+    if changes:
+        group = Group(kind, "", "", "", tuple(changes))
+        style = "bold red" if kind.worse else "yellow"
+        _indented(console, "", 0)
+        told = NOT_JUDGED if kind is Kind.NOT_JUDGED else group.subjects
+        text = Text.assemble((f"{len(changes)} {_counted(kind, len(changes))}", style), ": ", one_line(told, 600))
+        console.print(Padding(text, (0, 0, 0, 2)))
+
+
+def _counted(kind: Kind, count: int) -> str:
+    return not_judged(count).partition(" ")[2] if kind is Kind.NOT_JUDGED else kind.value
+
+
+def _draw_group(group: Group, console: Console) -> None:
+    style = "bold red" if group.kind.worse else "green" if group.kind is Kind.NEWLY_PASSING else "yellow"
+    console.print(Padding(Text.assemble((group.kind, style), "  ", (one_line(group.clause), "bold")), (1, 0, 0, 2)))
+    for told in (group.step, group.subjects, group.detail):
+        if told:
+            _indented(console, one_line(told, 600), 6)
+
+
+def _indented(console: Console, text: str, columns: int, style: str = "") -> None:
+    console.print(Padding(Text(text, style=style), (0, 0, 0, columns)))
+
+
+def to_text(comparisons: Comparisons) -> str:
+    """What `draw` prints, as text of 100 columns without colour."""
+    console = Console(file=StringIO(), width=100, color_system=None)
+    with console.capture() as captured:
+        draw(comparisons, console)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def _after(group: Group) -> str:
+    return f"{group.new}: {group.detail}" if group.new and group.detail else group.new or group.detail
+
+
+def markdown(comparisons: Comparisons) -> str:
+    """What changed, for a pull request or the summary of a CI job; it says so if it had to be cut to `marks.LIMIT`."""
+    return cut(_lines(comparisons))
+
+
+def _lines(comparisons: Comparisons) -> Iterator[str]:
+    yield f"**Conformance: {verdict(comparisons)}.**"
+    for pair in comparisons.pairs:
+        yield ""
+        yield from section(pair)
+    for line in comparisons.unmatched:
+        yield f"- {words(line)}"
+
+
+def section(pair: Comparison) -> Iterator[str]:
+    """The lines of one pair in Markdown: environment, what is worse or drifted, and folded what else there is."""
+    yield f"### {words(title(pair))}"
+    yield ""
+    yield words(summary(pair), 1000)
+    yield ""
+    for line in pair.refusals:
+        yield f"- {words(line)}"
+    yield from _environment(pair)
+    listed = [change for change in pair.changes if change.kind.listed]
+    yield from _rows(grouped(change for change in listed if change.kind.worse or change.kind is Kind.DRIFT))
+    for kind in Kind:
+        if not kind.listed:
+            yield from _folded_list(kind, [change for change in pair.changes if change.kind is kind])
+    others = [change for change in listed if not change.kind.worse and change.kind is not Kind.DRIFT]
+    yield from _folded(f"{len(others)} other changes", list(_rows(grouped(others))))
+    yield from _numbers(pair)
+
+
+def _folded(summary: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield f"<details><summary>{summary}</summary>"
+        yield ""
+        yield from lines
+        yield "</details>"
+        yield ""
+
+
+def _environment(pair: Comparison) -> Iterator[str]:
+    different = pair.environment
+    lines = [f"- {words(line, 1000)}" for line in different.versions()]
+    if different.crossing:
+        lines.append(f"- {words(different.crossed)}: {code(different.crossing, 1000)}")
+    lines += [f"- {words(line, 1000)}" for line in different.settings()]
+    if lines:
+        yield from ("Environment:", "", *lines, "")
+    others = ", ".join(words(step.told, 200) for step in different.packages)
+    yield from _folded("Other packages", [others, ""] if others else [])
+
+
+def _folded_list(kind: Kind, changes: Sequence[Change]) -> Iterator[str]:
+    if kind is Kind.NOT_JUDGED and changes:
+        yield f"{not_judged(len(changes))}: {words(NOT_JUDGED)}."
+        yield ""
+        return
+    rows = [f"- {code(group.clause)}, {len(group.changes)}: {group.listed(code)}" for group in grouped(changes)]
+    yield from _folded(f"{len(changes)} {kind}", [*rows, ""] if rows else [])
+
+
+def _numbers(pair: Comparison) -> Iterator[str]:
+    different = [one for one in pair.numbers if one.movement is not Movement.IDENTICAL]
+    if different:
+        lines = ["| numbers | clause | in | what differs | first tensor that differs |", "|---|---|---|---|---|"]
+        for one in different:
+            cells = code(short(one.test)).replace("|", "\\|"), words(one.detail, 300), words(one.tensor, 200)
+            lines.append(f"| {one.movement} | {code(one.clause)} | {' | '.join(cells)} |")
+        yield from _folded(f"Numbers: {movements(pair.numbers)}", [*lines, ""])
+
+
+def _rows(groups: Sequence[Group]) -> Iterator[str]:
+    if not groups:
+        return
+    yield "| change | clause | in | before | after |"
+    yield "|---|---|---|---|---|"
+    for group in groups:
+        cells = (group.listed(code).replace("|", "\\|"), words(group.old, 200), words(_after(group), 300))
+        yield f"| {group.kind} | {code(group.clause)} | {' | '.join(cells)} |"
+    yield ""
+
+
+def document(comparisons: Comparisons) -> dict[str, Any]:
+    """The JSON document of a comparison."""
+    return {
+        "status": comparisons.status,
+        "verdict": verdict(comparisons),
+        "pairs": [
+            {
+                "series": plain(pair.new.series),
+                "old_version": pair.old.variant.framework_version,
+                "new_version": pair.new.variant.framework_version,
+                "environment": {**plain(pair.environment), "lines": list(pair.environment.lines())},
+                "status": pair.status,
+                "identical": pair.identical,
+                "compared": pair.compared,
+                "refusals": list(pair.refusals),
+                "changes": [{**plain(change), "worse": change.kind.worse} for change in pair.changes],
+                "numbers": {
+                    "counts": {movement.value: count for movement, count in counts(pair.numbers).items()},
+                    "tests": [
+                        {"test": one.test, "clause": one.clause, "movement": one.movement.value}
+                        | {name: text for name, text in (("detail", one.detail), ("tensor", one.tensor)) if text}
+                        for one in pair.numbers
+                    ],
+                },
+            }
+            for pair in comparisons.pairs
+        ],
+        "unmatched": list(comparisons.unmatched),
+    }
+
+
+def to_json(comparisons: Comparisons) -> str:
+    """The JSON document as text."""
+    return json.dumps(document(comparisons), indent=1, allow_nan=False) + "\n"

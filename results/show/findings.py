@@ -1,0 +1,96 @@
+"""What a record's known failures rest on, as data and as Markdown: by class, the worst consequence first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from results.record.outcomes import Outcome
+from results.record.reading import Consequence, FindingKind, FindingText, Record
+from results.show.marks import code, is_url, source, words
+from results.show.titles import title
+
+HEADINGS: Mapping[FindingKind, str] = {
+    FindingKind.DEFECT: "Defects",
+    FindingKind.DOCUMENTED: "Documented, or by design",
+    FindingKind.NUMERICS: "Numerics",
+    FindingKind.LIMITATION: "Limitations",
+}
+UNCLASSED = "Without a class"
+"""Over known failures of records that are older than findings."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause of known failures, and where it shows.
+
+    Attributes:
+        id: its slug, "" in records that are older than findings; one reason and link are one finding then.
+        text: what it says, None in such records.
+        cases: the cases that fail, by clause.
+    """
+
+    id: str
+    text: FindingText | None
+    reason: str
+    link: str
+    cases: Mapping[str, tuple[str, ...]]
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """By class, then by consequence, the worst first; those without a class last."""
+        if self.text is None:
+            return len(FindingKind), 0, self.reason
+        return list(FindingKind).index(self.text.kind), self.text.consequence.rank, self.id
+
+
+def findings(record: Record) -> tuple[Finding, ...]:
+    """What the record's known failures rest on, in order."""
+    cases: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    for verdict in record.verdicts:
+        if verdict.outcome is Outcome.KNOWN:
+            place = (verdict.finding, *(("", "") if verdict.finding else (verdict.reason, verdict.link)))
+            cases.setdefault(place, {}).setdefault(verdict.clause, []).append(verdict.case)
+    found = []
+    for (name, reason, link), by_clause in cases.items():
+        text = record.findings.get(name)
+        shown = {clause: tuple(sorted(filter(None, those))) for clause, those in sorted(by_clause.items())}
+        found.append(Finding(name, text, text.reason if text else reason, text.link if text else link, shown))
+    return tuple(sorted(found, key=lambda finding: finding.order))
+
+
+def by_consequence(record: Record) -> dict[FindingKind, Counter[Consequence]]:
+    """How many findings the record's known failures rest on, by class and consequence."""
+    counts: dict[FindingKind, Counter[Consequence]] = {}
+    for finding in findings(record):
+        if finding.text is not None:
+            counts.setdefault(finding.text.kind, Counter())[finding.text.consequence] += 1
+    return counts
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """The findings of every record, one heading a record and one a class."""
+    blocks = []
+    for record in records:
+        lines = [*classed(findings(record))] or ["No known failures."]
+        blocks.append("\n".join([f"### {words(' · '.join(title(record)))}", "", *lines]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def classed(found: Sequence[Finding]) -> Iterator[str]:
+    """Findings as items of Markdown lists, each class under its name."""
+    names = [HEADINGS[finding.text.kind] if finding.text else UNCLASSED for finding in found]
+    for place, (name, finding) in enumerate(zip(names, found, strict=True)):
+        if name not in names[:place]:
+            yield from (*([""] if place else []), f"**{name}**", "")
+        yield line(finding)
+
+
+def line(finding: Finding) -> str:
+    """One finding as an item of a Markdown list."""
+    lead = f"**{finding.text.consequence}**: " if finding.text else ""
+    clauses = ", ".join(code(clause) for clause in finding.cases)
+    tests = sum(max(1, len(cases)) for cases in finding.cases.values())
+    where = source(finding.link) if finding.text is None or is_url(finding.link) else ""
+    return f"- {lead}{words(finding.reason) or 'no reason given'} {clauses} ({tests} tests){where}"

@@ -1,0 +1,61 @@
+"""Text of a record as Markdown that shows it and does nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import escape
+
+from results.record.files import one_line
+
+LIMIT = 256 * 1024
+"""Bytes of a text for the summary of a CI job; GitHub refuses more than 1 MiB a step, and a step may add several."""
+
+_URL = re.compile(r"https?://[^\s<>\[\]\"'`\\]+")
+
+
+def is_url(text: str) -> bool:
+    """Whether the text is a plain web address."""
+    return _URL.fullmatch(text) is not None
+
+
+def code(text: str, limit: int = 120) -> str:
+    """The text as a code span, cut to `limit` characters."""
+    return f"`{one_line(text, limit).replace('`', chr(39))}`"
+
+
+def words(text: str, limit: int = 500) -> str:
+    """The text without any meaning in Markdown or HTML; it mentions nobody and links to nothing."""
+    clean = one_line(text, limit).replace("&", "&amp;").replace("@", "@\u200b")
+    return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", clean)
+
+
+def html(text: str, limit: int = 500) -> str:
+    """The text without any meaning inside an HTML tag, where Markdown's escapes are not read."""
+    return escape(one_line(text, limit)).replace("@", "@\u200b")
+
+
+def source(link: str) -> str:
+    """A web address as a link in parentheses, any other text as words, nothing for nothing."""
+    if is_url(link):
+        return f" ([source]({link.replace('(', '%28').replace(')', '%29')}))"
+    return f" ({words(link)})" if link else ""
+
+
+def cut(lines: Iterable[str], limit: int = LIMIT) -> str:
+    """The lines as one text of about `limit` bytes of UTF-8 at most, which tells how many lines it leaves out.
+
+    No fold stays open: one is opened by a line that begins with `<details>` and closed by a line `</details>`.
+    """
+    kept: list[str] = []
+    size = left = folds = 0
+    for line in lines:
+        size += len(line.encode("utf-8", "replace")) + 1
+        if left or size > limit:
+            left += 1
+            continue
+        kept.append(line)
+        folds += line.startswith("<details>") - (line == "</details>")
+    if left:
+        kept += ["", *["</details>", ""] * folds, f"Cut at {limit // 1024} KiB: {left} more lines are left out."]
+    return "\n".join(kept) + "\n"

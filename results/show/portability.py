@@ -1,0 +1,238 @@
+"""One word a clause across frameworks.
+
+The words are about one version of each framework: the newest among the records. The reference is no framework here,
+unless nothing else is among the records. A framework's outcome for a clause is `clauses.outcome` of all that its runs
+of that version came to, whatever their mode and device, where `fixed` holds; a framework none of whose runs has a test
+of the clause is not counted. The first word that holds is the clause's:
+
+broken in X: a test of it came to an outcome of `clauses.NOT_KEPT` in X. "X since V" if the records tell when that
+    began, "X VERSION" if they do not. Where only some runs of X show it, their modes and devices are in parentheses.
+not judged: some framework came to `abstain` or `unstable`, so that nothing can be said of all.
+unsupported: no framework has it.
+differs: it holds in some frameworks and is unsupported in others, or it is an OBSERVATION of which two frameworks
+    observed different values.
+held: it holds in the only framework that has a test of it among these records.
+portable: it holds in every one of several frameworks.
+
+V is found in each series (framework, kind of device, mode) by itself, from its newest run back: an older run in which
+the clause is broken extends the stretch; an older run in which every test that fails now passed, with the same code,
+ends it, and V is the oldest version of the stretch; an older run that is neither tells nothing, and nor does one whose
+version is none by PEP 440. So V is the first of the recorded versions that breaks the clause, and there is none where a
+test that fails now is newer than the runs that held.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from packaging.version import InvalidVersion, Version
+
+from results.record.files import one_line
+from results.record.outcomes import Outcome
+from results.record.reading import Record, Verdict
+from results.record.values import Json
+from results.show.clauses import NOT_KEPT, by_clause, number, outcome
+from results.show.observations import Place, differ, leaves
+from results.show.titles import NAME_LIMIT
+
+ORACLE = "reference"
+"""The framework that the others are measured against, where there are others."""
+
+OBSERVATION = "OBSERVATION"
+"""The level of clauses that record a legitimate choice."""
+
+
+class Kind(StrEnum):
+    """What is said of a clause across frameworks; the module says when."""
+
+    BROKEN = "broken"
+    NOT_JUDGED = "not judged"
+    UNSUPPORTED = "unsupported"
+    DIFFERS = "differs"
+    HELD = "held"
+    PORTABLE = "portable"
+
+    @property
+    def meaning(self) -> str:
+        """The word in a sentence, for a caption."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Kind.BROKEN: "it does not hold in X; since V, if an older record shows that it held before",
+    Kind.NOT_JUDGED: "a framework abstained or was not the same twice, and none breaks it",
+    Kind.UNSUPPORTED: "no framework has it",
+    Kind.DIFFERS: "it holds in some frameworks and is unsupported in others, or they observed different values",
+    Kind.HELD: "it holds in the only framework that has a test of it here",
+    Kind.PORTABLE: "it holds in every framework that has a test of it",
+}
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A framework in which a clause does not hold.
+
+    Attributes:
+        version: the one that the word is about.
+        since: the first version known to break it, or "".
+        where: mode and device of the runs that show it, none if all that judged the clause do.
+    """
+
+    framework: str
+    version: str
+    since: str = ""
+    where: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = f" ({', '.join(self.where)})" if self.where else ""
+        return f"{self.framework} {f'since {self.since}' if self.since else self.version}{where}"
+
+
+@dataclass(frozen=True)
+class Word:
+    """What is said of a clause; `broken` is empty for all kinds but one."""
+
+    kind: Kind
+    broken: tuple[Broken, ...] = ()
+
+    def __str__(self) -> str:
+        return f"broken in {', '.join(map(str, self.broken))}" if self.broken else self.kind.value
+
+
+@dataclass(frozen=True)
+class _Run:
+    record: Record
+
+    @cached_property
+    def verdicts(self) -> Mapping[str, Sequence[Verdict]]:
+        return by_clause(self.record)
+
+    @property
+    def framework(self) -> str:
+        return self.record.series.framework
+
+    @property
+    def version(self) -> str:
+        return self.record.variant.framework_version
+
+    @cached_property
+    def age(self) -> tuple[bool, Version, str]:
+        """Grows with the version; what is no version is older than what is one."""
+        try:
+            return True, Version(self.version), self.version
+        except InvalidVersion:
+            return False, Version("0"), self.version
+
+    @property
+    def series(self) -> tuple[str, str, str]:
+        return self.framework, self.record.series.device_kind, self.record.series.mode
+
+    @property
+    def where(self) -> str:
+        return f"{self.record.series.mode} {self.record.series.device}".strip()
+
+    def breaks(self, clause: str) -> bool:
+        return any(verdict.outcome in NOT_KEPT for verdict in self.verdicts.get(clause, ()))
+
+
+def words(records: Sequence[Record]) -> dict[str, Word]:
+    """The word of every clause that the newest runs of some framework judge, by its name, in order."""
+    runs = [_Run(record) for record in records]
+    names = {run.framework for run in runs}
+    runs = [run for run in runs if run.framework in (names - {ORACLE} or names)]
+    newest = {run.framework: run for run in sorted(runs, key=lambda run: run.age)}
+    current = [run for run in runs if run.version == newest[run.framework].version]
+    observed = _observed(current)
+    return {
+        clause: _word(clause, current, runs, observed.get(clause, {}))
+        for clause in sorted({clause for run in current for clause in run.verdicts})
+    }
+
+
+def listed(records: Sequence[Record]) -> Iterator[str]:
+    """Every clause with its word as lines of text, how many clauses have which, and what the words mean."""
+    said = words(records)
+    names = {clause: one_line(clause, NAME_LIMIT) for clause in said}
+    width = max(map(len, names.values()), default=0)
+    for clause, word in said.items():
+        yield f"{names[clause]:{width}}  {one_line(str(word))}"
+    counts = Counter(word.kind for word in said.values())
+    yield ""
+    by_kind = ", ".join(f"{counts[kind]} {kind}" for kind in Kind if counts[kind])
+    yield f"{number(len(said), 'clause')}: {by_kind or 'none judged'}"
+    for kind in Kind:
+        if counts[kind]:
+            yield f"{'broken in X' if kind is Kind.BROKEN else kind}: {kind.meaning}"
+
+
+def _word(
+    clause: str, current: Sequence[_Run], runs: Sequence[_Run], observed: Mapping[Place, Sequence[tuple[str, Json]]]
+) -> Word:
+    having: dict[str, list[_Run]] = {}
+    for run in current:
+        if clause in run.verdicts:
+            having.setdefault(run.framework, []).append(run)
+    outcomes = {_stance([verdict for run in here for verdict in run.verdicts[clause]]) for here in having.values()}
+    broken = tuple(
+        _broken(clause, having[framework], runs)
+        for framework in sorted(having)
+        if any(run.breaks(clause) for run in having[framework])
+    )
+    if broken:
+        return Word(Kind.BROKEN, broken)
+    if outcomes & {Outcome.ABSTAIN, Outcome.UNSTABLE}:
+        return Word(Kind.NOT_JUDGED)
+    if outcomes == {Outcome.UNSUPPORTED}:
+        return Word(Kind.UNSUPPORTED)
+    level = next(run.record.clauses[clause].level for here in having.values() for run in here)
+    chosen = level == OBSERVATION and any(differ(place, values) for place, values in observed.items())
+    if Outcome.UNSUPPORTED in outcomes or chosen:
+        return Word(Kind.DIFFERS)
+    return Word(Kind.HELD if len(having) == 1 else Kind.PORTABLE)
+
+
+def _stance(verdicts: Sequence[Verdict]) -> Outcome:
+    """What a framework came to, where what is fixed holds."""
+    return outcome([verdict for verdict in verdicts if verdict.outcome is not Outcome.FIXED] or [verdicts[0]])
+
+
+def _observed(runs: Sequence[_Run]) -> dict[str, dict[Place, list[tuple[str, Json]]]]:
+    """What each framework observed, by clause and place."""
+    values: dict[str, dict[Place, list[tuple[str, Json]]]] = {}
+    for run in runs:
+        for place, value in leaves(run.record):
+            values.setdefault(place[0], {}).setdefault(place, []).append((run.framework, value))
+    return values
+
+
+def _broken(clause: str, having: Sequence[_Run], runs: Sequence[_Run]) -> Broken:
+    """What is said of a framework some of whose runs `having` the clause break it."""
+    failing = [run for run in having if run.breaks(clause)]
+    judging = [run for run in having if outcome(run.verdicts[clause]) is not Outcome.UNSUPPORTED]
+    began = [_began(clause, run, runs) for run in failing]
+    where = tuple(dict.fromkeys(run.where for run in failing)) if len(failing) < len(judging) else ()
+    first = min((run for run in began if run), key=lambda run: run.age) if all(began) else None
+    return Broken(failing[0].framework, failing[0].version, first.version if first else "", where)
+
+
+def _began(clause: str, newest: _Run, runs: Sequence[_Run]) -> _Run | None:
+    """The oldest run of the stretch in which the clause is broken up to `newest`, None if no run before it held."""
+    failing = {(v.test, v.code_hash) for v in newest.verdicts[clause] if v.outcome in NOT_KEPT}
+    first = newest
+    for run in _before(newest, runs):
+        passed = {(v.test, v.code_hash) for v in run.verdicts.get(clause, ()) if v.outcome is Outcome.PASS}
+        if run.breaks(clause):
+            first = run
+        elif failing <= passed:
+            return first
+    return None
+
+
+def _before(newest: _Run, runs: Sequence[_Run]) -> Iterator[_Run]:
+    """The runs of its series that are of an older version, the newest of them first."""
+    older = [run for run in runs if run.series == newest.series and run.age < newest.age and run.age[0]]
+    yield from sorted(older, key=lambda run: run.age, reverse=True)

@@ -1,0 +1,167 @@
+"""The summary: families of clauses down, frameworks across; clauses counted first, tests second, denominators shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from io import StringIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from results.record.files import one_line
+from results.record.outcomes import Outcome
+from results.record.reading import Consequence, FindingKind, Record
+from results.show.clauses import Count, tally, total, unconfirmed
+from results.show.findings import by_consequence
+from results.show.titles import NAME_LIMIT, title
+
+CAPTION = (
+    "Clauses by the gravest outcome of their tests, unsupported only where all of them are; in parentheses, how many "
+    "clauses and tests there were. Below the total, tests by outcome."
+)
+CLASSES = "Below the tests: what known failures rest on, one finding a cause, by class and consequence."
+_UNBOUNDED = 10_000
+
+
+def troubles(record: Record) -> tuple[str, ...]:
+    """Why a strict reader turns the record down: bad outcomes, an interrupted run, no verdict at all."""
+    counts = Counter(verdict.outcome for verdict in record.verdicts)
+    found = [f"{counts[outcome]} {outcome}" for outcome in Outcome if outcome.bad and counts[outcome]]
+    if record.status == "interrupted":
+        found.append("interrupted")
+    if not record.verdicts:
+        found.append("no verdict")
+    return tuple(found)
+
+
+def summary(records: Sequence[Record], cell_width: int = _UNBOUNDED) -> Table:
+    """The table of these records; a cell's outcomes go on as many lines as keep it within `cell_width` columns."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("clauses", no_wrap=True)
+    for record in records:
+        table.add_column(_heading(record, cell_width), no_wrap=True)
+    tallies = [tally(record) for record in records]
+    families = sorted({family for counts in tallies for family in counts})
+    for family in families:
+        cells = [_counted(counts.get(family), cell_width) for counts in tallies]
+        apart = family == families[-1] or any("\n" in cell.plain for cell in cells)
+        table.add_row(_name(family), *cells, end_section=apart)
+    totals = [total(record) for record in records]
+    known = [by_consequence(record) for record in records]
+    kinds = [kind for kind in FindingKind if any(kind in counts for counts in known)]
+    table.add_row(Text("total", style="bold"), *(_counted(count, cell_width) for count in totals))
+    tests = [_cell(count.tests, count.of_what[1:], cell_width) for count in totals]
+    table.add_row(Text("tests"), *tests, end_section=bool(kinds))
+    for kind in kinds:
+        table.add_row(Text(kind), *(_classed(counts.get(kind, Counter()), cell_width) for counts in known))
+    return table
+
+
+def layout(records: Sequence[Record], width: int) -> list[Table]:
+    """The fewest tables that show the records within `width` columns."""
+    whole = summary(records)
+    if _width(whole) <= width:
+        return [whole]
+    names = max([len("clauses"), *(len(_name(family)) for record in records for family in tally(record))])
+    for across in range(len(records), 0, -1):
+        cell_width = (width - names - 2) // across - 2
+        tables = [summary(records[i : i + across], cell_width) for i in range(0, len(records), across)]
+        if all(_width(table) <= width for table in tables):
+            return tables
+    return [summary([record], 1) for record in records]
+
+
+def notes(records: Sequence[Record]) -> list[str]:
+    """What a reader of the summary should know about single records, one line each."""
+    return [
+        f"{' '.join(title(record)[:3])}: {one_line(note)}"
+        for record in records
+        for note in (*unconfirmed(record), *record.notes)
+    ]
+
+
+def plain(records: Sequence[Record], width: int = 80) -> str:
+    """The summary as text without colour."""
+    console = Console(file=StringIO(), width=width, color_system=None)
+    draw(records, console)
+    file = console.file
+    assert isinstance(file, StringIO)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def draw(records: Sequence[Record], console: Console) -> None:
+    """Prints the summary as wide as the console is."""
+    for table in layout(records, console.width):
+        console.print(table)
+    console.print(Text(CAPTION, style="dim"))
+    if any(map(by_consequence, records)):
+        console.print(Text(CLASSES, style="dim"))
+    for note in notes(records):
+        console.print(Text(note))
+
+
+def _name(family: str) -> Text:
+    return Text(one_line(family, NAME_LIMIT))
+
+
+def _heading(record: Record, cell_width: int) -> Text:
+    framework, *rest = title(record)
+    lines = [framework, *rest]
+    if rest and len(f"{framework} {rest[0]}") <= cell_width:
+        lines = [f"{framework} {rest[0]}", *rest[1:]]
+    heading = Text("\n".join(lines))
+    if record.status == "interrupted":
+        heading.stylize("bold red", len(heading) - len("interrupted"))
+    return heading
+
+
+def _counted(count: Count | None, cell_width: int) -> Text:
+    """Clauses by what they came to, and how many clauses and tests there were."""
+    return _cell(count.clauses, count.of_what, cell_width) if count else _cell({}, (), cell_width)
+
+
+def _classed(counts: Counter[Consequence], cell_width: int) -> Text:
+    return _cell(counts, (str(counts.total()),), cell_width)
+
+
+def _cell(counts: Mapping[Outcome, int] | Mapping[Consequence, int], of: Sequence[str], cell_width: int) -> Text:
+    """What there is how often, in the order of its kind, and the denominators; lines break between them."""
+    named = sorted(((key, number) for key, number in counts.items() if number), key=lambda pair: _place(pair[0]))
+    parts = [Text(f"{number} {key.value}", style=_style(key)) for key, number in named]
+    if not parts:
+        return Text("–", style="dim")
+    sums = _sums(of, cell_width)
+    separators = [*(" · " for _ in parts[1:]), "  ", *(" " for _ in sums[1:])]
+    cell = parts[0]
+    used = len(cell)
+    for part, separator in zip([*parts[1:], *sums], separators, strict=True):
+        fits = used + len(separator) + len(part) <= cell_width
+        cell = Text.assemble(cell, separator if fits else "\n", part)
+        used = used + len(separator) + len(part) if fits else len(part)
+    return cell
+
+
+def _sums(of: Sequence[str], cell_width: int) -> list[Text]:
+    """The denominators in parentheses: in one piece, or in several where that is too wide."""
+    whole = f"({', '.join(of)})"
+    pieces = [whole] if len(whole) <= cell_width else whole.replace(", ", ",\n").split("\n")
+    return [Text(piece, style="bold") for piece in pieces]
+
+
+def _place(key: Outcome | Consequence) -> int:
+    return list(type(key)).index(key)
+
+
+def _style(outcome: Outcome | Consequence) -> str:
+    if isinstance(outcome, Consequence):
+        return "yellow"
+    if outcome.bad:
+        return "bold red"
+    return {Outcome.PASS: "green", Outcome.UNSUPPORTED: "dim"}.get(outcome, "yellow")
+
+
+def _width(table: Table) -> int:
+    return Console(file=StringIO(), width=_UNBOUNDED).measure(table).maximum

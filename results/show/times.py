@@ -1,0 +1,91 @@
+"""Where the time of runs went: seconds by family and by clause, and the slowest tests of each run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from results.record.files import one_line
+from results.record.reading import Record, Verdict
+from results.show.titles import title
+
+SLOWEST = 10
+_NAME_LIMIT = 160
+
+
+def seconds(record: Record) -> dict[str, float]:
+    """Seconds of the tests of each family of clauses."""
+    return _summed(record, lambda verdict: record.clauses[verdict.clause].family)
+
+
+def by_clause(record: Record) -> dict[str, float]:
+    """Seconds of the tests of each clause."""
+    return _summed(record, lambda verdict: verdict.clause)
+
+
+def _summed(record: Record, name: Callable[[Verdict], str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for verdict in record.verdicts:
+        found[name(verdict)] = found.get(name(verdict), 0.0) + verdict.duration_s
+    return found
+
+
+def slowest(record: Record, count: int = SLOWEST) -> list[Verdict]:
+    """The tests that took longest, longest first; of equals by their names."""
+    return sorted(record.verdicts, key=lambda verdict: (-verdict.duration_s, verdict.test))[:count]
+
+
+def draw(records: Sequence[Record], console: Console) -> None:
+    """Prints both, the families down and the runs across."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("seconds in tests")
+    spent = [seconds(record) for record in records]
+    for record in records:
+        table.add_column(Text("\n".join(title(record))), justify="right")
+    families = sorted({family for found in spent for family in found})
+    for family in families:
+        cells = (_told(found[family]) if family in found else "–" for found in spent)
+        table.add_row(Text(one_line(family, _NAME_LIMIT)), *cells, end_section=family == families[-1])
+    table.add_row(Text("total", style="bold"), *(_told(sum(found.values())) for found in spent))
+    console.print(table)
+    for line in listed(records, "test", SLOWEST):
+        console.print(Text(line), soft_wrap=True)
+
+
+def listed(records: Sequence[Record], by: Literal["test", "clause"], count: int) -> Iterator[str]:
+    """The slowest tests or clauses of each record, at most `count`, one a line under the record's name."""
+    for record in records:
+        if record.verdicts:
+            yield f"Slowest {by}s of {' '.join(title(record)[:3])}:"
+        if by == "test":
+            found = [(verdict.test.rpartition("/")[2], verdict.duration_s) for verdict in slowest(record, count)]
+        else:
+            found = sorted(by_clause(record).items(), key=lambda item: (-item[1], item[0]))[:count]
+        for name, spent in found:
+            yield f"{_told(spent):>9}  {one_line(name, _NAME_LIMIT)}"
+
+
+def markdown(records: Sequence[Record], of: Callable[[Record], dict[str, float]], most: int | None = None) -> str:
+    """A table of seconds, what `of` sums them by down and the runs across; all, or the `most` that took longest."""
+    spent = [of(record) for record in records]
+    sums: dict[str, float] = {}
+    for found in spent:
+        for name, value in found.items():
+            sums[name] = sums.get(name, 0.0) + value
+    names = sorted(sums, key=lambda name: (-sums[name], name))[:most]
+    headings = [" ".join((record.series.framework, record.series.mode)) for record in records]
+    lines = [f"| seconds | {' | '.join(headings)} |", f"|---|{'--:|' * len(records)}"]
+    for name in names:
+        lines.append(f"| {name} | {' | '.join(_told(found[name]) if name in found else '–' for found in spent)} |")
+    lines.append(f"| all tests | {' | '.join(_told(sum(found.values())) for found in spent)} |")
+    lines.append(f"| the whole run | {' | '.join(_told(record.duration_s) for record in records)} |")
+    return "\n".join(lines)
+
+
+def _told(spent: float) -> str:
+    return f"{spent:.2f}" if spent < 1e6 else f"{spent:.1e}"
