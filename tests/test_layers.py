@@ -21,7 +21,8 @@ from conformance.judging.failing_layer import (
 )
 from conformance.judging.outcome import conclude
 from conformance.judging.subject import Subject
-from conformance.judging.verdict import Bound, Verdict, Violation
+from conformance.judging.verdict import Verdict, Violation
+from conformance.oracle.bound import Bound
 from fixtures.data import digits_batch, exact_batch, sincos_batch, token_batch
 from fixtures.layers import Dense, Head, Heads, LayerNorm, Residual
 from fixtures.model import Batch, Model

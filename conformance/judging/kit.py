@@ -6,8 +6,9 @@ import pytest
 
 from conformance.judging.failing_layer import naming_the_layer
 from conformance.judging.subject import Subject, full, need, need_device, spiked
-from conformance.judging.verdict import Bound, Verdict
+from conformance.judging.verdict import Verdict
 from conformance.oracle.automaton import Scale
+from conformance.oracle.bound import Bound
 
 __all__ = [
     "Bound",

@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.judging.subject import Subject
-from conformance.judging.verdict import Bound, Verdict
+from conformance.judging.verdict import Verdict
+from conformance.oracle.bound import Bound
 from conformance.oracle.errormodel import distance, flat
 from fixtures.arrays import Array
 from fixtures.layers import Dropout, Layer, Residual

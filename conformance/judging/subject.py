@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.judging.verdict import Bound
 from conformance.oracle import errormodel
+from conformance.oracle.bound import Bound
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.oracle.bound import Bound
 from fixtures.arrays import Array
 from results.record.arrays import fingerprint
 from results.record.fingerprints import Fingerprint
@@ -30,19 +31,6 @@ class Misdeclared(Violation):
 
 class Abstention(Exception):  # noqa: N818 - an outcome, not an error
     """The control of the experiment failed, so the clause is not judged."""
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A derived tolerance.
-
-    Attributes:
-        value: the largest deviation that a correct implementation may show.
-        derivation: how it came about (method, samples, multiplier, seed, ...), stored with the verdict.
-    """
-
-    value: float
-    derivation: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.judging.verdict import Bound
+from conformance.oracle.bound import Bound
 from conformance.oracle.bounds_cache import folder, loaded, origin_of, store
 from fixtures.arrays import Array, format_of
 from fixtures.layers import BatchNorm

@@ -9,7 +9,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from conformance.judging.subject import Profile, Subject
 from conformance.judging.verdict import Verdict
 from conformance.measuring import exclusive
 from conformance.running.recorder import PROPERTY, Recorder, repro, to_property
+from conformance.running.runs import TrainedRun, recorded_runs
 from conformance.spec.findings import Workaround
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import UnknownFramework, clashes, load
@@ -34,6 +35,7 @@ _FRAMEWORK = pytest.StashKey[Framework]()
 _KNOWN = pytest.StashKey[Known]()
 _VERDICT = pytest.StashKey[Verdict]()
 _LEAKS = pytest.StashKey[tuple[str, ...]]()
+_RUNS = pytest.StashKey[list[TrainedRun]]()
 PROFILES = {"ci": Profile(), "nightly": Profile(20, time.time_ns() % 2**32, shrinking_s=60.0)}
 _SILENT = {Outcome.UNSUPPORTED, Outcome.ABSTAIN}
 
@@ -168,7 +170,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     framework = item.config.stash[_FRAMEWORK]
     before = framework.global_state()
     try:
-        with exclusive.entered():
+        with exclusive.entered(), recorded_runs(framework) as item.stash[_RUNS]:
             return (yield)
     finally:
         after = framework.global_state()
@@ -194,7 +196,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     leaks = item.stash.get(_LEAKS, ())
     collected = item.stash.get(_VERDICT, Verdict())
     command = repro(item.config, framework, item.nodeid)
-    _show(report, item, judgement, code.clause, command)
+    runs: list[TrainedRun] = item.stash.get(_RUNS, [])
+    _show(report, item, judgement, code.clause, command, runs)
     item.user_properties += _junit(judgement, code.clause, command)
     content = to_property(item.nodeid, judgement, collected, call.duration, leaks, item.config.option.seed, command)
     report.user_properties.append((PROPERTY, json.dumps(content, allow_nan=False)))
@@ -209,7 +212,14 @@ def _junit(judgement: Judgement, clause: str, command: str) -> list[tuple[str, o
     return [(name, text) for name, text in told.items() if text]
 
 
-def _show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, clause: str, command: str) -> None:
+def _show(
+    report: pytest.TestReport,
+    item: pytest.Item,
+    judgement: Judgement,
+    clause: str,
+    command: str,
+    runs: Sequence[TrainedRun],
+) -> None:
     """Makes pytest's own report say what the judgement says."""
     if judgement.outcome is Outcome.PASS:
         report.outcome = "passed"
@@ -221,6 +231,8 @@ def _show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, cl
         path, line, _ = item.location
         report.longrepr = (path, (line or 0) + 1, f"{judgement.outcome}: {judgement.message}")
     else:
-        described = f"{clause} [{judgement.outcome}] {judgement.message}\nrepeat: {command}"
+        which = f" (the last of {len(runs)})" if len(runs) > 1 else ""
+        run = f"run: {runs[-1]}{which}\n" if runs else ""
+        described = f"{clause} [{judgement.outcome}] {judgement.message}\n{run}repeat: {command}"
         trace = str(report.longrepr) if judgement.outcome is Outcome.ERROR and report.longrepr else ""
         report.outcome, report.longrepr = "failed", f"{trace}\n{described}" if trace else described

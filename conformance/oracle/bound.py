@@ -1,0 +1,20 @@
+"""A derived tolerance, with how it came about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A derived tolerance.
+
+    Attributes:
+        value: the largest deviation that a correct implementation may show.
+        derivation: how it came about (method, samples, multiplier, seed, ...), stored with the verdict.
+    """
+
+    value: float
+    derivation: Mapping[str, Any]

@@ -1,0 +1,85 @@
+"""Which runs a verdict rests on: fixture and recipe of every trainer that the framework made during a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.contract import Framework, Trainer
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """One run of the framework.
+
+    Attributes:
+        fixture: the model's name.
+        recipe: the recipe's fields that differ from a default recipe's, as plain values; a field that is a data class
+            itself holds its class under "kind" next to its own fields.
+    """
+
+    fixture: str
+    recipe: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        written = ", ".join(f"{name}={_text(value)}" for name, value in self.recipe.items())
+        return f"{self.fixture} under {written or 'the default recipe'}"
+
+
+def run_of(model: Model, recipe: Recipe) -> TrainedRun:
+    """What is recorded of a run of this model."""
+    default = Recipe()
+    given = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
+    return TrainedRun(
+        model.name, {name: _plain(value) for name, value in given.items() if value != getattr(default, name)}
+    )
+
+
+@contextmanager
+def recorded_runs(framework: Framework) -> Iterator[list[TrainedRun]]:
+    """Fills a list, without repetitions, with the runs that the framework makes meanwhile.
+
+    A framework whose instances take no attributes leaves it empty.
+    """
+    runs: list[TrainedRun] = []
+    make = framework.trainer
+
+    def trainer(model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
+        run = run_of(model, recipe)
+        if run not in runs:
+            runs.append(run)
+        return make(model, recipe, weights)
+
+    replaced = vars(framework).get("trainer") if hasattr(framework, "__dict__") else None
+    try:
+        framework.trainer = trainer  # type: ignore[method-assign]
+    except AttributeError:
+        yield runs
+        return
+    try:
+        yield runs
+    finally:
+        if replaced is None:
+            del framework.trainer
+        else:
+            framework.trainer = replaced  # type: ignore[method-assign]
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__} | {
+            field.name: _plain(getattr(value, field.name)) for field in fields(value)
+        }
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    parts = [f"{name}={_text(part)}" for name, part in value.items() if name != "kind" and part is not None]
+    return f"{value['kind']}({', '.join(parts)})"
