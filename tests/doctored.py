@@ -14,7 +14,7 @@ import numpy as np
 from results.compare.numbers import number
 from results.record.arrays import fingerprint
 from results.record.fingerprints import Fingerprint
-from results.record.reading import Check, Measurement, Record, Trace, Variant, Verdict, load
+from results.record.reading import CheckResult, Measurement, Record, TestVerdict, Trace, Variant, load
 from tests.support import ROOT
 
 MULTIPLIER = 4.0
@@ -54,7 +54,7 @@ def arrays(moved: Mapping[str, int] | None = None) -> tuple[Fingerprint, ...]:
     return tuple(made)
 
 
-def with_verdicts(record: Record, change: Callable[[Verdict], Verdict]) -> Record:
+def with_verdicts(record: Record, change: Callable[[TestVerdict], TestVerdict]) -> Record:
     """The record with every verdict changed."""
     return replace(record, verdicts=tuple(map(change, record.verdicts)))
 
@@ -71,11 +71,11 @@ def with_losses(record: Record, change: Callable[[float], float]) -> Record:
 def with_errors(record: Record, test: str, share: float) -> Record:
     """The record with the first error of a test at a share of its bound."""
 
-    def moved(check: Check) -> Check:
+    def moved(check: CheckResult) -> CheckResult:
         bound = number(check.bound)
         return check if bound is None else replace(check, measured=share * bound)
 
-    def change(verdict: Verdict) -> Verdict:
+    def change(verdict: TestVerdict) -> TestVerdict:
         if verdict.test != test:
             return verdict
         place = next(i for i, check in enumerate(verdict.checks) if number(check.bound))

@@ -6,15 +6,15 @@ import math
 
 from results.record.journal import Journal
 from results.record.reading import (
-    Check,
+    CheckResult,
     ClauseText,
     Header,
     Measurement,
     Outcome,
     Series,
     Suite,
+    TestVerdict,
     Variant,
-    Verdict,
 )
 
 CLAUSE = "scaling.stays-finite"
@@ -30,9 +30,11 @@ def header() -> Header:
     return Header(suite, series, variant, "2026-01-02T03:04:05+00:00", 7, "-k scaling", texts)
 
 
-def verdict(test: str, outcome: Outcome = Outcome.PASS) -> Verdict:
-    check = Check("scale", math.inf, 2.0**127, None, False, {"method": "closed form", "samples": [1.5, math.nan]})
-    return Verdict(test, CLAUSE, outcome, "adam", "scale-inf", "line\nline", (check,), "why", "", "abc", 3, "pytest …")
+def verdict(test: str, outcome: Outcome = Outcome.PASS) -> TestVerdict:
+    check = CheckResult("scale", math.inf, 2.0**127, None, False, {"method": "closed form", "samples": [1.5, math.nan]})
+    return TestVerdict(
+        test, CLAUSE, outcome, "adam", "scale-inf", "line\nline", (check,), "why", "", "abc", 3, "pytest …"
+    )
 
 
 def filled(journal: Journal, count: int = 3) -> Journal:

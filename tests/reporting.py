@@ -12,7 +12,7 @@ from results.compare.comparison import Change, Comparison, Kind
 from results.compare.pairing import Comparisons
 from results.record.model import Variant
 from results.record.reading import (
-    Check,
+    CheckResult,
     ClauseText,
     Consequence,
     FindingKind,
@@ -23,7 +23,7 @@ from results.record.reading import (
     Record,
     Series,
     Suite,
-    Verdict,
+    TestVerdict,
     load,
 )
 from results.report import porting
@@ -84,7 +84,7 @@ def page() -> str:
 def record(framework: str, outcomes: dict[str, Outcome], **changes: Any) -> Record:
     """A record with one test a clause."""
     clauses = {name: ClauseText("MUST", "…", "", (), name.partition(".")[0]) for name in outcomes}
-    verdicts = tuple(Verdict(f"t::{name}", name, outcome) for name, outcome in outcomes.items())
+    verdicts = tuple(TestVerdict(f"t::{name}", name, outcome) for name, outcome in outcomes.items())
     series = Series(framework, "cpu", "", "m")
     whole = Record(Suite("1"), series, Variant("1"), DATE, 0, "", clauses, DATE, 1.0, "complete", verdicts)
     return replace(whole, **changes).sorted()
@@ -94,9 +94,9 @@ def infected(text: str, message: str | None = None) -> Record:
     """A record every string of which is `text`, but for those that an enumeration limits."""
     clause = text or "empty"
     derivation: dict[str, Json] = {text: text, "list": [text, {text: text}], "number": math.nan}
-    check = Check(text, text, text, {text: [text]}, False, derivation)
+    check = CheckResult(text, text, text, {text: [text]}, False, derivation)
     rest = (text, text, message or text, (check,), text, text, text, 3, text, 0.1, (text,), text, text, (text, text))
-    verdicts = tuple(Verdict(f"{text}{outcome}", clause, outcome, *rest) for outcome in Outcome)
+    verdicts = tuple(TestVerdict(f"{text}{outcome}", clause, outcome, *rest) for outcome in Outcome)
     finding = FindingText(FindingKind.DEFECT, Consequence.ERROR, text, text, text)
     texts = ClauseText(text, text, text, (text, f"{text} https://example.org/{text}"), text)
     numbers = (1.0, math.inf, -2.0, math.nan, 4.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from results.record.model import Record, Verdict
+from results.record.model import Record, TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.support import ROOT, clauses_of, environment, judge, outcomes
@@ -22,7 +22,7 @@ def family(clause: str) -> str:
     return clause.split(".", 1)[0]
 
 
-def failures(record: Record, clause: str) -> list[Verdict]:
+def failures(record: Record, clause: str) -> list[TestVerdict]:
     """Failed verdicts on a clause."""
     return [verdict for verdict in record.verdicts if verdict.clause == clause and verdict.outcome is Outcome.FAIL]
 

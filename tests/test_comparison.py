@@ -21,15 +21,15 @@ from results.compare.pairing import Comparisons, compare_sets
 from results.compare.ratio import FEWEST
 from results.record.files import RecordError
 from results.record.reading import (
-    Check,
+    CheckResult,
     ClauseText,
     Measurement,
     Outcome,
     Record,
     Series,
     Suite,
+    TestVerdict,
     Variant,
-    Verdict,
 )
 from results.record.values import same
 from results.show.differences import document, draw, grouped, markdown, to_text
@@ -37,7 +37,7 @@ from results.show.differences import document, draw, grouped, markdown, to_text
 CLAUSE = "scaling.stays-finite"
 DATE = "2026-01-02T03:04:05+00:00"
 TESTS = tuple(f"suites/test_a.py::test_{name}" for name in ("a", "b[1]", "b[2]"))
-BOUND = Check("distance", 0.5, 1.0, None, True)
+BOUND = CheckResult("distance", 0.5, 1.0, None, True)
 TIME = "time/test_b[1]"
 BASE = Record(
     Suite("0.1"),
@@ -50,7 +50,7 @@ BASE = Record(
     DATE,
     1.0,
     "complete",
-    tuple(Verdict(test, CLAUSE, Outcome.PASS, checks=(BOUND,), code_hash="c", seed=0) for test in TESTS),
+    tuple(TestVerdict(test, CLAUSE, Outcome.PASS, checks=(BOUND,), code_hash="c", seed=0) for test in TESTS),
     {f"{CLAUSE}/formats/test_a": {"add": "float16", "mul": {"low": math.nan}}, f"{CLAUSE}/rule/test_b[1]": "drop"},
     {"bytes/test_a": Measurement("B", (100.0,), CLAUSE), TIME: Measurement("s", (1.0,) * 30, CLAUSE)},
 )

@@ -16,7 +16,7 @@ from conformance.expectations.entries import load_known, read_known
 from conformance.expectations.version_ranges import contains, rewritten
 from conformance.inventory.tests import inventory
 from frameworks.registry import BUILT_IN
-from results.record.model import Variant, Verdict
+from results.record.model import TestVerdict, Variant
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load, write
 from tests.support import ROOT
@@ -76,21 +76,21 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def failing(case: str, signature: str = "differs", clause: str = CLAUSE) -> Verdict:
+def failing(case: str, signature: str = "differs", clause: str = CLAUSE) -> TestVerdict:
     """A known failure."""
-    return Verdict(f"suites/test_x.py::{case}", clause, Outcome.KNOWN, case, signature, seed=0)
+    return TestVerdict(f"suites/test_x.py::{case}", clause, Outcome.KNOWN, case, signature, seed=0)
 
 
-def passing(case: str, clause: str = CLAUSE, outcome: Outcome = Outcome.PASS) -> Verdict:
+def passing(case: str, clause: str = CLAUSE, outcome: Outcome = Outcome.PASS) -> TestVerdict:
     """A verdict that is no failure."""
-    return Verdict(f"suites/test_x.py::{case}", clause, outcome, case, seed=0)
+    return TestVerdict(f"suites/test_x.py::{case}", clause, outcome, case, seed=0)
 
 
 ZERO = failing("test_c", "zero", "scaling.stays-positive")
 BOTH = (failing("test_a[x]"), failing("test_b"), ZERO)
 
 
-def record(version: str, *verdicts: Verdict) -> Record:
+def record(version: str, *verdicts: TestVerdict) -> Record:
     """A whole run of the twin."""
     (text,) = BASE.clauses.values()
     clauses = {verdict.clause: text for verdict in verdicts}
@@ -156,7 +156,7 @@ def test_an_entry_of_which_some_cases_fail_is_split(path: Path) -> None:
         (failing("test_b", "otherwise"), None),
     ],
 )
-def test_what_counts_as_shown(path: Path, verdict: Verdict, versions: str | None) -> None:
+def test_what_counts_as_shown(path: Path, verdict: TestVerdict, versions: str | None) -> None:
     text = path.read_text("utf-8")
     outcome = confirm([record("3.0", failing("test_a[x]"), verdict, ZERO)], read_known(path.parent, "twin"), text)
     entry = tomllib.loads(outcome.text)["expectation"][0]

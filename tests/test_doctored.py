@@ -16,7 +16,7 @@ from results.compare.changes import Kind
 from results.compare.comparison import Comparison, compare
 from results.compare.numbers import Movement
 from results.compare.pairing import Comparisons, FailOn
-from results.record.reading import Check, Outcome, Record, write
+from results.record.reading import CheckResult, Outcome, Record, write
 from results.show.differences import document, headline, markdown, to_text
 from tests.doctored import (
     baseline,
@@ -110,7 +110,7 @@ def test_an_error_drifts_if_it_tripled_and_passes_half_of_its_bound(
 
 
 def test_an_error_that_an_older_record_holds_as_text_is_the_same_number(parity: str) -> None:
-    def text(check: Check) -> Check:
+    def text(check: CheckResult) -> CheckResult:
         return replace(check, measured=repr(check.measured)) if isinstance(check.measured, float) else check
 
     def as_text(record: Record) -> Record:

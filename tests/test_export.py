@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from results.record.outcomes import Outcome
-from results.record.reading import Check, ClauseText, Record, Verdict, load, write
+from results.record.reading import CheckResult, ClauseText, Record, TestVerdict, load, write
 from results.record.values import parse
 from results.show import ctrf
 from results.show.digest import markdown
@@ -42,9 +42,9 @@ def of(outcome: Outcome, **changes: Any) -> Record:
 
 def hostile(text: str) -> Record:
     """A record that says `text` wherever it can say anything."""
-    check = Check(text, math.nan, [math.inf, {text: text}], -math.inf, False, {text: [math.nan]})
+    check = CheckResult(text, math.nan, [math.inf, {text: text}], -math.inf, False, {text: [math.nan]})
     verdicts = tuple(
-        Verdict(
+        TestVerdict(
             f"{number}{text}::{text}",
             "a.b",
             outcome,
@@ -102,7 +102,7 @@ def test_the_baselines_are_exported_whole() -> None:
 
 
 def test_a_test_keeps_what_the_verdict_says() -> None:
-    check = Check("scale", math.inf, 2.0, None, False, {"method": "closed form"})
+    check = CheckResult("scale", math.inf, 2.0, None, False, {"method": "closed form"})
     changes: dict[str, Any] = {"signature": "scale-inf", "message": "it grew", "checks": (check,), "repro": "pytest x"}
     changes |= {"inferred_from": "2.12.0", "repeats": ("fail (scale-inf)", "pass")}
     record = of(Outcome.FAIL, link="https://a.org/1", duration_s=0.25, seed=3, **changes)

@@ -19,7 +19,7 @@ from results.record.reading import (
     Outcome,
     RecordBusy,
     RecordError,
-    Verdict,
+    TestVerdict,
     load,
     write,
 )
@@ -33,7 +33,7 @@ def test_a_journal_cut_at_any_byte_gives_the_verdicts_whose_line_is_whole(tmp_pa
     journal = Journal.create(tmp_path / "x.json", small)
     for test in ("first", "last"):
         journal.start(test, CLAUSE)
-        journal.verdict(Verdict(test, CLAUSE, Outcome.PASS, message="≤"))
+        journal.verdict(TestVerdict(test, CLAUSE, Outcome.PASS, message="≤"))
     content = journal.path.read_bytes()
     journal.close()
     whole = [lines.decode_line(line) for line in content.splitlines()]

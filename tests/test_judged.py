@@ -12,7 +12,7 @@ from conformance.expectations.entries import known_of
 from conformance.expectations.judged_versions import Bearing, Place
 from conformance.judging.outcome import judge as decide
 from frameworks.reference import ReferenceFramework
-from results.record.model import Verdict
+from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.support import checkout, judge
@@ -173,7 +173,7 @@ def expectation(case: str, clause: str = "scaling.automaton") -> str:
     )
 
 
-def judged_run(folder: Path, *entries: str) -> tuple[int, str, dict[str, Verdict]]:
+def judged_run(folder: Path, *entries: str) -> tuple[int, str, dict[str, TestVerdict]]:
     """Exit status, output and verdicts of a run in a version above the only judged one."""
     root = checkout(folder, some=SUITE)
     path = root / "frameworks" / "reference" / "expectations.toml"

@@ -15,7 +15,7 @@ import pytest
 from conformance.spec.clauses import Level, load_clauses
 from frameworks.contract import Framework
 from frameworks.registry import load
-from results.record.reading import Outcome, Verdict
+from results.record.reading import Outcome, TestVerdict
 from tests.mutants.catalogue import Mutant, markdown, mutants
 from tests.mutants.engine import Baseline, Engine, Fate
 from tests.mutants.score import Score, must_clauses
@@ -34,19 +34,19 @@ WHOLE = Baseline({**BASELINE.passed, "resume.c": [("r.py::test_c", 0.1)]})
 class Script(Engine):
     """An engine whose runs find what they are told to."""
 
-    def __init__(self, *found: Iterable[Verdict]) -> None:
+    def __init__(self, *found: Iterable[TestVerdict]) -> None:
         self.found, self.asked = list(found), []
 
-    def _run(self, *given: Any, **_: Any) -> tuple[Verdict, ...]:
+    def _run(self, *given: Any, **_: Any) -> tuple[TestVerdict, ...]:
         self.asked.append(list(given[2]))
         return tuple(self.found.pop(0))
 
 
-def verdict(clause: str, outcome: Outcome = Outcome.FAIL) -> Verdict:
-    return Verdict(f"x.py::test_{clause}", clause, outcome)
+def verdict(clause: str, outcome: Outcome = Outcome.FAIL) -> TestVerdict:
+    return TestVerdict(f"x.py::test_{clause}", clause, outcome)
 
 
-def fate(*found: Iterable[Verdict], mutant: Mutant = MUTANT) -> tuple[Fate, Script]:
+def fate(*found: Iterable[TestVerdict], mutant: Mutant = MUTANT) -> tuple[Fate, Script]:
     engine = Script(*found)
     return engine.fate(mutant, BASELINE, lambda: WHOLE), engine
 

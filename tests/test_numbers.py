@@ -17,14 +17,16 @@ from results.compare.numbers import Movement, number
 from results.compare.pairing import Comparisons
 from results.record.arrays import fingerprint
 from results.record.fingerprints import Fingerprint
-from results.record.reading import Check, Measurement, Record
+from results.record.reading import CheckResult, Measurement, Record
 from results.show.differences import document, markdown, to_text
 from tests.test_comparison import BASE, CLAUSE, verdict
 
 ANY = st.floats() | st.sampled_from([0.0, 1e308, -1e308, 5e-324, math.inf, math.nan])
 SERIES = st.lists(ANY, max_size=4).map(tuple)
 TRACES = st.fixed_dictionaries({"loss": SERIES}, optional=dict.fromkeys(("exact", "spread", "bound"), SERIES))
-CHECKS = st.builds(Check, st.just("error"), ANY | ANY.map(repr) | st.none() | st.text(), ANY, st.none(), st.just(True))
+CHECKS = st.builds(
+    CheckResult, st.just("error"), ANY | ANY.map(repr) | st.none() | st.text(), ANY, st.none(), st.just(True)
+)
 TENSORS = st.lists(ANY, max_size=3).map(lambda values: (_fingerprint(values),))
 
 
@@ -89,7 +91,7 @@ def test_the_first_update_that_moved_too_far_is_told() -> None:
 
 def test_an_update_that_judges_nothing_drifts_never() -> None:
     assert not moved((1.0, 2.0), (1.0, 9.0), bound=(0.1, math.inf)).changes
-    chaotic = verdict(BASE, 0, checks=(Check("e", 0.1, 1.0, None, True, {"multiplier": 4.0}),))
+    chaotic = verdict(BASE, 0, checks=(CheckResult("e", 0.1, 1.0, None, True, {"multiplier": 4.0}),))
     traces = [{"loss/test_a": {"loss": (1.0, late), "exact": (1.0, 1.0), "spread": (1e-3, 0.2)}} for late in (1.0, 9.0)]
     assert not compare(*(replace(chaotic, traces=trace) for trace in traces)).changes
 
@@ -106,7 +108,9 @@ def test_another_number_of_updates_drifts() -> None:
 
 def test_words_that_hold_numbers_name_the_same_check() -> None:
     def record(update: int, error: float) -> Record:
-        return verdict(BASE, 0, checks=(Check(f"distance of the loss at update {update}", error, 1.0, None, True),))
+        return verdict(
+            BASE, 0, checks=(CheckResult(f"distance of the loss at update {update}", error, 1.0, None, True),)
+        )
 
     (change,) = compare(record(2, 0.1), record(4, 0.9)).changes
     assert change.kind is Kind.DRIFT
@@ -115,6 +119,6 @@ def test_words_that_hold_numbers_name_the_same_check() -> None:
 
 def test_costs_are_no_numbers_of_this_kind() -> None:
     timing = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level="MEASUREMENT")})
-    errors = [verdict(timing, 0, checks=(Check("times", error, 1.0, None, True),)) for error in (0.1, 0.9)]
+    errors = [verdict(timing, 0, checks=(CheckResult("times", error, 1.0, None, True),)) for error in (0.1, 0.9)]
     found = compare(*errors)
     assert (found.changes, found.numbers) == ((), ())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from results.record.model import Variant
-from results.record.reading import ClauseText, Outcome, Record, Verdict
+from results.record.reading import ClauseText, Outcome, Record, TestVerdict
 from results.show.portability import Kind, listed, words
 from tests.reporting import record
 from tests.support import ROOT
@@ -22,7 +22,7 @@ CLAUSE = "s.x"
 def run(framework: str, *outcomes: Outcome, version: str = "1", mode: str = "m", hashed: str = "a") -> Record:
     """A run with one test of the clause for each outcome."""
     clauses = {CLAUSE: ClauseText("MUST", "…", "", (), "s")}
-    verdicts = tuple(Verdict(f"t{i}", CLAUSE, one, code_hash=hashed) for i, one in enumerate(outcomes))
+    verdicts = tuple(TestVerdict(f"t{i}", CLAUSE, one, code_hash=hashed) for i, one in enumerate(outcomes))
     one = record(framework, {}, clauses=clauses, verdicts=verdicts, variant=Variant(version))
     return replace(one, series=replace(one.series, mode=mode))
 

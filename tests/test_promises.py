@@ -9,7 +9,7 @@ import pytest
 from conformance.pages import promises
 from conformance.pages.generate import accepted, runs
 from conformance.pages.promises import PROMISES, Quantity, table
-from results.record.reading import Check, Measurement, Outcome, Record, Verdict
+from results.record.reading import CheckResult, Measurement, Outcome, Record, TestVerdict
 
 CASES = "test_steps_in_mixed_precision_are_timed"
 NAME = f"seconds a step, O1-float16/{CASES}[O1-float16]"
@@ -26,8 +26,8 @@ def torch() -> Record:
 def of(record: Record, device: str, kind: str, slower: float, outcome: Outcome = Outcome.PASS) -> Record:
     """A record of another device with one time, so many times its control's, and one count of half as much."""
     times = Measurement("s", (slower,) * 60, "cost.mixed-speed", (1.0,) * 60)
-    checks = (Check("share", slower / 2, None, None, True),) if slower else ()
-    verdict = Verdict("suite.py::x", "cost.mixed-speed", outcome, f"{CASES}[O1-float16]", checks=checks)
+    checks = (CheckResult("share", slower / 2, None, None, True),) if slower else ()
+    verdict = TestVerdict("suite.py::x", "cost.mixed-speed", outcome, f"{CASES}[O1-float16]", checks=checks)
     series = replace(record.series, device=device, device_kind=kind)
     return replace(record, series=series, measurements={NAME: times} if slower else {}, verdicts=(verdict,))
 

@@ -11,7 +11,7 @@ import pytest
 from conformance.inventory.tests import inventory
 from conformance.running import repeating
 from conformance.running.repeating import due, repeatable, settle
-from results.record.model import Verdict
+from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load, write
 from tests.support import Ended, checkout, run
@@ -110,7 +110,7 @@ def test_without_a_record_nothing_is_repeated(copied: Path, tmp_path: Path) -> N
     assert "repeat" not in ended.output.replace("repeat: python", "")
 
 
-FAILED = Verdict("t", "c", Outcome.FAIL, signature="differs", message="numbers")
+FAILED = TestVerdict("t", "c", Outcome.FAIL, signature="differs", message="numbers")
 CALM = replace(FAILED, outcome=Outcome.KNOWN)
 
 
@@ -129,7 +129,7 @@ CALM = replace(FAILED, outcome=Outcome.KNOWN)
     ],
 )
 def test_a_verdict_stands_if_its_repeats_say_so(
-    first: Verdict, repeats: tuple[Verdict | None, ...], outcome: Outcome
+    first: TestVerdict, repeats: tuple[TestVerdict | None, ...], outcome: Outcome
 ) -> None:
     settled = settle(first, repeats)
     assert settled.outcome is outcome
@@ -143,7 +143,7 @@ def real() -> Record:
     (file, function), code = next(iter(inventory().items()))
     test = f"conformance/suites/{file}::{function}"
     (clause,) = {verdict.clause for verdict in BASE.verdicts}
-    passed = Verdict(test, clause, Outcome.PASS, code_hash=code.code_hash, seed=0)
+    passed = TestVerdict(test, clause, Outcome.PASS, code_hash=code.code_hash, seed=0)
     gone = replace(passed, test="expectations/x::y", outcome=Outcome.ERROR)
     return replace(BASE, verdicts=(passed, gone, replace(gone, test="session::every test")))
 
@@ -192,7 +192,7 @@ def test_runs_that_draw_their_own_cases_are_not_repeated() -> None:
 
 
 def test_what_is_left_out_is_told_whatever_became_of_the_others() -> None:
-    verdict = Verdict("suite.py::test_a", "s.x", Outcome.UNSTABLE, repeats=("pass", "pass"))
+    verdict = TestVerdict("suite.py::test_a", "s.x", Outcome.UNSTABLE, repeats=("pass", "pass"))
     repeated = repeating.Repeated(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), left=3)
     assert repeated.lines == [
         "unstable, not worse again when repeated in 2 new processes: 1 (test_a)",

@@ -20,7 +20,7 @@ from results import report
 from results.compare.comparison import compare
 from results.compare.pairing import Comparisons
 from results.record.model import Variant
-from results.record.reading import ClauseText, Outcome, Record, RecordError, Verdict
+from results.record.reading import ClauseText, Outcome, Record, RecordError, TestVerdict
 from results.report import about, across, matrix, porting
 from results.report.page import render
 from results.report.runs import COLOURS, Run, runs
@@ -156,7 +156,7 @@ def test_runs_of_one_framework_are_one() -> None:
 
 def test_cells_count_and_put_the_gravest_first() -> None:
     clause = {"s.x": ClauseText("MUST", "…", "", (), "s")}
-    verdicts = tuple(Verdict(f"t{i}", "s.x", outcome) for i, outcome in enumerate(Outcome))
+    verdicts = tuple(TestVerdict(f"t{i}", "s.x", outcome) for i, outcome in enumerate(Outcome))
     ((row,),) = (family.rows for family in matrix.families([record("torch", {}, clauses=clause, verdicts=verdicts)]))
     (cell,) = row.cells
     assert tuple(verdict.outcome for verdict in cell.verdicts) == GRAVITY
@@ -191,7 +191,12 @@ def test_a_run_is_addressed_by_what_tells_it_apart() -> None:
 
 def test_totals_count_clauses_first_and_tests_second() -> None:
     clauses = dict.fromkeys(("s.x", "s.y"), ClauseText("MUST", "…", "", (), "s"))
-    verdicts = (Verdict("t1", "s.x", P), Verdict("t2", "s.x", K), Verdict("t3", "s.y", P), Verdict("t4", "s.y", U))
+    verdicts = (
+        TestVerdict("t1", "s.x", P),
+        TestVerdict("t2", "s.x", K),
+        TestVerdict("t3", "s.y", P),
+        TestVerdict("t4", "s.y", U),
+    )
     (family,) = matrix.families([record("torch", {}, clauses=clauses, verdicts=verdicts)])
     (totals,) = family.totals
     assert (totals.clauses.counts, totals.clauses.total) == (((K, 1), (P, 1)), 2)

@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from conformance.doubts.seeds import changing, told
-from results.record.reading import Header, Outcome, Record, Series, Suite, Variant, Verdict
+from results.record.reading import Header, Outcome, Record, Series, Suite, TestVerdict, Variant
 from tests.support import ROOT, environment
 
 
 def record(seed: int, **outcomes: Outcome) -> Record:
     header = Header(Suite("0.1"), Series("torch", "cpu", "cpu", "eager"), Variant("2"), "now", seed, "", {})
-    verdicts = tuple(Verdict(f"s.py::{name}", "scaling.x", outcome, name) for name, outcome in outcomes.items())
+    verdicts = tuple(TestVerdict(f"s.py::{name}", "scaling.x", outcome, name) for name, outcome in outcomes.items())
     return Record(**vars(header), finished="later", duration_s=1.0, status="complete", verdicts=verdicts)
 
 

@@ -17,7 +17,18 @@ from rich.table import Table
 from results.__main__ import main
 from results.record import folders
 from results.record.journal import Journal
-from results.record.reading import ClauseText, Header, Outcome, Record, Series, Status, Suite, Variant, Verdict, write
+from results.record.reading import (
+    ClauseText,
+    Header,
+    Outcome,
+    Record,
+    Series,
+    Status,
+    Suite,
+    TestVerdict,
+    Variant,
+    write,
+)
 from results.show.clauses import outcome, tally, total
 from results.show.digest import markdown as digest
 from results.show.findings import findings, markdown
@@ -32,7 +43,9 @@ def record(framework: str, version: str, mode: str, *outcomes: Outcome, interrup
     """A record in which every family has one test of each outcome."""
     clauses = {f"{family}.slug": ClauseText("MUST", "…", "", (), family) for family in FAMILIES}
     verdicts = tuple(
-        Verdict(f"{family}[{i}]", f"{family}.slug", outcome, case=f"case-{i}", reason="because", link="https://a.org/1")
+        TestVerdict(
+            f"{family}[{i}]", f"{family}.slug", outcome, case=f"case-{i}", reason="because", link="https://a.org/1"
+        )
         for family in FAMILIES
         for i, outcome in enumerate(outcomes)
     )
@@ -108,7 +121,7 @@ def test_a_clause_comes_to_its_gravest_outcome_and_is_unsupported_only_as_a_whol
 
 
 def test_known_failures_that_nobody_confirmed_are_noted() -> None:
-    def inferred(verdict: Verdict) -> Verdict:
+    def inferred(verdict: TestVerdict) -> TestVerdict:
         return replace(verdict, inferred_from="2.13.0" if verdict.outcome is K else "")
 
     later = replace(FOUR[0], verdicts=tuple(map(inferred, FOUR[0].verdicts)))
@@ -168,8 +181,8 @@ def test_markdown_is_a_list_with_links_and_escapes() -> None:
     evil = replace(
         FOUR[0],
         verdicts=(
-            Verdict("t1", "scaling.slug", K, case="`", reason="*a* <b> [c](d)\n# e", link="javascript:alert(1)"),
-            Verdict("t2", "scaling.slug", K, reason="f", link="https://a.org/x_(y)"),
+            TestVerdict("t1", "scaling.slug", K, case="`", reason="*a* <b> [c](d)\n# e", link="javascript:alert(1)"),
+            TestVerdict("t2", "scaling.slug", K, reason="f", link="https://a.org/x_(y)"),
         ),
     )
     assert markdown([evil, FOUR[3]]).splitlines() == [

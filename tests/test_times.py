@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from results.__main__ import main
-from results.record.reading import ClauseText, Outcome, Record, Series, Suite, Variant, Verdict, write
+from results.record.reading import ClauseText, Outcome, Record, Series, Suite, TestVerdict, Variant, write
 from results.show import times
 
 DATE = "2026-01-02T03:04:05+00:00"
@@ -21,7 +21,7 @@ def run(**durations: float) -> Record:
     families = {name.partition("_")[0] for name in durations}
     clauses = {f"{family}.slug": ClauseText("MUST", "…", "", (), family) for family in families}
     verdicts = tuple(
-        Verdict(f"some/suite.py::{name}", f"{name.partition('_')[0]}.slug", Outcome.PASS, duration_s=spent)
+        TestVerdict(f"some/suite.py::{name}", f"{name.partition('_')[0]}.slug", Outcome.PASS, duration_s=spent)
         for name, spent in durations.items()
     )
     series = Series("some", "cpu", "a processor", "eager")

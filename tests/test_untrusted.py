@@ -19,7 +19,7 @@ from results.compare.comparison import compare
 from results.compare.ratio import ratio
 from results.record.journal import Journal
 from results.record.lines import decode_line, encode_line
-from results.record.reading import SCHEMA_VERSION, Check, Outcome, RecordError, dumps, load, write
+from results.record.reading import SCHEMA_VERSION, CheckResult, Outcome, RecordError, dumps, load, write
 from tests.recorded import CLAUSE, filled, header
 from tests.support import Ended, run
 from tests.test_comparison import BASE, verdict
@@ -94,7 +94,7 @@ def test_a_record_of_another_version_says_what_to_do(version: int, told: str, go
 
 
 def test_many_checks_of_one_name_are_compared_in_no_time() -> None:
-    checks = tuple(Check("distance", float(i), 1.0, None, True) for i in range(40_000))
+    checks = tuple(CheckResult("distance", float(i), 1.0, None, True) for i in range(40_000))
     many = verdict(BASE, 0, checks=checks)
     begun = time.process_time()
     assert compare(many, verdict(many, 0, checks=(*checks[:-1], replace(checks[-1], bound=2.0)))).changes

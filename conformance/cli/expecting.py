@@ -13,7 +13,7 @@ from conformance.expectations.confirming import confirm as confirmed_by
 from conformance.expectations.entries import FILE, read_known
 from frameworks.registry import BUILT_IN, path_of
 from results.record.files import RecordError, one_line, replace
-from results.record.reading import Verdict, load
+from results.record.reading import TestVerdict, load
 
 _SHOWN = 20
 
@@ -79,7 +79,7 @@ def _tell(outcome: Confirmed, name: str, *, changed: bool) -> None:
         click.echo("`python -m conformance.pages.generate` writes the pages that show it")
 
 
-def _list(unnamed: Sequence[Verdict]) -> None:
+def _list(unnamed: Sequence[TestVerdict]) -> None:
     if unnamed:
         click.echo(f"{len(unnamed)} failures need a finding and an expectation first:")
     for verdict in unnamed[:_SHOWN]:

@@ -16,7 +16,7 @@ from conformance.expectations.toml_lines import Part, check, edited
 from conformance.expectations.version_ranges import contains, rewritten
 from conformance.inventory.tests import code_of, inventory
 from results.record.outcomes import Outcome
-from results.record.reading import Record, Verdict
+from results.record.reading import Record, TestVerdict
 
 _FAILED = frozenset({Outcome.KNOWN, Outcome.FAIL, Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH})
 _UNSURE = frozenset({Outcome.ABSTAIN, Outcome.UNSTABLE})
@@ -59,7 +59,7 @@ class Confirmed:
     version: str
     changes: tuple[tuple[str, str, str], ...]
     taken: tuple[str, ...]
-    unnamed: tuple[Verdict, ...]
+    unnamed: tuple[TestVerdict, ...]
 
 
 def confirm(records: Sequence[Record], known: Known, text: str) -> Confirmed:
@@ -185,7 +185,7 @@ class _Confirmation:
         same = verdict.signature == entry.signature and verdict.finding in ("", entry.finding.id)
         return _Shown.YES if verdict.outcome in _FAILED and same else _Shown.NO
 
-    def _unnamed(self) -> Iterator[Verdict]:
+    def _unnamed(self) -> Iterator[TestVerdict]:
         for record in self.records:
             entries = [entry for entry in self.known.expectations if record in self._meeting(entry)]
             for verdict in record.verdicts:
@@ -206,7 +206,7 @@ class _Confirmation:
             places.add(place)
 
 
-def _stray(verdict: Verdict) -> bool:
+def _stray(verdict: TestVerdict) -> bool:
     """Whether a verdict is about an entry that matched no test, rather than about the framework."""
     return code_of(verdict.test) is None and verdict.test.startswith("expectations/")
 

@@ -11,7 +11,7 @@ from conformance.judging.programs import Shown
 from conformance.spec.clauses import Clause
 from conformance.spec.findings import NONE_FOUND, Finding
 from results.record.outcomes import Outcome
-from results.record.reading import Record, Verdict
+from results.record.reading import Record, TestVerdict
 from results.record.values import to_line
 from results.show.marks import is_url
 
@@ -81,7 +81,7 @@ def _measured(each: Evidence, clause: str, record: Record | None) -> Iterator[st
     yield ""
 
 
-def _case(verdict: Verdict) -> str:
+def _case(verdict: TestVerdict) -> str:
     return verdict.case or verdict.test.rpartition("::")[2]
 
 

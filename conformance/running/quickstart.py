@@ -14,7 +14,7 @@ from pathlib import Path
 
 from conformance.inventory.tests import SUITES
 from results.record.files import RecordError
-from results.record.model import Record, Verdict
+from results.record.model import Record, TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import load
 
@@ -62,7 +62,7 @@ def main() -> int:
     return 0 if good and caught else 1
 
 
-def explain(reference: Record, caught: list[Verdict]) -> None:
+def explain(reference: Record, caught: list[TestVerdict]) -> None:
     """A few lines on what the two verdicts mean."""
     for verdict in [v for v in reference.verdicts if v.outcome.bad][:5]:
         print(f"  UNEXPECTED {verdict.clause}: {verdict.message}")

@@ -25,7 +25,7 @@ from results.record.files import RecordError
 from results.record.fingerprints import Fingerprint
 from results.record.folders import LAST_RUNS
 from results.record.journal import Journal, now
-from results.record.model import Check, ClauseText, Header, Measurement, Suite, Verdict
+from results.record.model import CheckResult, ClauseText, Header, Measurement, Suite, TestVerdict
 from results.record.outcomes import Outcome
 from results.record.values import decode, plain
 
@@ -142,7 +142,7 @@ class Recorder:
                 str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "the test ended without a verdict"
             )
             self._write(
-                Verdict(
+                TestVerdict(
                     report.nodeid,
                     code.clause,
                     Outcome.CRASH if str(report.when) == "???" else Outcome.ERROR,
@@ -159,7 +159,7 @@ class Recorder:
         given["outcome"] = Outcome(given["outcome"])
         given["checks"] = tuple(_check(check) for check in given["checks"])
         given["leaks"] = tuple(given["leaks"])
-        verdict = Verdict(**given)
+        verdict = TestVerdict(**given)
         self._write(verdict)
         for leak in verdict.leaks:
             self._leaks.setdefault(leak, []).append(verdict.case)
@@ -177,7 +177,7 @@ class Recorder:
             prints = [Fingerprint(**{**each, "shape": tuple(each["shape"])}) for each in taken]
             self._journal.tensors(f"{kind}{suffix}", prints)
 
-    def _write(self, verdict: Verdict) -> None:
+    def _write(self, verdict: TestVerdict) -> None:
         self._seen.append((verdict.clause, verdict.case))
         self._judged.add(verdict.test)
         self._counts[verdict.outcome] = self._counts.get(verdict.outcome, 0) + 1
@@ -201,7 +201,7 @@ class Recorder:
                     f"the expectation for {entry.clause}{cases} matched no test of this run: take it out or correct it"
                 )
                 self._write(
-                    Verdict(
+                    TestVerdict(
                         f"expectations/{entry.file}::{entry.clause}",
                         entry.clause,
                         Outcome.ERROR,
@@ -221,7 +221,9 @@ class Recorder:
         error = Violation("settings-leaked", told) if told else None
         matching = [entry for entry in self._expectations if entry.covers(SETTINGS, EVERY_TEST)]
         found = conclude(self._framework, error, matching)
-        verdict = Verdict(f"session::{EVERY_TEST}", SETTINGS, found.outcome, EVERY_TEST, found.signature, found.message)
+        verdict = TestVerdict(
+            f"session::{EVERY_TEST}", SETTINGS, found.outcome, EVERY_TEST, found.signature, found.message
+        )
         verdict = replace(verdict, reason=found.reason, link=found.link, finding=found.finding, seed=self._seed)
         self._write(replace(verdict, inferred_from=found.inferred_from))
         return found.outcome
@@ -249,9 +251,9 @@ class Recorder:
         return f"nobody has judged {self._framework.name} {self._place.version} yet: {taken}{idle}"
 
 
-def _check(content: Mapping[str, Any]) -> Check:
+def _check(content: Mapping[str, Any]) -> CheckResult:
     values = {name: decode(content[name]) for name in ("measured", "bound", "expected", "derivation")}
-    return Check(what=content["what"], passed=content["passed"], **values)
+    return CheckResult(what=content["what"], passed=content["passed"], **values)
 
 
 def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:

@@ -19,7 +19,7 @@ from results.compare.verdicts import came_to
 from results.record.files import RecordError, one_line
 from results.record.journal import journal_of
 from results.record.outcomes import Outcome
-from results.record.reading import Record, Verdict, load, write
+from results.record.reading import Record, TestVerdict, load, write
 from results.show.clauses import number
 
 TIMES = 2
@@ -114,7 +114,7 @@ def repeat(path: Path, command: Sequence[str], tell: Callable[[str], object] = p
     return Repeated(record, asked, unstable, len(tests) - len(asked))
 
 
-def _round(command: Sequence[str], tests: Sequence[str]) -> Mapping[str, Verdict]:
+def _round(command: Sequence[str], tests: Sequence[str]) -> Mapping[str, TestVerdict]:
     """What the tests come to in a new process, as far as it got."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         path = Path(folder) / "repeat.json"
@@ -130,7 +130,7 @@ def _round(command: Sequence[str], tests: Sequence[str]) -> Mapping[str, Verdict
     return {}
 
 
-def settle(verdict: Verdict, repeats: Sequence[Verdict | None]) -> Verdict:
+def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestVerdict:
     """A verdict after its repeats, None where one came to nothing: as it was, or unstable.
 
     One that needs action is as it was if each repeat needs action too, in whatever way; another if each is the same.

@@ -11,7 +11,7 @@ from conformance.judging.verdict import Abstention, Violation
 from conformance.scenarios.scenario import Scenario, Setting
 from conformance.scenarios.training import Seen
 from frameworks.contract import Framework
-from results.record.model import Check, Measurement, Trace, Verdict
+from results.record.model import CheckResult, Measurement, TestVerdict, Trace
 
 SHARE = 10
 """One in so many updates, the first ones or the last ones, is what the loss began or ended with."""
@@ -24,14 +24,14 @@ CUT = {"method": "recorded, not judged: the run was too short to learn"}
 
 def verdicts(
     framework: Framework, scenario: Scenario, setting: Setting, seen: Sequence[Seen], rounds: int, repro: str
-) -> tuple[Verdict, ...]:
+) -> tuple[TestVerdict, ...]:
     """One verdict a side: unsupported with the declared reason, or whether it learned and kept what it promises."""
     return tuple(_verdict(framework, scenario, setting, one, rounds, repro) for one in seen)
 
 
 def _verdict(
     framework: Framework, scenario: Scenario, setting: Setting, seen: Seen, rounds: int, repro: str
-) -> Verdict:
+) -> TestVerdict:
     cut = rounds < scenario.learns_in
     same_bits = seen.side.equal and not framework.conventions().compiled
     checks = tuple(_checks(scenario, setting, seen, cut, same_bits))
@@ -43,7 +43,7 @@ def _verdict(
     elif error is None and cut and not same_bits:
         error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
     found = conclude(framework, error, ())
-    return Verdict(
+    return TestVerdict(
         test=f"scenario::{scenario.name}[{seen.side.label}]",
         clause=scenario.clause,
         outcome=found.outcome,
@@ -60,30 +60,32 @@ def _verdict(
     )
 
 
-def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool, same_bits: bool) -> Iterator[Check]:
+def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool, same_bits: bool) -> Iterator[CheckResult]:
     if seen.losses:
         part = max(1, len(seen.losses) // SHARE)
         first, last = median(seen.losses[:part]), median(seen.losses[-part:])
         derivation = CUT if cut else {"method": f"median of the first and of the last {part} updates"}
-        yield Check("loss", last, first, f"below {first:.4g}", cut or last < first, derivation)
+        yield CheckResult("loss", last, first, f"below {first:.4g}", cut or last < first, derivation)
     if seen.losses and seen.side.recipe.scaling is not None:
         skipped = sum(seen.skipped)
-        yield Check("skipped updates", skipped, None, f"of {len(seen.skipped)}", True, RECORDED)
+        yield CheckResult("skipped updates", skipped, None, f"of {len(seen.skipped)}", True, RECORDED)
     if seen.quality is not None:
         quality = scenario.quality
         constant = quality.constant(setting.test)
         better = seen.quality > constant if quality.rising else seen.quality < constant
         expected = f"{'above' if quality.rising else 'below'} {constant:.4g}"
         derivation = CUT if cut else {"method": "the best answer that ignores the inputs"}
-        yield Check(quality.label, seen.quality, constant, expected, cut or better, derivation)
+        yield CheckResult(quality.label, seen.quality, constant, expected, cut or better, derivation)
     if seen.distance is not None:
         beside = seen.side.beside or scenario.sides[0].label
         what = f"distance from {beside}'s parameters"
         if same_bits:
-            yield Check(what, seen.distance, 0.0, "0", seen.distance == 0.0, {"method": "the same bits are promised"})
+            yield CheckResult(
+                what, seen.distance, 0.0, "0", seen.distance == 0.0, {"method": "the same bits are promised"}
+            )
         else:
             share = {**RECORDED, "unit": f"the way that {beside}'s went"}
-            yield Check(what, seen.distance, None, None, True, share)
+            yield CheckResult(what, seen.distance, None, None, True, share)
 
 
 def measurements(scenario: Scenario, seen: Sequence[Seen]) -> dict[str, Measurement]:

@@ -16,7 +16,7 @@ from conformance.scenarios.scenario import Scenario, Side
 from results.compare.ratio import ratio
 from results.record.files import one_line
 from results.record.outcomes import Outcome
-from results.record.reading import Check, Measurement, Record, Verdict
+from results.record.reading import CheckResult, Measurement, Record, TestVerdict
 from results.show.titles import title
 
 NONE = "–"
@@ -108,14 +108,14 @@ def record_name(record: Record) -> str:
     return next(iter(record.clauses)).partition(".")[2]
 
 
-def _checked(verdict: Verdict) -> Iterator[tuple[str, str]]:
+def _checked(verdict: TestVerdict) -> Iterator[tuple[str, str]]:
     for check in verdict.checks:
         measured = check.measured
         if isinstance(measured, int | float):
             yield check.what, _number(check, float(measured))
 
 
-def _number(check: Check, measured: float) -> str:
+def _number(check: CheckResult, measured: float) -> str:
     if check.what == "loss" and isinstance(check.bound, int | float):
         return f"{check.bound:.3g} → {measured:.3g}"
     if check.what == "skipped updates":

@@ -18,7 +18,7 @@ from results.compare.environment import Environment, environment
 from results.compare.measurements import measurements
 from results.compare.numbers import Moved, Movement
 from results.compare.verdicts import kind_of, measuring, shown, untimed, verdicts
-from results.record.reading import Record, Verdict
+from results.record.reading import Record, TestVerdict
 from results.record.values import Json, same
 
 __all__ = ["Change", "Comparison", "Kind", "Moved", "Movement", "compare", "same"]
@@ -105,7 +105,7 @@ def _refusals(old: Record, new: Record) -> Iterator[str]:
 
 
 def _numbers(
-    old: Record, new: Record, before: Mapping[str, Verdict], after: Mapping[str, Verdict], recoded: set[str]
+    old: Record, new: Record, before: Mapping[str, TestVerdict], after: Mapping[str, TestVerdict], recoded: set[str]
 ) -> Iterator[Moved]:
     for test in sorted((before.keys() & after.keys()) - recoded):
         if measuring(new, after[test]):

@@ -18,7 +18,7 @@ from itertools import islice, zip_longest
 from results.compare.changes import Change, Kind
 from results.compare.first_tensor import KINDS, differs, first_difference
 from results.record.fingerprints import Fingerprint
-from results.record.reading import Check, Record, Trace, Verdict
+from results.record.reading import CheckResult, Record, TestVerdict, Trace
 from results.record.values import Json, same
 
 TRIPLED = 3.0
@@ -93,7 +93,7 @@ class _Drift:
     detail: str
 
 
-def moved(old: Record, new: Record, before: Verdict, after: Verdict, failing: bool) -> Moved | None:
+def moved(old: Record, new: Record, before: TestVerdict, after: TestVerdict, failing: bool) -> Moved | None:
     """What became of the numbers of one test; None where the two records hold none of them.
 
     Args:
@@ -121,7 +121,7 @@ def moved(old: Record, new: Record, before: Verdict, after: Verdict, failing: bo
 
 
 def _differences(
-    errors: Sequence[tuple[Check, float, float]],
+    errors: Sequence[tuple[CheckResult, float, float]],
     traces: tuple[Trace, Trace] | None,
     arrays: Sequence[tuple[Sequence[Fingerprint], Sequence[Fingerprint]]],
 ) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _differences(
         yield f"{count} of {len(errors)} errors differ"
 
 
-def _errors(before: Verdict, after: Verdict) -> Iterator[tuple[Check, float, float]]:
+def _errors(before: TestVerdict, after: TestVerdict) -> Iterator[tuple[CheckResult, float, float]]:
     """The newer one of each two checks of an error against a bound, and both errors."""
     former = _by_place(before.checks)
     for key, check in _by_place(after.checks).items():
@@ -147,9 +147,9 @@ def _errors(before: Verdict, after: Verdict) -> Iterator[tuple[Check, float, flo
                 yield check, a, b
 
 
-def _by_place(checks: Sequence[Check]) -> dict[tuple[str, int], Check]:
+def _by_place(checks: Sequence[CheckResult]) -> dict[tuple[str, int], CheckResult]:
     """Checks by their words, without the numbers in these, and by which of those of the same words they are."""
-    placed: dict[tuple[str, int], Check] = {}
+    placed: dict[tuple[str, int], CheckResult] = {}
     places: Counter[str] = Counter()
     for check in checks:
         if number(check.bound) is not None:
@@ -177,7 +177,7 @@ def _tripled(old: float, new: float, bound: float) -> bool:
     return not same(old, new) and new >= TRIPLED * old and new > TELLING_SHARE * bound
 
 
-def _drifted_errors(errors: Sequence[tuple[Check, float, float]]) -> Iterator[_Drift]:
+def _drifted_errors(errors: Sequence[tuple[CheckResult, float, float]]) -> Iterator[_Drift]:
     for check, old, new in errors:
         bound = number(check.bound)
         if bound is not None and _tripled(old, new, bound):
@@ -194,12 +194,12 @@ def _growth(old: float, new: float) -> str:
     return f"{new / old:.3g} times as large" if old else "0 before"
 
 
-def _drifted_losses(old: Trace, new: Trace, before: Verdict, after: Verdict) -> Iterator[_Drift]:
+def _drifted_losses(old: Trace, new: Trace, before: TestVerdict, after: TestVerdict) -> Iterator[_Drift]:
     """The first update whose loss moved by more than rounding explains."""
     return islice(_departures(old, new, before, after), 1)
 
 
-def _departures(old: Trace, new: Trace, before: Verdict, after: Verdict) -> Iterator[_Drift]:
+def _departures(old: Trace, new: Trace, before: TestVerdict, after: TestVerdict) -> Iterator[_Drift]:
     losses = old["loss"], new["loss"]
     if len(losses[0]) != len(losses[1]):
         lengths = f"{len(losses[0])} updates", f"{len(losses[1])} updates"
@@ -236,7 +236,7 @@ def _another_oracle(old: Trace, new: Trace) -> bool:
     return not all(same(a, b) or math.isclose(a, b, rel_tol=ORACLE_DIGITS) for a, b in pairs)
 
 
-def _bounds(old: Trace, new: Trace, before: Verdict, after: Verdict) -> tuple[float, ...]:
+def _bounds(old: Trace, new: Trace, before: TestVerdict, after: TestVerdict) -> tuple[float, ...]:
     """How far each update's loss may be from the exact one; infinite where an update judges nothing."""
     for trace, verdict in ((new, after), (old, before)):
         if "bound" in trace:

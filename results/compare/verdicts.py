@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from results.compare.changes import OTHER_CODE, Change, Kind
 from results.compare.measurements import NOT_JUDGED
 from results.record.outcomes import Outcome
-from results.record.reading import Check, Record, Verdict
+from results.record.reading import CheckResult, Record, TestVerdict
 from results.record.values import Json, same
 
 HELD = frozenset({Outcome.PASS, Outcome.FIXED})
@@ -27,7 +27,7 @@ UNCONFIRMED = "not confirmed in this version"
 
 
 def verdicts(
-    before: Mapping[str, Verdict], after: Mapping[str, Verdict], recoded: set[str], untimed: set[str]
+    before: Mapping[str, TestVerdict], after: Mapping[str, TestVerdict], recoded: set[str], untimed: set[str]
 ) -> Iterator[Change]:
     """Every verdict and every bound that is not the same.
 
@@ -54,7 +54,7 @@ def verdicts(
             yield from _bounds(old, new)
 
 
-def kind_of(old: Verdict, new: Verdict) -> Kind | None:
+def kind_of(old: TestVerdict, new: TestVerdict) -> Kind | None:
     """What kind of a difference two verdicts of the same code are; None for none."""
     if Outcome.UNSTABLE in (old.outcome, new.outcome):
         return None if old.outcome is new.outcome else Kind.UNSTABLE
@@ -74,28 +74,28 @@ def untimed(record: Record) -> Iterator[str]:
             yield verdict.test
 
 
-def measuring(record: Record, verdict: Verdict) -> bool:
+def measuring(record: Record, verdict: TestVerdict) -> bool:
     """Whether a verdict is about a cost that is measured."""
     clause = record.clauses.get(verdict.clause)
     return clause is not None and clause.level == "MEASUREMENT"
 
 
-def came_to(verdict: Verdict) -> str:
+def came_to(verdict: TestVerdict) -> str:
     """A verdict's outcome, and in parentheses its signature if it has one."""
     return f"{verdict.outcome.value} ({verdict.signature})" if verdict.signature else verdict.outcome.value
 
 
-def said(verdict: Verdict) -> str:
+def said(verdict: TestVerdict) -> str:
     """Outcome, signature, and the mark of what nobody has confirmed in this version."""
     return f"{came_to(verdict)}, {UNCONFIRMED}" if verdict.inferred_from else came_to(verdict)
 
 
-def _why(verdict: Verdict) -> str:
+def _why(verdict: TestVerdict) -> str:
     repeats = f"repeated: {', '.join(verdict.repeats)}." if verdict.repeats else ""
     return " ".join(filter(None, (verdict.reason or verdict.message, verdict.link, repeats)))
 
 
-def _bounds(old: Verdict, new: Verdict) -> Iterator[Change]:
+def _bounds(old: TestVerdict, new: TestVerdict) -> Iterator[Change]:
     former = _by_what(old.checks)
     for (what, place), check in _by_what(new.checks).items():
         previous = former.get((what, place))
@@ -105,7 +105,7 @@ def _bounds(old: Verdict, new: Verdict) -> Iterator[Change]:
             )
 
 
-def _same_bound(old: Check, new: Check) -> bool:
+def _same_bound(old: CheckResult, new: CheckResult) -> bool:
     a, b = old.bound, new.bound
     if not (isinstance(a, float) and isinstance(b, float)):
         return same(a, b)
@@ -115,8 +115,8 @@ def _same_bound(old: Check, new: Check) -> bool:
     return elsewhere or math.isclose(a, b, rel_tol=ENSEMBLE_SPREAD)
 
 
-def _by_what(checks: Sequence[Check]) -> dict[tuple[str, int], Check]:
-    placed: dict[tuple[str, int], Check] = {}
+def _by_what(checks: Sequence[CheckResult]) -> dict[tuple[str, int], CheckResult]:
+    placed: dict[tuple[str, int], CheckResult] = {}
     places: Counter[str] = Counter()
     for check in checks:
         placed[check.what, places[check.what]] = check

@@ -22,8 +22,8 @@ from results.record.model import (
     Measurement,
     Record,
     Status,
+    TestVerdict,
     Trace,
-    Verdict,
     plain_part,
     validate,
 )
@@ -111,10 +111,12 @@ class Journal:
     ) -> None:
         """A test begins; unless a verdict follows, this is what is told of it."""
         self._know(clause)
-        crash = Verdict(test, clause, Outcome.CRASH, case, "", NO_VERDICT, code_hash=code_hash, seed=seed, repro=repro)
+        crash = TestVerdict(
+            test, clause, Outcome.CRASH, case, "", NO_VERDICT, code_hash=code_hash, seed=seed, repro=repro
+        )
         self._append("started", verdict=plain_part("verdict", crash))
 
-    def verdict(self, verdict: Verdict) -> None:
+    def verdict(self, verdict: TestVerdict) -> None:
         """A test has ended; a later verdict on the same test takes the place of an earlier one."""
         self._know(verdict.clause)
         self._append("verdict", verdict=plain_part("verdict", verdict))

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jsonschema
 
@@ -125,7 +125,7 @@ class FindingText:
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckResult:
     """One comparison of a test: what was measured, what it was held against and how that was derived."""
 
     what: str
@@ -137,7 +137,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TestVerdict:
     """What one test came to.
 
     Attributes:
@@ -153,13 +153,16 @@ class Verdict:
             its signature if it has one.
     """
 
+    __test__: ClassVar[bool] = False
+    """Keeps pytest from collecting it where a test module imports it."""
+
     test: str
     clause: str
     outcome: Outcome
     case: str = ""
     signature: str = ""
     message: str = ""
-    checks: tuple[Check, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
     reason: str = ""
     link: str = ""
     code_hash: str = ""
@@ -228,7 +231,7 @@ class Record(Header):
     finished: str
     duration_s: float
     status: Status
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[TestVerdict, ...] = ()
     observations: Mapping[str, Json] = field(default_factory=dict)
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
     traces: Mapping[str, Trace] = field(default_factory=dict)
@@ -365,7 +368,7 @@ def from_document(document: Any) -> Record:
     )
 
 
-def _verdict(document: dict[str, Any]) -> Verdict:
+def _verdict(document: dict[str, Any]) -> TestVerdict:
     changes = {
         "outcome": Outcome(document["outcome"]),
         "checks": tuple(_check(check) for check in document["checks"]),
@@ -374,7 +377,7 @@ def _verdict(document: dict[str, Any]) -> Verdict:
         "leaks": tuple(document["leaks"]),
         "repeats": tuple(document.get("repeats", ())),
     }
-    return Verdict(**{**document, **changes})
+    return TestVerdict(**{**document, **changes})
 
 
 def _fingerprint(document: dict[str, Any]) -> Fingerprint:
@@ -392,9 +395,9 @@ def _seed(number: float) -> int:
     return int(number)
 
 
-def _check(document: dict[str, Any]) -> Check:
+def _check(document: dict[str, Any]) -> CheckResult:
     values = {name: decode(document[name]) for name in ("measured", "bound", "expected", "derivation")}
-    return Check(what=document["what"], passed=document["passed"], **values)
+    return CheckResult(what=document["what"], passed=document["passed"], **values)
 
 
 def _numbers(points: list[Any]) -> tuple[float, ...]:

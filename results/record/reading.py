@@ -13,7 +13,7 @@ from results.record.fingerprints import Fingerprint
 from results.record.lines import replay
 from results.record.model import (
     SCHEMA_VERSION,
-    Check,
+    CheckResult,
     ClauseText,
     Consequence,
     FindingKind,
@@ -24,9 +24,9 @@ from results.record.model import (
     Series,
     Status,
     Suite,
+    TestVerdict,
     Trace,
     Variant,
-    Verdict,
     VersionError,
     from_document,
     to_document,
@@ -37,7 +37,7 @@ from results.record.values import Json, decode_number, encode_number, parse, to_
 
 __all__ = [
     "SCHEMA_VERSION",
-    "Check",
+    "CheckResult",
     "ClauseText",
     "Consequence",
     "FindingKind",
@@ -53,9 +53,9 @@ __all__ = [
     "Series",
     "Status",
     "Suite",
+    "TestVerdict",
     "Trace",
     "Variant",
-    "Verdict",
     "decode_number",
     "dumps",
     "encode_number",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.record.reading import Check, FindingText, Record, Verdict
+from results.record.reading import CheckResult, FindingText, Record, TestVerdict
 from results.report.about import identity
 from results.report.matrix import Family
 from results.report.runs import Run
@@ -64,7 +64,7 @@ def payload(matrix: Sequence[Family], runs: Sequence[Run], records: Sequence[Rec
     }
 
 
-def _finding(verdict: Verdict, findings: Mapping[str, FindingText], known: dict[tuple[str, ...], int]) -> int:
+def _finding(verdict: TestVerdict, findings: Mapping[str, FindingText], known: dict[tuple[str, ...], int]) -> int:
     """The number of the finding that a verdict rests on, -1 without one."""
     text = findings.get(verdict.finding)
     if text is None:
@@ -73,7 +73,7 @@ def _finding(verdict: Verdict, findings: Mapping[str, FindingText], known: dict[
     return known.setdefault(shown, len(known))
 
 
-def _doubts(verdict: Verdict, texts: Texts) -> list[Any]:
+def _doubts(verdict: TestVerdict, texts: Texts) -> list[Any]:
     """The judged version that a known failure was taken from, and what repeats came to."""
     repeats = [texts.place(clean(repeat)) for repeat in verdict.repeats[:_REPEATS]]
     return [texts.place(clean(verdict.inferred_from) if inferred(verdict) else ""), repeats]
@@ -88,7 +88,7 @@ def _pieces(pieces: Sequence[Piece]) -> list[list[str]]:
     return [[piece.text, piece.href] if piece.href else [piece.text] for piece in pieces]
 
 
-def _verdict(verdict: Verdict, texts: Texts) -> list[Any]:
+def _verdict(verdict: TestVerdict, texts: Texts) -> list[Any]:
     said = (verdict.reason, f"{verdict.signature}: {verdict.reason}")
     message = "" if verdict.message in said else verdict.message
     return [
@@ -107,7 +107,7 @@ def _verdict(verdict: Verdict, texts: Texts) -> list[Any]:
     ]
 
 
-def _check(check: Check, texts: Texts) -> list[Any]:
+def _check(check: CheckResult, texts: Texts) -> list[Any]:
     pairs = list(check.derivation.items())[:_PAIRS]
     derivation = "; ".join(f"{key[:NAME]}: {told(value, NAME)}" for key, value in pairs)
     return [

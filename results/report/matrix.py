@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from results.record.outcomes import Outcome
-from results.record.reading import ClauseText, Record, Verdict
+from results.record.reading import ClauseText, Record, TestVerdict
 from results.report import across
 from results.report.across import Across
 from results.report.runs import Run, judged, runs
@@ -77,7 +77,7 @@ class Cell:
     number: int
     anchor: str
     tally: Tally
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[TestVerdict, ...]
 
     @property
     def outcome(self) -> Outcome:
@@ -173,7 +173,7 @@ def _row(
     cells: int,
     name: str,
     text: ClauseText,
-    verdicts: Sequence[Sequence[Verdict]],
+    verdicts: Sequence[Sequence[TestVerdict]],
     only: tuple[str, tuple[str, ...]],
     word: Across | None,
     columns: Sequence[Run],
@@ -198,11 +198,11 @@ def _row(
     )
 
 
-def _fails(verdicts: Sequence[Verdict]) -> bool:
+def _fails(verdicts: Sequence[TestVerdict]) -> bool:
     return any(verdict.outcome in NOT_KEPT for verdict in verdicts)
 
 
-def _only(records: Sequence[Record], verdicts: Sequence[Sequence[Verdict]]) -> tuple[str, tuple[str, ...]]:
+def _only(records: Sequence[Record], verdicts: Sequence[Sequence[TestVerdict]]) -> tuple[str, tuple[str, ...]]:
     frameworks = judged(records)
     failing, holding = set(), set()
     for record, here in zip(records, verdicts, strict=True):

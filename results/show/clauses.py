@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from results.record.files import one_line
 from results.record.outcomes import Outcome
-from results.record.reading import Record, Verdict
+from results.record.reading import Record, TestVerdict
 
 GRAVITY = (
     Outcome.CRASH,
@@ -29,7 +29,7 @@ NOT_KEPT = frozenset(GRAVITY) - {Outcome.PASS, Outcome.FIXED, Outcome.UNSUPPORTE
 """The clause did not hold, foreseen or not."""
 
 
-def outcome(verdicts: Iterable[Verdict]) -> Outcome:
+def outcome(verdicts: Iterable[TestVerdict]) -> Outcome:
     """What a clause came to by the verdicts of its tests: the gravest outcome among those that are not unsupported.
 
     So it is `pass` only if every test that was judged passed, and `unsupported` only if all of them are.
@@ -44,9 +44,9 @@ def _rank(one: Outcome) -> int:
     return len(GRAVITY) if one is Outcome.UNSUPPORTED else GRAVITY.index(one)
 
 
-def by_clause(record: Record) -> dict[str, list[Verdict]]:
+def by_clause(record: Record) -> dict[str, list[TestVerdict]]:
     """The verdicts of each clause, the gravest first."""
-    grouped: dict[str, list[Verdict]] = {}
+    grouped: dict[str, list[TestVerdict]] = {}
     for verdict in record.verdicts:
         grouped.setdefault(verdict.clause, []).append(verdict)
     for verdicts in grouped.values():
@@ -62,7 +62,7 @@ class Count:
     tests: Counter[Outcome]
 
     @classmethod
-    def of(cls, grouped: Iterable[Sequence[Verdict]]) -> Count:
+    def of(cls, grouped: Iterable[Sequence[TestVerdict]]) -> Count:
         """The count of clauses by the verdicts of each; a clause without a verdict is none."""
         judged = [verdicts for verdicts in grouped if verdicts]
         return cls(Counter(map(outcome, judged)), Counter(verdict.outcome for one in judged for verdict in one))
@@ -80,7 +80,7 @@ def number(count: int, what: str) -> str:
 
 def tally(record: Record) -> dict[str, Count]:
     """The count of each family of clauses that has a verdict."""
-    families: dict[str, list[list[Verdict]]] = {}
+    families: dict[str, list[list[TestVerdict]]] = {}
     for name, verdicts in by_clause(record).items():
         families.setdefault(record.clauses[name].family, []).append(verdicts)
     return {family: Count.of(members) for family, members in families.items()}
@@ -91,7 +91,7 @@ def total(record: Record) -> Count:
     return Count.of(by_clause(record).values())
 
 
-def inferred(verdict: Verdict) -> bool:
+def inferred(verdict: TestVerdict) -> bool:
     """Whether it is a known failure that was judged in another version only."""
     return verdict.outcome is Outcome.KNOWN and verdict.inferred_from != ""
 

@@ -25,7 +25,7 @@ from typing import Any
 import jsonschema
 
 from results.record.outcomes import Outcome
-from results.record.reading import Record, Verdict
+from results.record.reading import Record, TestVerdict
 from results.record.values import plain, to_text
 from results.show.table import troubles
 from results.show.titles import title
@@ -146,11 +146,11 @@ def _environment(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _suite(record: Record, verdict: Verdict) -> list[str]:
+def _suite(record: Record, verdict: TestVerdict) -> list[str]:
     return [" ".join(title(record)), record.clauses[verdict.clause].family, verdict.clause]
 
 
-def _test(record: Record, verdict: Verdict) -> dict[str, Any]:
+def _test(record: Record, verdict: TestVerdict) -> dict[str, Any]:
     series, text = record.series, record.clauses[verdict.clause]
     file, _, name = verdict.test.partition("::")
     found: dict[str, Any] = {
@@ -181,7 +181,7 @@ def _test(record: Record, verdict: Verdict) -> dict[str, Any]:
     return found
 
 
-def _labels(record: Record, verdict: Verdict) -> Iterator[tuple[str, str | int]]:
+def _labels(record: Record, verdict: TestVerdict) -> Iterator[tuple[str, str | int]]:
     """What a reader may want to filter tests by, without what is empty."""
     series, finding = record.series, record.findings.get(verdict.finding)
     yield from (

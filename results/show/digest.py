@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from results.record.outcomes import Outcome
-from results.record.reading import Record, Verdict
+from results.record.reading import Record, TestVerdict
 from results.show.clauses import Count, tally, total
 from results.show.findings import classed, findings
 from results.show.marks import code, cut, html, words
@@ -37,7 +37,7 @@ def _lines(records: Sequence[Record]) -> Iterator[str]:
     yield from _known(records)
 
 
-def _headline(records: Sequence[Record], bad: Sequence[tuple[Record, Verdict]]) -> str:
+def _headline(records: Sequence[Record], bad: Sequence[tuple[Record, TestVerdict]]) -> str:
     clauses = {verdict.clause for record in records for verdict in record.verdicts}
     tests = sum(len(record.verdicts) for record in records)
     if bad:
@@ -73,7 +73,7 @@ def _cell(counts: Mapping[Outcome, int], of: Sequence[str]) -> str:
     return f"{' · '.join(shown)} ({', '.join(of)})" if counts else "–"
 
 
-def _action(record: Record, verdict: Verdict) -> str:
+def _action(record: Record, verdict: TestVerdict) -> str:
     test = verdict.test.partition("::")[2] or verdict.test
     seen = words(verdict.message or verdict.reason) or "nothing was said"
     repeat = f"<br>{code(verdict.repro, 500)}" if verdict.repro else ""

@@ -33,7 +33,7 @@ from packaging.version import InvalidVersion, Version
 
 from results.record.files import one_line
 from results.record.outcomes import Outcome
-from results.record.reading import Record, Verdict
+from results.record.reading import Record, TestVerdict
 from results.record.values import Json
 from results.show.clauses import NOT_KEPT, by_clause, number, outcome
 from results.show.observations import Place, differ, leaves
@@ -108,7 +108,7 @@ class _Run:
     record: Record
 
     @cached_property
-    def verdicts(self) -> Mapping[str, Sequence[Verdict]]:
+    def verdicts(self) -> Mapping[str, Sequence[TestVerdict]]:
         return by_clause(self.record)
 
     @property
@@ -195,7 +195,7 @@ def _word(
     return Word(Kind.HELD if len(having) == 1 else Kind.PORTABLE)
 
 
-def _stance(verdicts: Sequence[Verdict]) -> Outcome:
+def _stance(verdicts: Sequence[TestVerdict]) -> Outcome:
     """What a framework came to, where what is fixed holds."""
     return outcome([verdict for verdict in verdicts if verdict.outcome is not Outcome.FIXED] or [verdicts[0]])
 

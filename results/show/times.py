@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from results.record.files import one_line
-from results.record.reading import Record, Verdict
+from results.record.reading import Record, TestVerdict
 from results.show.titles import title
 
 SLOWEST = 10
@@ -28,14 +28,14 @@ def by_clause(record: Record) -> dict[str, float]:
     return _summed(record, lambda verdict: verdict.clause)
 
 
-def _summed(record: Record, name: Callable[[Verdict], str]) -> dict[str, float]:
+def _summed(record: Record, name: Callable[[TestVerdict], str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for verdict in record.verdicts:
         found[name(verdict)] = found.get(name(verdict), 0.0) + verdict.duration_s
     return found
 
 
-def slowest(record: Record, count: int = SLOWEST) -> list[Verdict]:
+def slowest(record: Record, count: int = SLOWEST) -> list[TestVerdict]:
     """The tests that took longest, longest first; of equals by their names."""
     return sorted(record.verdicts, key=lambda verdict: (-verdict.duration_s, verdict.test))[:count]
 

@@ -20,7 +20,7 @@ import pytest
 
 from conformance.inventory.tests import code_of
 from conformance.running.recorder import SETTINGS
-from results.record.reading import Outcome, RecordError, Verdict, load
+from results.record.reading import Outcome, RecordError, TestVerdict, load
 from tests.mutants.catalogue import Mutant
 
 ROOT = Path(__file__).parent.parent.parent
@@ -133,10 +133,10 @@ class Engine:
         begun = time.monotonic()
         counted = RAISED if mutant.raises else SEEN
 
-        def judged(tests: list[str]) -> tuple[Verdict, ...]:
+        def judged(tests: list[str]) -> tuple[TestVerdict, ...]:
             return self._run(mutant.name, mutant.mode, tests, mutant.id, stop=True) if tests else ()
 
-        def failing(verdicts: tuple[Verdict, ...]) -> set[str]:
+        def failing(verdicts: tuple[TestVerdict, ...]) -> set[str]:
             leaking = {SETTINGS} if any(v.leaks for v in verdicts) else set()
             return {v.clause for v in verdicts if v.outcome in counted} | leaking
 
@@ -154,7 +154,7 @@ class Engine:
 
     def _run(
         self, framework: str, mode: str, tests: Sequence[str], name: str, workers: int = 1, stop: bool = False
-    ) -> tuple[Verdict, ...]:
+    ) -> tuple[TestVerdict, ...]:
         record = self.folder / f"{name}.json"
         words = ["-q", f"--framework={framework}", f"--device={self.device}"]
         words += [f"--mode={mode}"] if mode else []
