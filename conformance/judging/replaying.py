@@ -15,6 +15,7 @@ from conformance.judging.subject import Subject
 from conformance.judging.verdict import Verdict
 from conformance.oracle.bound import Bound
 from conformance.oracle.errormodel import distance, flat
+from conformance.oracle.function_bounds import function_bounds
 from fixtures.arrays import Array
 from fixtures.layers import Dropout, Layer, Residual
 from fixtures.model import Batch, Model
@@ -61,6 +62,34 @@ def same_gradients(
     bound = Bound(2.0 * one.value, {**one.derivation, "runs": 2, "why": "a compiler may round each otherwise"})
     apart = distance(flat(dict(measured)), flat(dict(expected)))
     verdict.within(apart, bound, f"{what}: relative distance from those without recomputation", signature)
+
+
+def same_values(
+    subject: Subject,
+    verdict: Verdict,
+    measured: Mapping[str, Array | float | None],
+    expected: Mapping[str, Array | float | None],
+    arguments: tuple[Array, Array],
+    signature: str = "differs",
+) -> None:
+    """Values of `Framework.recompute` on `arguments` with recomputation and without, by "value", "x" or "w"."""
+    compiled = subject.conventions.compiled
+    bounds = function_bounds(*arguments, subject.seed) if compiled else {}
+    for name, value in measured.items():
+        what = name if name == "value" else f"gradient of {name}"
+        wanted = expected[name]
+        if not compiled:
+            verdict.equal(value, wanted, what, signature)
+            continue
+        kinds = [(array.dtype.name, array.shape) for array in map(np.asarray, (value, wanted))]
+        verdict.equal(kinds[0], kinds[1], f"format and shape of the {what}", signature)
+        apart = distance(np.asarray(value, np.float64), np.asarray(wanted, np.float64))
+        bound = _of_two_runs(bounds[name])
+        verdict.within(apart, bound, f"{what}: relative distance from that without recomputation", signature)
+
+
+def _of_two_runs(one: Bound) -> Bound:
+    return Bound(2.0 * one.value, {**one.derivation, "runs": 2, "why": "a compiler may round each otherwise"})
 
 
 def without_masks(model: Model) -> Model:

@@ -165,9 +165,9 @@ def test_parameters_train_when_no_input_needs_a_gradient(subject: Subject, verdi
     x, w = probe_arrays()
     plain = subject.framework.recompute("plain", x, w)
     measured = subject.framework.recompute("no-grad-input", x, w, variant)
-    verdict.equal(measured.value, plain.value, "value")
+    replaying.same_values(subject, verdict, {"value": measured.value}, {"value": plain.value}, (x, w))
     verdict.holds(measured.w is not None, "the weight has a gradient", measured.w, plain.w, "gradient-missing")
-    verdict.equal(measured.w, plain.w, "gradient of the weight")
+    replaying.same_values(subject, verdict, {"w": measured.w}, {"w": plain.w}, (x, w))
 
 
 @clause("recompute.no-grad-input")
@@ -203,10 +203,10 @@ def test_tensors_in_containers_take_part_or_are_refused(
         verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
         return
     verdict.observe(container, "taken")
-    verdict.equal(measured.value, plain.value, "value")
+    replaying.same_values(subject, verdict, {"value": measured.value}, {"value": plain.value}, (x, w))
     for name, got, wanted in (("x", measured.x, plain.x), ("w", measured.w, plain.w)):
         verdict.holds(got is not None, f"{name} has a gradient", got, wanted, "gradient-missing")
-        verdict.equal(got, wanted, f"gradient of {name}", "gradient-differs")
+        replaying.same_values(subject, verdict, {name: got}, {name: wanted}, (x, w), "gradient-differs")
 
 
 @clause("recompute.nested")
@@ -251,7 +251,7 @@ def test_weights_that_change_before_the_backward(subject: Subject, verdict: Verd
         verdict.holds(bool(str(refusal)), "the refusal says why", str(refusal), "a message")
         return
     verdict.observe("answer", "silent")
-    verdict.equal(measured.w, plain.w, "gradient of the weights that the forward saw", "stale-weights-unnoticed")
+    replaying.same_values(subject, verdict, {"w": measured.w}, {"w": plain.w}, (x, w), "stale-weights-unnoticed")
 
 
 @clause("recompute.frees-activations")
