@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
+from flax import linen as nn
 
 from fixtures.arrays import Array
 from fixtures.model import Batch
@@ -86,3 +88,16 @@ class DrawsOtherMasks(JaxFramework):
             return backward(self, batch, items)
 
         JaxTrainer._backward = folded
+
+
+@fault(
+    "https://github.com/jax-ml/jax/pull/37888",
+    component="recomputation",
+    clauses=("recompute.frees-activations",),
+)
+class CheckpointDoesNothing(JaxFramework):
+    """`nn.remat` runs its function and keeps every activation."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        nn.remat = lambda function, **_: function

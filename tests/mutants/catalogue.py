@@ -59,8 +59,7 @@ class Mutant:
 def mutants(folder: Path = FOLDER) -> tuple[Mutant, ...]:
     """Every mutant, by module and in the order of the source.
 
-    A module `adapter_NAME` or `adapter_NAME_PART` holds faults of the adapter NAME, every other one faults of the
-    reference.
+    A module `adapter_NAME_PART` has faults of the adapter NAME, every other one faults of the reference.
 
     Raises:
         ValueError: a `fault` decorator is not made of literals, or a mutant has no docstring.

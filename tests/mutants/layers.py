@@ -1,10 +1,11 @@
-"""Layers that are slightly wrong, which a failure must name, and passes that are shown otherwise than they are."""
+"""Faults of layers, which a failure must name, and traces of a pass that differ from the pass."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+import autograd.numpy as anp
 import numpy as np
 from autograd.extend import defvjp, primitive
 
@@ -13,7 +14,7 @@ from fixtures.layers import Activation
 from fixtures.model import Batch
 from frameworks.contract import LayerTrace
 from frameworks.reference.operations import Operations
-from frameworks.reference.tensor import Tensor
+from frameworks.reference.tensor import Tensor, plain
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault
 
@@ -65,6 +66,40 @@ class FilterGradientHasItsSidesExchanged(Operations):
 
     def convolution(self, x: Tensor, weight: Tensor, *given: Any) -> Tensor:
         return super().convolution(x, replace(weight, value=_turned_backwards(weight.value)), *given)
+
+
+@fault(
+    "https://github.com/lmjohns3/theanets/pull/123",
+    component="dropout",
+    clauses=("autocast.dropout-scales-what-it-keeps",),
+)
+class DropoutDividesByTheRate(Operations):
+    """Kept values are divided by the rate instead of by what it leaves."""
+
+    def dropout(self, x: Tensor, mask: Array, rate: float) -> Tensor:
+        return super().dropout(x, mask, 1.0 - rate)
+
+
+@fault(
+    "https://github.com/tensorflow/tensorflow/issues/28090",
+    component="embedding",
+    clauses=("accumulation.repeated-rows",),
+)
+class RepeatedRowsCountOnce(Operations):
+    """Of a row that a batch uses several times, only the last use gives a gradient."""
+
+    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        flat = ids.value.reshape(-1)
+        last = {int(row): place for place, row in enumerate(flat)}
+        counts = np.array([last[int(row)] == place for place, row in enumerate(flat)]).reshape(ids.value.shape)
+
+        def rows(i: Array, t: Any, _: Any) -> Any:
+            return anp.where(counts[..., None], t[i], plain(t)[i])
+
+        return self.apply("embedding", rows, ids, table)
+
+
+# traces
 
 
 @fault(

@@ -1,22 +1,27 @@
-"""Faults of casts: which values, weights and gradients they give, and what is stored, given and promoted."""
+"""Faults of the values that a cast gives, and of the gradients that flow back through it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from autograd.extend import defvjp, primitive
-from autograd.tracer import isbox
 
 from fixtures.arrays import FORMATS, Array
-from frameworks.reference import scope
 from frameworks.reference.operations import Operations
-from frameworks.reference.rounding import Rounding
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault
-from tests.mutants.autocast import half, low_here
+from tests.mutants.operation_formats import half, low_here
+
+
+def toward_zero(x: Array, format_name: str) -> Array:
+    """x cut off behind the format's last bit."""
+    fraction, exponent = np.frexp(x)
+    bits = FORMATS[format_name].bits
+    return np.asarray(np.ldexp(np.trunc(np.ldexp(fraction, bits)), exponent - bits))
+
 
 Change = Callable[[Array], Array]
 
@@ -29,26 +34,6 @@ def altered(x: Array, forward: Change, backward: Change) -> Array:
 
 
 defvjp(altered, lambda _ans, _x, _forward, backward: lambda g: backward(g), None, None)
-
-
-def same(x: Array) -> Array:
-    """x itself."""
-    return x
-
-
-def with_gradient(x: Tensor, backward: Change) -> Tensor:
-    """x, whose gradient goes through `backward`."""
-    return Tensor(altered(x.value, same, backward), x.format, x.owned)
-
-
-def toward_zero(x: Array, format_name: str) -> Array:
-    """x cut off behind the format's last bit."""
-    fraction, exponent = np.frexp(x)
-    bits = FORMATS[format_name].bits
-    return np.asarray(np.ldexp(np.trunc(np.ldexp(fraction, bits)), exponent - bits))
-
-
-# which values a cast gives
 
 
 class _Casts(Operations):
@@ -109,6 +94,11 @@ class BackwardInTheDefaultFormat(_Casts):
         return self.rounding.round(gradient, "float16")
 
 
+def same(x: Array) -> Array:
+    """x itself."""
+    return x
+
+
 @fault(
     "https://github.com/PaddlePaddle/Paddle/pull/39950",
     component="autocast",
@@ -128,6 +118,14 @@ class BackwardOutsideTheScope(Operations):
             return super()._product(op, function, *operands)
         value = function(*(self.cast(x, computing).value for x in operands), self.rounding, "float32")
         return Tensor(altered(value, lambda v: self.rounding.round(v, computing), same), yielding)
+
+
+# gradients of low-precision products
+
+
+def with_gradient(x: Tensor, backward: Change) -> Tensor:
+    """x, whose gradient goes through `backward`."""
+    return Tensor(altered(x.value, same, backward), x.format, x.owned)
 
 
 class _Products(Operations):
@@ -209,141 +207,18 @@ class OnlyBiasesLearn(ReferenceTrainer):
         super().take_micro_batch(kept)
 
 
-# which weights a cast takes
+# products of float32 values
 
 
-@fault(
-    "https://github.com/pytorch/pytorch/issues/105211",
-    component="autocast",
-    clauses=("autocast.no-grad-then-grad",),
-)
-class CastWithoutGradientIsReused(Operations):
-    """A weight's cast that was made without gradients is cached, and used where gradients are wanted."""
+def _eleven_bits(x: Tensor) -> Tensor:
+    if x.format != "float32":
+        return x
 
-    def __init__(self, rounding: Rounding) -> None:
-        super().__init__(rounding)
-        self.held: dict[tuple[int, str], tuple[Tensor, Array]] = {}
+    def rounded(value: Array) -> Array:
+        fraction, exponent = np.frexp(value)
+        return np.asarray(np.ldexp(np.round(np.ldexp(fraction, 11)), exponent - 11))
 
-    def cast(self, x: Tensor, target: str) -> Tensor:
-        made = super().cast(x, target)
-        if x.owned or x.format == target:
-            return made
-        if not isbox(x.value):
-            self.held[id(x.value), target] = made, x.value
-        return self.held.get((id(x.plain()), target), (made, None))[0]
-
-
-@fault(
-    "https://github.com/pytorch/pytorch/issues/142234",
-    component="autocast",
-    clauses=("autocast.cast-is-fresh",),
-)
-class EvaluatesWithTheFirstCast(ReferenceTrainer):
-    """Evaluation keeps using the casts that it made when it first ran."""
-
-    def evaluate(self, parameters: Mapping[str, Tensor], inputs: Array) -> dict[str, Tensor]:
-        self.first_cast = getattr(self, "first_cast", parameters)
-        return super().evaluate(self.first_cast, inputs)
-
-
-@fault(
-    "https://github.com/pytorch/pytorch/pull/63552",
-    component="autocast",
-    clauses=("autocast.cast-is-fresh",),
-)
-class CastsLiveAsLongAsTheScope(ReferenceTrainer):
-    """Casts of weights are cached until the outermost scope ends, whatever the optimizer does meanwhile."""
-
-    def sync_masters(self) -> None:
-        if not (self.values and scope.current().active):
-            super().sync_masters()
-
-
-# formats of what is stored, given and promoted
-
-
-@fault(
-    "https://github.com/keras-team/keras/issues/19629",
-    component="autocast",
-    clauses=("autocast.promotes-to-widest",),
-)
-class MixedOperandsAreNarrowed(Operations):
-    """Operands of two formats are cast to the narrower one."""
-
-    def formats(self, op: str, *operands: str) -> tuple[str, str]:
-        low = low_here(operands)
-        return (low, low) if low in operands and len(set(operands)) > 1 else super().formats(op, *operands)
-
-
-@fault(
-    "https://github.com/keras-team/keras/issues/18985",
-    component="autocast",
-    clauses=("autocast.promotes-to-widest",),
-)
-class Float64IsCast(Operations):
-    """A scope takes float64 operands for float32 ones."""
-
-    def formats(self, op: str, *operands: str) -> tuple[str, str]:
-        active = scope.current().active
-        return super().formats(op, *("float32" if active and f == "float64" else f for f in operands))
-
-
-@fault(
-    "https://github.com/keras-team/keras/issues/18985",
-    component="autocast",
-    clauses=("autocast.promotes-to-widest",),
-)
-class Float64HeadTakesPartOnly(ReferenceTrainer):
-    """A float64 head gives its output in float32."""
-
-    def predict(self, inputs: Array) -> dict[str, Array]:
-        wide, found = np.dtype(np.float64), super().predict(inputs)
-        return {n: v.astype(np.float32) if v.dtype == wide and self.scope.active else v for n, v in found.items()}
-
-
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/issues/5701",
-    component="autocast",
-    clauses=("autocast.integers-untouched",),
-)
-class IdsAreCast(Operations):
-    """Token ids are cast with every other input and rounded to what the low format holds."""
-
-    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
-        low = low_here([table.format])
-        kept = ids.value if low is None else self.rounding.round(ids.value.astype(np.float64), low).astype(np.int64)
-        return super().embedding(Tensor(np.minimum(kept, table.shape[0] - 1), ids.format), table)
-
-
-@fault(
-    "https://github.com/meta-pytorch/torchtune/issues/2254",
-    component="autocast",
-    clauses=("autocast.parameters-stay-float32",),
-)
-class ParametersAreStoredLow(ReferenceTrainer):
-    """A run with mixed operations stores its parameters in the low format too."""
-
-    def parameters(self) -> dict[str, Array]:
-        found = super().parameters()
-        low = FORMATS[self.recipe.precision.format].dtype
-        return {n: v.astype(low) for n, v in found.items()} if self.scope.active else found
-
-
-@fault(
-    "https://github.com/deepspeedai/DeepSpeed/pull/5154",
-    component="autocast",
-    clauses=("autocast.parameters-stay-float32",),
-)
-class GradientsStayLow(ReferenceTrainer):
-    """Gradients are handed on in the low format that the products gave them in."""
-
-    def gradients(self, window: Any) -> dict[str, Array]:
-        found = super().gradients(window)
-        low = FORMATS[self.recipe.precision.format].dtype
-        return {n: v.astype(low) for n, v in found.items()} if self.scope.active else found
-
-
-# float32 and the optimizers
+    return Tensor(altered(x.value, rounded, same), x.format, x.owned)
 
 
 @fault(
@@ -356,14 +231,3 @@ class Float32ProductsInTensorFloat32(Operations):
 
     def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
         return super()._product(op, function, *(_eleven_bits(x) for x in operands))
-
-
-def _eleven_bits(x: Tensor) -> Tensor:
-    if x.format != "float32":
-        return x
-
-    def rounded(value: Array) -> Array:
-        fraction, exponent = np.frexp(value)
-        return np.asarray(np.ldexp(np.round(np.ldexp(fraction, 11)), exponent - 11))
-
-    return Tensor(altered(x.value, rounded, same), x.format, x.owned)

@@ -1,4 +1,4 @@
-"""Faults of master weights, of moments and of the optimizers' arithmetic."""
+"""Faults of the optimizers' arithmetic: Adam's epsilon, moments and counters, decay, velocity and the schedule."""
 
 from __future__ import annotations
 
@@ -6,90 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from fixtures.arrays import Array
 from fixtures.recipe import SGD, AdamW
+from frameworks.reference.decisions import Arrays
 from frameworks.reference.optimizers import Arithmetic, stepper
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault
-
-Arrays = dict[str, Array]
-
-
-@fault(
-    "https://github.com/pytorch/ao/pull/1124",
-    component="masters",
-    clauses=("master.small-update-survives", "master.decay-survives"),
-)
-class UpdatesTheLowWeights(ReferenceTrainer):
-    """The weights that are updated have the low format, so that small updates are rounded away."""
-
-    def apply_update(self, gradients: Arrays, rate: float) -> None:
-        super().apply_update(gradients, rate)
-        if self.scope.active:
-            low = self.recipe.precision.format
-            self.masters = {name: self.rounding.round(value, low) for name, value in self.masters.items()}
-
-
-@fault(
-    "https://github.com/NVIDIA/apex/issues/180",
-    component="masters",
-    clauses=("master.model-is-cast-of-master",),
-)
-class ModelFallsBehind(ReferenceTrainer):
-    """The model takes the masters over before they are updated."""
-
-    def apply_update(self, gradients: Arrays, rate: float) -> None:
-        self.before = dict(self.masters)
-        super().apply_update(gradients, rate)
-
-    def sync_masters(self) -> None:
-        now, self.masters = self.masters, getattr(self, "before", self.masters)
-        super().sync_masters()
-        self.masters = now
-
-
-@fault(
-    "https://github.com/stillwater-sc/universal/issues/1133",
-    component="masters",
-    clauses=("master.model-is-cast-of-master",),
-)
-class ModelIsTruncated(ReferenceTrainer):
-    """The model's weights are the masters with their low bits cut off instead of rounded."""
-
-    def sync_masters(self) -> None:
-        super().sync_masters()
-        if self.recipe.precision.level == "O2":
-            for name, value in self.masters.items():
-                over = np.abs(self.values[name]) > np.abs(value)
-                inner = self.rounding.round(value - (self.values[name] - value), self.formats[name])
-                self.values[name] = np.where(over, inner, self.values[name])
-
-
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/39121",
-    component="checkpoint",
-    clauses=("master.masters-survive-load",),
-)
-class MastersAreRebuiltFromTheModel(ReferenceTrainer):
-    """Masters are no part of a checkpoint; a load makes them from the model's low weights."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        super().load_state(arrays)
-        self.masters = dict(self.values)
-
-
-@fault(
-    "https://github.com/NVIDIA/apex/issues/480",
-    component="checkpoint",
-    clauses=("master.model-is-cast-of-master", "master.masters-survive-load"),
-)
-class LoadsTheModelAlone(ReferenceTrainer):
-    """A load brings the model's weights back and leaves the masters as they were."""
-
-    def load_state(self, arrays: Arrays) -> None:
-        held = self.masters
-        super().load_state(arrays)
-        self.masters = held
 
 
 class _AsStored(Arithmetic):
@@ -264,3 +185,41 @@ class VelocityNeverDecays(ReferenceTrainer):
             held.update({name: value / factor for name, value in held.items()})
             gradients = {name: factor * g for name, g in gradients.items()}
         super().apply_update(gradients, rate)
+
+
+@fault(
+    "https://github.com/pytorch/ao/pull/4915",
+    component="optimizer state",
+    clauses=("master.counts-every-update",),
+)
+class CountsInBfloat16(ReferenceTrainer):
+    """The count that Adam's bias correction reads stands still at 256."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update(gradients, rate)
+        self.counts = {name: min(count, 255) for name, count in self.counts.items()}
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/28294",
+    component="optimizer state",
+    clauses=("scaling.tolerates-missing-gradients",),
+)
+class MissingGradientsAreZero(ReferenceTrainer):
+    """A parameter without a gradient is updated as if its gradient were zero: its moments move it."""
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update({**{n: np.zeros_like(v) for n, v in self.masters.items()}, **gradients}, rate)
+
+
+@fault(
+    "https://github.com/facebookresearch/ParlAI/pull/1400",
+    component="schedule",
+    clauses=("composition.pairs",),
+)
+class ScheduleOneUpdateLate(ReferenceTrainer):
+    """The schedule's boundaries are passed one update late."""
+
+    def learning_rate(self) -> float:
+        factor = 1.0 if self.recipe.schedule is None else self.recipe.schedule.factor(max(0, self.schedule - 1))
+        return self.recipe.optimizer.learning_rate * factor

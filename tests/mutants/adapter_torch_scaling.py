@@ -1,4 +1,4 @@
-"""Faults of PyTorch's loss scaling and accumulation, and of code that uses them, patched into the adapter's calls."""
+"""Faults of loss scaling with PyTorch, its own and its users', patched into the calls that the adapter makes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from frameworks.contract import Gradients, Update
 from frameworks.torch import TorchFramework
 from frameworks.torch.trainer import TorchTrainer
 from tests.mutants import fault
-
-# loss scaling
 
 
 @fault(
@@ -183,41 +181,3 @@ class DemandsEveryGradient(TorchFramework):
             return unscale(self, optimizer, *rest)
 
         torch.amp.GradScaler._unscale_grads_ = demanding
-
-
-# accumulation
-
-
-@fault(
-    "https://github.com/facebookresearch/mmf/pull/747",
-    component="accumulation",
-    clauses=("accumulation.each-counts-once", "accumulation.equals-full-batch"),
-)
-class ZeroesInsideWindow(TorchFramework):
-    """`zero_grad` is called before the backward pass of every micro-batch."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        accumulate = TorchTrainer.accumulate
-
-        def zeroed(self: TorchTrainer, *given: Any) -> float:
-            self._empty()
-            return accumulate(self, *given)
-
-        TorchTrainer.accumulate = zeroed
-
-
-@fault(
-    "https://github.com/huggingface/transformers/pull/34191",
-    component="accumulation",
-    clauses=("accumulation.weighs-items",),
-)
-class MeanOfMeans(TorchFramework):
-    """Each micro-batch's loss is its own mean over the number of micro-batches."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        run = TorchTrainer._pass
-        TorchTrainer._pass = lambda self, batch, _, scaler: run(
-            self, batch, batch.items * self.recipe.accumulation, scaler
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fixtures.arrays import Array
 from frameworks.contract import Update
 from frameworks.reference.decisions import Arrays
+from frameworks.reference.scaler import LossScale
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault
 
@@ -75,6 +76,20 @@ class StartsFromZeros(ReferenceTrainer):
             self.steps = 1
         else:
             super().move_average()
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/67590",
+    component="skip",
+    clauses=("scaling.skip-is-atomic",),
+)
+class AverageMovesOnSkip(ReferenceTrainer):
+    """The moving average takes the weights in once more when the update was skipped."""
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        if not finite:
+            self.move_average()
+        return super().next_scale(scaler, finite)
 
 
 # how it is kept

@@ -1,14 +1,19 @@
-"""Faults of checkpoints: what they leave out of a run."""
+"""Faults of what a checkpoint contains, and of what a load brings back of it."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import ClassVar
+
 import numpy as np
 
+from fixtures.arrays import Array
+from frameworks.reference import checkpoint
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault
 
-# what a checkpoint leaves out
+# state of the run
 
 
 @fault(
@@ -76,6 +81,21 @@ class MomentsAreNotSaved(ReferenceTrainer):
     def load_state(self, arrays: Arrays) -> None:
         super().load_state(arrays)
         self.slots = {slot: {n: np.zeros_like(v) for n, v in held.items()} for slot, held in self.slots.items()}
+
+
+@fault(
+    "https://github.com/NVlabs/stylegan2-ada-pytorch/issues/108",
+    component="checkpoint",
+    clauses=("resume.bit-identical",),
+)
+class SecondOptimizerIsNotLoaded(ReferenceTrainer):
+    """A load brings back the moments of the first optimizer only."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        kept = {slot: dict(values) for slot, values in self.slots.items()}
+        super().load_state(arrays)
+        for slot, values in self.slots.items():
+            values.update({name: kept[slot][name] for name in values if self.optimizer_of(name)})
 
 
 @fault(
@@ -169,6 +189,25 @@ class RunningStatisticsAreNotSaved(ReferenceTrainer):
         self.statistics = {n: v.astype(np.float64) for n, v in self.model.buffers().items()}
 
 
+@fault(
+    "https://github.com/unit8co/darts/issues/2463",
+    component="checkpoint",
+    clauses=("resume.bit-identical",),
+)
+class PartOfTheRunStaysInTheProcess(ReferenceTrainer):
+    """The counters of a checkpoint are kept in the process that saved it, not in the file."""
+
+    kept: ClassVar[dict[str, Array]] = {}
+
+    def save(self, path: Path) -> None:
+        super().save(path)
+        self.kept[str(path)] = self.save_state()["counters"]
+
+    def restore(self, path: Path) -> None:
+        own = checkpoint.read(path, self._identity(), self.save_state())
+        self.load_state(own | {"counters": self.kept.get(str(path), np.zeros(6, np.int64))})
+
+
 # an open window
 
 
@@ -210,3 +249,16 @@ class OpenWindowIsWeighedAsAWhole(ReferenceTrainer):
         super().load_state(arrays)
         share = self.recipe.accumulation / max(1, self.window.micro_batches)
         self.window.gradients = {n: g * share for n, g in self.window.gradients.items()}
+
+
+@fault(
+    "https://github.com/facebookresearch/fairseq2/issues/1346",
+    component="load",
+    clauses=("resume.mid-window",),
+)
+class OpenWindowCannotBeUnscaled(ReferenceTrainer):
+    """Gradients of an open window that was loaded are applied as they are, scaled."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self.window.unscaled = bool(self.window.gradients)

@@ -1,23 +1,17 @@
-"""Faults of accumulation windows: what acts once a window, where one ends, and what happens inside it."""
+"""Faults of the boundaries of an accumulation window: what acts once per window, and where a window ends."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import autograd.numpy as anp
 import numpy as np
 
-from fixtures.arrays import Array
-from fixtures.model import Batch, Window
+from fixtures.model import Batch
 from fixtures.recipe import AdamW
 from frameworks.contract import Update
 from frameworks.reference.decisions import Arrays
-from frameworks.reference.operations import Operations
-from frameworks.reference.tensor import Tensor, plain
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault
 
-# what acts once a window
+# what acts once per window
 
 
 @fault(
@@ -93,7 +87,20 @@ class ScheduleReadsMicroBatches(ReferenceTrainer):
         return self.recipe.optimizer.learning_rate * factor
 
 
-# windows
+@fault(
+    "https://github.com/google-research/vision_transformer/issues/286",
+    component="random stream",
+    clauses=("accumulation.fresh-dropout",),
+)
+class OneMaskForTheWholeWindow(ReferenceTrainer):
+    """Every micro-batch of a window draws its masks from the same key."""
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        self.draws = 1000 * self.steps
+        return super().accumulate(batch, items)
+
+
+# where a window ends
 
 
 @fault(
@@ -169,6 +176,9 @@ class ShortEpochIsNotAccumulated(ReferenceTrainer):
         super().take_micro_batch(gradients)
 
 
+# parameter groups
+
+
 @fault(
     "https://github.com/deepspeedai/DeepSpeed/issues/7819",
     component="optimizer",
@@ -195,158 +205,3 @@ class ClipsEveryGroupByItself(ReferenceTrainer):
         groups = [list(gradients)[place :: self.recipe.groups] for place in range(self.recipe.groups)]
         clip = super().clip
         return {n: g for group in groups for n, g in clip({n: gradients[n] for n in group}).items()}
-
-
-@fault(
-    "https://github.com/huggingface/transformers/issues/37766",
-    component="normalisation",
-    clauses=("accumulation.one-is-identity",),
-)
-class WindowOfOneIsNormalisedAgain(ReferenceTrainer):
-    """With k = 1 the normaliser depends on the path: by hand it counts one item more than in a whole update."""
-
-    def accumulate(self, batch: Batch, items: int) -> float:
-        return super().accumulate(batch, items + (self.recipe.accumulation == 1 and not self._whole))
-
-    def update(self, window: Window) -> Update:
-        self._whole = True
-        return super().update(window)
-
-    _whole = False
-
-
-# scale and overflow inside a window
-
-
-@fault(
-    "https://github.com/pytorch/pytorch/pull/36601",
-    component="scaler",
-    clauses=("accumulation.scale-is-constant-in-window",),
-)
-class ScaleIsUpdatedByEveryMicroBatch(ReferenceTrainer):
-    """The scale is adjusted behind every micro-batch, so that a window's gradients are of several scales."""
-
-    def take_micro_batch(self, gradients: Arrays) -> None:
-        super().take_micro_batch(gradients)
-        if self.scaler is not None:
-            self.scaler = self.next_scale(self.scaler, not self.found_nonfinite(gradients))
-
-
-@fault(
-    "https://github.com/microsoft/Swin-Transformer/issues/311",
-    component="scaler",
-    clauses=("accumulation.scale-is-constant-in-window",),
-)
-class UnscalesWithEveryMicroBatch(ReferenceTrainer):
-    """The accumulator is unscaled behind every micro-batch, what was unscaled before included."""
-
-    def take_micro_batch(self, gradients: Arrays) -> None:
-        super().take_micro_batch(gradients)
-        if self.scaler is not None:
-            self.window.gradients = {name: self.unscale(name, g) for name, g in self.window.gradients.items()}
-            self.window.unscaled = True
-
-
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/67895",
-    component="accumulator",
-    clauses=("accumulation.nonfinite-micro-batch",),
-)
-class OverflowIsNeverCleared(ReferenceTrainer):
-    """A window that overflowed is not emptied, so every later one overflows too."""
-
-    def empty_accumulator(self) -> None:
-        held = self.window.gradients
-        super().empty_accumulator()
-        if self.found_nonfinite(held):
-            self.window.gradients = held
-
-
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/issues/67895",
-    component="scaler",
-    clauses=("accumulation.nonfinite-micro-batch",),
-)
-class OnlyTheLastMicroBatchIsChecked(ReferenceTrainer):
-    """Overflow is looked for in the window's last micro-batch alone."""
-
-    def take_micro_batch(self, gradients: Arrays) -> None:
-        self._newest = gradients
-        super().take_micro_batch(gradients)
-
-    def judge(self) -> frozenset[int]:
-        found = super().judge()
-        return found if self.found_nonfinite(self._newest) else frozenset()
-
-
-@fault(
-    "https://github.com/PaddlePaddle/Paddle/pull/34075",
-    component="scaler",
-    clauses=("accumulation.nonfinite-micro-batch",),
-)
-class OverflowBecomesZero(ReferenceTrainer):
-    """Non-finite values of a micro-batch are replaced by zeros, and the window is applied without them."""
-
-    def take_micro_batch(self, gradients: Arrays) -> None:
-        super().take_micro_batch({n: np.where(np.isfinite(g), g, 0.0) for n, g in gradients.items()})
-
-
-# forward passes of a window
-
-
-@fault(
-    "https://github.com/google-research/vision_transformer/issues/286",
-    component="random stream",
-    clauses=("accumulation.fresh-dropout",),
-)
-class OneMaskForTheWholeWindow(ReferenceTrainer):
-    """Every micro-batch of a window draws its masks from the same key."""
-
-    def accumulate(self, batch: Batch, items: int) -> float:
-        self.draws = 1000 * self.steps
-        return super().accumulate(batch, items)
-
-
-@fault(
-    "https://github.com/piergiaj/pytorch-i3d/issues/57",
-    component="evaluation",
-    clauses=("accumulation.evaluation-changes-nothing",),
-)
-class EvaluationEmptiesTheAccumulator(ReferenceTrainer):
-    """Changing to evaluation sets the gathered gradients to zero."""
-
-    def predict(self, inputs: Array) -> Arrays:
-        self.window.gradients = {name: np.zeros_like(g) for name, g in self.window.gradients.items()}
-        return super().predict(inputs)
-
-
-@fault(
-    "https://github.com/huggingface/accelerate/issues/1050",
-    component="evaluation",
-    clauses=("accumulation.evaluation-changes-nothing",),
-)
-class EvaluationAdvancesTheSchedule(ReferenceTrainer):
-    """The end of an evaluation's data is taken for the end of a training window."""
-
-    def predict(self, inputs: Array) -> Arrays:
-        self.advance_schedule()
-        return super().predict(inputs)
-
-
-@fault(
-    "https://github.com/tensorflow/tensorflow/issues/28090",
-    component="embedding",
-    clauses=("accumulation.repeated-rows",),
-)
-class RepeatedRowsCountOnce(Operations):
-    """Of a row that a batch uses several times, only the last use gives a gradient."""
-
-    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
-        flat = ids.value.reshape(-1)
-        last = {int(row): place for place, row in enumerate(flat)}
-        counts = np.array([last[int(row)] == place for place, row in enumerate(flat)]).reshape(ids.value.shape)
-
-        def rows(i: Array, t: Any, _: Any) -> Any:
-            return anp.where(counts[..., None], t[i], plain(t)[i])
-
-        return self.apply("embedding", rows, ids, table)

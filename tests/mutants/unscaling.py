@@ -1,4 +1,4 @@
-"""Faults of scaling and unscaling: what is multiplied, what is divided, how often, and what is told of it."""
+"""Faults of scaling the loss and unscaling the gradients: what is multiplied, what is divided, and how often."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.contract import Conventions, Update
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.operations import Operations
-from frameworks.reference.scaler import LossScale
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault
@@ -128,33 +127,6 @@ class ScalesBehindTheNetwork(ReferenceTrainer):
 
 
 @fault(
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/9330",
-    component="clip",
-    clauses=("scaling.unscales-before-clipping", "scaling.is-transparent"),
-)
-class ClipsScaledGradients(ReferenceTrainer):
-    """The largest norm is compared with that of the scaled gradients."""
-
-    def clip(self, gradients: Arrays) -> Arrays:
-        scale = 1.0 if self.scaler is None else self.scaler.scale
-        clipped = super().clip({name: g * scale for name, g in gradients.items()})
-        return {name: g / scale for name, g in clipped.items()}
-
-
-@fault(
-    "https://github.com/NVIDIA/apex/pull/1512",
-    component="clip",
-    clauses=("scaling.unscales-before-clipping", "scaling.is-transparent"),
-)
-class ClipCoefficientIsUnscaledToo(ReferenceTrainer):
-    """The clip coefficient is divided by the scale once more."""
-
-    def clip(self, gradients: Arrays) -> Arrays:
-        clipped = super().clip(gradients)
-        return clipped if clipped is gradients else {name: self.unscale(name, g) for name, g in clipped.items()}
-
-
-@fault(
     "https://github.com/google/flax/issues/2547",
     component="scale",
     clauses=("scaling.reports-true-loss",),
@@ -165,18 +137,6 @@ class LossIsReadFromTheScaledOne(ReferenceTrainer):
     def reported_loss(self, total: float, items: int) -> float:
         scale = 1.0 if self.scaler is None else self.scaler.scale
         return float(self.rounding.round(np.asarray(super().reported_loss(total, items) * scale), "float16")) / scale
-
-
-@fault(
-    "https://github.com/catalyst-team/catalyst/issues/1319",
-    component="clip",
-    clauses=("scaling.reports-true-loss",),
-)
-class ReportsTheScaledNorm(ReferenceTrainer):
-    """The gradient norm is that of the scaled gradients."""
-
-    def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
-        return super().gradient_norm(gradients) * (1.0 if self.scaler is None else self.scaler.scale)
 
 
 @fault(
@@ -212,35 +172,3 @@ class DisabledScalerDivides(ReferenceTrainer):
             case DynamicScaling(enabled=False):
                 gradients = {name: g / self.conventions.scaler.initial for name, g in gradients.items()}
         super().apply_update(gradients, rate)
-
-
-@fault(
-    "https://github.com/NVIDIA/OpenSeq2Seq/pull/127",
-    component="scale",
-    clauses=("scaling.two-losses",),
-)
-class SecondLossIsNotScaled(ReferenceTrainer):
-    """Of two losses only the first one is scaled."""
-
-    scaled = 0
-
-    def take_micro_batch(self, gradients: Arrays) -> None:
-        self.scaled = 0
-        super().take_micro_batch(gradients)
-
-    def scale_loss(self, loss: Tensor) -> Tensor:
-        self.scaled += 1
-        return super().scale_loss(loss) if self.scaled == 1 else loss
-
-
-@fault(
-    "https://github.com/neosr-project/neosr/pull/9",
-    component="scaler",
-    clauses=("scaling.two-losses",),
-)
-class ScaleMovesWithEveryLoss(ReferenceTrainer):
-    """The scaler is updated once for each loss of an update."""
-
-    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
-        once = super().next_scale(scaler, finite)
-        return super().next_scale(once, finite) if self.recipe.separate_losses else once

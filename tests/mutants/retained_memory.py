@@ -1,4 +1,4 @@
-"""Faults of what is held between forward and backward pass: copies, segments, windows and steps that stay."""
+"""Faults of what stays in memory between forward and backward pass, and from one step to the next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault
 
-Parameters = Mapping[str, Tensor]
 LOW = ("float16", "bfloat16")
 
 
@@ -45,6 +44,9 @@ class WeightsCopiedAtEveryUse(Operations):
             weight = Tensor(operands[1].value, y.format)
             self.tape.keep_bytes(2 * weight.bytes)
         return y
+
+
+Parameters = Mapping[str, Tensor]
 
 
 @fault(

@@ -1,4 +1,4 @@
-"""Faults of the loss scaler: how the scale starts and moves, and where it ends."""
+"""Faults of the loss scale itself: where it starts, when it grows and falls, and its limits."""
 
 from __future__ import annotations
 

@@ -1,0 +1,40 @@
+"""Faults of Paddle's mixed precision and of Adam's epsilon, patched into the calls that the adapter makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+
+from frameworks.paddle import PaddleFramework
+from tests.mutants import fault
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/pull/60052",
+    component="autocast",
+    clauses=("autocast.user-lists",),
+    mode="static",
+)
+class IgnoresUserLists(PaddleFramework):
+    """`auto_cast` drops the lists of operations that the user gives it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        scope = paddle.amp.auto_cast
+        paddle.amp.auto_cast = lambda custom_white_list=None, custom_black_list=None, **given: scope(**given)
+
+
+@fault(
+    "https://github.com/google-deepmind/optax/issues/1754",
+    component="optimizer",
+    clauses=("master.adam-epsilon-survives",),
+    mode="static",
+)
+class EpsilonUnderflows(PaddleFramework):
+    """Adam's epsilon is rounded to 0."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        make = paddle.optimizer.Adam
+        paddle.optimizer.Adam = lambda **given: make(**(given | {"epsilon": 0.0}))
