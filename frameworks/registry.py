@@ -14,7 +14,7 @@ BUILT_IN: dict[str, str] = {
     "reference": "frameworks.reference:ReferenceFramework",
     "torch": "frameworks.torch:TorchFramework",
     "tf": "frameworks.tf:TensorFlowFramework",
-    "paddle": "frameworks.paddle:PaddleFramework",
+    "paddle": "frameworks.paddle:adapter",
     "jax": "frameworks.jax:JaxFramework",
 }
 

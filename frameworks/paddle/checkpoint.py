@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import paddle
 
 from frameworks.base import same_parts
 from frameworks.paddle.arrays import put_gradient
-
-if TYPE_CHECKING:
-    from frameworks.paddle.trainer import DygraphTrainer
+from frameworks.paddle.layers import Network
+from frameworks.paddle.optimizers import Share
+from frameworks.paddle.streams import Stream
 
 FILE = "run.pdparams"
 
 
-def save(trainer: DygraphTrainer, folder: Path) -> None:
+class DynamicRun(Protocol):
+    """The parts of a run that are saved."""
+
+    network: Network
+    shares: list[Share]
+    scaler: Any | None
+    stream: Stream
+    pending: list[tuple[float, int, int]]
+
+    def segment_calls(self) -> tuple[int, ...]: ...
+
+    def anew(self) -> DynamicRun: ...
+
+
+def save(trainer: DynamicRun, folder: Path) -> None:
     """Writes one file below `folder`, a dictionary of parts."""
     folder.mkdir(parents=True, exist_ok=True)
     paddle.save(_parts(trainer), str(folder / FILE))
 
 
-def _parts(trainer: DygraphTrainer) -> dict[str, Any]:
+def _parts(trainer: DynamicRun) -> dict[str, Any]:
     """Network, optimizers and scaler by their state dictionaries; the open window, the generator and the counters."""
     grads = {name: parameter.grad for name, parameter in trainer.network.named.items()}
     return {
@@ -39,7 +53,7 @@ def _parts(trainer: DygraphTrainer) -> dict[str, Any]:
     }
 
 
-def restore(trainer: DygraphTrainer, folder: Path) -> None:
+def restore(trainer: DynamicRun, folder: Path) -> None:
     """Goes back to what `save` wrote.
 
     Model, optimizers and scaler are made anew, as in a process that resumes, and take the place of what was there when
@@ -63,7 +77,7 @@ def restore(trainer: DygraphTrainer, folder: Path) -> None:
     vars(trainer).update(vars(resumed))
 
 
-def _load(trainer: DygraphTrainer, saved: dict[str, Any]) -> None:
+def _load(trainer: DynamicRun, saved: dict[str, Any]) -> None:
     trainer.network.set_state_dict(saved["model"])
     for place, share in enumerate(trainer.shares):
         share.optimizer.set_state_dict(saved[f"optimizer {place}"])

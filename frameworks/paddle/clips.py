@@ -14,10 +14,6 @@ MIXED = (
     "ClipGradByGlobalNorm takes the norm of one optimizer's gradients, this recipe needs several optimizers, and "
     "clip_grad_norm_ raises ValueError for gradients in float32 and float64"
 )
-SEVERAL = (
-    "ClipGradByGlobalNorm takes the norm of one optimizer's gradients, this recipe needs several optimizers, and "
-    "clip_grad_norm_ raises RuntimeError in static mode"
-)
 
 
 def refuse_mixed_clip(parameters: Iterable[Any]) -> None:

@@ -1,14 +1,10 @@
-"""What Paddle declares on each device, in each mode, with the reason in one sentence where it does not."""
+"""What Paddle's dynamic graph does not do on a device, and why; and what neither graph does."""
 
 from __future__ import annotations
 
 import paddle
 
 from frameworks.contract import SUPPORTED, Capability, Declaration
-from frameworks.paddle.static.declarations import reason_against_static
-
-DYGRAPH, STATIC, FORCED = "dygraph", "static", "dygraph-forced-scaler"
-MODES = (DYGRAPH, STATIC, FORCED)
 
 PRECISIONS = {c for c in Capability if c.startswith("precision.O")}
 SCOPES = {Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS}
@@ -41,21 +37,21 @@ def _dygraph_on_cpu(capability: Capability) -> str | None:
     return None
 
 
-def reason_against(capability: Capability, device: str, mode: str) -> str | None:
-    """Why `capability` is not supported, None if it is."""
+def reason_in_both_graphs(capability: Capability, device: str) -> str | None:
+    """Why neither graph supports `capability` on `device`, None where the graph decides."""
     if capability is Capability.OPERATIONS:
         return _KERNELS
     if capability is Capability.TF32:
         return _against_tf32(device)
-    if capability is Capability.PEAK_BYTES and device == "cpu":
-        return PEAK_ON_CPU
-    if mode == STATIC:
-        return reason_against_static(capability, device)
+    return PEAK_ON_CPU if capability is Capability.PEAK_BYTES and device == "cpu" else None
+
+
+def _reason_against(capability: Capability, device: str, *, forced: bool) -> str | None:
     if capability is Capability.AVERAGE:
         return _AVERAGE
     if device != "cpu":
         return None
-    if mode == DYGRAPH and capability in SCALING:
+    if capability in SCALING and not forced:
         return _SCALER_ON_CPU
     return _dygraph_on_cpu(capability)
 
@@ -66,7 +62,7 @@ def _against_tf32(device: str) -> str | None:
     return None if paddle.device.cuda.get_device_capability() >= (8, 0) else _TF32_BEFORE
 
 
-def declaration(capability: Capability, device: str, mode: str) -> Declaration:
-    """Supported, or the reason why not."""
-    reason = reason_against(capability, device, mode)
+def declaration(capability: Capability, device: str, *, forced: bool) -> Declaration:
+    """Supported by the dynamic graph, or the reason why not; `forced` is whether the scaler is driven on a CPU."""
+    reason = reason_in_both_graphs(capability, device) or _reason_against(capability, device, forced=forced)
     return SUPPORTED if reason is None else Declaration(False, reason)

@@ -40,7 +40,7 @@ def _shares(recipe: Recipe, parameters: Mapping[str, Any]) -> list[tuple[str, ..
 
 
 def build_shares(
-    recipe: Recipe, parameters: Mapping[str, Any], *, static: bool = False, schedulers: Sequence[Any] = ()
+    recipe: Recipe, parameters: Mapping[str, Any], *, implicit: bool = False, schedulers: Sequence[Any] = ()
 ) -> list[Share]:
     """The recipe's optimizers over `parameters`.
 
@@ -49,13 +49,13 @@ def build_shares(
     their own there.
 
     Args:
-        static: for a static program, where a single optimizer finds its parameters itself.
+        implicit: whether a single optimizer is given no parameters, because it finds them in a program itself.
         schedulers: those made before, for the next program of the same run.
     """
     shares = _shares(recipe, parameters)
     given = [{name: parameters[name] for name in names} for names in shares]
     made = list(schedulers) or [None] * len(shares)
-    own = not static or len(shares) > 1
+    own = not implicit or len(shares) > 1
     alone = len(shares) == 1
     return [
         _share(recipe, part, scheduler, own=own, clipped=alone) for part, scheduler in zip(given, made, strict=True)

@@ -1,4 +1,4 @@
-"""Paddle's own call for each capability in dynamic mode, without this adapter's guards."""
+"""Paddle's own call for each capability in the dynamic graph, without this adapter's guards."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
 from frameworks.paddle import recompute, saved_bytes, settings
 from frameworks.paddle.arrays import format_name, to_tensor
-from frameworks.paddle.declarations import FORCED
 from frameworks.paddle.forced import forced_scaler
 from frameworks.paddle.layers import REENTRANT
 from frameworks.paddle.operations import OPERATIONS
 from frameworks.paddle.scaler import quiet
 
 
-def dynamic_attempts(mode: str) -> Mapping[Capability, Attempt]:
+def dynamic_attempts(*, forced: bool) -> Mapping[Capability, Attempt]:
     """The attempts; each leaves the process-wide settings as they were.
 
     A deprecation that Paddle's own code causes in NumPy says nothing of whether a technique acts.
+
+    Args:
+        forced: whether a `GradScaler` is driven where Paddle turns it off.
     """
-    return {capability: partial(_alone, attempt, mode) for capability, attempt in _ATTEMPTS.items()}
+    return {capability: partial(_alone, attempt, forced=forced) for capability, attempt in _ATTEMPTS.items()}
 
 
-def _alone(attempt: Attempt, mode: str) -> bool:
+def _alone(attempt: Attempt, *, forced: bool) -> bool:
     before = settings.read_settings()
     try:
-        with quiet(), forced_scaler() if mode == FORCED else nullcontext(), warnings.catch_warnings():
+        with quiet(), forced_scaler() if forced else nullcontext(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             return attempt()
     finally:

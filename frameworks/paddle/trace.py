@@ -50,7 +50,8 @@ class Watch:
 
 
 @contextmanager
-def _hooked(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any, Any], None]]) -> Iterator[None]:
+def hooked(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any, Any], None]]) -> Iterator[None]:
+    """The layers, by path, with a forward post-hook each, which is taken off again."""
     handles = [layer.register_forward_post_hook(hook(path)) for path, layer in layers.items()]
     try:
         yield
@@ -63,20 +64,5 @@ def _hooked(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any,
 def watched(layers: Mapping[str, Any]) -> Iterator[Watch]:
     """Watches the passes that these layers, by path, make inside."""
     watch = Watch()
-    with _hooked(layers, watch.hook):
+    with hooked(layers, watch.hook):
         yield watch
-
-
-@contextmanager
-def recorded(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The outputs of these layers, by path, as the static graph that is built inside has them."""
-    outputs: dict[str, Any] = {}
-
-    def hook(path: str) -> Callable[[Any, Any, Any], None]:
-        def take(_layer: Any, _inputs: Any, output: Any) -> None:
-            outputs[path] = output
-
-        return take
-
-    with _hooked(layers, hook):
-        yield outputs

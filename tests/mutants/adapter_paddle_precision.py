@@ -6,7 +6,7 @@ from typing import Any
 
 import paddle
 
-from frameworks.paddle import PaddleFramework
+from frameworks.paddle import StaticFramework
 from tests.mutants import fault
 
 
@@ -16,7 +16,7 @@ from tests.mutants import fault
     clauses=("autocast.user-lists",),
     mode="static",
 )
-class IgnoresUserLists(PaddleFramework):
+class IgnoresUserLists(StaticFramework):
     """`auto_cast` drops the lists of operations that the user gives it."""
 
     def __init__(self, *args: Any) -> None:
@@ -31,7 +31,7 @@ class IgnoresUserLists(PaddleFramework):
     clauses=("master.adam-epsilon-survives",),
     mode="static",
 )
-class EpsilonUnderflows(PaddleFramework):
+class EpsilonUnderflows(StaticFramework):
     """Adam's epsilon is rounded to 0."""
 
     def __init__(self, *args: Any) -> None:

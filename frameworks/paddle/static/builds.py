@@ -16,17 +16,16 @@ from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Unsupported
 from frameworks.paddle.arrays import format_name
 from frameworks.paddle.batches import add
-from frameworks.paddle.clips import SEVERAL
 from frameworks.paddle.layers import Network, item_losses
 from frameworks.paddle.operations import missing_kernel
 from frameworks.paddle.optimizers import Share, build_shares
 from frameworks.paddle.scaler import build_scaler, read_settings, scope_for_a_scaler
+from frameworks.paddle.static.declarations import SCALED_FLOAT64, SEVERAL_OPTIMIZERS
 from frameworks.paddle.static.probes import clips_jointly, scales_float64
 from frameworks.paddle.static.programs import Built, Store
+from frameworks.paddle.static.trace import recorded
 from frameworks.paddle.streams import Stream
-from frameworks.paddle.trace import recorded
 
-_FLOAT64 = "under a GradScaler the static graph takes gradients in float32 and one low format only: minimize raises"
 Made = tuple[tuple[Any, ...], dict[str, str]]
 
 
@@ -201,16 +200,16 @@ class Programs:
     def _minimize(self, network: Network, loss: Any, startup: Any) -> None:
         recipe = self.recipe
         schedulers = [share.scheduler for share in self.shares]
-        self.shares = build_shares(recipe, network.named, static=True, schedulers=schedulers)
+        self.shares = build_shares(recipe, network.named, implicit=True, schedulers=schedulers)
         if recipe.clip is not None and len(self.shares) > 1:
-            raise Unsupported(Capability.CLIP, SEVERAL, partial(clips_jointly, _device()))
+            raise Unsupported(Capability.CLIP, SEVERAL_OPTIMIZERS, partial(clips_jointly, _device()))
         if recipe.scaling is None:
             for share in self.shares:
                 optimizer = self._decorated(network, share.optimizer)[1] if self._low() else share.optimizer
                 optimizer.minimize(loss, startup_program=startup)
             return
         if self._wide:
-            raise Unsupported(Capability.FLOAT64_HEADS, _FLOAT64, partial(scales_float64, _device()))
+            raise Unsupported(Capability.FLOAT64_HEADS, SCALED_FLOAT64, partial(scales_float64, _device()))
         scaler = build_scaler(recipe.scaling)
         scaled = scaler.scale(loss)
         self.settings = {"dynamic": scaler.is_use_dynamic_loss_scaling(), "enabled": scaler.is_enable()}

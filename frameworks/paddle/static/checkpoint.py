@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import paddle
 
 from frameworks.base import same_parts
-
-if TYPE_CHECKING:
-    from frameworks.paddle.static.trainer import StaticTrainer
+from frameworks.paddle.static.builds import Programs
+from frameworks.paddle.static.programs import Store
+from frameworks.paddle.streams import Stream
 
 PROGRAM, REST = "program", "rest.pdparams"
 
 
-def save(trainer: StaticTrainer, folder: Path) -> None:
+class StaticRun(Protocol):
+    """The parts of a run that are saved."""
+
+    programs: Programs
+    store: Store
+    stream: Stream
+
+    def schedulers(self) -> list[Any]: ...
+
+    def anew(self) -> StaticRun: ...
+
+
+def save(trainer: StaticRun, folder: Path) -> None:
     """Writes the variables of the training program, and a dictionary of what is no variable, below `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     trainer.store.save(trainer.programs.training(), folder / PROGRAM)
     paddle.save(_rest(trainer), str(folder / REST))
 
 
-def _rest(trainer: StaticTrainer) -> dict[str, Any]:
+def _rest(trainer: StaticRun) -> dict[str, Any]:
     schedules = {f"schedule {place}": each.state_dict() for place, each in enumerate(trainer.schedulers())}
     return {**schedules, "generator": trainer.stream.state}
 
 
-def restore(trainer: StaticTrainer, folder: Path) -> None:
+def restore(trainer: StaticRun, folder: Path) -> None:
     """Goes back to what `save` wrote.
 
     Program, scope and schedules are made anew, as in a process that resumes, and take the place of what was there when

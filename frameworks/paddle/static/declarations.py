@@ -1,8 +1,9 @@
-"""What Paddle's static graph mode does not do, and why."""
+"""What Paddle's static graph does not do on a device, and why."""
 
 from __future__ import annotations
 
-from frameworks.contract import Capability, Unsupported
+from frameworks.contract import SUPPORTED, Capability, Declaration, Unsupported
+from frameworks.paddle.declarations import reason_in_both_graphs
 
 _FLOAT16 = "on a CPU matmul has no float16 kernel in the static graph: building the program raises TypeError"
 _UNSCALE = (
@@ -43,11 +44,26 @@ _ON_CPU: dict[Capability, str] = {
 }
 
 
-def reason_against_static(capability: Capability, device: str) -> str | None:
-    """Why static mode does not support `capability` on `device`, None if it does."""
-    return _REASONS.get(capability) or (_ON_CPU.get(capability) if device == "cpu" else None)
+SEVERAL_OPTIMIZERS = (
+    "ClipGradByGlobalNorm takes the norm of one optimizer's gradients, this recipe needs several optimizers, and "
+    "clip_grad_norm_ raises RuntimeError in static mode"
+)
+"""Why a recipe with several optimizers is not clipped."""
+
+SCALED_FLOAT64 = (
+    "under a GradScaler the static graph takes gradients in float32 and one low format only: minimize raises"
+)
+"""Why a model with a float64 head is not trained under a scaler."""
+
+
+def declaration(capability: Capability, device: str) -> Declaration:
+    """Supported by the static graph, or the reason why not."""
+    reason = reason_in_both_graphs(capability, device) or _REASONS.get(capability)
+    if reason is None and device == "cpu":
+        reason = _ON_CPU.get(capability)
+    return SUPPORTED if reason is None else Declaration(False, reason)
 
 
 def refused(capability: Capability) -> Unsupported:
-    """The refusal of what static mode does on no device."""
+    """The refusal of what the static graph does on no device."""
     return Unsupported(capability, _REASONS[capability])

@@ -1,0 +1,61 @@
+"""`StaticFramework`: PaddlePaddle's static graph on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import paddle
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.contract import (
+    Attempt,
+    Capability,
+    Conventions,
+    Declaration,
+    OpResult,
+    RecomputeCase,
+    RecomputeResult,
+    ScalerRule,
+)
+from frameworks.paddle.modes import STATIC
+from frameworks.paddle.one_graph import OneGraph
+from frameworks.paddle.operations import OPERATIONS
+from frameworks.paddle.static.declarations import declaration, refused
+from frameworks.paddle.static.probes import scales_after_bfloat16, static_attempts
+from frameworks.paddle.static.programs import run_operation
+from frameworks.paddle.static.trainer import StaticTrainer
+
+
+class StaticFramework(OneGraph):
+    """Paddle's documented training API in the static graph: a program for each shape of a batch."""
+
+    own_modes = (STATIC,)
+
+    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
+        super().__init__(device, mode)
+        paddle.enable_static()
+
+    def declares(self, capability: Capability) -> Declaration:
+        return declaration(capability, self.device)
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return static_attempts(self.device)
+
+    def conventions(self) -> Conventions:
+        rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))
+        return Conventions(adam_correction="float32", compiled=True, scaler=rule)
+
+    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> StaticTrainer:
+        return StaticTrainer(model, recipe, weights)
+
+    def scales_after_bfloat16(self) -> bool:
+        return scales_after_bfloat16(self.device)
+
+    def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
+        return run_operation(OPERATIONS[op], arrays)
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:  # noqa: ARG002
+        raise refused(Capability.RECOMPUTE_CASES)
