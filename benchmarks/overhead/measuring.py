@@ -12,8 +12,7 @@ from benchmarks.processes import TICK_NS, machine, now
 from conformance.judging.subject import Subject
 from conformance.measuring.interleaved import interleaved
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
-from frameworks.base import needs
-from frameworks.contract import Framework
+from frameworks.contract import Framework, needs
 
 PAIRS = 240
 UPDATES = 4

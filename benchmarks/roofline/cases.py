@@ -10,8 +10,7 @@ from conformance.measuring.costs import Fixture, equal_blocks, example, products
 from fixtures.data import token_batch
 from fixtures.models import encoder
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, Adam, DynamicScaling, Precision, Recipe
-from frameworks.base import needs
-from frameworks.contract import Capability, Framework
+from frameworks.contract import Capability, Framework, needs
 
 TF32 = "tensorfloat32"
 

@@ -32,8 +32,7 @@ from fixtures.recipe import (
     StaticScaling,
     Steps,
 )
-from frameworks.base import needs
-from frameworks.contract import Framework
+from frameworks.contract import Framework, needs
 
 UPDATES = 4
 WIDTH = 8

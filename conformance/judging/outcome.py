@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from conformance.expectations.entries import Expectation
 from conformance.judging.verdict import Abstention, Misdeclared, Violation, cleaned
 from frameworks.base import observed
-from frameworks.contract import Framework, Unsupported
+from frameworks.contract import NOT_OFFERED, Framework, Unsupported
 from results.record.outcomes import Outcome
 
 
@@ -54,14 +54,16 @@ def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str)
 def _unsupported(framework: Framework, error: Unsupported) -> Judgement:
     """A refusal is believed if it is declared, or has an attempt of its own, and the attempt was not seen to act."""
     signature = str(error.capability)
-    if error.attempt is None and framework.declares(error.capability).supported:
+    declared = framework.declares(error.capability)
+    if error.attempt is None and declared.supported:
         message = f"{error.capability} is declared as supported, but: {error.reason}"
         return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
     acted = _acted(framework, error)
     if acted:
         message = f"{error.capability} is refused, but the framework's own call was seen to act: {error.reason}"
         return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
-    asked = "tried" if acted is False else "nothing to try"
+    tried = acted is False and (error.attempt is not None or declared != NOT_OFFERED)
+    asked = "tried" if tried else "nothing to try"
     return Judgement(Outcome.UNSUPPORTED, signature, f"{error} ({asked})", error.reason)
 
 

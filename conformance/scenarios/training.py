@@ -12,8 +12,7 @@ import numpy as np
 from conformance.scenarios.scenario import Quality, Scenario, Setting, Side
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
-from frameworks.base import needs
-from frameworks.contract import Capability, Framework, Trainer, Unsupported
+from frameworks.contract import Capability, Framework, Trainer, Unsupported, needs
 
 
 @dataclass(eq=False)

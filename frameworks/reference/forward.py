@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.layers import BatchNorm, Layer, LayerNorm
 from fixtures.model import Batch, Model
-from fixtures.recipe import Precision, Recipe, segment_sizes
+from fixtures.recipe import Precision, Recipe
+from frameworks.base import inner_bounds, segment_bounds
 from frameworks.contract import Conventions
 from frameworks.reference import scope
 from frameworks.reference.network import Pass, loss_sums
@@ -218,14 +218,8 @@ def master_format(precision: Precision, stored: str) -> str:
 
 def _segments(model: Model, recipe: Recipe) -> tuple[Layers, ...]:
     body: Layers = tuple((str(i), layer) for i, layer in enumerate(model.layers[:-1]))
-    if recipe.recompute is None:
-        return (body,)
-    return _cut(body, segment_sizes(len(body), recipe.recompute.segments))
+    return tuple(body[start:stop] for start, stop in segment_bounds(len(body), recipe.recompute))
 
 
 def _halves(layers: Layers) -> tuple[Layers, ...]:
-    return _cut(layers, segment_sizes(len(layers), min(2, len(layers))))
-
-
-def _cut(layers: Layers, sizes: tuple[int, ...]) -> tuple[Layers, ...]:
-    return tuple(layers[a:b] for a, b in pairwise(np.cumsum([0, *sizes])))
+    return tuple(layers[start:stop] for start, stop in inner_bounds((0, len(layers))))

@@ -16,17 +16,15 @@ from fixtures.model import Model
 from fixtures.recipe import Precision, Recipe
 from frameworks.base import BaseFramework
 from frameworks.contract import (
-    SUPPORTED,
     Attempt,
     Capability,
     Conventions,
-    Declaration,
     OpResult,
     RecomputeCase,
     RecomputeResult,
     ScalerRule,
 )
-from frameworks.reference import cases, catalogue, probes, scope, tape
+from frameworks.reference import catalogue, probes, recompute, scope, tape
 from frameworks.reference.operations import Operations
 from frameworks.reference.rounding import Nearest, Rounding
 from frameworks.reference.trainer import ReferenceTrainer
@@ -52,7 +50,7 @@ class ReferenceFramework(BaseFramework):
     """
 
     name = "reference"
-    modes = ("emulated",)
+    modes: tuple[str, ...] = ("emulated",)
     trainer_class: type[ReferenceTrainer] = ReferenceTrainer
     operations_class: type[Operations] = Operations
 
@@ -85,17 +83,16 @@ class ReferenceFramework(BaseFramework):
             "rounding": type(self.rounding).__name__,
         }
 
-    def declares(self, capability: Capability) -> Declaration:
-        if capability in _REFUSED:
-            return Declaration(False, _REFUSED[capability])
-        return SUPPORTED
+    def refusals(self) -> Mapping[Capability, str]:
+        return _REFUSED
 
     def conventions(self) -> Conventions:
         return self._conventions
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         self.require_recipe(recipe)
-        return self.trainer_class(model, recipe, self._conventions, self.operations_class(self.rounding), weights)
+        operations = self.operations_class(self.rounding)
+        return self.bound(self.trainer_class(model, recipe, self._conventions, operations, weights))
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -112,7 +109,7 @@ class ReferenceFramework(BaseFramework):
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         self.variant(variant)
-        return cases.run(self.operations_class(self.rounding), case, x, w)
+        return recompute.run(self.operations_class(self.rounding), case, x, w)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         return {capability: partial(attempt, self) for capability, attempt in probes.ATTEMPTS.items()}

@@ -3,42 +3,49 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, sincos_batch
+from fixtures.model import Model
 from fixtures.models import digits_mlp, exact_linear, exact_stack, scalar, sincos, two_heads
 from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Precision, Recipe, Recompute, StaticScaling, Steps
-from frameworks.contract import Capability
+from frameworks.contract import Capability, Framework
 from frameworks.operations import CATALOGUE
+from frameworks.reference.rounding import Rounding
 from frameworks.reference.trainer import ReferenceTrainer
-
-if TYPE_CHECKING:
-    from frameworks.reference.framework import ReferenceFramework
 
 _BATCH = exact_batch()
 _SCALING = DynamicScaling(2.0**10, interval=1)
+
+
+class Probed(Framework, Protocol):
+    """What a probe uses of the reference: a framework whose runs show what they decided."""
+
+    rounding: Rounding
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer: ...
 
 
 def _filled(run: ReferenceTrainer, value: float) -> dict[str, Array]:
     return {name: np.full(shape, value) for name, shape in run.model.parameter_shapes().items()}
 
 
-def _scalar(framework: ReferenceFramework, **changes: Any) -> ReferenceTrainer:
+def _scalar(framework: Probed, **changes: Any) -> ReferenceTrainer:
     return framework.trainer(scalar(), Recipe(SGD(0.5)).but(**changes))
 
 
-def _op(framework: ReferenceFramework, op: str, **scope: Any) -> str:
+def _op(framework: Probed, op: str, **scope: Any) -> str:
     with framework.autocast(FLOAT16, **scope):
         return framework.run_op(op, *CATALOGUE[op]()).dtype
 
 
-def _precision(precision: Precision) -> Callable[[ReferenceFramework], bool]:
-    def probe(framework: ReferenceFramework) -> bool:
+def _precision(precision: Precision) -> Callable[[Probed], bool]:
+    def probe(framework: Probed) -> bool:
         run = framework.trainer(digits_mlp((8,)), Recipe(SGD(), precision))
         run.update((digits_batch(4),))
         low = framework.rounding.dtype(precision.format)
@@ -50,29 +57,29 @@ def _precision(precision: Precision) -> Callable[[ReferenceFramework], bool]:
     return probe
 
 
-def _moves(framework: ReferenceFramework) -> bool:
+def _moves(framework: Probed) -> bool:
     run = _scalar(framework, scaling=_SCALING)
     grown = run.feed(_filled(run, 0.5)).scale_after
     return grown == 2.0**11 and run.feed(_filled(run, np.inf)).scale_after == 2.0**10
 
 
-def _stays(framework: ReferenceFramework) -> bool:
+def _stays(framework: Probed) -> bool:
     run = _scalar(framework, scaling=StaticScaling(8.0))
     return [run.feed(_filled(run, v)).scale_after for v in (0.5, np.inf, 0.5)] == [8.0] * 3
 
 
-def _factors(framework: ReferenceFramework) -> bool:
+def _factors(framework: Probed) -> bool:
     run = _scalar(framework, scaling=DynamicScaling(2.0**10, growth=4.0, backoff=0.25, interval=1))
     return [run.feed(_filled(run, v)).scale_after for v in (0.5, np.inf)] == [2.0**12, 2.0**10]
 
 
-def _unscales(framework: ReferenceFramework) -> bool:
+def _unscales(framework: Probed) -> bool:
     run = _scalar(framework, scaling=_SCALING)
     run.feed(_filled(run, 0.5), unscale_calls=1)
     return bool(run.parameters()["0.output.bias"][0] == -0.25)
 
 
-def _unscales_once(framework: ReferenceFramework) -> bool:
+def _unscales_once(framework: Probed) -> bool:
     run = _scalar(framework, scaling=_SCALING)
     try:
         run.feed(_filled(run, 0.5), unscale_calls=2)
@@ -81,33 +88,33 @@ def _unscales_once(framework: ReferenceFramework) -> bool:
     return False
 
 
-def _partly_skipped(framework: ReferenceFramework) -> bool:
+def _partly_skipped(framework: Probed) -> bool:
     run = _scalar(framework, scaling=_SCALING, optimizers=2)
     first, second = run.parameters()
     return not run.feed({first: np.full((1, 1), np.inf), second: np.ones(1)}).skipped
 
 
-def _two_losses(framework: ReferenceFramework) -> bool:
+def _two_losses(framework: Probed) -> bool:
     batch = type(_BATCH)(_BATCH.inputs, dict.fromkeys("ab", _BATCH.targets["output"][:, :2]))
     run = framework.trainer(two_heads(), Recipe(SGD(), separate_losses=True))
     return len(run.gradients((batch,))) == len(run.parameters())
 
 
-def _accumulates(framework: ReferenceFramework) -> bool:
+def _accumulates(framework: Probed) -> bool:
     whole, parts = (framework.trainer(exact_linear(), Recipe(SGD(0.5))) for _ in range(2))
     whole.update((_BATCH,))
     parts.update(_BATCH.into(4))
     return all(np.array_equal(value, whole.parameters()[name]) for name, value in parts.parameters().items())
 
 
-def _flushes(framework: ReferenceFramework) -> bool:
+def _flushes(framework: Probed) -> bool:
     run = framework.trainer(exact_linear(), Recipe(SGD(0.5), accumulation=4))
     run.accumulate(_BATCH, _BATCH.items)
     return not run.apply().skipped
 
 
-def _recomputes(depth: int) -> Callable[[ReferenceFramework], bool]:
-    def probe(framework: ReferenceFramework) -> bool:
+def _recomputes(depth: int) -> Callable[[Probed], bool]:
+    def probe(framework: Probed) -> bool:
         run = framework.trainer(exact_stack(), Recipe(recompute=Recompute(1, depth=2 if depth == 2 else 1)))
         run.update((_BATCH,))
         return run.segment_calls() == (2,)
@@ -115,38 +122,38 @@ def _recomputes(depth: int) -> Callable[[ReferenceFramework], bool]:
     return probe
 
 
-def _cases(framework: ReferenceFramework) -> bool:
+def _cases(framework: Probed) -> bool:
     x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
     plain, found = framework.recompute("plain", x, w), framework.recompute("keyword", x, w)
     return found.w is not None and plain.w is not None and np.array_equal(found.w, plain.w)
 
 
-def _clips(framework: ReferenceFramework) -> bool:
+def _clips(framework: Probed) -> bool:
     run = _scalar(framework, clip=1.0)
     run.feed(_filled(run, 8.0))
     return bool(run.parameters()["0.output.bias"][0] > -1.0)
 
 
-def _schedules(framework: ReferenceFramework) -> bool:
+def _schedules(framework: Probed) -> bool:
     run = _scalar(framework, schedule=Steps((1,), (1.0, 0.5)))
     return [run.feed(_filled(run, 1.0)).learning_rate for _ in range(2)] == [0.5, 0.25]
 
 
-def _skips_missing(framework: ReferenceFramework) -> bool:
+def _skips_missing(framework: Probed) -> bool:
     run = _scalar(framework)
     first, second = run.parameters()
     run.feed({first: np.ones((1, 1)), second: None})
     return bool(run.parameters()[second][0] == 0.0 and run.parameters()[first][0, 0] == 0.5)
 
 
-def _averages(framework: ReferenceFramework) -> bool:
+def _averages(framework: Probed) -> bool:
     run = _scalar(framework, average=0.5)
     for _ in range(2):
         run.feed(_filled(run, 1.0))
     return bool(run.optimizer_state()["average/0.output.bias"][0] == -0.75)
 
 
-def _restores(framework: ReferenceFramework) -> bool:
+def _restores(framework: Probed) -> bool:
     run = _scalar(framework)
     with tempfile.TemporaryDirectory() as folder:
         run.save(Path(folder))
@@ -155,24 +162,24 @@ def _restores(framework: ReferenceFramework) -> bool:
     return bool(run.parameters()["0.output.bias"][0] == 0.0)
 
 
-def _traces(framework: ReferenceFramework) -> bool:
+def _traces(framework: Probed) -> bool:
     run = framework.trainer(exact_stack(), Recipe())
     shown, bias = run.trace(_BATCH), run.gradients((_BATCH,))["3.output.bias"]
     return list(shown.outputs) == [*"012", "3.output"] and np.array_equal(shown.gradients["3.output"].sum(0), bias)
 
 
-def _peak(framework: ReferenceFramework) -> bool:
+def _peak(framework: Probed) -> bool:
     return _scalar(framework).peak_bytes() > 0
 
 
-def _tf32(framework: ReferenceFramework) -> bool:
+def _tf32(framework: Probed) -> bool:
     """Whether a factor that TensorFloat-32 rounds to 1 is still told from 1 in a product of float32 matrices."""
     factor = np.full((1, 1), 1.0 + 2.0**-12, np.float32)
     with framework.tf32(True):
         return bool(framework.run_op("matmul", factor, np.ones((1, 1), np.float32)).value == 1.0)
 
 
-ATTEMPTS: dict[Capability, Callable[[ReferenceFramework], bool]] = {
+ATTEMPTS: dict[Capability, Callable[[Probed], bool]] = {
     **{
         Capability(f"precision.{p.label}"): _precision(p)
         for p in (Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))

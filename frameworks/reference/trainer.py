@@ -25,9 +25,9 @@ import numpy as np
 
 from fixtures.arrays import Array, wider
 from fixtures.model import Batch, Window
-from frameworks.base import BaseTrainer
+from frameworks.base import NO_AVERAGE, BaseTrainer, over_window
 from frameworks.contract import Gradients, LayerTrace, Update
-from frameworks.reference import checkpoint, scope, snapshot
+from frameworks.reference import checkpoint, scope
 from frameworks.reference.decisions import Arrays, Decisions, OpenWindow
 from frameworks.reference.tape import Pullback, taped
 from frameworks.reference.tensor import Tensor, plain, tensor
@@ -40,12 +40,6 @@ _INPUTS = "inputs"
 class ReferenceTrainer(Decisions, BaseTrainer):
     """One training run: the verbs of the contract, by the decisions that it inherits."""
 
-    def update(self, window: Window) -> Update:
-        items = sum(batch.items for batch in window)
-        for batch in window:
-            self.accumulate(batch, items)
-        return self.apply()
-
     def accumulate(self, batch: Batch, items: int) -> float:
         with np.errstate(all="ignore"):
             total, gradients = self._backward(batch, items)
@@ -56,10 +50,8 @@ class ReferenceTrainer(Decisions, BaseTrainer):
 
     def gradients(self, window: Window) -> Arrays:
         outer, scaler, self.window = self.window, self.scaler, OpenWindow()
-        items = sum(batch.items for batch in window)
         try:
-            for batch in window:
-                self.accumulate(batch, items)
+            over_window(window, self.accumulate)
             if not self.window.unscaled:
                 self.unscale_gradients()
             return {
@@ -290,7 +282,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
 
     def predict_averaged(self, inputs: Array) -> Arrays:
         if self.recipe.average is None:
-            raise ValueError("this recipe asks for no average")
+            raise ValueError(NO_AVERAGE)
         averages = {name: Tensor(self.averaged(name), self.formats[name], owned=False) for name in self.averages}
         return self._evaluated(averages, inputs)
 
@@ -320,11 +312,11 @@ class ReferenceTrainer(Decisions, BaseTrainer):
 
     def save_state(self) -> Arrays:
         """Everything that tells this moment of the run from another, as named arrays."""
-        return snapshot.taken(self)
+        return checkpoint.taken(self)
 
     def load_state(self, arrays: Arrays) -> None:
         """Goes back to what `save_state` returned."""
-        snapshot.put_back(self, arrays)
+        checkpoint.put_back(self, arrays)
 
 
 def _present(gradients: Gradients) -> Arrays:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keras
 
-from frameworks.base import NO_TF32
 from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
 from frameworks.tf.optimizers import FACTORS
 from frameworks.tf.settings import has_tf32
@@ -34,6 +33,7 @@ _CPU_REWRITE: dict[Capability, str] = {
 _GPU_REWRITE: dict[Capability, str] = {
     Capability.O1_BFLOAT16: "auto_mixed_precision_onednn_bfloat16 is a rewrite for CPUs",
 }
+NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
 _NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
 UNCOUNTED: dict[str, str] = {
     "eager": "TensorFlow tells no tape's bytes, and its allocators round up or leave small tensors out",

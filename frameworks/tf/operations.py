@@ -96,13 +96,14 @@ NORMALIZATIONS: dict[str, Callable[[], keras.layers.Layer]] = {
     "layer_norm": lambda: keras.layers.LayerNormalization(epsilon=1e-5, center=False, scale=False),
     "batch_norm": lambda: keras.layers.BatchNormalization(epsilon=1e-5, center=False, scale=False),
     "rms_norm": lambda: keras.layers.RMSNormalization(epsilon=1e-5),
+    "instance_norm": lambda: keras.layers.GroupNormalization(groups=-1, epsilon=1e-5, center=False, scale=False),
 }
 """Normalisations are layers, which know about narrow formats; Keras' plain operations leave that to them."""
 
 
 def _instances() -> Callable[[list[Any]], Any]:
     """Each row of (rows, columns) normalised, as a channel of one sample: groups of one channel, which come last."""
-    layer = keras.layers.GroupNormalization(groups=-1, epsilon=1e-5, center=False, scale=False)
+    layer = NORMALIZATIONS["instance_norm"]()
     return lambda given: ops.transpose(layer(ops.transpose(given[0])[None])[0])
 
 

@@ -8,56 +8,70 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
+from torch.optim.swa_utils import AveragedModel
 
-from frameworks.base import same_parts
-
-if TYPE_CHECKING:
-    from frameworks.torch.trainer import TorchTrainer
+from frameworks.base import LossLedger, MicroBatch, same_parts
+from frameworks.torch.layers import Slot
+from frameworks.torch.network import Network
+from frameworks.torch.optimizers import Stepper
+from frameworks.torch.streams import Stream
 
 FILE = "run.pt"
 LOOP = "loop"
 """The entry of what no `state_dict` holds."""
 
 
-def parts(trainer: TorchTrainer) -> dict[str, Any]:
+class TorchRun(Protocol):
+    """What a checkpoint saves of a run."""
+
+    network: Network
+    slots: dict[str, Slot]
+    steppers: list[Stepper]
+    scaler: torch.amp.GradScaler | None
+    average: AveragedModel | None
+    stream: Stream
+    ledger: LossLedger[MicroBatch]
+
+
+def parts(trainer: TorchRun) -> dict[str, Any]:
     """Every part of the run that has a `state_dict`, by name; those of a second optimizer end in ".1"."""
-    found: dict[str, Any] = {"model": trainer.network}
+    every: dict[str, Any] = {"model": trainer.network}
     for index, stepper in enumerate(trainer.steppers):
         suffix = f".{index}" if index else ""
-        found |= {f"{name}{suffix}": part for name, part in stepper.parts().items()}
+        every |= {f"{name}{suffix}": part for name, part in stepper.parts().items()}
     if trainer.average is not None:
-        found["average"] = trainer.average
+        every["average"] = trainer.average
     if trainer.scaler is not None and trainer.scaler.is_enabled():
-        found["scaler"] = trainer.scaler
-    return found
+        every["scaler"] = trainer.scaler
+    return every
 
 
-def snapshot(trainer: TorchTrainer) -> dict[str, Any]:
+def snapshot(trainer: TorchRun) -> dict[str, Any]:
     """Everything that tells one moment of the run from another."""
     return {name: part.state_dict() for name, part in parts(trainer).items()} | {LOOP: _loop(trainer)}
 
 
-def _loop(trainer: TorchTrainer) -> dict[str, Any]:
+def _loop(trainer: TorchRun) -> dict[str, Any]:
     return {
         "random": dict(trainer.stream.states),
         "gradients": {name: slot.tensor.grad for name, slot in trainer.slots.items() if slot.tensor.grad is not None},
         "applied": [stepper.applied for stepper in trainer.steppers],
-        "sums": [list(entry) for entry in trainer.sums],
-        "items": trainer.items,
+        "window": [[micro.total, micro.items] for micro in trainer.ledger.micro_batches],
+        "items": trainer.ledger.items,
         "calls": list(trainer.network.calls.counts),
     }
 
 
-def save(trainer: TorchTrainer, path: Path) -> None:
+def save(trainer: TorchRun, path: Path) -> None:
     """Writes the run below the folder `path`, which is made if it is not there."""
     path.mkdir(parents=True, exist_ok=True)
     torch.save(snapshot(trainer), path / FILE)
 
 
-def restore(trainer: TorchTrainer, path: Path) -> None:
+def restore(trainer: TorchRun, path: Path) -> None:
     """Goes back to what `save` wrote, part by part, each by its own `load_state_dict`.
 
     Raises:
@@ -75,14 +89,14 @@ def restore(trainer: TorchTrainer, path: Path) -> None:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
 
 
-def _continue(trainer: TorchTrainer, loop: Mapping[str, Any]) -> None:
+def _continue(trainer: TorchRun, loop: Mapping[str, Any]) -> None:
     trainer.stream.replace(loop["random"])
     for name, slot in trainer.slots.items():
         gradient = loop["gradients"].get(name)
         slot.tensor.grad = None if gradient is None else gradient.to(slot.tensor.device).clone()
     for stepper, applied in zip(trainer.steppers, loop["applied"], strict=True):
         stepper.applied = int(applied)
-    trainer.sums = [(float(total), int(count)) for total, count in loop["sums"]]
-    trainer.items = int(loop["items"])
+    window = [MicroBatch(float(total), int(items)) for total, items in loop["window"]]
+    trainer.ledger.replace(window, int(loop["items"]))
     if len(loop["calls"]) == len(trainer.network.calls.counts):
         trainer.network.calls.counts[:] = [int(count) for count in loop["calls"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
+from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.torch.scaler import has_gradient_formats
 
 _O2 = "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
@@ -32,6 +32,11 @@ def no_clipping() -> str:
     """Why scaled gradients of a float16 model cannot be clipped under an optimizer that has to unscale them itself."""
     others = "Adam takes no others" if has_gradient_formats() else "this version of PyTorch gives it no others"
     return _NO_UNSCALING + others
+
+
+def no_scope(level: str) -> str:
+    """Why there is no precision scope of a level above O1."""
+    return f"torch.autocast is level O1: it has no scope of level {level}"
 
 
 def conventions(mode: str) -> Conventions:
@@ -62,11 +67,10 @@ def conventions(mode: str) -> Conventions:
     )
 
 
-def declaration(capability: Capability, device: str, mode: str) -> Declaration:
-    """Supported on this device in this mode, or the reason why not."""
+def refusals(device: str, mode: str) -> dict[Capability, str]:
+    """What PyTorch does not do on this device in this mode, and why."""
     refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _before_ampere())}
-    refused |= _COMPILED_REFUSED if mode == "compile" else {}
-    return Declaration(False, refused[capability]) if capability in refused else SUPPORTED
+    return refused | (_COMPILED_REFUSED if mode == "compile" else {})
 
 
 def _before_ampere() -> dict[Capability, str]:

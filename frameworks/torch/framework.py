@@ -16,18 +16,17 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
-    Declaration,
     OpResult,
     RecomputeCase,
     RecomputeResult,
     Unsupported,
 )
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
-from frameworks.torch.declarations import conventions, declaration, no_clipping
-from frameworks.torch.network import VARIANTS
+from frameworks.torch.declarations import conventions, no_clipping, no_scope, refusals
 from frameworks.torch.operations import OPERATIONS
-from frameworks.torch.probes import attempts, float16_clipped, scope_of_everything
-from frameworks.torch.recompute import recompute
+from frameworks.torch.optimizer_probes import float16_clipped
+from frameworks.torch.probes import attempts, scope_of_everything
+from frameworks.torch.recompute import VARIANTS, recompute
 from frameworks.torch.scaler import wants_fused
 from frameworks.torch.settings import read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.trainer import TorchTrainer
@@ -56,8 +55,8 @@ class TorchFramework(BaseFramework):
     def environment(self) -> dict[str, str]:
         return read_environment(self.device)
 
-    def declares(self, capability: Capability) -> Declaration:
-        return declaration(capability, self.device, self.mode)
+    def refusals(self) -> Mapping[Capability, str]:
+        return refusals(self.device, self.mode)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         return attempts(self.device, self.mode)
@@ -72,7 +71,7 @@ class TorchFramework(BaseFramework):
         self.require_recipe(recipe)
         if recipe.clip is not None and wants_fused(recipe):
             raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
-        return TorchTrainer(model, recipe, weights, self.device, self.mode)
+        return self.bound(TorchTrainer(model, recipe, weights, self.device, self.mode))
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -82,8 +81,8 @@ class TorchFramework(BaseFramework):
         if precision.level == "O0":
             return torch.autocast(self.device, enabled=False)
         if precision.level != "O1":
-            reason = f"torch.autocast is level O1: it has no scope of level {precision.level}"
-            raise Unsupported(Capability.AUTOCAST_SCOPE, reason, partial(scope_of_everything, self.device))
+            attempt = partial(scope_of_everything, self.device)
+            raise Unsupported(Capability.AUTOCAST_SCOPE, no_scope(precision.level), attempt)
         return torch.autocast(self.device, dtype=DTYPES[precision.format], enabled=enabled)
 
     def tf32(self, allowed: bool) -> AbstractContextManager[None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from itertools import accumulate, pairwise
 
 import torch
 from torch import nn
@@ -12,14 +11,11 @@ from torch.utils.checkpoint import checkpoint
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recompute, segment_sizes
+from fixtures.recipe import Recompute
+from frameworks.base import inner_bounds, segment_bounds
 from frameworks.torch.arrays import DTYPES
 from frameworks.torch.layers import Slot, buffer_slots, build, linear_slots, parameter_slots
-from frameworks.torch.segments import SegmentCalls, segment_begins
-
-VARIANTS: dict[str, bool] = {"non-reentrant": False, "reentrant": True}
-"""Names of `torch.utils.checkpoint`'s two implementations, the recommended one first, and their `use_reentrant`."""
-DEFAULT = next(iter(VARIANTS))
+from frameworks.torch.recompute import DEFAULT, VARIANTS, SegmentCalls, segment_begins
 
 
 class Network(nn.Module):
@@ -41,7 +37,7 @@ class Network(nn.Module):
             self.heads[head.name] = nn.Linear(width, head.units, dtype=dtype)
         self.recompute = recompute
         self.is_reentrant = recompute is not None and VARIANTS[recompute.variant or DEFAULT]
-        self.bounds = _runs(0, len(body), recompute.segments) if recompute else ((0, len(body)),)
+        self.bounds = segment_bounds(len(body), recompute)
         self.calls = SegmentCalls(len(self.bounds))
         self._sequence = tuple(self.layers)  # indexing a ModuleList or slicing it takes its time
 
@@ -58,7 +54,7 @@ class Network(nn.Module):
         start, stop = self.bounds[index]
         if self.recompute is None or self.recompute.depth == 1:
             return self._run(start, stop, x)
-        for a, b in _runs(start, stop, min(2, stop - start)):
+        for a, b in inner_bounds((start, stop)):
             x = self._recomputed(partial(self._run, a, b), x)
         return x
 
@@ -71,10 +67,6 @@ class Network(nn.Module):
         if self.recompute is None or not self.training:
             return function(x)
         return checkpoint(function, x, use_reentrant=self.is_reentrant)
-
-
-def _runs(start: int, stop: int, count: int) -> tuple[tuple[int, int], ...]:
-    return tuple(pairwise(accumulate(segment_sizes(stop - start, count), initial=start)))
 
 
 def _is_wide(head: nn.Module) -> bool:

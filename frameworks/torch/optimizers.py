@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedulers for a recipe, and their state by canonical name."""
+"""Optimizers, learning-rate schedulers and averages of the weights for a recipe, and their state by canonical name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import Module
 from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adam, AdamW, Recipe, Steps
@@ -96,3 +98,10 @@ def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str
         if stepper.scheduler:
             found[f"schedule{suffix}"] = np.array(stepper.scheduler.last_epoch, np.int64)
     return found
+
+
+def averaged_model(network: Module, decay: float | None) -> AveragedModel | None:
+    """A model of the exponential moving average of the network's weights; None without a decay."""
+    if decay is None:
+        return None
+    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay))

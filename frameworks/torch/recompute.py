@@ -1,52 +1,68 @@
-"""`torch.utils.checkpoint` around Σ tanh(x·w), its arguments passed in every way that users pass them."""
+"""Recomputation by `torch.utils.checkpoint`: its variants, the runs of segments, and the cases of Σ tanh(x·w)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
 from fixtures.arrays import Array
+from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.torch.arrays import to_array, to_tensor
 from frameworks.torch.compiling import begin_anew, compiled
-from frameworks.torch.network import VARIANTS
 
-Probe = Callable[..., torch.Tensor]
+VARIANTS: dict[str, bool] = {"non-reentrant": False, "reentrant": True}
+"""Names of `torch.utils.checkpoint`'s two implementations, the recommended one first, and their `use_reentrant`."""
+DEFAULT = next(iter(VARIANTS))
 
-
-def _value(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.tanh(x @ w).sum()
-
-
-def _of_sequence(pair: Sequence[torch.Tensor]) -> torch.Tensor:
-    return _value(pair[0], pair[1])
+_NUMBERS = count()
 
 
-def _of_mapping(pair: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    return _value(pair["x"], pair["w"])
+class SegmentCalls:
+    """A count for each segment; `number` is how the operator of compiled forward passes finds it."""
+
+    def __init__(self, segments: int) -> None:
+        self.counts = [0] * segments
+        self.number = next(_NUMBERS)
+        _OF_NUMBER[self.number] = self
 
 
-@dataclass
-class _Runs:
-    """How often the function that fails has run since its case began."""
-
-    count: int = 0
+_OF_NUMBER: WeakValueDictionary[int, SegmentCalls] = WeakValueDictionary()
 
 
-_RUNS = _Runs()
+@torch.library.custom_op("conformance::segment_begins", mutates_args=())
+def segment_begins(x: torch.Tensor, number: int, index: int) -> torch.Tensor:
+    """A copy of a segment's input; each time a compiled graph runs this operator, the segment is counted."""
+    _OF_NUMBER[number].counts[index] += 1
+    return x.clone()
+
+
+@segment_begins.register_fake
+def _(x: torch.Tensor, number: int, index: int) -> torch.Tensor:  # noqa: ARG001
+    return torch.empty_like(x)
+
+
+def _passed_on(context: object, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # noqa: ARG001
+    return gradient, None, None
+
+
+segment_begins.register_autograd(_passed_on)
+
+
+_RERUN = FailingRerun()
+"""Of the case that runs now: an operator finds nothing but what is global."""
 
 
 @torch.library.custom_op("conformance::fails_the_second_time", mutates_args=())
 def _fails_the_second_time(x: torch.Tensor) -> torch.Tensor:
     """A copy of `x`; an operator, so that it is run, and fails, in compiled graphs as well."""
-    _RUNS.count += 1
-    if _RUNS.count == 2:
-        raise RuntimeError("the second run of this function fails")
+    _RERUN.begin()
     return x.clone()
 
 
@@ -58,31 +74,12 @@ def _(x: torch.Tensor) -> torch.Tensor:
 _fails_the_second_time.register_autograd(lambda _, gradient: gradient)
 
 
+def _value(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x @ w).sum()
+
+
 def _failing(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return _value(_fails_the_second_time(x), w)
-
-
-def _forward(case: RecomputeCase, x: torch.Tensor, w: torch.Tensor, reentrant: bool) -> torch.Tensor:
-    def run(function: Probe, *args: Any, **named: Any) -> torch.Tensor:
-        return cast(torch.Tensor, checkpoint(function, *args, use_reentrant=reentrant, **named))
-
-    match case:
-        case "plain":
-            return _value(x, w)
-        case "positional":
-            return run(_value, x, w)
-        case "tuple":
-            return run(_of_sequence, (x, w))
-        case "list":
-            return run(_of_sequence, [x, w])
-        case "dict":
-            return run(_of_mapping, {"x": x, "w": w})
-        case "keyword":
-            return run(_value, x=x, w=w)
-        case "no-grad-input" | "weights-changed":
-            return run(lambda inner: _value(inner, w), x)
-        case "raises":
-            return run(_failing, x, w)
 
 
 def recompute(
@@ -90,20 +87,24 @@ def recompute(
 ) -> RecomputeResult:
     """One case of `Framework.recompute`; PyTorch's own exceptions leave this call.
 
-    Weights that change are closed over, as a module's are. The value stands for one part of a loss whose other parts
-    are trained as well: where it is cut off from the graph, the loss still has a backward pass, which gives it nothing.
+    The value stands for one part of a loss whose other parts are trained as well: where it is cut off from the graph,
+    the loss still has a backward pass, which gives it nothing.
     """
-    inputs = to_tensor(x, device, torch.float32).requires_grad_(case != "no-grad-input")
+
+    def run(function: Callable[..., torch.Tensor], *args: Any, **named: Any) -> torch.Tensor:
+        return cast(torch.Tensor, checkpoint(function, *args, use_reentrant=VARIANTS[variant], **named))
+
+    inputs = to_tensor(x, device, torch.float32).requires_grad_(case != NO_GRAD_INPUT)
     weight = to_tensor(w, device, torch.float32).requires_grad_()
-    _RUNS.count = 0
-    forward: Callable[..., torch.Tensor] = partial(_forward, case, reentrant=VARIANTS[variant])
+    _RERUN.runs = 0
+    forward: Callable[..., torch.Tensor] = partial(recomputed_call, case, run, _value, _failing)
     if compile_it:
         begin_anew()
         forward = compiled(forward)
     value = forward(inputs, weight)
-    if case == "weights-changed":
+    if case == WEIGHTS_CHANGE:
         with torch.no_grad():
-            weight.mul_(3.0)
+            weight.mul_(FACTOR)
     if value.requires_grad:
         value.backward()
     gradients = [None if tensor.grad is None else to_array(tensor.grad) for tensor in (inputs, weight)]

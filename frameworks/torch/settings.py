@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
-from pathlib import Path
 
 import numpy as np
 import torch
 
+from frameworks.base import processor
 from frameworks.torch.arrays import dtype_name
 
 _SCOPES = ("cpu", "cuda")
@@ -109,15 +108,6 @@ def tf32_products(allowed: bool) -> Iterator[None]:
         torch.set_float32_matmul_precision(former)
 
 
-def _processor() -> str:
-    listing = Path("/proc/cpuinfo")
-    if listing.is_file():
-        for line in listing.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def _switches() -> dict[str, object]:
     """Precision and determinism switches that this version has, by name; a mix of old and new ones cannot be read."""
     values: dict[str, object] = {}
@@ -138,7 +128,7 @@ def _libraries() -> dict[str, str]:
 def read_environment(device: str) -> dict[str, str]:
     """Device model, versions, precision switches and thread counts that results may depend on."""
     found: dict[str, object] = {
-        "device": torch.cuda.get_device_name() if device == "cuda" else _processor(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
         "cpu-capability": torch.backends.cpu.get_cpu_capability(),
         "onednn": torch.backends.mkldnn.is_available(),
         "mkl": torch.backends.mkl.is_available(),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +15,22 @@ from fixtures.arrays import Array
 from fixtures.layers import Dropout
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import BaseTrainer, unscaled_in_trace
+from frameworks.base import (
+    NO_AVERAGE,
+    NO_SCALER,
+    BaseTrainer,
+    LossLedger,
+    MicroBatch,
+    over_window,
+    unscaled_in_trace,
+)
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.torch import checkpoint
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
-from frameworks.torch.averages import averaged_model
 from frameworks.torch.compiling import begin_anew, compiled, kept_buffers
-from frameworks.torch.declarations import declaration
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
 from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
-from frameworks.torch.optimizers import optimizer_state, steppers
+from frameworks.torch.optimizers import averaged_model, optimizer_state, steppers
 from frameworks.torch.saved_bytes import SavedBytes
 from frameworks.torch.scaler import constant_scale, grad_scaler, wants_float32_gradients, wants_fused
 from frameworks.torch.streams import Stream
@@ -58,8 +64,7 @@ class TorchTrainer(BaseTrainer):
             self._take_float32_gradients()
         self.average = averaged_model(self.network, recipe.average)
         self._settings = self._read_settings()
-        self.sums: list[tuple[float, int]] = []
-        self.items = 0
+        self.ledger: LossLedger[MicroBatch] = LossLedger()
         self.compiled = mode == "compile"
         self._losses: Forward = self._eager_losses
         self._outputs: Callable[[torch.Tensor], dict[str, torch.Tensor]] = self.network
@@ -117,6 +122,7 @@ class TorchTrainer(BaseTrainer):
             scaled.backward(retain_graph=index + 1 < len(separate))
 
     def _pass(self, batch: Batch, items: int, scaler: torch.amp.GradScaler | None) -> float:
+        """Forward and backward of a micro-batch of a window of so many items; the sum of its items' losses."""
         loaded = self._load(batch)
         keeping = self.compiled and self.recipe.separate_losses
         with self.stream.drawn() if self._draws else nullcontext(), kept_buffers() if keeping else nullcontext():
@@ -126,18 +132,14 @@ class TorchTrainer(BaseTrainer):
 
     def accumulate(self, batch: Batch, items: int) -> float:
         total = self._pass(batch, items, self.scaler)
-        self.sums.append((total, batch.items))
-        self.items = items
-        return total / batch.items if batch.items else math.nan
+        return self.ledger.add(MicroBatch(total, batch.items), items)
 
     def gradients(self, window: Window) -> dict[str, Array]:
-        held = {name: slot.tensor.grad for name, slot in self.slots.items()}
+        former = {name: slot.tensor.grad for name, slot in self.slots.items()}
         self._empty()
         scaler = self._twin()
         try:
-            items = sum(batch.items for batch in window)
-            for batch in window:
-                self._pass(batch, items, scaler)
+            over_window(window, partial(self._pass, scaler=scaler))
             if scaler is not None and wants_fused(self.recipe):
                 return {name: _divided(value, scaler.get_scale()) for name, value in self.accumulator().items()}
             if scaler is not None:
@@ -146,11 +148,11 @@ class TorchTrainer(BaseTrainer):
             return self.accumulator()
         finally:
             for name, slot in self.slots.items():
-                slot.tensor.grad = held[name]
+                slot.tensor.grad = former[name]
 
     def trace(self, batch: Batch) -> LayerTrace:
         if self.compiled:
-            raise Unsupported(Capability.TRACE, declaration(Capability.TRACE, self.device, "compile").reason)
+            raise self.refusal(Capability.TRACE)
         shown, scale = Shown(), self._scale()
         with shown.watching(modules_by_path(self.model, self.network, batch.targets)):
             parameters = self.gradients((batch,))
@@ -224,7 +226,7 @@ class TorchTrainer(BaseTrainer):
     def _abandoned(self) -> Update:
         """Ends an update whose gradients are unscaled without a step: `update` readies the scaler for the next one."""
         if self.scaler is None:
-            raise Unsupported(Capability.EXPLICIT_UNSCALE, "without a scaler there is nothing to unscale")
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
         before = self._scale()
         for stepper in self.steppers:
             self.scaler.unscale_(stepper.optimizer)
@@ -233,9 +235,8 @@ class TorchTrainer(BaseTrainer):
         return self._report(before, self.steppers[0].learning_rate, None, skipped=True)
 
     def _report(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
-        micro = tuple(total / count if count else math.nan for total, count in self.sums)
-        loss = sum(total for total, _ in self.sums) / self.items if self.sums else math.nan
-        self.sums = []
+        loss, micro = self.ledger.loss(), self.ledger.losses()
+        self.ledger.empty()
         good = None
         if self.scaler is not None and self.scaler.is_enabled():
             good = int(self.scaler.state_dict()["_growth_tracker"])
@@ -266,8 +267,8 @@ class TorchTrainer(BaseTrainer):
         if self.average is None or not isinstance(self.average.module, Network):
             return {}
         slots = parameters_by_name(self.model, self.average.module)
-        held = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
-        return held | {"averaged": to_array(self.average.n_averaged)}
+        averages = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
+        return averages | {"averaged": to_array(self.average.n_averaged)}
 
     def buffers(self) -> dict[str, Array]:
         return {name: to_array(slot.tensor) for name, slot in self.buffer_slots.items()}
@@ -276,9 +277,9 @@ class TorchTrainer(BaseTrainer):
         if self.scaler is None or not self.scaler.is_enabled():
             return {}
         state = self.scaler.state_dict()
-        held = self.scaler.scale(torch.ones((), dtype=torch.float16, device=self.device)).dtype
+        dtype = self.scaler.scale(torch.ones((), dtype=torch.float16, device=self.device)).dtype
         return {
-            "scale": np.array(state["scale"], dtype_name(held)),
+            "scale": np.array(state["scale"], dtype_name(dtype)),
             "good_steps": np.array(state["_growth_tracker"], np.int64),
         }
 
@@ -296,8 +297,8 @@ class TorchTrainer(BaseTrainer):
         }
 
     def accumulator(self) -> dict[str, Array]:
-        held = {name: slot.tensor.grad for name, slot in self.slots.items()}
-        return {name: self.slots[name].to_canonical(grad) for name, grad in held.items() if grad is not None}
+        gradients = {name: slot.tensor.grad for name, slot in self.slots.items()}
+        return {name: self.slots[name].to_canonical(grad) for name, grad in gradients.items() if grad is not None}
 
     def random_state(self) -> dict[str, Array]:
         return {name: to_array(state) for name, state in self.stream.states.items()}
@@ -309,7 +310,7 @@ class TorchTrainer(BaseTrainer):
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
         if self.average is None:
-            raise ValueError("this recipe asks for no average")
+            raise ValueError(NO_AVERAGE)
         self.average.eval()
         return self._evaluated(self.average, inputs)
 
@@ -345,8 +346,7 @@ class TorchTrainer(BaseTrainer):
 
     def peak_bytes(self) -> int:
         if self.device != "cuda":
-            mode = "compile" if self.compiled else "eager"
-            raise Unsupported(Capability.PEAK_BYTES, declaration(Capability.PEAK_BYTES, self.device, mode).reason)
+            raise self.refusal(Capability.PEAK_BYTES)
         return int(torch.cuda.max_memory_allocated())
 
 

@@ -1,0 +1,146 @@
+"""What every adapter's framework class shares: device and mode, declarations, refusals and what is observed of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from time import perf_counter_ns, process_time_ns
+from typing import TypeVar
+
+from fixtures.recipe import Precision, Recipe
+from frameworks.base.observing import elapsed, observed
+from frameworks.base.trainer import BaseTrainer
+from frameworks.contract import (
+    NOT_OFFERED,
+    SUPPORTED,
+    Attempt,
+    Capability,
+    Declaration,
+    MissingDevice,
+    Unsupported,
+    needs,
+)
+
+Run = TypeVar("Run", bound=BaseTrainer)
+
+
+class BaseFramework(ABC):
+    """Binds device and mode, and turns declarations into refusals."""
+
+    name: str
+    modes: tuple[str, ...]
+
+    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
+        available = self.devices()
+        chosen = available[-1] if device == "auto" else device
+        if chosen not in available:
+            raise MissingDevice(f"{self.name} sees no device {chosen!r} here; it sees {', '.join(available)}")
+        if mode is not None and mode not in self.modes:
+            raise ValueError(f"{self.name} has no mode {mode!r}: one of {', '.join(self.modes)}")
+        self.device = chosen
+        self.mode = mode or self.modes[0]
+        self._observed: dict[Capability, bool] = {}
+
+    @abstractmethod
+    def devices(self) -> tuple[str, ...]:
+        """Devices that are there, the preferred one last."""
+
+    def refusals(self) -> Mapping[Capability, str]:
+        """What this framework does not do on this device, in this mode, with a reason in one sentence each."""
+        return {}
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        """The framework's own call for each capability, on this device, in this mode, without this adapter's guards.
+
+        A capability that is neither here nor among `refusals` is one that the adapter does not offer.
+        """
+        return {}
+
+    def declares(self, capability: Capability) -> Declaration:
+        if (reason := self.refusals().get(capability)) is not None:
+            return Declaration(False, reason)
+        return SUPPORTED if capability in self.attempts() else NOT_OFFERED
+
+    def require(self, capability: Capability) -> None:
+        """Raises `Unsupported`, for the declared reason, unless the capability is declared as supported."""
+        if not self.declares(capability).supported:
+            raise self.refusal(capability)
+
+    def bound(self, run: Run) -> Run:
+        """The run with this framework's declarations, by which its verbs refuse."""
+        run.declares = self.declares
+        return run
+
+    def require_recipe(self, recipe: Recipe) -> None:
+        """Refuses a recipe that this framework cannot follow.
+
+        Raises:
+            Unsupported: for the first thing that the recipe asks for and the framework does not declare.
+            ValueError: there is no such recomputation variant.
+        """
+        for capability in needs(recipe):
+            self.require(capability)
+        if recipe.recompute is not None:
+            self.variant(recipe.recompute.variant)
+
+    def variant(self, name: str | None) -> str:
+        """The recomputation variant of this name, the default one for None.
+
+        Raises:
+            ValueError: there is no such variant.
+        """
+        offered = self.recompute_variants()
+        if name is not None and name not in offered:
+            raise ValueError(f"{self.name} has no recompute variant {name!r}: {_one_of(offered)}")
+        return name or next(iter(offered), "")
+
+    def refusal(self, capability: Capability, attempt: Attempt | None = None) -> Unsupported:
+        """The refusal of what is declared not to be there, for the declared reason.
+
+        Args:
+            attempt: a try of what is refused here alone, where the capability is declared as supported elsewhere.
+        """
+        return Unsupported.declared(capability, self.declares(capability), attempt)
+
+    def autocast(
+        self,
+        precision: Precision,  # noqa: ARG002
+        *,
+        enabled: bool = True,  # noqa: ARG002
+        wide: Sequence[str] = (),  # noqa: ARG002
+        low: Sequence[str] = (),  # noqa: ARG002
+    ) -> AbstractContextManager[None]:
+        raise self.refusal(Capability.AUTOCAST_SCOPE)
+
+    def tf32(self, allowed: bool) -> AbstractContextManager[None]:  # noqa: ARG002
+        raise self.refusal(Capability.TF32)
+
+    def timed(self, work: Callable[[], object]) -> int:
+        return elapsed(work, process_time_ns if self.device == "cpu" else perf_counter_ns)
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return ()
+
+    def probe(self, capability: Capability) -> bool | None:
+        """What `attempts` shows of the capability, asked once.
+
+        False where this adapter does not offer it, for then there is no call that could act; None where it is declared
+        and there is no attempt.
+        """
+        if capability not in self._observed:
+            attempt = self.attempts().get(capability)
+            if attempt is None:
+                return False if self.declares(capability) == NOT_OFFERED else None
+            self._observed[capability] = observed(attempt)
+        return self._observed[capability]
+
+    def global_state(self) -> dict[str, str]:
+        return {}
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:  # noqa: B027
+        """Nothing to restore by default."""
+
+
+def _one_of(names: Collection[str]) -> str:
+    return f"one of {', '.join(names)}" if names else "it has none"

@@ -1,0 +1,40 @@
+"""Seeing what a framework does: attempts, times, and the machine that it runs on."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter_ns
+
+from frameworks.contract import Attempt
+
+_LISTING = Path("/proc/cpuinfo")
+
+
+def elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_ns) -> int:
+    """Nanoseconds that pass by a clock, the host's by default, until `work` returns."""
+    begin = clock()
+    work()
+    return clock() - begin
+
+
+def observed(attempt: Attempt) -> bool:
+    """Whether an attempt acted: it returned True without a warning. What returns False, warns or raises did not."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            acted = attempt()
+        except Exception:
+            return False
+    return bool(acted) and not warned
+
+
+def processor() -> str:
+    """The processor's model name, or its architecture where the system does not say."""
+    if _LISTING.is_file():
+        for line in _LISTING.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

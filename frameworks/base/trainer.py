@@ -1,0 +1,106 @@
+"""What every adapter's trainer shares: the window loop, the whole state, and refusals that read the declaration."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Window
+from frameworks.base.window import over_window
+from frameworks.contract import NOT_OFFERED, Attempt, Capability, Declaration, LayerTrace, Unsupported, Update
+
+NO_SCALER = "without a scaler there is nothing to unscale"
+NO_AVERAGE = "this recipe asks for no average"
+
+
+def _nothing_offered(_: Capability) -> Declaration:
+    return NOT_OFFERED
+
+
+class BaseTrainer(ABC):
+    """Default `update` and `state`, and refusals for the verbs that an adapter leaves out.
+
+    Attributes:
+        declares: the framework's declarations, by which a run refuses.
+    """
+
+    declares: Callable[[Capability], Declaration] = staticmethod(_nothing_offered)
+
+    @abstractmethod
+    def accumulate(self, batch: Batch, items: int) -> float: ...
+
+    @abstractmethod
+    def apply(self) -> Update: ...
+
+    @abstractmethod
+    def parameters(self) -> dict[str, Array]: ...
+
+    def refusal(self, capability: Capability, attempt: Attempt | None = None) -> Unsupported:
+        """The refusal of what is declared not to be there, for the declared reason.
+
+        Args:
+            attempt: a try of what is refused here alone, where the capability is declared as supported elsewhere.
+        """
+        return Unsupported.declared(capability, self.declares(capability), attempt)
+
+    def update(self, window: Window) -> Update:
+        over_window(window, self.accumulate)
+        return self.apply()
+
+    def master_parameters(self) -> dict[str, Array]:
+        return self.parameters()
+
+    def optimizer_state(self) -> dict[str, Array]:
+        return {}
+
+    def buffers(self) -> dict[str, Array]:
+        return {}
+
+    def scaler_state(self) -> dict[str, Array]:
+        return {}
+
+    def scaler_settings(self) -> dict[str, float]:
+        return {}
+
+    def accumulator(self) -> dict[str, Array]:
+        return {}
+
+    def random_state(self) -> dict[str, Array]:
+        return {}
+
+    def state(self) -> dict[str, Array]:
+        parts = {
+            "parameter": self.parameters(),
+            "master": self.master_parameters(),
+            "optimizer": self.optimizer_state(),
+            "buffer": self.buffers(),
+            "scaler": self.scaler_state(),
+            "accumulator": self.accumulator(),
+            "random": self.random_state(),
+        }
+        return {f"{part}/{name}": np.array(value) for part, values in parts.items() for name, value in values.items()}
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:  # noqa: ARG002
+        raise self.refusal(Capability.AVERAGE)
+
+    def segment_calls(self) -> tuple[int, ...]:
+        raise self.refusal(Capability.SEGMENT_CALLS)
+
+    def save(self, path: Path) -> None:  # noqa: ARG002
+        raise self.refusal(Capability.CHECKPOINT)
+
+    def restore(self, path: Path) -> None:  # noqa: ARG002
+        raise self.refusal(Capability.CHECKPOINT)
+
+    def saved_bytes(self, batch: Batch) -> int:  # noqa: ARG002
+        raise self.refusal(Capability.SAVED_BYTES)
+
+    def trace(self, batch: Batch) -> LayerTrace:  # noqa: ARG002
+        raise self.refusal(Capability.TRACE)
+
+    def peak_bytes(self) -> int:
+        raise self.refusal(Capability.PEAK_BYTES)

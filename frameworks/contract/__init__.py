@@ -1,0 +1,51 @@
+"""The contract between the suite and a framework: NumPy in, NumPy out, no framework object crosses it.
+
+A `Framework` is bound to one device and one mode when it is made. It answers what it declares, what it was seen to do
+(`probe`), and makes `Trainer`s, each of which is one training run. What a framework cannot do raises `Unsupported` with
+the capability's name; that is recorded and never counts as a pass.
+"""
+
+from frameworks.contract.capabilities import (
+    NOT_OFFERED,
+    SUPPORTED,
+    Attempt,
+    Capability,
+    Declaration,
+    MissingDevice,
+    Unsupported,
+    needs,
+)
+from frameworks.contract.conventions import Conventions, ScalerRule
+from frameworks.contract.framework import Framework
+from frameworks.contract.trainer import Trainer
+from frameworks.contract.values import (
+    Gradients,
+    LayerTrace,
+    OpResult,
+    RecomputeCase,
+    RecomputeResult,
+    State,
+    Update,
+)
+
+__all__ = [
+    "NOT_OFFERED",
+    "SUPPORTED",
+    "Attempt",
+    "Capability",
+    "Conventions",
+    "Declaration",
+    "Framework",
+    "Gradients",
+    "LayerTrace",
+    "MissingDevice",
+    "OpResult",
+    "RecomputeCase",
+    "RecomputeResult",
+    "ScalerRule",
+    "State",
+    "Trainer",
+    "Unsupported",
+    "Update",
+    "needs",
+]

@@ -1,0 +1,117 @@
+"""What a framework may declare, what a recipe asks for, and the refusal of what a framework does not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fixtures.recipe import DynamicScaling, Precision, Recipe, StaticScaling
+
+
+class Capability(StrEnum):
+    """What a framework may declare that it does or does not do on a device, in a mode."""
+
+    O1_FLOAT16 = "precision.O1-float16"
+    O1_BFLOAT16 = "precision.O1-bfloat16"
+    O2_FLOAT16 = "precision.O2-float16"
+    O2_BFLOAT16 = "precision.O2-bfloat16"
+    O3_FLOAT16 = "precision.O3-float16"
+    O3_BFLOAT16 = "precision.O3-bfloat16"
+    FLOAT64_HEADS = "precision.float64-heads"
+    TF32 = "precision.tf32"  # a switch that products of float32 matrices heed
+    AUTOCAST_SCOPE = "autocast.scope"
+    AUTOCAST_LISTS = "autocast.user-lists"
+    OPERATIONS = "autocast.operations"  # every operation of the catalogue in every format
+    DYNAMIC_SCALING = "scaling.dynamic"
+    STATIC_SCALING = "scaling.static"
+    SCALING_FACTORS = "scaling.factors"
+    SCALING_DISABLED = "scaling.disabled"
+    EXPLICIT_UNSCALE = "scaling.explicit-unscale"
+    SECOND_UNSCALE = "scaling.second-unscale"  # that the gradients of an update were unscaled before can be seen
+    TWO_OPTIMIZERS = "scaling.two-optimizers"
+    TWO_LOSSES = "scaling.two-losses"
+    ACCUMULATION = "accumulation"
+    PARTIAL_WINDOW = "accumulation.partial-window"
+    RECOMPUTE = "recompute"
+    RECOMPUTE_NESTED = "recompute.nested"
+    RECOMPUTE_CASES = "recompute.cases"
+    SEGMENT_CALLS = "recompute.segment-calls"
+    GROUPS = "optimizer.groups"
+    CLIP = "optimizer.clip"
+    SCHEDULE = "optimizer.schedule"
+    MISSING_GRADIENTS = "optimizer.missing-gradients"
+    AVERAGE = "optimizer.average"
+    FEED = "trainer.feed"
+    CHECKPOINT = "trainer.checkpoint"
+    SAVED_BYTES = "trainer.saved-bytes"
+    PEAK_BYTES = "trainer.peak-bytes"
+    TRACE = "trainer.trace"  # outputs and gradients of every layer
+
+    @classmethod
+    def of(cls, precision: Precision) -> Capability | None:
+        """The capability that a precision asks for, None for float32."""
+        return None if precision.level == "O0" else cls(f"precision.{precision.label}")
+
+
+Attempt = Callable[[], bool]
+"""A try of the framework's own call without an adapter's guards: True if the technique was seen to act."""
+
+
+class Unsupported(Exception):  # noqa: N818 - an outcome, not an error
+    """The framework cannot do this here; `capability` says what, `reason` why, in one sentence.
+
+    A refusal of a combination, whose capability is declared as supported, brings an `attempt` of its own.
+    """
+
+    def __init__(self, capability: Capability, reason: str, attempt: Attempt | None = None) -> None:
+        super().__init__(f"{capability}: {reason}")
+        self.capability = capability
+        self.reason = reason
+        self.attempt = attempt
+
+    @classmethod
+    def declared(cls, capability: Capability, declaration: Declaration, attempt: Attempt | None = None) -> Unsupported:
+        """The refusal for the reason that is declared, so that it stands in one place."""
+        return cls(capability, declaration.reason or NOT_OFFERED.reason, attempt)
+
+
+class MissingDevice(Exception):  # noqa: N818 - shown to the user as one line
+    """The device that was asked for is not there."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """Whether a framework says that it supports a capability, and why not."""
+
+    supported: bool
+    reason: str = ""
+
+
+SUPPORTED = Declaration(True)
+
+NOT_OFFERED = Declaration(False, "this adapter does not offer it")
+"""What stands for a capability that an adapter says nothing about; there is nothing to try."""
+
+
+def needs(recipe: Recipe) -> tuple[Capability, ...]:
+    """The capabilities that a recipe asks for."""
+    asked: list[Capability | None] = [Capability.of(recipe.precision)]
+    match recipe.scaling:
+        case DynamicScaling(enabled=enabled):
+            asked.append(Capability.DYNAMIC_SCALING if enabled else Capability.SCALING_DISABLED)
+        case StaticScaling():
+            asked.append(Capability.STATIC_SCALING)
+    conditions = {
+        Capability.ACCUMULATION: recipe.accumulation > 1,
+        Capability.RECOMPUTE: recipe.recompute is not None,
+        Capability.RECOMPUTE_NESTED: recipe.recompute is not None and recipe.recompute.depth > 1,
+        Capability.CLIP: recipe.clip is not None,
+        Capability.SCHEDULE: recipe.schedule is not None,
+        Capability.GROUPS: recipe.groups > 1,
+        Capability.TWO_OPTIMIZERS: recipe.optimizers > 1,
+        Capability.TWO_LOSSES: recipe.separate_losses,
+        Capability.AVERAGE: recipe.average is not None,
+    }
+    asked += [capability for capability, wanted in conditions.items() if wanted]
+    return tuple(capability for capability in asked if capability is not None)

@@ -1,0 +1,65 @@
+"""Legitimate differences between frameworks, which each declares as it documents them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class ScalerRule:
+    """A dynamic loss scaler as the framework documents it.
+
+    Attributes:
+        initial, growth, backoff, interval: default settings.
+        minimum: the documented floor of the scale, 0 for none.
+        maximum: the largest value that growth is documented to reach, inf for none.
+        counts: what the growth counter counts, applied updates or micro-batches.
+        nonfinite: whether overflow is looked for in scaled or in unscaled gradients.
+        latched: True if the check is made when gradients are unscaled, False if when they are applied.
+    """
+
+    initial: float = 2.0**16
+    growth: float = 2.0
+    backoff: float = 0.5
+    interval: int = 2000
+    minimum: float = 0.0
+    maximum: float = float("inf")
+    counts: Literal["updates", "micro-batches"] = "updates"
+    nonfinite: Literal["scaled", "unscaled"] = "unscaled"
+    latched: bool = True
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """Legitimate differences that a framework declares; the reference follows them, so that parity can be tight.
+
+    Attributes:
+        adam_epsilon: "outside": m̂ / (√v̂ + ε); "inside": α·√(1-β2ᵗ)/(1-β1ᵗ) · m / (√v + ε), Kingma & Ba's epsilon-hat.
+        adam_correction: the format that 1 − βᵗ is computed in; float32 costs half of its digits in the first updates.
+        momentum_rate: "outside": v ← μv + g, p ← p − αv; "inside": v ← μv − αg, p ← p + v.
+        running_variance: which variance batch norm's running statistics take in.
+        clip_epsilon: added to the global norm when the clip coefficient is computed.
+        nonfinite_micro_batch: what one non-finite micro-batch costs.
+        remainder: what happens to an incomplete window at the end of an epoch.
+        partial_overflow: under one scaler and two optimizers, whose update an overflow skips.
+        accumulates: whether a window sums scaled gradients, so that the scale has to stay, or unscaled ones.
+        compiled: whether a compiler may fuse operations and keep more precision than was asked for, so that two
+            programs of one computation agree within rounding and not bit for bit.
+        gradient_input: recomputation variants whose documentation asks that some input of a segment needs a gradient.
+        keeps_products: recomputation variants that keep matrix products by definition.
+    """
+
+    adam_epsilon: Literal["outside", "inside"] = "outside"
+    adam_correction: Literal["float64", "float32"] = "float64"
+    momentum_rate: Literal["outside", "inside"] = "outside"
+    running_variance: Literal["unbiased", "biased"] = "biased"
+    clip_epsilon: float = 0.0
+    nonfinite_micro_batch: Literal["drop-window", "drop-micro-batch"] = "drop-window"
+    remainder: Literal["flush", "carry", "drop"] = "flush"
+    partial_overflow: Literal["skip-overflowing", "skip-all"] = "skip-overflowing"
+    accumulates: Literal["scaled", "unscaled"] = "scaled"
+    compiled: bool = False
+    gradient_input: tuple[str, ...] = ()
+    keeps_products: tuple[str, ...] = ()
+    scaler: ScalerRule = field(default_factory=ScalerRule)

@@ -1,0 +1,92 @@
+"""`Framework`: a framework on one device, in one mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Precision, Recipe
+from frameworks.contract.capabilities import Capability, Declaration
+from frameworks.contract.conventions import Conventions
+from frameworks.contract.trainer import Trainer
+from frameworks.contract.values import OpResult, RecomputeCase, RecomputeResult
+
+
+class Framework(Protocol):
+    """A framework on one device, in one mode. Made as `Class(device, mode)`; `mode=None` takes the first of `modes`."""
+
+    name: str
+    modes: tuple[str, ...]
+    device: str
+    mode: str
+
+    def version(self) -> str:
+        """The framework's own version, such as "2.13.0+cpu"."""
+
+    def environment(self) -> dict[str, str]:
+        """Device model, driver, precision switches, thread counts and versions that results may depend on."""
+
+    def declares(self, capability: Capability) -> Declaration:
+        """Supported here, or why not."""
+
+    def probe(self, capability: Capability) -> bool | None:
+        """Runs the framework's own call without this adapter's guards: did it take effect? None: nothing to observe.
+
+        True: the technique was seen to act; False: it raised, warned or silently did nothing.
+        """
+
+    def conventions(self) -> Conventions:
+        """The conventions that hold here, as the framework documents them."""
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        """Names of the recomputation variants that the framework offers, its default first; empty without any.
+
+        Any other name is refused with ValueError, by `trainer` and by `recompute`.
+        """
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
+        """A new run; `weights` are the canonical ones to start from, None for `model.weights(recipe.seed)`.
+
+        Raises:
+            Unsupported: the recipe asks for what the framework does not do here.
+        """
+
+    def autocast(
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        """The framework's own precision scope; `wide` and `low` name operations of `run_op` for its user lists."""
+
+    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+        """A scope in which products of float32 matrices may, or may not, round their operands to TensorFloat-32.
+
+        Raises:
+            Unsupported: TF32, where nothing switches it within a process, or the device has no such products.
+        """
+
+    def timed(self, work: Callable[[], object]) -> int:
+        """Runs `work` alone on the device and returns how long it took, in nanoseconds.
+
+        The device's queue is waited for before and after. The time is that between two events of the device where the
+        framework has them, the host's elsewhere; on a CPU it is the time that this process kept processors busy, which
+        waiting for one is no part of.
+        """
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        """Runs operation `op` (a name of `frameworks.operations`) inside whatever precision scope is open."""
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        """Σ tanh(x·w) through the framework's recomputation call, float32, with gradients for x (n, m) and w (m, k).
+
+        "plain" does not recompute. "positional" to "keyword" say how x and w are passed. "no-grad-input": x asks for no
+        gradient and w is closed over. "weights-changed": w is multiplied by 3 in place between forward and backward.
+        "raises": the function raises RuntimeError when it is run for the second time; the error leaves this call.
+        """
+
+    def global_state(self) -> dict[str, str]:
+        """Process-wide settings that a run may leak: default formats, policies, gradient mode, scopes, threads."""
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
+        """Puts back what `global_state` returned."""

@@ -1,0 +1,124 @@
+"""`Trainer`: one training run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Window
+from frameworks.contract.values import Gradients, LayerTrace, Update
+
+
+class Trainer(Protocol):
+    """One training run. The parameters start as the weights that it was made with, bit for bit."""
+
+    def update(self, window: Window) -> Update:
+        """One optimizer update from a window of micro-batches: `accumulate` each, then `apply`."""
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        """Forward and backward of one micro-batch of a window that holds `items` items; returns its unscaled mean loss.
+
+        Nothing but the accumulator, random streams and batch norm's buffers changes, unless the framework itself ends
+        the window with its k-th micro-batch; then `apply` only reports.
+        """
+
+    def apply(self) -> Update:
+        """Ends the window: unscale, check, clip, update or skip, adjust the scale, empty the accumulator.
+
+        Raises:
+            Unsupported: PARTIAL_WINDOW, if the framework cannot end a window early.
+        """
+
+    def gradients(self, window: Window) -> dict[str, Array]:
+        """Unscaled, unclipped gradients of a window in their true formats, by canonical name; no update is made.
+
+        The forward passes are real: random streams and batch norm's buffers move. A parameter that got no gradient is
+        left out.
+        """
+
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
+        """One update attempt from given unscaled gradients instead of a backward pass of the model.
+
+        Each mapping is the gradient of one micro-batch's mean loss over equally many items; their mean is the window's
+        gradient. The adapter back-propagates the scaled Σ p·g through its normal path, so that scaling, detection and
+        skipping are the framework's own.
+
+        Args:
+            unscale_calls: how often the caller unscales by hand before the step; None leaves it to the framework.
+            poison: after unscaling by hand once, add these to the gradients.
+            abandon: unscale by hand once and leave the step out, ending the update as the documentation says.
+        Raises:
+            Unsupported: EXPLICIT_UNSCALE, where there is no call to unscale by hand.
+        """
+
+    def parameters(self) -> dict[str, Array]:
+        """The model's parameters by canonical name in canonical shape, in their true formats."""
+
+    def master_parameters(self) -> dict[str, Array]:
+        """The weights that the optimizer updates: float32 masters where the level has them, else the parameters."""
+
+    def optimizer_state(self) -> dict[str, Array]:
+        """Moments as "SLOT/PARAMETER" in their true formats, and every counter: "steps", "schedule".
+
+        The average of the weights is "average/PARAMETER".
+        """
+
+    def buffers(self) -> dict[str, Array]:
+        """Batch norm's running statistics by canonical name."""
+
+    def scaler_state(self) -> dict[str, Array]:
+        """Scaler: "scale" and "good_steps" as 0-d arrays in their true formats, other flags; empty without one."""
+
+    def scaler_settings(self) -> dict[str, float]:
+        """ "initial", "growth", "backoff" and "interval" as read back from the framework's scaler before any update."""
+
+    def accumulator(self) -> dict[str, Array]:
+        """What the accumulator holds, by canonical name; empty at a window's start."""
+
+    def random_state(self) -> dict[str, Array]:
+        """State of every random stream that the run draws from."""
+
+    def state(self) -> dict[str, Array]:
+        """All of the above in one mapping with prefixes "parameter/", "master/", "optimizer/", "buffer/", ..."""
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        """Evaluation-mode forward under the recipe's precision: output by head name, in its true format."""
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        """`predict` with the average in the weights' place, by the framework's own way of evaluating with it."""
+
+    def segment_calls(self) -> tuple[int, ...]:
+        """How often the forward of each recomputation segment has begun so far; one segment without recomputation."""
+
+    def save(self, path: Path) -> None:
+        """Writes the whole run below the folder `path`, a partial window and the random state included."""
+
+    def restore(self, path: Path) -> None:
+        """Goes back to what `save` wrote; raises ValueError, changing nothing, if the files are not whole."""
+
+    def saved_bytes(self, batch: Batch) -> int:
+        """Bytes held between forward and backward of one micro-batch, parameters and inputs left out."""
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        """What forward and backward compute, layer by layer, in an update whose window is this micro-batch alone.
+
+        No update is made. The pass is real, and the very one that `gradients` makes, but for what has to be added to
+        see inside: random streams and batch norm's buffers move.
+
+        Raises:
+            Unsupported: TRACE, where the framework does not show it, as within recomputed segments.
+        """
+
+    def peak_bytes(self) -> int:
+        """Largest number of bytes that the device's allocator has held so far in this run.
+
+        Where the allocator cannot be told to begin anew it is the process's peak: a process for each run tells them
+        apart.
+        """

@@ -1,0 +1,80 @@
+"""What crosses between the suite and a framework: NumPy arrays and frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from fixtures.arrays import Array
+
+Gradients = Mapping[str, Array | None]
+"""Gradient by canonical parameter name; a name that is missing or None has no gradient."""
+
+State = Mapping[str, Array]
+"""Named arrays; everything that tells one moment of a run from another."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one call of `Trainer.update`, `apply` or `feed` did.
+
+    Attributes:
+        loss: unscaled loss of the window, normalised by its items; NaN after `feed`.
+        micro_losses: unscaled mean loss of each micro-batch; NaN, or what the framework says, of one without items.
+        scale_before, scale_after: the loss scale, 1.0 where there is none.
+        good_steps: the growth counter after the update, None where the framework has none to read.
+        skipped: the framework's own word, or what its public state shows: nothing was applied.
+        gradient_norm: global 2-norm of the unscaled gradients before clipping, None where it was not computed.
+        learning_rate: the rate that the update used, or would have used.
+    """
+
+    loss: float
+    micro_losses: tuple[float, ...]
+    scale_before: float
+    scale_after: float
+    good_steps: int | None
+    skipped: bool
+    gradient_norm: float | None
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class LayerTrace:
+    """What one training forward and backward pass computed, layer by layer, in the order of the forward pass.
+
+    Arrays are canonical (batch first, channels last) and in their true formats. A layer's key is its path, as
+    `Model.output_shapes` lists them: inner layers come before the residual that holds them, heads last.
+
+    Attributes:
+        outputs: output of every layer; a head that the batch has no targets for is left out.
+        gradients: gradient of the loss with respect to each of these outputs, unscaled; where a scale other than 1 is
+            divided out, in float32 or wider, so that nothing underflows.
+        parameters: gradient of every parameter, unscaled and unclipped, as `Trainer.gradients` gives it.
+    """
+
+    outputs: dict[str, Array]
+    gradients: dict[str, Array]
+    parameters: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class OpResult:
+    """Value of an operation and the name of the format that it came in ("float16", "int64", ...)."""
+
+    value: Array
+    dtype: str
+
+
+RecomputeCase = Literal[
+    "positional", "tuple", "list", "dict", "keyword", "no-grad-input", "weights-changed", "raises", "plain"
+]
+
+
+@dataclass(frozen=True)
+class RecomputeResult:
+    """Value of the probe function and its gradients; a gradient that the framework did not give is None."""
+
+    value: float
+    x: Array | None
+    w: Array | None
