@@ -169,7 +169,7 @@ def real(folder: Path) -> dict[str, str]:
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """A copy of this checkout's sources."""
-    for part in ("conformance", "fixtures", "benchmarks"):
+    for part in ("conformance", "fixtures", "frameworks"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
     return tmp_path
 
@@ -199,7 +199,7 @@ def copied(tmp_path: Path) -> Path:
             "test_mixed_precision_is_no_slower",
         ),
         (
-            "benchmarks/by_hand/torch.py",
+            "frameworks/torch/by_hand.py",
             "def make(",
             "PLANTED = print()\n\n\ndef make(",
             "test_the_adapter_is_timed_beside_a_step_by_hand",

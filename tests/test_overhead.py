@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.by_hand.cases import CASES, FIXTURES, parts
 from benchmarks.overhead import __main__ as command
 from benchmarks.overhead import measuring, samples, tables
 from benchmarks.overhead.samples import Measured, Overhead
 from fixtures.arrays import Array
 from fixtures.model import Batch
+from frameworks.by_hand import CASES, FIXTURES, parts
 from frameworks.reference import ReferenceFramework
 from tests.support import ROOT
 

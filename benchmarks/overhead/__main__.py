@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.by_hand import steps
 from benchmarks.overhead import measuring, samples, tables
 from conformance.pages.generate import placed
+from frameworks.by_hand import steps
 from frameworks.contract import MissingDevice
 from frameworks.registry import UnknownFramework, load
 from results.compare.ratio import FEWEST

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from benchmarks.by_hand import CASES, FIXTURES, ByHand, Case
 from benchmarks.overhead.samples import Measured, Overhead
 from benchmarks.processes import TICK_NS, machine, now
 from conformance.judging.subject import Subject
 from conformance.measuring.interleaved import interleaved
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
+from frameworks.by_hand import CASES, FIXTURES, ByHand, Case
 from frameworks.contract import Framework, needs
 
 PAIRS = 240

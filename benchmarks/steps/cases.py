@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.by_hand.cases import FIXTURES as DENSE
 from fixtures.data import digits_batch
 from fixtures.model import Batch, Model, Window
 from fixtures.models import digits_convolution
 from fixtures.recipe import BFLOAT16, FLOAT16, Adam, DynamicScaling, Recipe, Recompute
+from frameworks.by_hand import FIXTURES as DENSE
 from frameworks.contract import Trainer
 
 PLAIN = "plain"

@@ -4,6 +4,7 @@ That is every definition of ours that the test names, and every one that these n
 fixtures, recipes, models, the automaton. Of a class count its fields, the methods that Python calls, and those methods
 whose name is read somewhere among all this; of the classes in `fixtures` count all methods, for adapters call them.
 The subject, the oracle and the container of results are none of it: versions, derived bounds and schema tell of them.
+The steps written by hand in each framework, which adapters are compared with, count whole.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from pathlib import Path
 
 from conformance.inventory.syntax import Chain, Reading, imported, read, statements
 
-COUNTED = ("conformance", "fixtures", "benchmarks")
+COUNTED = ("conformance", "fixtures")
 """Folders whose definitions count."""
+
+CONTROL = ("frameworks", "by_hand")
+"""The module with what adapters are compared with; those of its name in the folders next to it count with it."""
 
 UNCOUNTED = ("conformance", "oracle", "bounds_cache")
 """The cache of the oracle, which changes what a bound takes and not what it is."""
@@ -72,8 +76,8 @@ class Definition:
         chains = [tree.resolve((*local[c[0]], *c[1:])) for c in self.reading.names if c[0] in local]
         chains += [self.module.resolve(chain) for chain in self.reading.names if chain[0] not in local]
         chains += [tree.started(text) for text in self.reading.strings]
-        if self.module.is_package and ("import_module",) in self.reading.names:
-            chains += [module.everything for module in tree.inside(self.module)]
+        if self.module.name == CONTROL and ("import_module",) in self.reading.names:
+            chains += [module.everything for module in tree.controls()]
         return tuple({definition: None for chain in chains for definition in chain})
 
 
@@ -82,7 +86,6 @@ class Module:
 
     def __init__(self, tree: Tree, name: Chain, path: Path) -> None:
         self.tree, self.name = tree, name
-        self.is_package = path.stem == "__init__"
         self.imports: dict[str, Chain] = {}
         self._nodes: defaultdict[str, list[ast.stmt]] = defaultdict(list)
         self._resolved: dict[Chain, tuple[Definition, ...]] = {}
@@ -163,6 +166,13 @@ class Module:
         return (self.definitions[_MAIN],) if _MAIN in self.definitions else ()
 
 
+def _counts(name: Chain) -> bool:
+    """Whether definitions of a module count, by its dotted name."""
+    if (name[:1], name[-1:]) == (CONTROL[:1], CONTROL[1:]):
+        return True
+    return name[:1] != () and name[0] in COUNTED and name != UNCOUNTED
+
+
 def _waits(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a method counts only where it is named: neither Python nor a library's decorator calls it."""
     if node.name.startswith("__") and node.name.endswith("__"):
@@ -195,15 +205,16 @@ class Tree:
         return self._modules[name]
 
     def _path(self, name: Chain) -> Path | None:
-        if not name or name[0] not in COUNTED or name == UNCOUNTED or not all(part.isidentifier() for part in name):
+        if not _counts(name) or not all(part.isidentifier() for part in name):
             return None
         place = self._root.joinpath(*name)
         return next((p for p in (place.with_suffix(".py"), place / "__init__.py") if p.is_file()), None)
 
-    def inside(self, package: Module) -> Iterator[Module]:
-        """The modules of a package's own folder."""
-        for path in sorted(self._root.joinpath(*package.name).glob("*.py")):
-            module = self.module((*package.name, path.stem)) if path.stem != "__init__" else None
+    def controls(self) -> Iterator[Module]:
+        """The modules of steps written by hand in one framework each."""
+        folder, name = CONTROL
+        for path in sorted(self._root.joinpath(folder).glob(f"*/{name}.py")):
+            module = self.module((folder, path.parent.name, name))
             if module is not None:
                 yield module
 

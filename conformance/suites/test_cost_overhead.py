@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.by_hand import CASES, FIXTURES, Case, steps
 from conformance.judging.kit import Subject, Verdict, clause
 from conformance.measuring.interleaved import interleaved
+from frameworks.by_hand import CASES, FIXTURES, Case, steps
 from results.compare.ratio import FEWEST
 
 SAME = 0.01

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from benchmarks.by_hand.cases import RATE, own, parts
 from fixtures.arrays import Array
 from fixtures.model import Batch
+from frameworks.by_hand import RATE, own, parts
 
 MODES = ("graph",)
 

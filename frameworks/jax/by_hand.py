@@ -12,9 +12,9 @@ import optax
 from flax import linen as nn
 from flax.training.train_state import TrainState
 
-from benchmarks.by_hand.cases import RATE, own, parts
 from fixtures.arrays import Array
 from fixtures.model import Batch
+from frameworks.by_hand import RATE, own, parts
 
 MODES = ("jit",)
 INITIAL = 2.0**15

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.by_hand.cases import RATE, own, parts
 from fixtures.arrays import Array
 from fixtures.model import Batch
+from frameworks.by_hand import RATE, own, parts
 
 PADDING = -100
 MODES = ("eager",)

@@ -1,10 +1,15 @@
-"""What both sides train: fixtures, recipes, and where the fixtures' weights belong in models written by hand."""
+"""Steps written by hand in each framework, which an adapter's step is compared with, and what both sides train.
+
+The steps are `frameworks/NAME/by_hand.py`. Neither they nor this module import more of ours than the fixtures.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
 
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, token_batch
@@ -52,6 +57,20 @@ class ByHand(Protocol):
         self, fixture: str, mixed: bool, weights: Mapping[str, Array], batch: Batch, device: str
     ) -> Callable[[], float]:
         """A step on the batch with Adam, from the fixture's weights on; it returns the loss."""
+
+
+def steps(framework: str, mode: str) -> ByHand:
+    """The steps written by hand in a framework, by its adapter's name, for one of the adapter's modes.
+
+    Raises:
+        LookupError: there are none.
+    """
+    if not framework.isidentifier() or not Path(__file__).with_name(framework).joinpath("by_hand.py").is_file():
+        raise LookupError(f"no step is written by hand in {framework!r}")
+    hand = cast(ByHand, import_module(f"frameworks.{framework}.by_hand"))
+    if mode not in hand.MODES:
+        raise LookupError(f"no step is written by hand in {framework!r} for its mode {mode!r}")
+    return hand
 
 
 def parts(fixture: str) -> dict[str, str]:
