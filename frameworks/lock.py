@@ -1,6 +1,6 @@
 """Makes the locks anew: what pip would install today, for the pinned versions of the frameworks.
 
-    python -m frameworks.lock [--python INTERPRETER ...] [NAME ...]
+    conformance self lock [--python INTERPRETER ...] [NAME ...]
 
 A NAME is a framework, `frameworks` (all of them in one environment), `suite` (what every environment has) or `tools`
 (what the suite's development needs besides); without one, all are made. A lock holds for the Pythons that are named, or
@@ -29,7 +29,7 @@ _OWN = {locks.SUITE: _SUITE, locks.TOOLS: (*_SUITE, *_DEVELOPMENT)}
 
 def main(arguments: Sequence[str]) -> int:
     """Makes the locks; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m frameworks.lock", description="Makes the locks anew.")
+    parser = argparse.ArgumentParser(prog="conformance self lock", description="Makes the locks anew.")
     parser.add_argument("--python", action="append", metavar="INTERPRETER")
     parser.add_argument("names", nargs="*", choices=[*_OWN, *DISTRIBUTIONS, locks.ALL, []], metavar="NAME")
     options = parser.parse_args(arguments)

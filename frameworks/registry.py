@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from frameworks.contract import Framework
+if TYPE_CHECKING:
+    from frameworks.contract import Framework
 
 GROUP = "conformance.frameworks"
 
@@ -78,4 +79,4 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
         raise UnknownFramework(
             f"framework {name!r} cannot be imported ({type(error).__name__}: {error}); {remedy.format(name=name)}"
         ) from error
-    return cast(Framework, made(device, mode))
+    return cast("Framework", made(device, mode))

@@ -1,4 +1,4 @@
-"""The README's picture of the report: `python -m tests.screenshot docs/report.png`.
+"""The README's picture of the report: `python -m conformance self screenshot docs/report.png`.
 
 It wants Chromium, chromedriver, selenium and the packages of requirements-report.txt. Exit status 0, or 2 and one line.
 """

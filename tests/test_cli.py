@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
+from configparser import ConfigParser
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from conformance.cli import main
+from conformance.cli.catalogue import SECTIONS
+from conformance.cli.developing import TOOLS, development
+from conformance.cli.main import commands
 from conformance.running import baselines, jobs
 from results.record.files import RecordError
 from results.record.reading import Outcome, load, write
@@ -22,7 +29,8 @@ def conformance(*words: str | Path, root: Path = ROOT) -> Ended:
     return run([sys.executable, "-m", "conformance", *map(str, words)], root)
 
 
-HELPED = ("compare", "run", "spec", "spec show", "frameworks", "baseline accept", "export", "comment")
+COMMANDS = [entry for entries in SECTIONS.values() for entry in entries]
+HELPED = (*(entry.name for entry in COMMANDS), "baseline accept", "expectations confirm", "spec show")
 
 
 @pytest.mark.parametrize("words", [(), *(tuple(words.split()) for words in HELPED)])
@@ -37,6 +45,15 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
     ("words", "told"),
     [
         (("comapre",), "Did you mean 'compare'?"),
+        (("mutants",), "No such command 'mutants'; `conformance --help`"),
+        (("self", "mutant"), "No such command 'mutant'"),
+        (("install", "caffe"), "'caffe' is not one of 'torch'"),
+        (("install", "torch", "torch"), "a framework is named twice"),
+        (("stress", "caffe"), "unknown framework 'caffe'"),
+        (("table", "--width", "7"), "7 is not in the range"),
+        (("slowest", "--count", "0"), "0 is not in the range"),
+        (("validate",), "Missing argument 'PATH...'"),
+        (("export", "--format", "pdf"), "'pdf' is not one of"),
         (("compare", "one.json"), "Missing argument 'NEW'"),
         (("compare", "nowhere.json", "nowhere.json"), "nowhere.json: cannot be read"),
         (("spec", "show", "scaling.automation"), "no clause 'scaling.automation'"),
@@ -51,6 +68,61 @@ def test_what_cannot_be_done_ends_in_one_line(words: tuple[str, ...], told: str)
     assert ended.status == 2, ended.lines
     assert len(ended.lines) == 1, ended.lines
     assert told in ended.lines[0]
+
+
+def test_help_lists_every_command_in_the_order_of_the_work() -> None:
+    lines = conformance("--help").output.splitlines()
+    places = [lines.index(next(line for line in lines if line.startswith(f"  {each.name} "))) for each in COMMANDS]
+    assert places == sorted(places)
+    assert set(commands.list_commands(click.Context(commands))) == {entry.name for entry in COMMANDS}
+
+
+def test_help_and_tables_start_without_numpy_and_adapters() -> None:
+    slow = "{'numpy', 'scipy', 'pytest', 'frameworks.contract', 'results.compare'}"
+    words = f"[['--help'], ['table', {str(ROOT / 'results' / 'baselines')!r}], ['self', '--help']]"
+    program = (
+        f"import sys\nfrom conformance.cli import main\nfor words in {words}: main(words)\n"
+        f"print(sorted({slow} & set(sys.modules)), file=sys.stderr)"
+    )
+    assert run([sys.executable, "-c", program]).errors.strip() == "[]"
+
+
+def test_tools_of_the_suite_get_the_words_and_give_their_status(tmp_path: Path) -> None:
+    ended = run([sys.executable, "-m", "conformance", "self", "mutants", "--list", "ScaleGrowsToInfinity"])
+    assert ended.status == 0
+    assert ended.output.startswith("tests.mutants.")
+    refused = conformance("self", "mutants", "NoSuchMutant")
+    assert (refused.status, len(refused.lines)) == (2, 1)
+    shown = run([sys.executable, "-m", "conformance", "self", "overhead", "--help"], tmp_path, PYTHONPATH=str(ROOT))
+    assert shown.output.startswith("usage: conformance self overhead")
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_tool_is_a_module_of_the_checkout_or_pytest(name: str) -> None:
+    module, *words = TOOLS[name].words
+    assert module == "pytest" or find_spec(module) is not None
+    assert all((ROOT / word).exists() for word in words if not word.startswith("-"))
+
+
+def test_tox_only_installs_and_calls_the_command() -> None:
+    config = ConfigParser(interpolation=None)
+    config.read(ROOT / "tox.ini")
+    for name in (name for name in config.sections() if name.startswith("testenv:") and name != "testenv:lint"):
+        for line in config[name]["commands"].strip().splitlines():
+            word, *rest = line.removeprefix("python -m conformance ").split()
+            assert line.startswith("python -m conformance "), f"{name} calls {line!r}"
+            assert word in {*(entry.name for entry in COMMANDS), "{posargs:--help}"}
+            assert word != "self" or rest[0] in TOOLS
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_pages_name_commands_that_exist(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    names = {entry.name for entry in COMMANDS}
+    spoken = re.findall(r"(?:python -m|bin/|`)\s*conformance ([a-z][\w-]*)(?: ([a-z][\w-]*))?", text)
+    spoken += re.findall(r"tox -e dev -- ([\w-]+)(?: ([\w-]+))?", text)
+    assert [words for words in spoken if words[0] not in names] == []
+    assert [tool for group, tool in spoken if group == "self" and tool not in development.commands] == []
 
 
 def test_a_comparison_has_three_statuses(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from rich.console import Console
 
 from conformance import cli
 from conformance.cli import specifying
-from results import __main__ as results
 from results.compare.pairing import compare_sets
 from results.record.journal import Journal
 from results.record.lines import decode_line, encode_line
@@ -96,7 +95,7 @@ def said(ended: Ended, *statuses: int) -> str:
 def tried(place: Place, path: Path, number: int, drawn: bool) -> bool:
     """Whether a record can be read; every command has to agree."""
     pair = [path, place.record] if number % 2 else [place.record, path]
-    valid = call(results.main, "validate", path)
+    valid = call(cli.main, "validate", path)
     if valid.status:
         refused(valid, path)
         refused(call(cli.main, "compare", *pair), path)
@@ -112,7 +111,7 @@ def tried(place: Place, path: Path, number: int, drawn: bool) -> bool:
         assert CLAUSE in said(call(cli.main, "spec", "show", CLAUSE))
     elif number % 4 == 0:
         kept = shutil.copy(path, path.with_name("kept.jsonl"))
-        said(call(results.main, "recover", kept))
+        said(call(cli.main, "recover", kept))
         for left in path.parent.glob("kept.*"):
             left.unlink()
     if drawn:

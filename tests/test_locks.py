@@ -37,7 +37,7 @@ def pins(name: str, python: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_lock_holds_versions_and_nothing_of_the_machine_that_made_it(name: str) -> None:
     head, *lines = (locks.FOLDER / f"{name}.txt").read_text("utf-8").splitlines()
-    assert head.startswith("# Made by `tox -e lock`, on Linux x86-64, for Python 3.11, 3.12, 3.13.")
+    assert head.startswith("# Made by `conformance self lock` on Linux x86-64 for Python 3.11, 3.12, 3.13.")
     for line in lines:
         assert re.fullmatch(rf'[a-z0-9-]+==[\w.]+ ; python_version in "[\d. ]+" and {re.escape(locks.PLATFORM)}', line)
 

@@ -224,7 +224,8 @@ def assert_loads_or_refuses(path: Path) -> None:
 
 
 def test_results_stand_alone() -> None:
-    code = "import sys, json, results.__main__; print(json.dumps([m.split('.')[0] for m in sys.modules]))"
+    imports = "import sys, json, results.show.table, results.show.portability, results.record.journal"
+    code = f"{imports}; print(json.dumps([m.split('.')[0] for m in sys.modules]))"
     printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     foreign = {"fixtures", "frameworks", "conformance", "numpy", "torch", "tensorflow", "keras", "paddle", "jax"}
     assert not foreign & set(json.loads(printed))

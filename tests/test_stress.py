@@ -40,7 +40,7 @@ def test_a_test_that_a_seed_lacks_is_told() -> None:
 
 @pytest.mark.parametrize("words", [["reference", "--seeds", "1"], ["reference", "--first", "-1"]])
 def test_bad_arguments_are_refused_in_one_line(words: list[str]) -> None:
-    command = [sys.executable, "-m", "conformance.doubts.seeds", *words]
+    command = [sys.executable, "-m", "conformance", "stress", *words]
     ended = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert len(ended.stderr.strip().splitlines()) == 1

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from results.__main__ import main
+from conformance.cli import main
 from results.record import folders
 from results.record.journal import Journal
 from results.record.reading import (
@@ -257,7 +257,7 @@ def test_recover_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 BAD = {
     "missing": ["table", "nowhere.json"],
     "empty folder": ["table", "."],
-    "broken": ["findings", "broken.json"],
+    "broken": ["export", "--format", "findings", "broken.json"],
     "broken journal": ["table", "broken.jsonl"],
     "a good and a broken one": ["validate", "good.json", "broken.json"],
     "no records": ["table"],
@@ -277,12 +277,12 @@ def test_bad_input_is_one_line_and_status_2(
         for ending in ("json", "jsonl"):
             (tmp_path / f"broken.{ending}").write_bytes(b"{\n")
     assert main(BAD[name]) == 2
-    assert re.fullmatch(r"results: .+\n", capsys.readouterr().err)
+    assert re.fullmatch(r"conformance: .+\n", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("command", ["table", "findings"])
-def test_a_reader_that_goes_away_is_met_with_silence(command: str, folder: Path) -> None:
-    arguments = [sys.executable, "-m", "results", command, str(folder)]
+@pytest.mark.parametrize("command", [["table"], ["export", "--format", "findings"]])
+def test_a_reader_that_goes_away_is_met_with_silence(command: list[str], folder: Path) -> None:
+    arguments = [sys.executable, "-m", "conformance", *command, str(folder)]
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -292,11 +292,11 @@ def test_a_reader_that_goes_away_is_met_with_silence(command: str, folder: Path)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("command", ["table", "findings"])
-def test_output_that_cannot_be_written_is_one_line(command: str, folder: Path) -> None:
+@pytest.mark.parametrize("command", [["table"], ["export", "--format", "findings"]])
+def test_output_that_cannot_be_written_is_one_line(command: list[str], folder: Path) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "results", command, str(folder)], cwd=ROOT, stdout=full, stderr=subprocess.PIPE
+            [sys.executable, "-m", "conformance", *command, str(folder)], cwd=ROOT, stdout=full, stderr=subprocess.PIPE
         )
     assert done.returncode == 2
-    assert re.fullmatch(rb"results: .+\n", done.stderr)
+    assert re.fullmatch(rb"conformance: .+\n", done.stderr)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from conformance import cli
-from results import __main__ as results
 from results.compare.comparison import compare
 from results.compare.ratio import ratio
 from results.record.journal import Journal
@@ -75,10 +74,10 @@ def nested(depth: int) -> Any:
 def test_a_journal_that_could_not_be_written_again_is_refused(
     change: Callable[[dict[str, Any]], object], told: str, tmp_path: Path
 ) -> None:
-    said(call(results.main, "recover", journal(tmp_path / "whole.json", lambda entry: entry)))
+    said(call(cli.main, "recover", journal(tmp_path / "whole.json", lambda entry: entry)))
     path = journal(tmp_path / "x.json", change)
     for command in ("validate", "recover"):
-        ended = call(results.main, command, path)
+        ended = call(cli.main, command, path)
         refused(ended, path)
         assert told in ended.errors
 
@@ -133,8 +132,8 @@ def test_a_folder_with_a_broken_record_is_refused_by_the_name_of_that_record(kin
             continue
         refused(call(cli.main, "compare", good, path), broken)
         refused(call(cli.main, "compare", path, good), broken)
-        refused(call(results.main, "table", path), broken)
-        refused(call(results.main, "findings", path), broken)
+        refused(call(cli.main, "table", path), broken)
+        refused(call(cli.main, "export", "--format", "findings", path), broken)
     assert len(os.listdir("/proc/self/fd")) == open_before, "a file stays open"
 
 
@@ -177,8 +176,8 @@ def test_a_journal_whose_last_line_is_cut_is_an_interrupted_run(tmp_path: Path) 
     whole = journal(tmp_path / "whole.json", lambda entry: entry)
     cut = tmp_path / "cut.jsonl"
     cut.write_bytes(whole.read_bytes()[:-9])
-    assert "interrupted" in said(call(results.main, "table", cut))
-    assert "1 of 8 lines of the journal were cut short" in said(call(results.main, "table", cut, "--width", "200"))
+    assert "interrupted" in said(call(cli.main, "table", cut))
+    assert "1 of 8 lines of the journal were cut short" in said(call(cli.main, "table", cut, "--width", "200"))
     told = said(call(cli.main, "compare", whole, cut), 2)
     assert "the new run was interrupted; run it again to its end" in told
 
@@ -189,7 +188,7 @@ def test_a_journal_whose_last_line_is_cut_is_an_interrupted_run(tmp_path: Path) 
 def test_a_file_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / ESCAPING
     write(path, BASE)
-    assert len(said(call(results.main, "validate", path)).splitlines()) == 1
+    assert len(said(call(cli.main, "validate", path)).splitlines()) == 1
     assert said(call(cli.main, "compare", tmp_path, path, "--format", "json"))
     path.write_bytes(b"{")
     ended = call(cli.main, "compare", path, path)

@@ -1,7 +1,7 @@
 """Records samples, and what the rules make of them.
 
-    python -m benchmarks.calibration record interleaved --disturbed    records samples anew (10 minutes or more)
-    python -m benchmarks.calibration table docs/measuring.md           fills that page's tables from committed samples
+    conformance self calibration record interleaved --disturbed    records samples anew (10 minutes or more)
+    conformance self calibration table docs/measuring.md           fills that page's tables from committed samples
 
 Exit status 0, or 2 with one line if samples cannot be taken or read, or the page lacks a pair of markers.
 """
@@ -19,7 +19,7 @@ from conformance.pages.generate import placed
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one of the two commands and returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="conformance self calibration", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     record = commands.add_parser("record", help="record samples anew")
     record.add_argument("design", choices=sorted(recording.DESIGNS))

@@ -1,7 +1,7 @@
 """What a step through an adapter costs.
 
-    python -m benchmarks.overhead torch    takes the times, keeps them, and fills docs/overhead.md from all kept ones
-    python -m benchmarks.overhead          fills the page only
+    conformance self overhead torch    takes the times, keeps them, and fills docs/overhead.md from all kept ones
+    conformance self overhead          fills the page only
 
 Exit status 0; 1 if an adapter's whole interval lies beyond what is wanted; 2 with one line if times cannot be taken or
 read, the two sides do not train the same, or the page lacks its markers.
@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "overhead.md"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures if a framework is named, fills the page, and returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="conformance self overhead", description=__doc__.splitlines()[0])
     parser.add_argument("framework", nargs="?", help="whose adapter; only the page is filled if none is named")
     parser.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
     parser.add_argument("--pairs", type=int, default=measuring.PAIRS, help=f"pairs a step, at least {FEWEST}")

@@ -1,7 +1,7 @@
 """Ten runs of one framework's cost suites beside each other, and two in which a cost was planted.
 
-    python -m benchmarks.planted torch    runs, keeps what the comparisons told, and fills docs/measuring.md
-    python -m benchmarks.planted          fills the page only
+    conformance self planted torch    runs, keeps what the comparisons told, and fills docs/measuring.md
+    conformance self planted          fills the page only
 
 Exit status 0; 1 if planted bytes were missed, a time was judged, or something was told of two equal runs; 2 with one
 line if a run cannot be made or the page lacks its markers.
@@ -25,7 +25,7 @@ REPEATS = 10
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs if a framework is named, fills the page, and returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.planted", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="conformance self planted", description=__doc__.splitlines()[0])
     parser.add_argument("framework", nargs="?", help="whose adapter; only the page is filled if none is named")
     parser.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
     parser.add_argument("--mode", default="", help="the adapter's first one by default")

@@ -1,7 +1,7 @@
 """How far a step is from the roof that its device's rates put over it.
 
-    python -m benchmarks.roofline torch    measures, keeps the samples, and fills docs/roofline.md from all kept ones
-    python -m benchmarks.roofline          fills the page only
+    conformance self roofline torch    measures, keeps the samples, and fills docs/roofline.md from all kept ones
+    conformance self roofline          fills the page only
 
 Exit status 0; 2 with one line if nothing can be measured or read, or the page lacks its markers.
 """
@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "roofline.md"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures if a framework is named, fills the page, and returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.roofline", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="conformance self roofline", description=__doc__.splitlines()[0])
     parser.add_argument("framework", nargs="?", help="through which; only the page is filled if none is named")
     parser.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
     options = parser.parse_args(arguments)

@@ -1,6 +1,6 @@
 """Times one training step of each fixture with each technique, through pytest-benchmark.
 
-    python -m benchmarks.steps torch -k encoder --benchmark-json times.json
+    conformance self bench torch -k encoder --benchmark-json times.json
 
 The framework is installed as `conformance run` installs it; whatever follows its name goes to pytest, which shows the
 reason of every skipped step. Exit status: that of pytest, or 2 with one line if there is no such framework or it cannot
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, *words = list(sys.argv[1:] if arguments is None else arguments) or [""]
     try:
         if not name or name.startswith("-"):
-            raise UnknownFramework("name a framework first: python -m benchmarks.steps torch --benchmark-json FILE")
+            raise UnknownFramework("name a framework first: conformance self bench torch --benchmark-json FILE")
         path_of(name)
     except UnknownFramework as error:
         print(error, file=sys.stderr)

@@ -1,8 +1,8 @@
 """What a run of the suites costs.
 
-    python -m benchmarks.suite torch            takes the times, keeps them, and fills docs/speed.md from all kept ones
-    python -m benchmarks.suite -k scaling jax   the same of some tests, where all of them take too long
-    python -m benchmarks.suite                  fills the page only
+    conformance self suite-cost torch            takes the times, keeps them, and fills docs/speed.md from all kept ones
+    conformance self suite-cost -k scaling jax   the same of some tests, where all of them take too long
+    conformance self suite-cost                  fills the page only
 
 Exit status 0, or 2 with one line if times cannot be taken or read, or the page lacks its markers.
 """
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures the frameworks that are named, fills the page, and returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.suite", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="conformance self suite-cost", description=__doc__.splitlines()[0])
     parser.add_argument("frameworks", nargs="*", metavar="NAME", help="adapters; only the page is filled without one")
     parser.add_argument("-k", dest="selection", default="", help="which tests, as pytest's -k; all by default")
     options = parser.parse_args(arguments)

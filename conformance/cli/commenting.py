@@ -11,7 +11,7 @@ from conformance.cli import comments
 from results.record.files import RecordError, read
 
 
-@click.command(short_help="Keep one comment on a pull request up to date.")
+@click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--pull", type=click.IntRange(min=1), required=True, metavar="N", help="The pull request.")
 @click.option("--repository", envvar="GITHUB_REPOSITORY", required=True, metavar="OWNER/NAME", show_envvar=True)

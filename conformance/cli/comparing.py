@@ -17,7 +17,7 @@ from results.show.differences import draw, markdown, to_json, to_text
 PATH = click.Path(path_type=Path)
 
 
-@click.command(short_help="What changed between two records, or two sets of them.")
+@click.command()
 @click.argument("old", type=PATH, metavar="OLD")
 @click.argument("new", type=PATH, metavar="NEW")
 @click.option("--format", "style", type=click.Choice(["table", "markdown", "json"]), default="table", show_default=True)
@@ -66,7 +66,7 @@ def _tell(found: Comparisons, style: str, output: Path | None) -> None:
         replace(output, text.encode("utf-8", "replace"))
 
 
-@click.group(short_help="The committed records that runs are compared with.")
+@click.group()
 def baseline() -> None:
     """The committed records of the pinned versions, which later runs are compared with."""
 

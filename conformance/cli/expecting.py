@@ -18,7 +18,7 @@ from results.record.reading import TestVerdict, load
 _SHOWN = 20
 
 
-@click.group(short_help="The known failures of an adapter, confirmed in a new version.")
+@click.group()
 def expectations() -> None:
     """The known failures of an adapter, and the versions in which somebody has judged it."""
 

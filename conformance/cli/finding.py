@@ -30,7 +30,7 @@ def _known(framework: str) -> Known:
         raise click.ClickException(str(error)) from None
 
 
-@click.command(short_help="What a framework is known not to do; --run tries every program.")
+@click.command()
 @click.argument("framework", shell_complete=names)
 @click.option("--run", "tried", is_flag=True, help="Run the programs with the framework that is installed here.")
 def findings(framework: str, tried: bool) -> int:
@@ -76,7 +76,7 @@ def _shown(finding: Finding) -> programs.Shown | str:
         return str(error)
 
 
-@click.command(short_help="A report of a known failure, for the framework's issue tracker.")
+@click.command()
 @click.argument("identifier", metavar="CLAUSE", shell_complete=clause_ids)
 @click.option("--framework", required=True, metavar="NAME", shell_complete=names)
 def issue(identifier: str, framework: str) -> int:

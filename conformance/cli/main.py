@@ -1,36 +1,76 @@
-"""The commands put together, and what every one of them does with an error."""
+"""The front door: every command, in the order of the work, and what all of them do with an error."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
 from io import TextIOWrapper
+from typing import cast
 
 import click
 
-from conformance.cli import commenting, comparing, expecting, exporting, finding, reporting, running, specifying
-from conformance.running.identity import suite_version
+from conformance.cli.catalogue import SECTIONS
 from frameworks.registry import UnknownFramework
 from results.record.files import RecordError, one_line, os_problem
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(suite_version(), prog_name="conformance")
+class Commands(click.Group):
+    """Commands that are imported when they are asked for, so that help and tables start without NumPy."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Their names, in the order of the work."""
+        return [entry.name for entries in SECTIONS.values() for entry in entries]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name, imported now; None without one."""
+        for entry in (entry for entries in SECTIONS.values() for entry in entries):
+            if entry.name == cmd_name:
+                module, _, attribute = entry.place.partition(":")
+                return cast(click.Command, getattr(import_module(f"conformance.cli.{module}"), attribute))
+        return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first word names.
+
+        Raises:
+            click.UsageError: there is none; the message names the one that is like it.
+        """
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            near = get_close_matches(args[0], names, 1)
+            ctx.fail(f"No such command {args[0]!r}{f'. Did you mean {near[0]!r}?' if near else ''}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """A part of the help for each step of the work."""
+        for title, entries in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(entry.name, entry.purpose) for entry in entries], col_max=14)
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from conformance.running.identity import suite_version
+
+        click.echo(f"conformance, version {suite_version()}")
+        context.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 def commands() -> None:
     """Does a training framework do what it promises, and did an upgrade change it?
 
     \b
-    conformance run torch                     judge a framework, write a record
-    conformance run --scenario sincos         a founding document's example, end to end
-    conformance report results/baselines      set records side by side in one page
-    conformance compare OLD.json NEW.json     what an upgrade changed
-    conformance export --format ctrf          records for other tools
-    conformance spec show scaling.automaton   a clause, its bugs, how each framework does
-    conformance frameworks                    which adapters are there
-    conformance findings torch                what a framework is known not to do
-    conformance expectations confirm RECORD   a version whose known failures a record shows
-    conformance issue CLAUSE --framework tf   a report for its issue tracker
+    conformance run torch                  judge a framework, write a record
+    conformance table                      what the records of the last runs say
+    conformance compare OLD NEW            what an upgrade changed
+    conformance report results/baselines   records next to each other in one page
 
     Completion of commands and names in bash (zsh and fish likewise):
 
@@ -39,22 +79,6 @@ def commands() -> None:
 
     Exit status: 0, nothing to act on; 1, something is worse or failed; 2, it could not be done, and one line says why.
     """
-
-
-for command in (
-    running.run,
-    reporting.report,
-    comparing.compare,
-    comparing.baseline,
-    exporting.export,
-    commenting.comment,
-    specifying.spec,
-    specifying.frameworks,
-    finding.findings,
-    expecting.expectations,
-    finding.issue,
-):
-    commands.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         place = context.command_path if context else "conformance"
-        return _refuse(f"{error.format_message()}; `{place} --help` shows what can be said")
+        return _refuse(f"{error.format_message()}; `{place} --help` shows the arguments")
     except (RecordError, UnknownFramework) as error:
         return _refuse(str(error))
     except OSError as error:

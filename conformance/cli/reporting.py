@@ -14,7 +14,7 @@ from results.record.folders import read
 PATH = click.Path(path_type=Path)
 
 
-@click.command(short_help="One HTML page from any records.")
+@click.command()
 @click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]...")
 @click.option(
     "--output", type=PATH, default=Path("results/report.html"), show_default=True, metavar="FILE", help="The page."

@@ -33,7 +33,6 @@ def scenario_names(
 
 
 @click.command(
-    short_help="Judge a framework and write a record, or run a scenario.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("framework", required=False, default="", shell_complete=names)

@@ -47,7 +47,7 @@ def clause_of(identifier: str) -> Clause:
     return clauses[identifier]
 
 
-@click.group(short_help="The clauses: list, search, show.")
+@click.group()
 def spec() -> None:
     """The specification: what a framework has to do, clause by clause.
 
@@ -142,7 +142,7 @@ def newest() -> list[Record]:
     return list(found.values())
 
 
-@click.command(short_help="Which adapters are there, and what each declares.")
+@click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--device", default="auto", show_default=True)
 def frameworks(names: tuple[str, ...], device: str) -> int:

@@ -15,12 +15,12 @@ from rich.console import Console
 from conformance.running.baselines import former
 from conformance.running.repeating import repeat, repeatable
 from frameworks import install
-from results.__main__ import main as show
 from results.compare.pairing import compare_sets
-from results.record.files import one_line
-from results.record.folders import LAST_RUNS
+from results.record.files import RecordError, one_line
+from results.record.folders import LAST_RUNS, read
 from results.record.reading import load
 from results.show.differences import draw
+from results.show.table import draw as draw_table
 
 ROOT = Path(__file__).parents[2]
 _JUNIT = ("--junitxml", "--junit-xml")
@@ -94,11 +94,20 @@ def job(framework: str, modes: Sequence[str], serial: Collection[str], device: s
         return 2
     if not any(LAST_RUNS.glob("*.json")):
         return 1 if any(statuses) else 0
-    table = show(["table", str(LAST_RUNS)])
+    table = _table()
     for path in sorted(LAST_RUNS.glob("*.json")):
         if path.stat().st_mtime >= begun:
             _beside_baseline(path)
     return 1 if any(statuses) else table
+
+
+def _table() -> int:
+    try:
+        draw_table(read([LAST_RUNS]), Console())
+    except RecordError as error:
+        print(f"conformance: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _beside_baseline(path: Path) -> None:

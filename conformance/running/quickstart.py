@@ -77,7 +77,3 @@ def explain(reference: Record, caught: list[TestVerdict]) -> None:
         f"  seen         {caught[0].message}\n"
         f"Repeat one: {caught[0].repro}"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,7 +22,7 @@ PLATFORM = 'sys_platform == "linux" and platform_machine == "x86_64"'
 """What the committed locks were made on."""
 
 _HEADER = """\
-# Made by `tox -e lock`, on Linux x86-64, for Python {pythons}. Constraints for pip; elsewhere they do not apply.
+# Made by `conformance self lock` on Linux x86-64 for Python {pythons}. Constraints for pip; they apply there alone.
 """
 
 

@@ -1,10 +1,10 @@
 """Runs the mutants and prints the score.
 
-    python -m tests.mutants                          every mutant of the reference and of every adapter
-    python -m tests.mutants --of reference           those of one framework
-    python -m tests.mutants ScaleGrowsToInfinity     these
-    python -m tests.mutants --readme README.md       and puts the table between the markers of that file
-    python -m tests.mutants --list                   names them
+    conformance self mutants                          every mutant of the reference and of every adapter
+    conformance self mutants --of reference           those of one framework
+    conformance self mutants ScaleGrowsToInfinity     these
+    conformance self mutants --readme README.md       and puts the table between the markers of that file
+    conformance self mutants --list                   names them
 
 Exit status 0 if every mutant is caught by every clause that is about it and no MUST clause is unproven; 1 if not; 2 if
 a run could not be made.
@@ -76,7 +76,7 @@ def run(chosen: Sequence[Mutant], workers: int) -> list[Fate]:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs what the arguments choose; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="The suite's mutation score.")
+    parser = argparse.ArgumentParser(prog="conformance self mutants", description="The suite's mutation score.")
     parser.add_argument("names", nargs="*", metavar="CLASS", help="mutants, as Class or module:Class; all if none")
     parser.add_argument("--of", action="append", metavar="FRAMEWORK", help="only mutants of this framework")
     parser.add_argument("--workers", type=int, default=2, help="how many run at once")
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{m.name}  {m.component}: {m.fault} [{', '.join(m.clauses)}] {m.link}")
         return 0
     if absent := sorted(f for f in {m.framework for m in chosen} - {"reference"} if not find_spec(MODULES.get(f, f))):
-        return _refuse(f"{', '.join(absent)} not installed: `python -m frameworks.install NAME`, or choose with --of")
+        return _refuse(f"{', '.join(absent)} not installed: `conformance install NAME`, or choose with --of")
     begun = time.monotonic()
     try:
         score = Score(tuple(run(chosen, given.workers)), must_clauses(load_clauses().values()))

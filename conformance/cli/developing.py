@@ -1,0 +1,81 @@
+"""`conformance self`: what develops the suite itself. It starts modules of tests and benchmarks by their names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program of the checkout.
+
+    Attributes:
+        purpose: what it does, in one line.
+        words: what Python is started with; the user's own words follow.
+    """
+
+    purpose: str
+    words: tuple[str, ...]
+
+
+TOOLS: Mapping[str, Tool] = {
+    "test": Tool("The suite's own tests, by pytest.", ("pytest", "--numprocesses=2", "--timeout=120", "tests")),
+    "mutants": Tool("Is every fault of tests/mutants caught by its clauses?", ("tests.mutants",)),
+    "programs": Tool(
+        "The program of every finding, with installed frameworks.",
+        ("pytest", "--numprocesses=2", "--timeout=180", "tests/programs.py"),
+    ),
+    "vacuity": Tool(
+        "Which tests does no blinded framework fail?",
+        ("pytest", "--numprocesses=2", "--timeout=120", "--framework=reference", "--vacuity"),
+    ),
+    "screenshot": Tool("The picture of the report, taken in Chromium.", ("tests.screenshot",)),
+    "lock": Tool("Make locks/*.txt anew.", ("frameworks.lock",)),
+    "overhead": Tool("What an adapter adds to the time of a step.", ("benchmarks.overhead",)),
+    "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("benchmarks.steps",)),
+    "roofline": Tool("How far steps are from what the device's rates allow.", ("benchmarks.roofline",)),
+    "suite-cost": Tool("Start-up, workers, and time as clauses are added.", ("benchmarks.suite",)),
+    "planted": Tool("Does a comparison show a cost that was planted in an adapter?", ("benchmarks.planted",)),
+    "calibration": Tool("How often rules for comparing times are wrong.", ("benchmarks.calibration",)),
+}
+"""By the name of the command."""
+
+
+@click.group(name="self")
+def development() -> None:
+    """What develops the suite itself. Each command runs in the checkout, with paths relative to it, in place of this
+    process; what follows its name goes to the program, --help among it.
+
+    \b
+    conformance self test -k scaling
+    conformance self mutants ScaleGrowsToInfinity
+    conformance self overhead torch
+    """
+
+
+def _command(name: str, tool: Tool) -> click.Command:
+    def start(words: tuple[str, ...]) -> None:
+        sys.stdout.flush()
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-m", *tool.words, *words])
+
+    return click.Command(
+        name,
+        callback=start,
+        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+        short_help=tool.purpose,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    )
+
+
+for _name, _tool in TOOLS.items():
+    development.add_command(_command(_name, _tool))

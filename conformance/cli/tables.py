@@ -1,0 +1,85 @@
+"""`conformance table`, `slowest`, `validate` and `recover`: what records say, in a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+from rich.console import Console
+
+from results.record.files import one_line
+from results.record.folders import find, read
+from results.record.journal import convert
+from results.record.reading import load
+from results.show import portability, times
+from results.show import table as tables
+from results.show.titles import title
+
+PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]...")
+@click.option("--clauses", is_flag=True, help="Instead, one word a clause: portable, differs, broken in X since V, ...")
+@click.option("--times", "timed", is_flag=True, help="Also seconds by family, and the slowest tests.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if any outcome is bad or a run was interrupted.")
+@click.option("--width", type=click.IntRange(20, 1000), metavar="N", help="Columns to fill; the terminal's by default.")
+def table(paths: tuple[Path, ...], clauses: bool, timed: bool, strict: bool, width: int | None) -> int:
+    """Families of clauses down, frameworks across: from records, journals or folders of them; from the last runs if
+    none is named.
+
+    \b
+    conformance table
+    conformance table results/baselines --clauses
+    """
+    records = read(paths)
+    console = Console(width=width)
+    if clauses:
+        for line in portability.listed(records):
+            click.echo(line)
+    else:
+        tables.draw(records, console)
+    if timed:
+        times.draw(records, console)
+    problems = [(record, tables.troubles(record)) for record in records] if strict else []
+    for record, troubles in problems:
+        if troubles:
+            click.echo(f"{' '.join(title(record)[:3])}: {', '.join(troubles)}", err=True)
+    return 1 if any(troubles for _, troubles in problems) else 0
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]...")
+@click.option("--by", type=click.Choice(["test", "clause"]), default="test", show_default=True, help="What is listed.")
+@click.option("--count", type=click.IntRange(min=1), default=times.SLOWEST, show_default=True, help="Of each record.")
+def slowest(paths: tuple[Path, ...], by: Literal["test", "clause"], count: int) -> int:
+    """The tests or clauses of each record that took longest, in seconds; of the last runs if none is named."""
+    for line in times.listed(read(paths), by, count):
+        click.echo(line)
+    return 0
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
+def validate(paths: tuple[Path, ...]) -> int:
+    """Reads records, journals or folders of them. Exit status: 0, all are valid; 2, one is not, and one line says why.
+
+    \b
+    conformance validate results/records
+    """
+    for path in find(paths):
+        record = load(path)
+        click.echo(one_line(f"{path}: a valid record, {record.status}, {len(record.verdicts)} verdicts"))
+    return 0
+
+
+@click.command()
+@click.argument("journal", type=PATH, metavar="JOURNAL")
+def recover(journal: Path) -> int:
+    """Turns JOURNAL (.jsonl), which a run that was killed leaves behind, into a record, and prints the record's path.
+
+    The next run of the same series does this by itself.
+    """
+    click.echo(one_line(str(convert(journal))))
+    return 0
