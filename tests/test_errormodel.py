@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from conformance.oracle import errormodel
-from conformance.oracle.bounds_cache import CACHE_FOLDER
 from conformance.oracle.errormodel import Envelope, Run, envelope
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
 from fixtures.model import Model, Window
 from fixtures.models import digits_mlp, exact_linear
 from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, SGD, DynamicScaling, Precision, Recipe
+from frameworks.cache_folder import CACHE_FOLDER
 from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.rounding import Nearest, Rounding, Stochastic

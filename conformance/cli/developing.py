@@ -31,7 +31,7 @@ TOOLS: Mapping[str, Tool] = {
     "mutants": Tool("Is every fault of tests/mutants caught by its clauses?", ("tests.mutants",)),
     "programs": Tool(
         "The program of every finding, with installed frameworks.",
-        ("pytest", "--numprocesses=2", "--timeout=180", "tests/programs.py"),
+        ("pytest", "--numprocesses=2", "--timeout=180", "tests/programs.py", "tests/test_cache_folder.py"),
     ),
     "vacuity": Tool(
         "Which tests does no blinded framework fail?",

@@ -16,9 +16,8 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Model, Window
 from fixtures.recipe import Recipe
+from frameworks.cache_folder import cache_folder
 from frameworks.contract import Conventions
-
-CACHE_FOLDER = "CONFORMANCE_CACHE"
 
 
 def origin_of(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> str:
@@ -46,8 +45,8 @@ def _code() -> bytes:
 
 
 def folder() -> Path:
-    """Where derivations are kept: the folder that CONFORMANCE_CACHE names, or results/cache."""
-    return Path(os.environ.get(CACHE_FOLDER) or Path(__file__).parents[2] / "results" / "cache")
+    """Where derivations are stored."""
+    return cache_folder()
 
 
 def loaded(path: Path, *names: str) -> dict[str, Array] | None:

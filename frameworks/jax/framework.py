@@ -28,6 +28,7 @@ from frameworks.jax.declarations import conventions, declaration
 from frameworks.jax.network import VARIANTS
 from frameworks.jax.operations import OPERATIONS
 from frameworks.jax.probes import ATTEMPTS
+from frameworks.jax.programs import store_programs
 from frameworks.jax.recompute import recompute
 from frameworks.jax.settings import full_version, read_environment, read_settings, write_settings
 from frameworks.jax.trainer import JaxTrainer
@@ -52,6 +53,7 @@ class JaxFramework(BaseFramework):
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
         self._place = jax.devices(PLATFORMS[self.device])[0]
+        store_programs(self._place)
 
     def devices(self) -> tuple[str, ...]:
         return tuple(name for name, platform in PLATFORMS.items() if _found(platform) is not None)

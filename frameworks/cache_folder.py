@@ -1,0 +1,37 @@
+"""Where derived things are stored between runs: bounds, compiled programs. It may be emptied at any time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from stat import S_ISREG
+
+CACHE_FOLDER = "CONFORMANCE_CACHE"
+
+
+def cache_folder() -> Path:
+    """The folder that the environment variable CONFORMANCE_CACHE names, or results/cache of this checkout."""
+    return Path(os.environ.get(CACHE_FOLDER) or Path(__file__).parents[1] / "results" / "cache")
+
+
+def prune(folder: Path, largest: int) -> None:
+    """Removes files, least recently used first, until at most half of `largest` bytes is left, if there are more.
+
+    Other processes may read and write the same files meanwhile; one that is gone is derived anew.
+    """
+    files = []
+    for path in folder.rglob("*"):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue
+        if S_ISREG(status.st_mode):
+            files.append((max(status.st_atime_ns, status.st_mtime_ns), status.st_size, path))
+    size = sum(length for _, length, _ in files)
+    if size <= largest:
+        return
+    for _, length, path in sorted(files):
+        if size <= largest // 2:
+            return
+        path.unlink(missing_ok=True)
+        size -= length

@@ -1,0 +1,90 @@
+"""The folder of derived things: bounded in size, and nothing in it is trusted to be whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from frameworks.cache_folder import CACHE_FOLDER, cache_folder, prune
+
+ROOT = Path(__file__).parents[1]
+STEP = """
+import hashlib, sys
+import jax
+from frameworks.jax import JaxFramework
+from fixtures.data import digits_batch
+from fixtures.models import digits_mlp
+from fixtures.recipe import Recipe
+run = JaxFramework("cpu").trainer(digits_mlp((16,)), Recipe())
+losses = [run.update((digits_batch(8),)).loss for _ in range(3)]
+digest = hashlib.sha256(b"".join(array.tobytes() for array in run.parameters().values())).hexdigest()
+print(losses, digest, jax.config.jax_compilation_cache_dir)
+"""
+
+
+def write(path: Path, size: int, used: int) -> Path:
+    """A file of so many bytes that was last used at a time in seconds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(size))
+    os.utime(path, (used, used))
+    return path
+
+
+def test_the_variable_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE_FOLDER, str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.setenv(CACHE_FOLDER, "")
+    assert cache_folder() == ROOT / "results" / "cache"
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+    paths = [write(tmp_path / str(used % 2) / str(used), 100, used) for used in (5, 1, 4, 2, 3)]
+    prune(tmp_path, 500)
+    assert all(path.is_file() for path in paths)
+    prune(tmp_path, 499)
+    assert sorted(int(path.name) for path in paths if path.is_file()) == [4, 5]
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    outside = write(tmp_path / "outside", 1000, 1)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "link").symlink_to(outside)
+    prune(tmp_path / "cache", 10)
+    assert outside.stat().st_size == 1000
+
+
+def steps(cache: Path, **variables: str) -> tuple[str, str]:
+    """What three updates print in a new process: numbers, and the folder of programs."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment = {**kept, CACHE_FOLDER: str(cache), "PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run([sys.executable, "-c", STEP], env=environment, capture_output=True, text=True, check=True)
+    numbers, _, folder = done.stdout.strip().rpartition(" ")
+    return numbers, folder
+
+
+def test_stored_programs_give_the_same_bits_and_damaged_ones_are_compiled_anew(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    cold, folder = steps(tmp_path)
+    programs = sorted(Path(folder).glob("*-cache"))
+    assert Path(folder).parent == tmp_path / "jax"
+    assert programs
+    assert steps(tmp_path) == (cold, folder)
+    assert sorted(Path(folder).glob("*-cache")) == programs
+    for number, path in enumerate(programs):
+        whole = path.read_bytes()
+        path.write_bytes((b"", whole[: len(whole) // 2], whole[:-9] + bytes(9))[number % 3])
+    assert steps(tmp_path) == (cold, folder)
+
+
+def test_the_users_own_folder_and_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    own = tmp_path / "own"
+    numbers, folder = steps(tmp_path / "cache", JAX_COMPILATION_CACHE_DIR=str(own))
+    assert folder == str(own)
+    assert not (tmp_path / "cache" / "jax").exists()
+    write(tmp_path / "file", 1, 1)
+    assert steps(tmp_path / "file") == (numbers, "None")
