@@ -42,7 +42,7 @@ def test_a_twin_fails_what_its_fault_breaks_and_nothing_else(
     ended = judge(f"--framework=tests.broken:{twin}", "-k", quick, f"--record={tmp_path / 'twin.json'}")
     assert ended.status == 1, ended.output
     record = load(tmp_path / "twin.json")
-    assert record.status == "complete"
+    assert record.status == "partial"
     assert Outcome.FAIL in outcomes(record, named)
     passed, bad = clauses_of(record, {Outcome.PASS}), clauses_of(record, BAD)
     assert {family(clause) for clause in bad} == {family(named)}

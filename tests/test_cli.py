@@ -18,9 +18,10 @@ from conformance.cli import main
 from conformance.cli.catalogue import SECTIONS
 from conformance.cli.developing import TOOLS, development
 from conformance.cli.main import commands
+from conformance.inventory.tests import inventory
 from conformance.running import baselines, jobs
 from results.record.files import RecordError
-from results.record.reading import Outcome, load, write
+from results.record.reading import Outcome, TestVerdict, load, write
 from tests.support import ROOT, Ended, run
 from tests.test_comparison import BASE, verdict
 
@@ -186,20 +187,26 @@ def test_adapters_say_what_they_declare() -> None:
 def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     folder = tmp_path / "baselines"
     first, second = tmp_path / "torch-2.13.0.json", tmp_path / "torch-2.14.0.json"
-    write(first, BASE)
-    write(second, verdict(BASE, 0, outcome=Outcome.FAIL))
+    (clause,) = BASE.clauses
+    tests = (f"conformance/suites/{file}::{function}" for file, function in inventory())
+    whole = replace(BASE, verdicts=tuple(TestVerdict(test, clause, Outcome.PASS) for test in tests)).sorted()
+    write(first, whole)
+    write(second, verdict(whole, 0, outcome=Outcome.FAIL))
     assert baselines.accept(first, "the first", folder) == folder / first.name
     assert baselines.accept(second, "an upgrade", folder) == folder / second.name
     assert [path.name for path in folder.iterdir()] == [second.name]
     assert load(folder / second.name).notes == ("accepted as the baseline: an upgrade",)
-    assert baselines.former(BASE, folder) == (folder / second.name, load(folder / second.name))
+    assert baselines.former(whole, folder) == (folder / second.name, load(folder / second.name))
     shutil.copy(first, tmp_path / "part.json")
     parts: tuple[tuple[dict[str, Any], str], ...] = (
         ({"selection": "-k scaling"}, "of some tests only"),
         ({"status": "interrupted"}, "of an interrupted run"),
+        ({"status": "partial", "notes": ("1 tests were deselected",)}, "of some tests only .1 tests were deselected"),
+        ({"verdicts": whole.verdicts[1:]}, "lacks 1 of the suites"),
+        ({"verdicts": ()}, f"lacks {len(baselines.lacking(replace(whole, verdicts=())))} of the suites"),
     )
     for part, told in parts:
-        write(tmp_path / "part.json", replace(BASE, **part))
+        write(tmp_path / "part.json", replace(whole, **part))
         with pytest.raises(RecordError, match=told):
             baselines.accept(tmp_path / "part.json", "no", folder)
     assert [path.name for path in folder.iterdir()] == [second.name]

@@ -20,11 +20,13 @@ class TestCode:
     Attributes:
         clause: the clause that it names.
         code_hash: hash of its code and of all that it depends on, the same whatever comments and layout.
+        parameters: names of its parameters: what the plugin gives it and what it is parametrized with.
     """
 
     __test__ = False
     clause: str
     code_hash: str
+    parameters: tuple[str, ...] = ()
 
 
 @cache
@@ -49,7 +51,8 @@ def read_inventory(root: Path) -> dict[tuple[str, str], TestCode]:
         for name, definition in module.definitions.items() if module else ():
             node = definition.nodes[-1]
             if module and isinstance(node, ast.FunctionDef) and name.startswith("test_"):
-                tests[path.name, name] = TestCode(_clause(path, node), code_hash(module, node))
+                parameters = tuple(argument.arg for argument in node.args.args)
+                tests[path.name, name] = TestCode(_clause(path, node), code_hash(module, node), parameters)
     return tests
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from conformance.inventory.tests import inventory, split
 from results.compare.pairing import series
 from results.record.files import RecordError
 from results.record.folders import LAST_RUNS
@@ -26,17 +27,32 @@ def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | No
     return None
 
 
+def lacking(record: Record) -> list[str]:
+    """Test functions of the suites that the record has no verdict of; an adapter may have no case of a workaround."""
+    judged = {split(verdict.test)[:2] for verdict in record.verdicts}
+    return [
+        f"{file}::{function}"
+        for (file, function), code in sorted(inventory().items())
+        if (file, function) not in judged and "workaround" not in code.parameters
+    ]
+
+
 def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:
     """Makes a record the baseline of its series, in place of the former one, with the reason among its notes.
 
     Raises:
-        RecordError: it cannot be read, or it is of an interrupted run or of some tests only.
+        RecordError: it cannot be read, or it is of an interrupted run, of some tests only, or of none that the suites
+            hold now.
     """
     record = load(path)
-    if record.status != "complete":
+    if record.status == "interrupted":
         raise RecordError(path, "is of an interrupted run", "run the suite to its end")
-    if record.selection:
-        raise RecordError(path, f"is of some tests only ({record.selection})", "run all of them")
+    if record.selection or record.status == "partial":
+        words = record.selection or "; ".join(record.notes)
+        raise RecordError(path, f"is of some tests only ({words})", "run all of them")
+    if tests := lacking(record):
+        problem = f"lacks {len(tests)} of the suites' {len(inventory())} test functions ({tests[0]}, ...)"
+        raise RecordError(path, problem, "run the suites as they are now")
     old = former(record, folder)
     accepted = folder / f"{path.name.removesuffix('.json')}.json"
     folder.mkdir(parents=True, exist_ok=True)

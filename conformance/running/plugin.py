@@ -23,9 +23,9 @@ from conformance.judging.outcome import Judgement, conclude
 from conformance.judging.subject import Profile, Subject
 from conformance.judging.verdict import Verdict
 from conformance.measuring import exclusive
+from conformance.running.completeness import Completeness
 from conformance.running.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.running.runs import TrainedRun, recorded_runs
-from conformance.spec.findings import Workaround
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import UnknownFramework, clashes, load
 from results.record.files import RecordError
@@ -83,8 +83,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known
         if option.vacuity:
             config.pluginmanager.register(Vacuity(), "conformance-vacuity")
+        completeness = Completeness(config)
+        config.pluginmanager.register(completeness, "conformance-completeness")
         if not hasattr(config, "workerinput") and not config.option.collectonly:
-            config.pluginmanager.register(Recorder(config, framework, known), "conformance-recorder")
+            config.pluginmanager.register(Recorder(config, framework, known, completeness), "conformance-recorder")
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
         pytest.exit(" ".join(str(error).split()), returncode=2)
 
@@ -120,17 +122,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what has nothing to run for; puts the cases last whose known failure spoils the process."""
-    items[:] = [item for item in items if "workaround" not in getattr(item, "fixturenames", ()) or _declared(item)]
+    """Puts the cases last whose known failure spoils the process."""
     spoiling = [entry for entry in config.stash.get(_KNOWN, Known()).expectations if entry.spoils_process]
     if spoiling:
         items.sort(key=lambda item: any(entry.covers(*_named(item)) for entry in spoiling))
-
-
-def _declared(item: pytest.Item) -> bool:
-    """Whether the test has a workaround: pytest makes one of an empty list of parameters, to be skipped."""
-    call = getattr(item, "callspec", None)
-    return call is not None and isinstance(call.params.get("workaround"), Workaround)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -220,7 +215,8 @@ def _show(
     command: str,
     runs: Sequence[TrainedRun],
 ) -> None:
-    """Makes pytest's own report say what the judgement says."""
+    """Makes pytest's own report say what the judgement says, whatever `pytest.xfail` inside the test made of it."""
+    vars(report).pop("wasxfail", None)
     if judgement.outcome is Outcome.PASS:
         report.outcome = "passed"
     elif judgement.outcome is Outcome.KNOWN:

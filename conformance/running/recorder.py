@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from conformance.inventory.tests import code_of, inventory, split
 from conformance.judging.outcome import Judgement, conclude, unmatched
 from conformance.judging.verdict import Verdict as Collected
 from conformance.judging.verdict import Violation
+from conformance.running.completeness import Completeness
 from conformance.running.identity import file_name, series, suite_version, variant
 from conformance.spec.clauses import load_clauses
 from frameworks.contract import Framework
@@ -30,6 +31,7 @@ from results.record.outcomes import Outcome
 from results.record.values import decode, plain
 
 PROPERTY = "conformance"
+_ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 SETTINGS, EVERY_TEST = "autocast.settings-restored", "every test"
 
 
@@ -86,14 +88,14 @@ def _writing() -> Generator[None]:
 class Recorder:
     """Plugin of the process that runs the session: keeps the journal, and turns it into the record at the end."""
 
-    def __init__(self, config: pytest.Config, framework: Framework, known: Known) -> None:
+    def __init__(self, config: pytest.Config, framework: Framework, known: Known, completeness: Completeness) -> None:
         self._expectations = known.expectations
         self._place = known.place(framework.name, framework.version())
         self._idle = 0
         self._seed: int = config.option.seed
         self._repro = partial(repro, config, framework)
         self._seen: list[tuple[str, str]] = []
-        self._dealt: set[str] = set()
+        self._completeness = completeness
         self._judged: set[str] = set()
         self._framework = framework
         self._leaks: dict[str, list[str]] = {}
@@ -107,11 +109,6 @@ class Recorder:
             chosen = LAST_RUNS / f"{file_name(str(config.option.framework), framework)}.json"
         if chosen is not None:
             self._journal = Journal.create(chosen, _header(config, framework, known, self._selection))
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        """A worker has collected what all of them share."""
-        self._dealt.update(test for test in ids if code_of(test) is not None)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """A test begins: from now on its death would be noticed."""
@@ -186,12 +183,10 @@ class Recorder:
             self._journal.verdict(verdict)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Holds the expectations against a whole run, and finishes the record."""
-        stopped = bool(session.shouldfail or session.shouldstop or self._dealt - self._judged)
-        whole = not stopped and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if whole and not self._selection:
-            if self._judge_leaks().bad:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        """Compares the expectations with a complete run, and finishes the record; it decides the exit status."""
+        status, notes = self._completeness.status(self._judged, exitstatus in _ENDED, self._selection)
+        if status == "complete":
+            self._judge_leaks()
             for entry in unmatched(self._expectations, self._seen):
                 if entry.inferred_from:
                     self._idle += 1
@@ -208,12 +203,13 @@ class Recorder:
                         message=message,
                     )
                 )
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if exitstatus in _ENDED and (status == "interrupted" or any(outcome.bad for outcome in self._counts)):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._journal is not None:
             with _writing():
-                self._path = self._journal.finish("complete" if whole else "interrupted")
+                self._path = self._journal.finish(status, notes)
 
-    def _judge_leaks(self) -> Outcome:
+    def _judge_leaks(self) -> None:
         """One verdict for all process-wide settings that any test left changed."""
         told = "; ".join(
             f"{leak} ({len(cases)} tests, {cases[0]} first)" for leak, cases in sorted(self._leaks.items())
@@ -226,7 +222,6 @@ class Recorder:
         )
         verdict = replace(verdict, reason=found.reason, link=found.link, finding=found.finding, seed=self._seed)
         self._write(replace(verdict, inferred_from=found.inferred_from))
-        return found.outcome
 
     def pytest_unconfigure(self) -> None:
         """Lets go of a journal that the session did not finish."""
@@ -265,9 +260,13 @@ def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
 
 def _selection(config: pytest.Config) -> str:
     """What was selected out of all tests, as command-line words; "" for everything."""
+    option = config.option
     words = [str(a) for a in config.args if "::" in str(a) or str(a).endswith(".py")]
-    words += [f"-k {config.option.keyword}"] if config.option.keyword else []
-    words += [f"-m {config.option.markexpr}"] if config.option.markexpr else []
+    words += [f"-k {option.keyword}"] if option.keyword else []
+    words += [f"-m {option.markexpr}"] if option.markexpr else []
+    words += [f"--deselect={prefix}" for prefix in option.deselect or ()]
+    words += [f"--ignore={path}" for path in option.ignore or ()]
+    words += [f"--ignore-glob={path}" for path in option.ignore_glob or ()]
     return " ".join(words)
 
 

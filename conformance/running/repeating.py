@@ -78,7 +78,7 @@ def due(record: Record) -> list[str]:
     Raises:
         RecordError: a baseline cannot be read.
     """
-    if record.status != "complete":
+    if record.status == "interrupted":
         return []
     bad = [verdict.test for verdict in record.verdicts if verdict.outcome.bad]
     baseline = former(record)

@@ -100,6 +100,8 @@ def _refusals(old: Record, new: Record) -> Iterator[str]:
     for name, record in (("old", old), ("new", new)):
         if record.status == "interrupted":
             yield f"the {name} run was interrupted; run it again to its end"
+        if record.status == "partial" and not record.selection:
+            yield f"the {name} run left out tests ({'; '.join(record.notes) or 'unasked'}); run all of them"
     if old.selection != new.selection:
         yield f"another selection of tests: {old.selection or 'all'} and {new.selection or 'all'}"
 

@@ -15,7 +15,7 @@ LAST_RUNS = Path(__file__).parents[1] / "records"
 
 Watch = Callable[[list[Path]], Iterable[Path]]
 
-_EARLIER = re.compile(r"(.*)\.interrupted-[0-9]+\.json")
+_EARLIER = re.compile(r"(.*)\.(?:interrupted|partial)-[0-9]+\.json")
 
 
 def read(paths: Sequence[Path], watch: Watch = lambda found: found) -> list[Record]:
@@ -32,7 +32,7 @@ def read(paths: Sequence[Path], watch: Watch = lambda found: found) -> list[Reco
 def find(paths: Sequence[Path]) -> list[Path]:
     """The record files that `paths` name: files as they are, of a folder its records in order.
 
-    A folder's NAME.interrupted-N.json is left out if NAME.json lies beside it.
+    A folder's NAME.interrupted-N.json or NAME.partial-N.json is left out if NAME.json lies beside it.
 
     Raises:
         RecordError: a folder cannot be read or holds no record.

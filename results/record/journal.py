@@ -141,16 +141,20 @@ class Journal:
         """Arrays of a run in the order of the computation, under "KIND/CASE"."""
         self._append("tensors", name=name, value=plain_part("tensors", list(fingerprints)))
 
-    def finish(self, status: Status = "complete") -> Path:
+    def finish(self, status: Status = "complete", notes: Sequence[str] = ()) -> Path:
         """Turns the journal into the final record and removes it; returns the record's path.
 
-        A complete run becomes NAME.json. An interrupted one becomes NAME.interrupted-N.json, beside the last complete
-        record, and tests that it was in the middle of are left out.
+        A complete run becomes NAME.json, and so does a partial one whose tests were selected. Any other becomes
+        NAME.STATUS-N.json, next to the last complete record. Tests that an interrupted run was in the middle of are
+        left out.
+
+        Args:
+            notes: of the record, such as why it is partial.
 
         Raises:
             RecordError: the record cannot be written; the journal stays.
         """
-        self._append("end", status=status, finished=now())
+        self._append("end", status=status, finished=now(), notes=list(notes))
         try:
             os.fsync(self._descriptor)
             kept = _keep(self.path, load(self.path))
@@ -262,7 +266,8 @@ def _dry_run(header: Header) -> None:
 
 
 def _keep(path: Path, record: Record) -> Path:
-    kept = path.with_suffix(".json") if record.status == "complete" else _free(path, ".json")
+    whole = record.status == "complete" or (record.status == "partial" and record.selection)
+    kept = path.with_suffix(".json") if whole else _free(path, ".json", record.status)
     write(kept, record)
     return kept
 
@@ -274,9 +279,9 @@ def _set_aside(path: Path) -> None:
         replace(_free(path, ".damaged"), path.read_bytes())
 
 
-def _free(path: Path, ending: str) -> Path:
-    """NAME.interrupted-N followed by `ending`, for the first N that is free."""
+def _free(path: Path, ending: str, status: Status = "interrupted") -> Path:
+    """NAME.STATUS-N followed by `ending`, for the first N that is free."""
     number = 1
-    while (kept := path.with_name(f"{path.stem}.interrupted-{number}{ending}")).exists():
+    while (kept := path.with_name(f"{path.stem}.{status}-{number}{ending}")).exists():
         number += 1
     return kept

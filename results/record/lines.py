@@ -50,6 +50,7 @@ class _Replay:
     )
     status: str | None = None
     finished: str | None = None
+    notes: list[str] = field(default_factory=list)
     at: float = 0.0
 
     def take(self, entry: dict[str, Any]) -> None:
@@ -63,7 +64,7 @@ class _Replay:
         elif kind in self.parts:
             self.parts[kind][_text(entry["name"])] = entry["value"]
         elif kind == "end":
-            self.status, self.finished = entry["status"], entry["finished"]
+            self.status, self.finished, self.notes = entry["status"], entry["finished"], entry.get("notes", [])
         else:
             raise ValueError(f"unknown kind of line {str(kind)[:40]!r}")
         self.at = max(self.at, _seconds(entry["at"]))
@@ -88,7 +89,7 @@ class _Replay:
             "measurements": self.parts["measurement"],
             "traces": self.parts["trace"],
             "tensors": self.parts["tensors"],
-            "notes": [],
+            "notes": self.notes,
         }
 
 
@@ -125,5 +126,8 @@ def replay(content: bytes) -> Record:
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"a line is no journal entry ({type(error).__name__}: {error})") from None
     if damaged:
-        document["notes"] = [f"{damaged} of {len(entries)} lines of the journal were cut short or damaged and left out"]
+        document["notes"] = [
+            *document["notes"],
+            f"{damaged} of {len(entries)} lines of the journal were cut short or damaged and left out",
+        ]
     return from_document(document).sorted()

@@ -19,7 +19,8 @@ from results.record.values import Json, check, decode, decode_number, plain
 
 SCHEMA_VERSION = 1
 
-Status = Literal["complete", "interrupted"]
+Status = Literal["complete", "partial", "interrupted"]
+"""Whether every test of the suites was judged; `partial`: all that were collected, of some only."""
 
 Part = Literal["verdict", "measurement", "trace", "tensors"]
 

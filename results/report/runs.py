@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from results.record.model import Status
 from results.record.reading import Record
 from results.report.text import clean
 from results.show.portability import ORACLE
@@ -47,7 +48,7 @@ class Run:
     framework: str
     version: str
     where: str
-    interrupted: bool
+    status: Status
     short: str = ""
     slug: str = ""
 
@@ -80,7 +81,7 @@ def runs(records: Sequence[Record]) -> tuple[Run, ...]:
             framework=clean(record.series.framework, _PART),
             version=clean(record.variant.framework_version, _PART),
             where=clean(f"{record.series.mode} {record.series.device}".strip(), _PART),
-            interrupted=record.status == "interrupted",
+            status=record.status,
         )
         for index, record in enumerate(records)
     ]

@@ -27,11 +27,11 @@ _UNBOUNDED = 10_000
 
 
 def troubles(record: Record) -> tuple[str, ...]:
-    """Why a strict reader turns the record down: bad outcomes, an interrupted run, no verdict at all."""
+    """Why a strict reader turns the record down: bad outcomes, a run that did not get to its tests, no verdict."""
     counts = Counter(verdict.outcome for verdict in record.verdicts)
     found = [f"{counts[outcome]} {outcome}" for outcome in Outcome if outcome.bad and counts[outcome]]
-    if record.status == "interrupted":
-        found.append("interrupted")
+    if record.status == "interrupted" or (record.status == "partial" and not record.selection):
+        found.append(record.status)
     if not record.verdicts:
         found.append("no verdict")
     return tuple(found)
@@ -113,8 +113,8 @@ def _heading(record: Record, cell_width: int) -> Text:
     if rest and len(f"{framework} {rest[0]}") <= cell_width:
         lines = [f"{framework} {rest[0]}", *rest[1:]]
     heading = Text("\n".join(lines))
-    if record.status == "interrupted":
-        heading.stylize("bold red", len(heading) - len("interrupted"))
+    if record.status != "complete":
+        heading.stylize("bold red", len(heading) - len(record.status))
     return heading
 
 

@@ -10,8 +10,8 @@ NAME_LIMIT = 40
 
 
 def title(record: Record) -> tuple[str, ...]:
-    """The lines over a record's column: framework, version, mode and device, and whether it was interrupted."""
+    """The lines over a record's column: framework, version, mode and device, and its status unless complete."""
     series = record.series
     lines = (series.framework, record.variant.framework_version, f"{series.mode} {series.device}".strip())
     short = tuple(one_line(line, NAME_LIMIT) for line in lines if line)
-    return short if record.status == "complete" else (*short, "interrupted")
+    return short if record.status == "complete" else (*short, record.status)

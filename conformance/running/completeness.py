@@ -1,0 +1,109 @@
+"""What a run judged, counted against what the suites hold: whether its record is complete, partial or interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from conformance.inventory.tests import code_of, inventory, split
+from conformance.spec.findings import Workaround
+from results.record.files import one_line
+from results.record.model import Status
+
+_OUTPUT = "conformance-left-out"
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What the suites hold for a framework and a run did not select.
+
+    Attributes:
+        functions: test functions of which nothing was collected, as FILE::FUNCTION.
+        tests: node ids that were collected and then deselected.
+    """
+
+    functions: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """What is missing, a line each."""
+        parts = (("test functions were not collected", self.functions), ("tests were deselected", self.tests))
+        return [f"{len(names)} {what} ({_some(names)})" for what, names in parts if names]
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(name.rpartition("::")[2] for name in names[:_NAMED])
+    return one_line(f"{shown}{', ...' if names[_NAMED:] else ''}")
+
+
+class Completeness:
+    """Plugin of every process: what was collected to be judged, and what was left out.
+
+    Under pytest-xdist each worker reports what it left out as it ends, and the controller takes it from there.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.tests: set[str] = set()
+        self.left_out: LeftOut | None = None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        """Compares what was collected with the inventory, and with what is left of it once every plugin has chosen."""
+        collected = {item.nodeid: _has_parameters(item) for item in items if code_of(item.nodeid) is not None}
+        items[:] = [item for item in items if collected.get(item.nodeid, True)]
+        yield
+        functions = {split(test)[:2] for test in collected}
+        left = {item.nodeid for item in items}
+        self.tests |= left & collected.keys()
+        self.left_out = LeftOut(
+            tuple("::".join(each) for each in sorted(inventory().keys() - functions)),
+            tuple(sorted(test for test, judged in collected.items() if judged and test not in left)),
+        )
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[_OUTPUT] = [list(self.left_out.functions), list(self.left_out.tests)]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """A worker has collected what all of them share."""
+        self.tests.update(test for test in ids if code_of(test) is not None)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker has ended; one that died reports nothing."""
+        output: Mapping[str, Any] = getattr(node, "workeroutput", None) or {}
+        if _OUTPUT in output:
+            functions, tests = output[_OUTPUT]
+            self.left_out = LeftOut(tuple(functions), tuple(tests))
+
+    def status(self, judged: Collection[str], ended: bool, selection: str) -> tuple[Status, list[str]]:
+        """The status of the run's record, and notes on what it lacks.
+
+        Args:
+            judged: node ids that have a verdict.
+            ended: whether the session came to its end.
+            selection: command-line words that selected tests, or "".
+        """
+        notes = [] if self.left_out is None else self.left_out.lines
+        unjudged = sorted(self.tests.difference(judged))
+        if unjudged:
+            notes = [
+                f"{len(unjudged)} of {len(self.tests)} collected tests were not judged ({_some(unjudged)})",
+                *notes,
+            ]
+        if unjudged or not ended or self.left_out is None:
+            return "interrupted", notes
+        return ("partial" if selection or notes else "complete"), notes
+
+
+def _has_parameters(item: pytest.Item) -> bool:
+    """Whether there is something to run the test for: pytest makes one test of no workaround at all, to be skipped."""
+    if "workaround" not in getattr(item, "fixturenames", ()):
+        return True
+    call = getattr(item, "callspec", None)
+    return call is not None and isinstance(call.params.get("workaround"), Workaround)
