@@ -14,7 +14,7 @@ import numpy as np
 from results.compare.numbers import number
 from results.record.arrays import fingerprint
 from results.record.fingerprints import Fingerprint
-from results.record.reading import CheckResult, Measurement, Record, TestVerdict, Trace, Variant, load
+from results.record.reading import CheckResult, Curves, Record, Tensors, TestVerdict, Variant, load
 from tests.support import ROOT
 
 MULTIPLIER = 4.0
@@ -28,15 +28,18 @@ def baseline() -> Record:
     """The committed record of PyTorch, with bounds and fingerprints of every run's arrays."""
     (path,) = (ROOT / "results" / "baselines").glob("torch-*.json")
     record = load(path)
-    runs = {name: bounded(trace) for name, trace in record.traces.items() if name.startswith("loss/")}
-    tensors = {name.replace("loss/", "layers/", 1): arrays() for name in runs}
-    first = {name.replace("loss/", "first/", 1): arrays()[-2:] for name in runs}
+    traces = tuple(replace(each, curves=bounded(each.curves)) if each.key == "loss" else each for each in record.traces)
+    runs = [each.case for each in traces if each.key == "loss"]
+    first, layers = (
+        (Tensors("first", case, arrays()[-2:]) for case in runs),
+        (Tensors("layers", c, arrays()) for c in runs),
+    )
     packages = {"numpy": "2.4.6", "scipy": "1.17.0", "protobuf": "6.33.1", "torch": "2.13.0+cpu"}
     variant = Variant("2.13.0+cpu", record.variant.environment, packages, {"OMP_NUM_THREADS": "1"}, ("avx2", "fma"))
-    return replace(record, variant=variant, traces={**record.traces, **runs}, tensors={**first, **tensors})
+    return replace(record, variant=variant, traces=traces, tensors=(*first, *layers))
 
 
-def bounded(trace: Trace) -> Trace:
+def bounded(trace: Curves) -> Curves:
     """A run's curves with the bound of every update's loss, infinite for those that are not judged."""
     limit = 0.1 * abs(trace["exact"][0])
     return {"bound": tuple(MULTIPLIER * s if s <= limit else math.inf for s in trace["spread"]), **trace}
@@ -61,11 +64,13 @@ def with_verdicts(record: Record, change: Callable[[TestVerdict], TestVerdict]) 
 
 def with_losses(record: Record, change: Callable[[float], float]) -> Record:
     """The record with every loss of every run changed."""
-    traces = {
-        name: {**trace, "loss": tuple(map(change, trace["loss"]))} if name.startswith("loss/") else trace
-        for name, trace in record.traces.items()
-    }
-    return replace(record, traces=traces)
+    return with_curves(record, lambda curves: {**curves, "loss": tuple(map(change, curves["loss"]))})
+
+
+def with_curves(record: Record, change: Callable[[Curves], Curves]) -> Record:
+    """The record with the curves of every run changed."""
+    traces = (replace(each, curves=change(each.curves)) if each.key == "loss" else each for each in record.traces)
+    return replace(record, traces=tuple(traces))
 
 
 def with_errors(record: Record, test: str, share: float) -> Record:
@@ -87,11 +92,8 @@ def with_errors(record: Record, test: str, share: float) -> Record:
 
 def with_bytes(record: Record, change: Callable[[float], float]) -> Record:
     """The record with every counted number of bytes changed."""
-    kept: dict[str, Measurement] = {
-        name: replace(m, samples=tuple(map(change, m.samples))) if m.unit == "B" else m
-        for name, m in record.measurements.items()
-    }
-    return replace(record, measurements=kept)
+    kept = (replace(m, samples=tuple(map(change, m.samples))) if m.unit == "B" else m for m in record.measurements)
+    return replace(record, measurements=tuple(kept))
 
 
 def with_variant(record: Record, **changes: Any) -> Record:
@@ -105,4 +107,5 @@ def with_variant(record: Record, **changes: Any) -> Record:
 
 def with_tensors(record: Record, case: str, moved: Mapping[str, int]) -> Record:
     """The record with some arrays of one run moved by units in the last place."""
-    return replace(record, tensors={**record.tensors, f"layers/{case}": arrays(moved)})
+    others = (each for each in record.tensors if each.place != ("layers", case))
+    return replace(record, tensors=(*others, Tensors("layers", case, arrays(moved)))).sorted()

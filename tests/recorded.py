@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 from results.record.journal import Journal
 from results.record.reading import (
     CheckResult,
     ClauseText,
+    Fingerprint,
     Header,
+    JudgedTest,
     Measurement,
+    Observation,
     Outcome,
+    RunSetup,
     Series,
     Suite,
+    Tensors,
     TestVerdict,
+    Trace,
     Variant,
 )
 
@@ -40,9 +49,28 @@ def verdict(test: str, outcome: Outcome = Outcome.PASS) -> TestVerdict:
 def filled(journal: Journal, count: int = 3) -> Journal:
     for index in range(count):
         journal.start(f"suite.py::test[{index}]", CLAUSE, case=str(index), repro="pytest")
-        journal.verdict(verdict(f"suite.py::test[{index}]"))
-    journal.observation("autocast.op-dtypes", "matmul", {"O1": ["float16", -math.inf, 1, None, True]})
-    journal.measurement("bytes", Measurement("B", (1.0, math.inf), "cost.recompute-bytes"))
-    journal.measurement("time", Measurement("s", (2.0, 2.5), "cost.recompute-bytes", (1.0, 1.25)))
-    journal.trace("sincos", {"loss": (2.5, math.nan), "scale": (65536.0, 32768.0)})
+        journal.judged(judged(f"suite.py::test[{index}]") if index else whole(f"suite.py::test[{index}]"))
     return journal
+
+
+def by_name(parts: Iterable[Measurement] | Iterable[Trace] | Iterable[Tensors]) -> dict[str, Any]:
+    """Parts of a record by "KEY/CASE"."""
+    return {f"{part.key}/{part.case}": part for part in parts}
+
+
+def judged(test: str) -> JudgedTest:
+    return JudgedTest(verdict(test))
+
+
+def whole(test: str) -> JudgedTest:
+    """What a test leaves that uses every part of a record."""
+    return JudgedTest(
+        replace(verdict(test), runs=(RunSetup("sincos", {"seed": 3, "clip": math.inf}),)),
+        (Observation("autocast.op-dtypes", "matmul", "test[0]", {"O1": ["float16", -math.inf, 1, None, True]}),),
+        (
+            Measurement("cost.recompute-bytes", "bytes", "test[0]", "B", (1.0, math.inf)),
+            Measurement("cost.recompute-bytes", "time", "test[0]", "s", (2.0, 2.5), (1.0, 1.25)),
+        ),
+        (Trace("sincos", "test[0]", {"loss": (2.5, math.nan), "scale": (65536.0, 32768.0)}),),
+        (Tensors("first", "test[0]", (Fingerprint("parameter/w", "float32", (2,), "0" * 16, math.inf, "AACAPw=="),)),),
+    )

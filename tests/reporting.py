@@ -19,11 +19,14 @@ from results.record.reading import (
     FindingText,
     Json,
     Measurement,
+    Observation,
     Outcome,
     Record,
+    RunSetup,
     Series,
     Suite,
     TestVerdict,
+    Trace,
     load,
 )
 from results.report import porting
@@ -93,13 +96,31 @@ def record(framework: str, outcomes: dict[str, Outcome], **changes: Any) -> Reco
 def infected(text: str, message: str | None = None) -> Record:
     """A record every string of which is `text`, but for those that an enumeration limits."""
     clause = text or "empty"
+    runs = (RunSetup(text, {text: [text]}),)
     derivation: dict[str, Json] = {text: text, "list": [text, {text: text}], "number": math.nan}
     check = CheckResult(text, text, text, {text: [text]}, False, derivation)
-    rest = (text, text, message or text, (check,), text, text, text, 3, text, 0.1, (text,), text, text, (text, text))
+    rest = (
+        text,
+        text,
+        message or text,
+        (check,),
+        text,
+        text,
+        text,
+        3,
+        text,
+        0.1,
+        (text,),
+        text,
+        text,
+        (text, text),
+        runs,
+    )
     verdicts = tuple(TestVerdict(f"{text}{outcome}", clause, outcome, *rest) for outcome in Outcome)
     finding = FindingText(FindingKind.DEFECT, Consequence.ERROR, text, text, text)
     texts = ClauseText(text, text, text, (text, f"{text} https://example.org/{text}"), text)
     numbers = (1.0, math.inf, -2.0, math.nan, 4.0)
+    curves = {"loss": numbers, "exact": (1.0, 2.0, 3.0), "spread": (0.5, 0.0, (text and 1.0) or 2.0)}
     return Record(
         Suite(text, (text,), (text,)),
         Series(text, text, text, text),
@@ -112,14 +133,16 @@ def infected(text: str, message: str | None = None) -> Record:
         1.0,
         "interrupted",
         verdicts,
-        {
-            f"{clause}/{text}": {text: [text, None, {text: text}]},
-            f"a-rule/{text}/test_x[{text}]": text,
-            f"{porting.FORMATS}/{text}/test_x": {text: text, "matmul": "float16 / float16"},
-        },
-        {text: Measurement(text, numbers, clause), f"{text}2": Measurement(text, (1.0, 2.0, 9.0), clause)},
-        {text: {"loss": numbers, "exact": (1.0, 2.0, 3.0), "spread": (0.5, 0.0, (text and 1.0) or 2.0), text: numbers}}
-        | {f"scale/{text}": {"scale": numbers}},
+        (
+            Observation(clause, text, "", {text: [text, None, {text: text}]}),
+            Observation("a-rule", text, f"test_x[{text}]", text),
+            Observation(porting.FORMATS, text, "test_x", {text: text, "matmul": "float16 / float16"}),
+        ),
+        (Measurement(clause, text, text, text, numbers), Measurement(clause, f"{text}2", "", text, (1.0, 2.0, 9.0))),
+        (
+            Trace(text, "", {**curves, text: numbers}),
+            Trace("scale", text, {"scale": numbers}),
+        ),
         notes=(text, text),
         findings={text: finding} if text else {},
     )

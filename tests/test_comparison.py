@@ -24,6 +24,7 @@ from results.record.reading import (
     CheckResult,
     ClauseText,
     Measurement,
+    Observation,
     Outcome,
     Record,
     Series,
@@ -38,7 +39,7 @@ CLAUSE = "scaling.stays-finite"
 DATE = "2026-01-02T03:04:05+00:00"
 TESTS = tuple(f"suites/test_a.py::test_{name}" for name in ("a", "b[1]", "b[2]"))
 BOUND = CheckResult("distance", 0.5, 1.0, None, True)
-TIME = "time/test_b[1]"
+TIME = "test_b[1]"
 BASE = Record(
     Suite("0.1"),
     Series("torch", "cpu", "cpu", "eager"),
@@ -51,8 +52,11 @@ BASE = Record(
     1.0,
     "complete",
     tuple(TestVerdict(test, CLAUSE, Outcome.PASS, checks=(BOUND,), code_hash="c", seed=0) for test in TESTS),
-    {f"{CLAUSE}/formats/test_a": {"add": "float16", "mul": {"low": math.nan}}, f"{CLAUSE}/rule/test_b[1]": "drop"},
-    {"bytes/test_a": Measurement("B", (100.0,), CLAUSE), TIME: Measurement("s", (1.0,) * 30, CLAUSE)},
+    (
+        Observation(CLAUSE, "formats", "test_a", {"add": "float16", "mul": {"low": math.nan}}),
+        Observation(CLAUSE, "rule", "test_b[1]", "drop"),
+    ),
+    (Measurement(CLAUSE, "bytes", "test_a", "B", (100.0,)), Measurement(CLAUSE, "time", "test_b[1]", "s", (1.0,) * 30)),
 )
 
 
@@ -64,14 +68,17 @@ def verdict(record: Record, place: int, **changes: Any) -> Record:
 
 
 def observed(**changes: Any) -> Record:
-    """The base with other observations."""
-    return replace(BASE, observations={**BASE.observations, **changes})
+    """The base with other observations, by "KEY/CASE"."""
+    places = {name: Observation(CLAUSE, *name.split("/"), value) for name, value in changes.items()}
+    kept = (one for one in BASE.observations if f"{one.key}/{one.case}" not in places)
+    return replace(BASE, observations=(*kept, *places.values()))
 
 
 def measured(samples: Mapping[str, tuple[float, ...]]) -> Record:
     """The base with other samples."""
-    kept = {name: replace(m, samples=samples.get(name, m.samples)) for name, m in BASE.measurements.items()}
-    return replace(BASE, measurements=kept)
+    named = (f"{m.key}/{m.case}" for m in BASE.measurements)
+    kept = (replace(m, samples=samples.get(name, m.samples)) for name, m in zip(named, BASE.measurements, strict=True))
+    return replace(BASE, measurements=tuple(kept))
 
 
 def test_a_record_beside_itself_is_no_worse() -> None:
@@ -157,7 +164,7 @@ def test_a_test_whose_code_changed_is_not_comparable() -> None:
 
 
 def test_an_observation_is_compared_leaf_by_leaf() -> None:
-    new = observed(**{f"{CLAUSE}/formats/test_a": {"add": "float32", "mul": {"low": math.nan}}})
+    new = observed(**{"formats/test_a": {"add": "float32", "mul": {"low": math.nan}}})
     (change,) = compare(BASE, new).changes
     assert (change.kind, change.old, change.new) == (Kind.OBSERVATION_CHANGED, "float16", "float32")
     assert change.subject == f"{CLAUSE}/formats/test_a › add"
@@ -167,7 +174,7 @@ def test_an_observation_is_compared_leaf_by_leaf() -> None:
 @pytest.mark.parametrize(("new", "kind"), [(0.906, None), (0.91, None), (0.7, Kind.OBSERVATION_CHANGED)])
 def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind: Kind | None) -> None:
     near = replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05)
-    records = [verdict(observed(**{f"{CLAUSE}/accuracy/test_a": value}), 0, checks=(near,)) for value in (0.906, new)]
+    records = [verdict(observed(**{"accuracy/test_a": value}), 0, checks=(near,)) for value in (0.906, new)]
     found = compare(*records)
     assert [c.kind for c in found.changes] == ([] if kind is None else [kind])
     unbound = [verdict(record, 0, checks=()) for record in records]
@@ -175,7 +182,7 @@ def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind:
 
 
 def test_an_observation_of_another_test_is_not_comparable() -> None:
-    new = verdict(observed(**{f"{CLAUSE}/rule/test_b[1]": "keep"}), 1, code_hash="d")
+    new = verdict(observed(**{"rule/test_b[1]": "keep"}), 1, code_hash="d")
     assert {c.kind for c in compare(BASE, new).changes} == {Kind.NOT_COMPARABLE}
 
 
@@ -199,11 +206,8 @@ def timed(seed: int, ratio: float, pairs: int = FEWEST, controlled: bool = True)
     rng = np.random.default_rng(seed)
     speed = rng.uniform(0.8, 1.2)
     control, samples = speed * (1.0 + rng.gamma(2.0, 0.01, (2, pairs)))
-    kept = {
-        **BASE.measurements,
-        TIME: Measurement("s", tuple(ratio * samples), CLAUSE, tuple(control) if controlled else ()),
-    }
-    return replace(BASE, measurements=kept)
+    times = Measurement(CLAUSE, "time", TIME, "s", tuple(ratio * samples), tuple(control) if controlled else ())
+    return replace(BASE, measurements=(BASE.measurements[0], times))
 
 
 @pytest.mark.parametrize("times", [2.0, 3.0, 0.5])
@@ -223,8 +227,8 @@ def test_a_time_beside_a_count_is_not_judged() -> None:
 
 def test_many_times_are_told_in_one_line() -> None:
     records = [
-        replace(BASE, measurements={f"time {i}/test_b[1]": replace(m, samples=m.samples[::-1]) for i in range(200)})
-        for m in (timed(1, 2.0).measurements[TIME], timed(2, 2.0).measurements[TIME])
+        replace(BASE, measurements=tuple(replace(m, key=f"time {i}", samples=m.samples[::-1]) for i in range(200)))
+        for m in (timed(1, 2.0).measurements[1], timed(2, 2.0).measurements[1])
     ]
     found = Comparisons((compare(*records),))
     assert "200 times not judged here" in markdown(found)
@@ -246,7 +250,7 @@ def test_a_cost_whose_control_failed_is_not_judged(
 ) -> None:
     leveled = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level=level)})
     before, after = verdict(leveled, 1, outcome=old), verdict(leveled, 1, outcome=new)
-    kept = {name: m for name, m in BASE.measurements.items() if name != TIME}
+    kept = BASE.measurements[:1]
     if new in (Outcome.ABSTAIN, Outcome.UNSUPPORTED):
         after = replace(after, measurements=kept)
     else:

@@ -13,7 +13,7 @@ from conformance.judging.outcome import explain, judge, unmatched
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from frameworks.registry import BUILT_IN
-from results.record.model import Consequence, FindingKind, FindingText
+from results.record.texts import Consequence, FindingKind, FindingText
 
 CLAUSES = ("scaling.stays-positive", "recompute.statistics-once")
 

@@ -37,7 +37,7 @@ def conformance(*words: str | Path) -> Ended:
 def of(outcome: Outcome, **changes: Any) -> Record:
     """A record with one verdict."""
     verdict = replace(BASE.verdicts[0], outcome=outcome, **changes)
-    return replace(BASE, verdicts=(verdict,), observations={}, measurements={})
+    return replace(BASE, verdicts=(verdict,), observations=(), measurements=())
 
 
 def hostile(text: str) -> Record:
@@ -70,8 +70,8 @@ def hostile(text: str) -> Record:
         status="interrupted",
         clauses={"a.b": ClauseText(text, text, text, (text,), text or "x")},
         verdicts=verdicts,
-        observations={},
-        measurements={},
+        observations=(),
+        measurements=(),
         notes=(text,),
     )
 
@@ -153,7 +153,7 @@ def test_whatever_a_record_says_keeps_to_the_schema(text: str) -> None:
 
 
 def test_a_record_without_verdicts_is_not_healthy() -> None:
-    document = held_against_the_schema(replace(BASE, verdicts=(), observations={}, measurements={}))
+    document = held_against_the_schema(replace(BASE, verdicts=(), observations=(), measurements=()))
     assert document["results"]["tests"] == []
     assert document["results"]["environment"]["healthy"] is False
 

@@ -21,8 +21,8 @@ from conformance.spec.findings import Finding
 from fixtures.recipe import FLOAT16
 from frameworks.contract import Attempt, Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
-from results.record.model import Consequence, FindingKind, FindingText
 from results.record.outcomes import Outcome
+from results.record.texts import Consequence, FindingKind, FindingText
 from tests.support import ROOT
 
 KNOWN = load_known()

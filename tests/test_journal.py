@@ -16,6 +16,8 @@ import pytest
 from results.record import lines
 from results.record.journal import Journal, convert, recover
 from results.record.reading import (
+    JudgedTest,
+    Observation,
     Outcome,
     RecordBusy,
     RecordError,
@@ -23,7 +25,7 @@ from results.record.reading import (
     load,
     write,
 )
-from tests.recorded import CLAUSE, filled, header, verdict
+from tests.recorded import CLAUSE, filled, header, judged, verdict
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,7 +35,7 @@ def test_a_journal_cut_at_any_byte_gives_the_verdicts_whose_line_is_whole(tmp_pa
     journal = Journal.create(tmp_path / "x.json", small)
     for test in ("first", "last"):
         journal.start(test, CLAUSE)
-        journal.verdict(TestVerdict(test, CLAUSE, Outcome.PASS, message="≤"))
+        journal.judged(JudgedTest(TestVerdict(test, CLAUSE, Outcome.PASS, message="≤")))
     content = journal.path.read_bytes()
     journal.close()
     whole = [lines.decode_line(line) for line in content.splitlines()]
@@ -47,7 +49,7 @@ def test_a_journal_cut_at_any_byte_gives_the_verdicts_whose_line_is_whole(tmp_pa
                 recover(cut)
             continue
         record = recover(cut)
-        judged = {e["verdict"]["test"] for e in seen if e["kind"] == "verdict"}
+        judged = {e["judged"]["verdict"]["test"] for e in seen if e["kind"] == "judged"}
         begun = {e["verdict"]["test"] for e in seen if e["kind"] == "started"}
         assert record.status == "interrupted"
         assert {v.test for v in record.verdicts if v.outcome is Outcome.PASS} == judged
@@ -58,7 +60,7 @@ def test_a_flipped_byte_costs_its_own_line(tmp_path: Path) -> None:
     journal = filled(Journal.create(tmp_path / "x.json", header()))
     content = bytearray(journal.path.read_bytes())
     journal.close()
-    first = content.index(b"\n")
+    first, last = content.index(b"\n"), content.rindex(b"\n", 0, -1)
     flipped = tmp_path / "flipped.jsonl"
     for at in random.Random(0).sample(range(first + 1, len(content)), 150):
         content[at] ^= 1 << at % 8
@@ -68,7 +70,7 @@ def test_a_flipped_byte_costs_its_own_line(tmp_path: Path) -> None:
         lost = [v for v in record.verdicts if v.outcome is Outcome.CRASH]
         assert len(record.verdicts) >= 2
         assert len(lost) <= 1
-        assert all(v.message == lines.DAMAGED for v in lost)
+        assert all(v.message == (lines.NO_VERDICT if at > last else lines.DAMAGED) for v in lost)
         assert record.notes or content[at : at + 1] == b"\n"
 
 
@@ -135,9 +137,9 @@ def test_mistakes_are_refused_at_once(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no text"):
             journal.start("t", "scaling.unheard-of")
         with pytest.raises(TypeError, match="JSON"):
-            journal.observation(CLAUSE, "k", object())
+            journal.judged(replace(judged("t"), observations=(Observation(CLAUSE, "k", "", object()),)))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="duration"):
-            journal.verdict(replace(verdict("t"), duration_s=-1.0))
+            journal.judged(JudgedTest(replace(verdict("t"), duration_s=-1.0)))
         assert journal.path.read_bytes() == before
     with pytest.raises(ValueError, match="closed"):
         journal.start("t", CLAUSE)
@@ -149,7 +151,7 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing_written(tmp_path: Pat
     resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 100, hard))
     try:
         with pytest.raises(RecordError, match="cannot be written") as caught:
-            journal.verdict(verdict("too much"))
+            journal.judged(judged("too much"))
         with pytest.raises(RecordError, match="cannot be written"):
             journal.finish()
     finally:
@@ -178,12 +180,12 @@ WRITER = """
 import sys
 from pathlib import Path
 from results.record.journal import Journal
-from tests.recorded import CLAUSE, header, verdict
+from tests.recorded import CLAUSE, header, judged
 for run in range(10**6):
     journal = Journal.create(Path(sys.argv[1]), header())
     for index in range(5):
         journal.start(f"{run}.{index}", CLAUSE)
-        journal.verdict(verdict(f"{run}.{index}"))
+        journal.judged(judged(f"{run}.{index}"))
         print(run, index, flush=True)
     journal.finish()
 """

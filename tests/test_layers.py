@@ -34,6 +34,7 @@ from frameworks.reference.trainer import ReferenceTrainer
 from results.record.arrays import fingerprint
 from results.record.reading import load
 from tests.mutants import layers as mutants
+from tests.recorded import by_name
 from tests.support import judge
 
 FIXTURES: dict[str, tuple[Callable[[], Model], Callable[[], Batch]]] = {
@@ -257,14 +258,15 @@ def test_a_record_of_parity_has_tensors_bounds_and_numbers(tmp_path: Path) -> No
     assert ended.status == 0, ended.lines
     kept = load(record)
     sgd, momentum = "test_float32_sgd[exact-linear]", "test_float32_optimizers[exact-linear-momentum]"
-    assert kept.tensors.keys() == {f"first/{sgd}", f"layers/{sgd}", f"first/{momentum}"}
+    arrays = {name: each.arrays for name, each in by_name(kept.tensors).items()}
+    assert arrays.keys() == {f"first/{sgd}", f"layers/{sgd}", f"first/{momentum}"}
     first = trace_of(exact_linear(), RECIPE, exact_batch(8)).parameters
     expected = tuple(fingerprint(f"parameter/{name}", value) for name, value in first.items())
-    assert tuple(kept.tensors[f"first/{sgd}"]) == expected
-    assert [each.name for each in kept.tensors[f"layers/{sgd}"]] == [
+    assert arrays[f"first/{sgd}"] == expected
+    assert [each.name for each in arrays[f"layers/{sgd}"]] == [
         *("output/0.output", "gradient/0.output", "parameter/0.output.weight", "parameter/0.output.bias")
     ]
-    trace = kept.traces[f"loss/{sgd}"]
+    trace = by_name(kept.traces)[f"loss/{sgd}"].curves
     assert trace.keys() == {"loss", "exact", "spread", "bound"}
     assert trace["bound"] == tuple(4.0 * spread for spread in trace["spread"])
     assert all(isinstance(check.measured, float) for verdict in kept.verdicts for check in verdict.checks)

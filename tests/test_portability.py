@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from results.record.model import Variant
-from results.record.reading import ClauseText, Outcome, Record, TestVerdict
+from results.record.reading import ClauseText, Observation, Outcome, Record, TestVerdict
 from results.show.portability import Kind, listed, words
 from tests.reporting import record
 from tests.support import ROOT
@@ -127,7 +127,7 @@ def test_an_observation_differs_where_the_same_thing_was_seen_to_be_another(
     level: str, torch: dict[str, Any], tf: dict[str, Any], said: str
 ) -> None:
     def seen(framework: str, values: dict[str, Any]) -> Record:
-        observations = {f"{CLAUSE}/{key}": value for key, value in values.items()}
+        observations = tuple(Observation(CLAUSE, key, "", value) for key, value in values.items())
         clauses = {CLAUSE: ClauseText(level, "…", "", (), "s")}
         return replace(run(framework, P), observations=observations, clauses=clauses)
 

@@ -12,7 +12,7 @@ from conformance.pages.promises import PROMISES, Quantity, table
 from results.record.reading import CheckResult, Measurement, Outcome, Record, TestVerdict
 
 CASES = "test_steps_in_mixed_precision_are_timed"
-NAME = f"seconds a step, O1-float16/{CASES}[O1-float16]"
+PLACE = "cost.mixed-speed", "seconds a step, O1-float16", f"{CASES}[O1-float16]"
 TIMED = Quantity(
     "a step", "0.5", "cost.mixed-speed", CASES, promises.checked(CASES), promises.timed("seconds a step", CASES)
 )
@@ -25,11 +25,11 @@ def torch() -> Record:
 
 def of(record: Record, device: str, kind: str, slower: float, outcome: Outcome = Outcome.PASS) -> Record:
     """A record of another device with one time, so many times its control's, and one count of half as much."""
-    times = Measurement("s", (slower,) * 60, "cost.mixed-speed", (1.0,) * 60)
+    times = Measurement(*PLACE, "s", (slower,) * 60, (1.0,) * 60)
     checks = (CheckResult("share", slower / 2, None, None, True),) if slower else ()
     verdict = TestVerdict("suite.py::x", "cost.mixed-speed", outcome, f"{CASES}[O1-float16]", checks=checks)
     series = replace(record.series, device=device, device_kind=kind)
-    return replace(record, series=series, measurements={NAME: times} if slower else {}, verdicts=(verdict,))
+    return replace(record, series=series, measurements=(times,) if slower else (), verdicts=(verdict,))
 
 
 def rows(*records: Record) -> list[list[str]]:
@@ -68,8 +68,8 @@ def test_a_record_without_the_number_says_whether_it_can_have_one(torch: Record,
 
 def test_too_few_pairs_are_told_as_such(torch: Record) -> None:
     record = of(torch, "cpu", "cpu", 1.5)
-    short = Measurement("s", tuple(1.5 + index / 100 for index in range(5)), "cost.mixed-speed", (1.0,) * 5)
-    assert rows(replace(record, measurements={NAME: short}))[2][4] == "1.5 of 5 pairs (float16)"
+    short = Measurement(*PLACE, "s", tuple(1.5 + index / 100 for index in range(5)), (1.0,) * 5)
+    assert rows(replace(record, measurements=(short,)))[2][4] == "1.5 of 5 pairs (float16)"
 
 
 def test_modes_that_tell_the_same_share_a_row(torch: Record) -> None:

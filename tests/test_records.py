@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,18 +17,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.record import lines, model
+from results.record import lines, values
+from results.record.encoding import from_document
 from results.record.files import MAX_BYTES
 from results.record.journal import Journal
 from results.record.reading import (
     Outcome,
     RecordError,
-    decode_number,
-    dumps,
+    RunSetup,
     encode_number,
     load,
+    to_json,
     write,
 )
+from results.record.schema import schema, text
+from results.record.values import as_number
 from tests.recorded import CLAUSE, filled, header
 
 ROOT = Path(__file__).parent.parent
@@ -37,10 +41,13 @@ def test_round_trip_is_byte_stable(complete: Path) -> None:
     record = load(complete)
     again = complete.with_name("again.json")
     write(again, record)
-    assert again.read_bytes() == complete.read_bytes() == dumps(load(again))
+    assert again.read_bytes() == complete.read_bytes() == to_json(load(again))
     text = complete.read_text("utf-8")
     assert text.endswith("}\n")
-    assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+    assert text == values.to_text(json.loads(text))
+    keys = re.findall(r'^ "(\w+)"', text, re.MULTILINE)
+    assert keys == sorted(keys)
+    assert len(keys) > 10
 
 
 def test_values_return(complete: Path) -> None:
@@ -49,45 +56,75 @@ def test_values_return(complete: Path) -> None:
     assert check.measured == math.inf
     assert check.bound == 2.0**127
     assert record.verdicts[0].outcome is Outcome.PASS
-    assert record.measurements["bytes"].samples == (1.0, math.inf)
-    assert record.measurements["bytes"].control == ()
-    assert record.measurements["time"].control == (1.0, 1.25)
-    assert math.isnan(record.traces["sincos"]["loss"][1])
-    assert record.observations["autocast.op-dtypes/matmul"] == {"O1": ["float16", -math.inf, 1, None, True]}
+    counted, timed = record.measurements
+    assert (counted.key, counted.samples, counted.control) == ("bytes", (1.0, math.inf), ())
+    assert timed.control == (1.0, 1.25)
+    assert math.isnan(record.traces[0].curves["loss"][1])
+    assert record.tensors[0].arrays[0].norm == math.inf
+    (seen,) = record.observations
+    assert (seen.clause, seen.key, seen.case) == ("autocast.op-dtypes", "matmul", "test[0]")
+    assert seen.value == {"O1": ["float16", -math.inf, 1, None, True]}
+    assert record.verdicts[0].runs == (RunSetup("sincos", {"seed": 3, "clip": math.inf}),)
     assert set(record.clauses) == {CLAUSE, "autocast.op-dtypes", "cost.recompute-bytes"}, "only what was judged"
     assert (record.status, record.seed, record.variant.environment["ä"]) == ("complete", 7, "ö")
 
 
 def test_schema_is_a_schema_and_accepts_records(complete: Path) -> None:
-    jsonschema.Draft202012Validator.check_schema(model.schema())
-    jsonschema.validate(json.loads(complete.read_bytes()), model.schema())
-    assert set(model.schema()["$defs"]["verdict"]["properties"]["outcome"]["enum"]) == {o.value for o in Outcome}
+    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.validate(json.loads(complete.read_bytes()), schema())
+    assert set(schema()["$defs"]["Outcome"]["enum"]) == {o.value for o in Outcome}
 
 
-def test_a_record_from_before_there_were_controls_is_read(complete: Path) -> None:
+def test_the_published_schema_is_that_of_the_classes() -> None:
+    published = ROOT / "results" / "schema.json"
+    assert published.read_text("utf-8") == text(), "conformance self schema"
+
+
+def test_what_the_schema_has_no_place_for_is_refused_with_its_place(complete: Path) -> None:
+    for change in (
+        lambda document: document["verdicts"][0]["checks"][0].update(extra=1),
+        lambda document: document["tensors"][0]["arrays"][0].update(digest="short"),
+        lambda document: document["measurements"][0].update(control="none"),
+        lambda document: document["traces"].append(document["traces"][0]),
+        lambda document: document["verdicts"][0]["runs"][0].update(recipe=[]),
+    ):
+        document = json.loads(complete.read_bytes())
+        change(document)
+        with pytest.raises(ValueError, match=r"`\$\.|occurs twice"):
+            from_document(document)
     document = json.loads(complete.read_bytes())
-    del document["measurements"]["bytes"]["control"]
-    assert model.from_document(document) == load(complete)
-    document["measurements"]["time"]["control"] = "none"
-    with pytest.raises(ValueError, match="control"):
-        model.from_document(document)
+    for name in ("observations", "tensors", "notes"):
+        del document[name]
+    assert from_document(document) == replace(load(complete), observations=(), tensors=(), notes=())
+
+
+@pytest.mark.parametrize("text", ["0.015625", "-0.0", "1e-05", "512.0", "3", "-17"])
+def test_a_number_as_text_is_a_number(text: str) -> None:
+    assert repr(as_number(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "1.50", "1_000", "0x10", "007", "float32[1.0]", "1e5", " 1", "9" * 5000])
+def test_any_other_text_stays_one(text: str) -> None:
+    assert as_number(text) == text
 
 
 def test_order_of_verdicts_does_not_matter(complete: Path) -> None:
     record = load(complete)
-    assert dumps(replace(record, verdicts=record.verdicts[::-1])) == dumps(record)
+    assert to_json(replace(record, verdicts=record.verdicts[::-1])) == to_json(record)
 
 
 @given(st.floats())
 def test_numbers_survive(number: float) -> None:
     encoded = json.loads(json.dumps(encode_number(number), allow_nan=False))
-    assert decode_number(encoded) == number or math.isnan(number)
+    assert values.number(encoded) == number or math.isnan(number)
 
 
 @pytest.mark.parametrize("value", ["NaN", "infinity", "", True, None, [], "inf\n"])
-def test_other_things_are_no_numbers(value: object) -> None:
-    with pytest.raises(ValueError, match="no number"):
-        decode_number(value)
+def test_other_things_are_no_numbers(value: object, complete: Path) -> None:
+    document = json.loads(complete.read_bytes())
+    document["traces"][0]["curves"]["loss"][0] = value
+    with pytest.raises(ValueError, match="curves"):
+        from_document(document)
 
 
 def test_an_outcome_is_neither_true_nor_false() -> None:
@@ -98,6 +135,10 @@ def test_an_outcome_is_neither_true_nor_false() -> None:
 
 def change(path: Path, **parts: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_bytes()) | parts))
+
+
+def seen(value: Any) -> dict[str, Any]:
+    return {"clause": CLAUSE, "key": "k", "case": "", "value": value}
 
 
 def become_a_pipe(path: Path) -> None:
@@ -111,7 +152,7 @@ DAMAGE: dict[str, Any] = {
     "not UTF-8": lambda p: p.write_bytes(b'{"a": "\xff"}'),
     "half a surrogate pair": lambda p: change(p, selection="\ud800"),
     "deeply nested": lambda p: p.write_bytes(b"[" * 200_000),
-    "nested in an observation": lambda p: change(p, observations={f"{CLAUSE}/k": json.loads("[" * 200 + "]" * 200)}),
+    "nested in an observation": lambda p: change(p, observations=[seen(json.loads("[" * 200 + "]" * 200))]),
     "bare NaN": lambda p: p.write_bytes(p.read_bytes().replace(b'"inf"', b"NaN")),
     "number out of range": lambda p: p.write_bytes(p.read_bytes().replace(b'"inf"', b"1e999")),
     "integer out of range": lambda p: p.write_bytes(p.read_bytes().replace(b'"inf"', b"9" * 4000)),
@@ -119,7 +160,7 @@ DAMAGE: dict[str, Any] = {
     "key twice": lambda p: p.write_bytes(p.read_bytes().replace(b"{", b'{"status": "complete",', 1)),
     "another JSON document": lambda p: p.write_bytes(b'{"a": 1}'),
     "a list": lambda p: p.write_bytes(b"[]"),
-    "newer version": lambda p: change(p, schema_version=2),
+    "newer version": lambda p: change(p, schema_version=3),
     "version true": lambda p: change(p, schema_version=True),
     "unknown field": lambda p: change(p, extra=1),
     "seed infinite": lambda p: change(p, seed="inf"),
@@ -218,8 +259,8 @@ def assert_loads_or_refuses(path: Path) -> None:
     else:
         refusal = ""
         again = path.with_name("again.json")
-        again.write_bytes(dumps(record))
-        assert dumps(load(again)) == again.read_bytes()
+        again.write_bytes(to_json(record))
+        assert to_json(load(again)) == again.read_bytes()
     assert len(refusal.splitlines()) <= 1
 
 

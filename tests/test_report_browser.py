@@ -12,6 +12,7 @@ from results.record.reading import Outcome
 from results.report import matrix
 from tests import browser
 from tests.browser import Browser, in_browser, visible_clauses
+from tests.recorded import by_name
 from tests.reporting import HOSTILE, baselines
 
 with_axe = pytest.mark.skipif(not browser.axe(), reason=f"{browser.AXE_VARIABLE} names no axe.min.js (npm's axe-core)")
@@ -123,7 +124,8 @@ def test_the_command_is_copied(shown: Browser) -> None:
 def test_the_data_of_a_chart_can_be_read(shown: Browser) -> None:
     shown.all_charts()
     name = "test_float32_sgd[encoder]"
-    holding = [one for one in baselines() if f"loss/{name}" in one.traces]
+    traces = [by_name(one.traces) for one in baselines()]
+    holding = [named[f"loss/{name}"].curves for named in traces if f"loss/{name}" in named]
     shown.choose("losses-choice", f"{name} ({len(holding)} runs)")
     shown.driver.find_element("css selector", "#losses-chart summary").click()
     shown.wait("document.querySelector('#losses-chart table')")
@@ -134,7 +136,7 @@ def test_the_data_of_a_chart_can_be_read(shown: Browser) -> None:
     for step, line in enumerate(lines):
         assert int(line[0]) == step
         for one, value in zip(holding, line[1:], strict=False):
-            assert float(value) == pytest.approx(one.traces[f"loss/{name}"]["loss"][step], rel=1e-8)
+            assert float(value) == pytest.approx(one["loss"][step], rel=1e-8)
     for identifier in ("scales", "costs", "formats"):
         shown.run(f"document.querySelector('#{identifier}-chart summary').click()")
         shown.wait(f"document.querySelectorAll('#{identifier}-chart tbody tr').length > 1")

@@ -26,7 +26,7 @@ def test_a_comparison_shows_environment_numbers_and_what_is_not_judged() -> None
     case = test.rpartition("::")[2]
     new = doctored.with_tensors(doctored.with_errors(old, test, 0.99), case, {"output/3": 2})
     new = doctored.with_variant(new, packages={"numpy": "2.5.0", "protobuf": "7.0"}, environment={"threads": "2"})
-    timed = {name: replace(m, samples=m.samples[::-1]) if m.unit == "s" else m for name, m in new.measurements.items()}
+    timed = tuple(replace(m, samples=m.samples[::-1]) if m.unit == "s" else m for m in new.measurements)
     new = doctored.with_verdicts(
         replace(new, measurements=timed),
         lambda v: replace(v, code_hash="other") if "test_resume.py" in v.test else v,

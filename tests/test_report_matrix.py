@@ -7,7 +7,7 @@ from dataclasses import replace
 from results.compare.comparison import compare
 from results.compare.pairing import Comparisons
 from results.record.model import Variant
-from results.record.reading import ClauseText, Outcome, Record, TestVerdict
+from results.record.reading import ClauseText, Observation, Outcome, Record, TestVerdict, Trace
 from results.report import about, across, matrix, porting
 from results.report.page import render
 from results.report.runs import runs
@@ -127,11 +127,11 @@ def test_the_rest_of_the_environment_is_folded_and_what_differs_comes_first() ->
 
 def test_what_differs_comes_first_and_paper_defaults_before_all() -> None:
     def seen(framework: str, initial: float, mode: str) -> Record:
-        observations = {
-            "scaling.paper-defaults/settings/test_x": {"growth": 2.0, "initial": initial},
-            "autocast.threads/format/test_y[a/b]": mode,
-            "autocast.op-dtypes/float16/test_z": {"add": "float16 / float16"},
-        }
+        observations = (
+            Observation("scaling.paper-defaults", "settings", "test_x", {"growth": 2.0, "initial": initial}),
+            Observation("autocast.threads", "format", "test_y[a/b]", mode),
+            Observation("autocast.op-dtypes", "float16", "test_z", {"add": "float16 / float16"}),
+        )
         clauses = dict.fromkeys(("scaling.paper-defaults", "autocast.threads"), P)
         return record(framework, clauses, observations=observations)
 
@@ -146,7 +146,7 @@ def test_what_differs_comes_first_and_paper_defaults_before_all() -> None:
 
 def test_the_oracle_alone_makes_no_difference() -> None:
     def seen(framework: str, value: int) -> Record:
-        return record(framework, {"a.b": P}, observations={"a.b/k": value})
+        return record(framework, {"a.b": P}, observations=(Observation("a.b", "k", "", value),))
 
     (group,) = porting.groups([seen("torch", 1), seen("tf", 1), seen("reference", 2)])
     assert not group.differing
@@ -170,7 +170,8 @@ def test_no_two_columns_are_called_the_same() -> None:
 
 
 def test_a_trace_that_is_cut_says_so() -> None:
-    long = record("torch", {}, traces={"loss/a": {"loss": (1.0,) * 6000}, "scale/b": {"scale": (2.0,) * 5000}})
+    traces = Trace("loss", "a", {"loss": (1.0,) * 6000}), Trace("scale", "b", {"scale": (2.0,) * 5000})
+    long = record("torch", {}, traces=traces)
     text = render([long])
     assert "a (the first 5000 of 6000 updates)" in text
     assert "updates)" not in text.replace("a (the first 5000 of 6000 updates)", "")

@@ -25,6 +25,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.trainer import ReferenceTrainer
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load
+from tests.recorded import by_name
 
 PLAIN = Recipe(SGD(0.1))
 
@@ -95,18 +96,18 @@ def test_every_side_trains_on_the_same_batches_from_the_same_weights(seen: Mappi
 
 
 def test_what_is_kept_of_a_run(seen: Mapping[str, Seen]) -> None:
-    kept = measurements(SMALL, list(seen.values()))
+    kept = by_name(measurements(SMALL, list(seen.values())))
     assert kept["saved bytes/segments"].samples < kept["saved bytes/plain"].samples
     assert kept["seconds a round/mixed"].control == tuple(seen["plain"].seconds)
     assert len(kept["seconds a round/whole"].samples) == 24
-    drawn = traces(SMALL, list(seen.values()))
-    assert drawn["small/mixed"].keys() == {"loss", "scale"}
-    assert drawn["small/plain"]["loss"] == tuple(seen["plain"].losses)
+    drawn = by_name(traces(SMALL, list(seen.values())))
+    assert drawn["small/mixed"].curves.keys() == {"loss", "scale"}
+    assert drawn["small/plain"].curves["loss"] == tuple(seen["plain"].losses)
 
 
 def test_a_side_that_never_had_a_round_has_no_times() -> None:
     plain, whole = Seen(SMALL.sides[0], seconds=[1.0, 1.0]), Seen(SMALL.sides[-1], seconds=[math.nan, math.nan])
-    assert measurements(SMALL, [plain, whole]) == {}
+    assert measurements(SMALL, [plain, whole]) == ()
 
 
 def test_a_right_framework_passes_every_side() -> None:

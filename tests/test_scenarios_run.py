@@ -11,6 +11,7 @@ import pytest
 from conformance.scenarios import SCENARIOS
 from conformance.scenarios.table import markdown, rows
 from results.record.reading import load
+from tests.recorded import by_name
 from tests.support import Ended, run
 
 
@@ -31,7 +32,7 @@ def test_a_run_writes_a_record_and_shows_it(ran: tuple[Ended, Path]) -> None:
     assert record.selection == "--scenario segments --rounds 3"
     assert {verdict.case for verdict in record.verdicts} == {"plain", "two segments"}
     assert "--rounds 3" in record.verdicts[0].repro
-    assert len(record.traces["segments/plain"]["loss"]) == 3
+    assert len(by_name(record.traces)["segments/plain"].curves["loss"]) == 3
     assert "3 rounds of 256 samples, of 80" in ended.output
     assert str(folder) not in (folder / "segments" / "reference-1-cpu-emulated.json").read_text("utf-8")
 
@@ -39,24 +40,25 @@ def test_a_run_writes_a_record_and_shows_it(ran: tuple[Ended, Path]) -> None:
 def test_the_tables_numbers_are_the_records(ran: tuple[Ended, Path]) -> None:
     _, folder = ran
     record = load(folder / "segments" / "reference-1-cpu-emulated.json")
-    held = record.measurements["saved bytes/two segments"]
+    costs = by_name(record.measurements)
+    held = costs["saved bytes/two segments"]
     before, changed = (
         {(row.side, row.quantity): row for row in rows(SCENARIOS["segments"], [one])}
         for one in (
             record,
             replace(
                 record,
-                measurements={**record.measurements, "saved bytes/two segments": replace(held, samples=(12345.0,))},
+                measurements=tuple(replace(m, samples=(12345.0,)) if m is held else m for m in record.measurements),
             ),
         )
     )
     place = ("two segments", "bytes held")
     assert before[place].cells == (f"{held.samples[0]:,.0f}",)
     assert changed[place].cells == ("12,345",)
-    share = 12345.0 / record.measurements["saved bytes/plain"].samples[0]
+    share = 12345.0 / costs["saved bytes/plain"].samples[0]
     row = changed["two segments", "bytes ÷ plain's"]
     assert (row.document, row.cells) == ("0.4 to 0.5", (f"{share:.3g}",))
-    times = record.measurements["seconds a round/two segments"]
+    times = costs["seconds a round/two segments"]
     assert before["plain", "seconds a round"].cells == (f"{sorted(times.control)[1]:.3g}",)
     assert before["two segments", "seconds a round"].cells == (f"{sorted(times.samples)[1]:.3g}",)
     told = markdown(SCENARIOS["segments"], [record, replace(record, notes=("another",))])

@@ -18,7 +18,7 @@ from results.compare.comparison import compare
 from results.compare.ratio import ratio
 from results.record.journal import Journal
 from results.record.lines import decode_line, encode_line
-from results.record.reading import SCHEMA_VERSION, CheckResult, Outcome, RecordError, dumps, load, write
+from results.record.reading import SCHEMA_VERSION, CheckResult, Outcome, RecordError, load, to_json, write
 from tests.recorded import CLAUSE, filled, header
 from tests.support import Ended, run
 from tests.test_comparison import BASE, verdict
@@ -50,12 +50,9 @@ def journal(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
 
 def deepened(entry: dict[str, Any]) -> None:
     """An observation as deep as a line may be, and one deeper than a record may be."""
-    if entry["kind"] == "observation":
-        entry["value"] = 1
-        for _ in range(62):
-            entry["value"] = [entry["value"]]
-    if entry["kind"] == "verdict":
-        entry["verdict"]["checks"][0]["derivation"] = {"deep": nested(59)}
+    if entry["kind"] == "judged":
+        entry["judged"]["observations"][0]["value"] = nested(57)
+        entry["judged"]["verdict"]["checks"][0]["derivation"] = {"deep": nested(55)}
 
 
 def nested(depth: int) -> Any:
@@ -65,10 +62,10 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (deepened, "nested more than 64 deep"),
+        (deepened, "nested more than 56 deep"),
         (lambda entry: entry.update(at="inf"), "no number of seconds"),
         (lambda entry: entry.update(at=True), "no number of seconds"),
-        (lambda entry: entry.get("header", {}).update(seed=1e308), "out of range"),
+        (lambda entry: entry.get("header", {}).update(seed=1e308), "Expected `int`"),
     ],
 )
 def test_a_journal_that_could_not_be_written_again_is_refused(
@@ -82,7 +79,7 @@ def test_a_journal_that_could_not_be_written_again_is_refused(
         assert told in ended.errors
 
 
-@pytest.mark.parametrize(("version", "told"), [(SCHEMA_VERSION + 1, "update this one"), (SCHEMA_VERSION - 1, "again")])
+@pytest.mark.parametrize(("version", "told"), [(SCHEMA_VERSION + 1, "update this one"), (0, "again")])
 def test_a_record_of_another_version_says_what_to_do(version: int, told: str, good: Path) -> None:
     text = good.read_text("utf-8")
     good.write_text(text.replace(f'"schema_version": {SCHEMA_VERSION}', f'"schema_version": {version}'), "utf-8")
@@ -117,7 +114,7 @@ UNREADABLE: dict[str, Callable[[Path], object]] = {
     "a folder": Path.mkdir,
     "a link to itself": looped,
     "a link to nothing": lambda path: path.symlink_to(path.with_name("nothing")),
-    "cut in the middle": lambda path: path.write_bytes(dumps(BASE)[:1000]),
+    "cut in the middle": lambda path: path.write_bytes(to_json(BASE)[:1000]),
     "empty": Path.touch,
 }
 
@@ -177,7 +174,7 @@ def test_a_journal_whose_last_line_is_cut_is_an_interrupted_run(tmp_path: Path) 
     cut = tmp_path / "cut.jsonl"
     cut.write_bytes(whole.read_bytes()[:-9])
     assert "interrupted" in said(call(cli.main, "table", cut))
-    assert "1 of 8 lines of the journal were cut short" in said(call(cli.main, "table", cut, "--width", "200"))
+    assert "1 of 4 lines of the journal were cut short" in said(call(cli.main, "table", cut, "--width", "200"))
     told = said(call(cli.main, "compare", whole, cut), 2)
     assert "the new run was interrupted; run it again to its end" in told
 
@@ -236,7 +233,7 @@ def test_a_written_comparison_replaces_the_old_one_whole(good: Path) -> None:
 
 def test_a_seed_beyond_what_can_be_written_again_is_refused(good: Path) -> None:
     good.write_text(good.read_text("utf-8").replace('"seed": 0', '"seed": 1.7e308', 1), "utf-8")
-    with pytest.raises(RecordError, match="out of range"):
+    with pytest.raises(RecordError, match="Expected `int`"):
         load(good)
 
 

@@ -16,8 +16,8 @@ from conformance.pages.upstream_issue import Evidence
 from conformance.spec.findings import Finding
 from frameworks.install import installed_version
 from frameworks.registry import BUILT_IN
-from results.record.model import FindingKind
 from results.record.reading import Record
+from results.record.texts import FindingKind
 from results.show.findings import HEADINGS
 
 

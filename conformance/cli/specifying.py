@@ -26,7 +26,7 @@ from results.record.reading import Record, load
 from results.record.values import Json
 from results.show.titles import title
 
-_CONFIRMED = ("autocast.request-is-honoured-or-refused/", "composition.declarations-hold/")
+_CONFIRMED = ("autocast.request-is-honoured-or-refused", "composition.declarations-hold")
 
 
 def clause_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -176,12 +176,12 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
 
 def _row(found: Declared, records: Iterable[Record]) -> tuple[str, ...]:
     answers: list[Json] = [
-        value
+        one.value
         for record in records
         if (record.series.framework, record.variant.framework_version) == (found.name, found.version)
         and record.series.mode == found.modes[0]
-        for key, value in record.observations.items()
-        if key.startswith(_CONFIRMED)
+        for one in record.observations
+        if one.clause in _CONFIRMED
     ]
     seen = [a for a in answers if isinstance(a, dict) and a.get("observed") is not None]
     agreed = sum(1 for answer in seen if answer["observed"] == answer["declared"])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from conformance.expectations.entries import Expectation, Known
 from conformance.spec.findings import Finding, Workaround
-from results.record.model import Consequence, FindingKind
+from results.record.texts import Consequence, FindingKind
 from results.show.findings import HEADINGS
 from results.show.marks import is_url
 

@@ -67,8 +67,9 @@ def side_bytes(base: str, *sides: str) -> Figures:
     """Saved bytes of a scenario's sides over those of another."""
 
     def found(record: Record) -> Mapping[str, str]:
-        held = {side: record.measurements.get(f"saved bytes/{side}") for side in (base, *sides)}
-        below = held.pop(base)
+        saved = {one.case: one for one in record.measurements if one.key == "saved bytes"}
+        held = {side: saved.get(side) for side in sides}
+        below = saved.get(base)
         told = {
             side: _share(one.samples[0] / below.samples[0])
             for side, one in held.items()
@@ -83,8 +84,8 @@ def side_times(*sides: str) -> Figures:
     """Seconds of a scenario's sides over those of its first one."""
 
     def found(record: Record) -> Mapping[str, str]:
-        times = {side: record.measurements.get(f"seconds a round/{side}") for side in sides}
-        told = {side: _interval(one) for side, one in times.items() if one is not None}
+        rounds = {one.case: one for one in record.measurements if one.key == "seconds a round"}
+        told = {side: _interval(rounds[side]) for side in sides if side in rounds}
         return _cases(sides, told)
 
     return found
@@ -249,10 +250,9 @@ def _joined(found: Mapping[str, str]) -> str:
 
 
 def _measured(record: Record, name: str, cases: str) -> Iterator[tuple[str, Measurement]]:
-    for key, one in record.measurements.items():
-        what, _, case = key.partition("/")
-        if what.startswith(name) and case.startswith(cases):
-            yield _rest(case, cases), one
+    for one in record.measurements:
+        if one.key.startswith(name) and one.case.startswith(cases):
+            yield _rest(one.case, cases), one
 
 
 def _rest(case: str, cases: str) -> str:

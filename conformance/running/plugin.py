@@ -6,7 +6,6 @@ It is inert unless the suites are among what pytest was asked to run, so that th
 from __future__ import annotations
 
 import gc
-import json
 import os
 import time
 from collections.abc import Generator, Sequence
@@ -194,8 +193,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     runs: list[TrainedRun] = item.stash.get(_RUNS, [])
     _show(report, item, judgement, code.clause, command, runs)
     item.user_properties += _junit(judgement, code.clause, command)
-    content = to_property(item.nodeid, judgement, collected, call.duration, leaks, item.config.option.seed, command)
-    report.user_properties.append((PROPERTY, json.dumps(content, allow_nan=False)))
+    seed = item.config.option.seed
+    line = to_property(item.nodeid, judgement, collected, call.duration, leaks, seed, command, runs)
+    report.user_properties.append((PROPERTY, line))
     return report
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,19 +15,32 @@ import pytest
 from conformance.expectations.entries import Known
 from conformance.inventory.tests import code_of, inventory, split
 from conformance.judging.outcome import Judgement, conclude, unmatched
+from conformance.judging.verdict import Check, Violation
 from conformance.judging.verdict import Verdict as Collected
-from conformance.judging.verdict import Violation
 from conformance.running.completeness import Completeness
 from conformance.running.identity import file_name, series, suite_version, variant
+from conformance.running.runs import TrainedRun
 from conformance.spec.clauses import load_clauses
 from frameworks.contract import Framework
+from results.record.encoding import decode_judged, encode_judged
 from results.record.files import RecordError
-from results.record.fingerprints import Fingerprint
 from results.record.folders import LAST_RUNS
 from results.record.journal import Journal, now
-from results.record.model import CheckResult, ClauseText, Header, Measurement, Suite, TestVerdict
+from results.record.model import (
+    CheckResult,
+    Header,
+    JudgedTest,
+    Measurement,
+    Observation,
+    RunSetup,
+    Suite,
+    Tensors,
+    TestVerdict,
+    Trace,
+)
 from results.record.outcomes import Outcome
-from results.record.values import decode, plain
+from results.record.texts import ClauseText
+from results.record.values import as_number
 
 PROPERTY = "conformance"
 _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
@@ -43,37 +55,51 @@ def to_property(
     leaks: tuple[str, ...],
     seed: int,
     repro: str,
-) -> dict[str, Any]:
-    """A JSON object that travels from a worker to the controller."""
-    code = code_of(node_id)
-    verdict = {
-        "test": node_id,
-        "clause": code.clause if code else "",
-        "outcome": str(judgement.outcome),
-        "case": split(node_id)[2],
-        "signature": judgement.signature,
-        "message": judgement.message,
-        "checks": [vars(check) for check in collected.checks],
-        "reason": judgement.reason,
-        "link": judgement.link,
-        "finding": judgement.finding,
-        "inferred_from": judgement.inferred_from,
-        "code_hash": code.code_hash if code else "",
-        "seed": seed,
-        "repro": repro,
-        "duration_s": duration,
-        "leaks": list(leaks),
-    }
-    found: dict[str, Any] = plain(
-        {
-            "verdict": verdict,
-            "observations": collected.observations,
-            "measurements": {name: list(m) for name, m in collected.measurements.items()},
-            "traces": collected.traces,
-            "tensors": {kind: [vars(each) for each in taken] for kind, taken in collected.fingerprints.items()},
-        }
+    runs: Sequence[TrainedRun] = (),
+) -> str:
+    """What a test leaves in the record, in one line of JSON that travels from a worker to the journal as it is."""
+    code, case = code_of(node_id), split(node_id)[2]
+    clause = code.clause if code else ""
+    verdict = TestVerdict(
+        test=node_id,
+        clause=clause,
+        outcome=judgement.outcome,
+        case=case,
+        signature=judgement.signature,
+        message=judgement.message,
+        checks=tuple(_result(check) for check in collected.checks),
+        reason=judgement.reason,
+        link=judgement.link,
+        finding=judgement.finding,
+        inferred_from=judgement.inferred_from,
+        code_hash=code.code_hash if code else "",
+        seed=seed,
+        repro=repro,
+        duration_s=duration,
+        leaks=leaks,
+        runs=tuple(RunSetup(run.fixture, run.recipe) for run in runs),
     )
-    return found
+    curves = ((key, {name: tuple(points) for name, points in each.items()}) for key, each in collected.traces.items())
+    return encode_judged(
+        JudgedTest(
+            verdict,
+            tuple(Observation(clause, key, case, value) for key, value in collected.observations.items()),
+            tuple(
+                Measurement(clause, key, case, unit, tuple(samples), tuple(control))
+                for key, (unit, samples, control) in collected.measurements.items()
+            ),
+            tuple(Trace(key, case, each) for key, each in curves),
+            tuple(Tensors(key, case, tuple(taken)) for key, taken in collected.fingerprints.items()),
+        )
+    )
+
+
+def _result(check: Check) -> CheckResult:
+    """A check of a test; a number that the test has as its text is a number in the record."""
+    measured, expected = (
+        as_number(each) if isinstance(each, str) else each for each in (check.measured, check.expected)
+    )
+    return CheckResult(check.what, measured, check.bound, expected, check.passed, check.derivation)
 
 
 @contextmanager
@@ -133,7 +159,7 @@ class Recorder:
         code = code_of(report.nodeid)
         if given:
             with _writing():
-                self._keep(json.loads(str(given[0])))
+                self._keep(str(given[0]))
         elif code is not None and report.failed:
             message = (
                 str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "the test ended without a verdict"
@@ -151,36 +177,24 @@ class Recorder:
                 )
             )
 
-    def _keep(self, content: Mapping[str, Any]) -> None:
-        given = dict(content["verdict"])
-        given["outcome"] = Outcome(given["outcome"])
-        given["checks"] = tuple(_check(check) for check in given["checks"])
-        given["leaks"] = tuple(given["leaks"])
-        verdict = TestVerdict(**given)
-        self._write(verdict)
+    def _keep(self, line: str) -> None:
+        verdict = decode_judged(line).verdict
+        self._count(verdict)
         for leak in verdict.leaks:
             self._leaks.setdefault(leak, []).append(verdict.case)
-        if self._journal is None:
-            return
-        suffix = f"/{verdict.case}"
-        for key, value in content["observations"].items():
-            self._journal.observation(verdict.clause, key + suffix, decode(value))
-        for name, (unit, samples, control) in decode(content["measurements"]).items():
-            measurement = Measurement(unit, tuple(samples), verdict.clause, tuple(control))
-            self._journal.measurement(f"{name}{suffix}", measurement)
-        for name, trace in decode(content["traces"]).items():
-            self._journal.trace(f"{name}{suffix}", {key: tuple(values) for key, values in trace.items()})
-        for kind, taken in content["tensors"].items():
-            prints = [Fingerprint(**{**each, "shape": tuple(each["shape"])}) for each in taken]
-            self._journal.tensors(f"{kind}{suffix}", prints)
+        if self._journal is not None:
+            self._journal.judged_line(line, verdict.clause)
 
     def _write(self, verdict: TestVerdict) -> None:
+        self._count(verdict)
+        if self._journal is not None:
+            self._journal.judged(JudgedTest(verdict))
+
+    def _count(self, verdict: TestVerdict) -> None:
         self._seen.append((verdict.clause, verdict.case))
         self._judged.add(verdict.test)
         self._counts[verdict.outcome] = self._counts.get(verdict.outcome, 0) + 1
         self._inferred += verdict.outcome is Outcome.KNOWN and bool(verdict.inferred_from)
-        if self._journal is not None:
-            self._journal.verdict(verdict)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Compares the expectations with a complete run, and finishes the record; it decides the exit status."""
@@ -244,11 +258,6 @@ class Recorder:
         taken = f"{self._inferred} known failures are expected as in {self._place.nearest}, not confirmed in this one"
         idle = f"; {self._idle} of its expectations matched no test" if self._idle else ""
         return f"nobody has judged {self._framework.name} {self._place.version} yet: {taken}{idle}"
-
-
-def _check(content: Mapping[str, Any]) -> CheckResult:
-    values = {name: decode(content[name]) for name in ("measured", "bound", "expected", "derivation")}
-    return CheckResult(what=content["what"], passed=content["passed"], **values)
 
 
 def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from conformance.judging.outcome import conclude
@@ -11,7 +11,7 @@ from conformance.judging.verdict import Abstention, Violation
 from conformance.scenarios.scenario import Scenario, Setting
 from conformance.scenarios.training import Seen
 from frameworks.contract import Framework
-from results.record.model import CheckResult, Measurement, TestVerdict, Trace
+from results.record.model import CheckResult, Curves, Measurement, TestVerdict, Trace
 
 SHARE = 10
 """One in so many updates, the first ones or the last ones, is what the loss began or ended with."""
@@ -88,31 +88,28 @@ def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool, same_bi
             yield CheckResult(what, seen.distance, None, None, True, share)
 
 
-def measurements(scenario: Scenario, seen: Sequence[Seen]) -> dict[str, Measurement]:
-    """Seconds of each round beside the first side's of the same round, and bytes held, by "QUANTITY/SIDE"."""
-    found: dict[str, Measurement] = {}
+def measurements(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Measurement, ...]:
+    """Seconds of each round next to the first side's of the same round, and saved bytes, a side a case."""
+    costs: list[Measurement] = []
     base = seen[0]
     for one in seen:
-        label = one.side.label
         if one.saved_bytes is not None:
-            found[f"saved bytes/{label}"] = Measurement("B", (float(one.saved_bytes),), scenario.clause)
+            costs.append(Measurement(scenario.clause, "saved bytes", one.side.label, "B", (float(one.saved_bytes),)))
         if one is not base and one.error is None and base.error is None:
             pairs = [
                 (a, b) for a, b in zip(one.seconds, base.seconds, strict=True) if math.isfinite(a) and math.isfinite(b)
             ]
             if pairs:
                 times, control = zip(*pairs, strict=True)
-                found[f"seconds a round/{label}"] = Measurement("s", times, scenario.clause, control)
-    return found
+                costs.append(Measurement(scenario.clause, "seconds a round", one.side.label, "s", times, control))
+    return tuple(costs)
 
 
-def traces(scenario: Scenario, seen: Sequence[Seen]) -> dict[str, Trace]:
-    """Loss and, where there is a loss scale, scale of every update, by "SCENARIO/SIDE"."""
-    found: dict[str, Trace] = {}
-    for one in seen:
-        if one.losses:
-            scaled: Mapping[str, tuple[float, ...]] = (
-                {} if one.side.recipe.scaling is None else {"scale": tuple(one.scales)}
-            )
-            found[f"{scenario.name}/{one.side.label}"] = {"loss": tuple(one.losses), **scaled}
-    return found
+def traces(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Trace, ...]:
+    """Loss and, where there is a loss scale, scale of every update, a side a case."""
+    return tuple(Trace(scenario.name, one.side.label, _curves(one)) for one in seen if one.losses)
+
+
+def _curves(seen: Seen) -> Curves:
+    losses = {"loss": tuple(seen.losses)}
+    return losses if seen.side.recipe.scaling is None else {**losses, "scale": tuple(seen.scales)}

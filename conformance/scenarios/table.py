@@ -21,7 +21,7 @@ from results.show.titles import title
 
 NONE = "–"
 DOCUMENT = "document"
-_SECONDS = "seconds a round/"
+SECONDS = "seconds a round"
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,18 @@ def _quantities(record: Record, side: Side, base: str) -> Iterator[tuple[str, st
         return
     yield "outcome", verdict.outcome.value
     yield from _checked(verdict)
-    scale = record.traces.get(f"{record_name(record)}/{side.label}", {}).get("scale", ())
+    trace = next((trace for trace in record.traces if trace.case == side.label), None)
+    scale = trace.curves.get("scale", ()) if trace else ()
     if scale:
         yield "loss scale at the end", f"{scale[-1]:,.0f}"
-    held = record.measurements.get(f"saved bytes/{side.label}")
+    saved, rounds = (sides_of(record, quantity) for quantity in ("saved bytes", SECONDS))
+    held = saved.get(side.label)
     if held is not None:
         yield "bytes held", f"{held.samples[0]:,.0f}"
-        plain = record.measurements.get(f"saved bytes/{base}")
+        plain = saved.get(base)
         if plain is not None and side.label != base:
             yield f"bytes ÷ {base}'s", f"{held.samples[0] / plain.samples[0]:.3g}" if plain.samples[0] else NONE
-    times = record.measurements.get(f"{_SECONDS}{side.label}")
+    times = rounds.get(side.label)
     if times is not None:
         yield f"time ÷ {base}'s", _times(times)
     own = _seconds(record, side.label, base)
@@ -97,10 +99,15 @@ def _quantities(record: Record, side: Side, base: str) -> Iterator[tuple[str, st
 
 def _seconds(record: Record, label: str, base: str) -> Sequence[float]:
     """What a side's rounds took; the first side's are the other sides' control."""
-    found = {name.partition("/")[2]: one for name, one in record.measurements.items() if name.startswith(_SECONDS)}
+    rounds = sides_of(record, SECONDS)
     if label == base:
-        return next((one.control for one in found.values()), ())
-    return found[label].samples if label in found else ()
+        return next((one.control for one in rounds.values()), ())
+    return rounds[label].samples if label in rounds else ()
+
+
+def sides_of(record: Record, quantity: str) -> dict[str, Measurement]:
+    """The measurements of a quantity by side."""
+    return {one.case: one for one in record.measurements if one.key == quantity}
 
 
 def record_name(record: Record) -> str:

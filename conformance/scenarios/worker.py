@@ -24,8 +24,9 @@ from frameworks.contract import Framework, MissingDevice, Unsupported
 from frameworks.registry import UnknownFramework, load
 from results.record.files import RecordError, unwritable
 from results.record.journal import now
-from results.record.model import ClauseText, Record, Suite
+from results.record.model import Record, Suite
 from results.record.reading import write
+from results.record.texts import ClauseText
 
 SAYS = "scenario: "
 CANNOT, NO_PART = 2, 3

@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 from typing import Literal, cast, get_args
 
 from conformance.spec.tables import Kind, Table
-from results.record.model import Consequence, FindingKind, FindingText
+from results.record.texts import Consequence, FindingKind, FindingText
 
 NONE_FOUND = "none found"
 """What stands for the link where no thread, change or page says it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from results.record.model import RunSetup
+
 
 class Kind(StrEnum):
     """The ways in which two records can differ, the gravest first.
@@ -65,6 +67,7 @@ class Change:
         old, new: what stood there; "" where nothing did.
         detail: reason, link or statistic in one sentence, or "".
         repro: command that repeats the new test, or "".
+        runs: the training runs that the new verdict rests on.
     """
 
     kind: Kind
@@ -74,3 +77,4 @@ class Change:
     new: str = ""
     detail: str = ""
     repro: str = ""
+    runs: tuple[RunSetup, ...] = ()

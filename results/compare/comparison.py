@@ -9,16 +9,16 @@ numbers of tests that hold did is classed (`results.compare.numbers`), and costs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from results.compare import numbers
 from results.compare.changes import OTHER_CODE, Change, Kind
 from results.compare.environment import Environment, environment
 from results.compare.measurements import measurements
-from results.compare.numbers import Moved, Movement
+from results.compare.numbers import Courses, Moved, Movement
 from results.compare.verdicts import kind_of, measuring, shown, untimed, verdicts
-from results.record.reading import Record, TestVerdict
+from results.record.reading import Observation, Record, TestVerdict
 from results.record.values import Json, same
 
 __all__ = ["Change", "Comparison", "Kind", "Moved", "Movement", "compare", "same"]
@@ -109,12 +109,13 @@ def _refusals(old: Record, new: Record) -> Iterator[str]:
 def _numbers(
     old: Record, new: Record, before: Mapping[str, TestVerdict], after: Mapping[str, TestVerdict], recoded: set[str]
 ) -> Iterator[Moved]:
+    courses = Courses.of(old), Courses.of(new)
     for test in sorted((before.keys() & after.keys()) - recoded):
         if measuring(new, after[test]):
             continue
         kind = kind_of(before[test], after[test])
         if kind in (None, Kind.NEWLY_PASSING, *_FAILING):
-            one = numbers.moved(old, new, before[test], after[test], kind in _FAILING)
+            one = numbers.moved(*courses, before[test], after[test], kind in _FAILING)
             if one is not None:
                 yield one
 
@@ -143,19 +144,18 @@ def _reaches(record: Record) -> dict[str, float]:
 def _observations(old: Record, new: Record, recoded: set[str], reaches: Mapping[str, float]) -> Iterator[Change]:
     tests = {test.rpartition("::")[2] for test in recoded}
     before, after = _leaves(old.observations), _leaves(new.observations)
-    for key in sorted(before.keys() | after.keys()):
-        name = " › ".join(key)
-        clause, _, rest = key[0].partition("/")
-        case = rest.rpartition("/")[2]
-        sides = shown(before.get(key)), shown(after.get(key))
+    for place in sorted(before.keys() | after.keys()):
+        (clause, key, case), way = place
+        name = " › ".join((f"{clause}/{key}" + (f"/{case}" if case else ""), *way))
+        sides = shown(before.get(place)), shown(after.get(place))
         if case in tests:
-            if not same(before.get(key), after.get(key)):
+            if not same(before.get(place), after.get(place)):
                 yield Change(Kind.NOT_COMPARABLE, clause, name, *sides, OTHER_CODE)
-        elif key not in before:
+        elif place not in before:
             yield Change(Kind.ADDED, clause, name, "", sides[1])
-        elif key not in after:
+        elif place not in after:
             yield Change(Kind.REMOVED, clause, name, sides[0])
-        elif not same(before[key], after[key]) and not _within(before[key], after[key], reaches.get(case)):
+        elif not same(before[place], after[place]) and not _within(before[place], after[place], reaches.get(case)):
             yield Change(Kind.OBSERVATION_CHANGED, clause, name, *sides)
 
 
@@ -164,9 +164,17 @@ def _within(old: Json, new: Json, reach: float | None) -> bool:
     return reach is not None and isinstance(old, float) and isinstance(new, float) and abs(new - old) <= reach
 
 
-def _leaves(values: Mapping[str, Json], above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Json]:
-    found: dict[tuple[str, ...], Json] = {}
-    for key, value in values.items():
-        path = (*above, str(key))
-        found.update(_leaves(value, path) if isinstance(value, Mapping) and value else {path: value})
-    return found
+_Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
+"""An observation's place, and the way down into its value."""
+
+
+def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:
+    return {(one.place, way): leaf for one in observations for way, leaf in _down(one.value, ())}
+
+
+def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _down(item, (*way, str(key)))
+    else:
+        yield way, value

@@ -13,7 +13,7 @@ from statistics import median
 
 from results.compare.changes import OTHER_CODE, Change, Kind
 from results.compare.ratio import ratio
-from results.record.reading import Measurement, Record
+from results.record.reading import Measurement, Record, by_place
 from results.record.values import same
 
 NOT_JUDGED = "two records of two moments cannot tell; run both versions in turn on one machine, several times each"
@@ -28,16 +28,19 @@ def measurements(old: Record, new: Record, recoded: set[str], untimed: set[str])
         untimed: tests whose control failed in one of the records: their costs may be missing there.
     """
     tests, left_out = ({test.rpartition("::")[2] for test in chosen} for chosen in (recoded, untimed))
-    for name in sorted(old.measurements.keys() | new.measurements.keys()):
-        if name.rpartition("/")[2] in left_out:
+    costs = by_place(old.measurements), by_place(new.measurements)
+    for place in sorted(costs[0].keys() | costs[1].keys()):
+        clause, key, case = place
+        if case in left_out:
             continue
-        before, after = old.measurements.get(name), new.measurements.get(name)
+        name = f"{key}/{case}" if case else key
+        before, after = (side.get(place) for side in costs)
         if before is None and after is not None:
-            yield Change(Kind.ADDED, after.clause, name, "", f"{len(after.samples)} samples in {after.unit}")
+            yield Change(Kind.ADDED, clause, name, "", f"{len(after.samples)} samples in {after.unit}")
         elif after is None and before is not None:
-            yield Change(Kind.REMOVED, before.clause, name, f"{len(before.samples)} samples in {before.unit}")
+            yield Change(Kind.REMOVED, clause, name, f"{len(before.samples)} samples in {before.unit}")
         elif before is not None and after is not None and not _alike(before, after):
-            change = _cost(name, before, after, name.rpartition("/")[2] in tests)
+            change = _cost(name, before, after, case in tests)
             if change is not None:
                 yield change
 

@@ -18,7 +18,7 @@ from itertools import islice, zip_longest
 from results.compare.changes import Change, Kind
 from results.compare.first_tensor import KINDS, differs, first_difference
 from results.record.fingerprints import Fingerprint
-from results.record.reading import CheckResult, Record, TestVerdict, Trace
+from results.record.reading import CheckResult, Curves, Record, TestVerdict
 from results.record.values import Json, same
 
 TRIPLED = 3.0
@@ -35,8 +35,6 @@ CHAOTIC = 0.1
 """Share of the first loss beyond which a spread judges nothing, where a record does not say which updates it judges."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
-_LONGEST = 40
-"""Characters of the longest text that is read as a number, as records held errors before they held numbers."""
 
 
 class Movement(StrEnum):
@@ -93,7 +91,21 @@ class _Drift:
     detail: str
 
 
-def moved(old: Record, new: Record, before: TestVerdict, after: TestVerdict, failing: bool) -> Moved | None:
+@dataclass(frozen=True)
+class Courses:
+    """What a record has of its runs, by case: curves, and fingerprints by kind and case."""
+
+    curves: Mapping[str, Curves]
+    arrays: Mapping[tuple[str, str], Sequence[Fingerprint]]
+
+    @classmethod
+    def of(cls, record: Record) -> Courses:
+        """Those of a record."""
+        curves = {trace.case: trace.curves for trace in record.traces if trace.key == "loss"}
+        return cls(curves, {(each.key, each.case): each.arrays for each in record.tensors})
+
+
+def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, failing: bool) -> Moved | None:
     """What became of the numbers of one test; None where the two records hold none of them.
 
     Args:
@@ -102,13 +114,13 @@ def moved(old: Record, new: Record, before: TestVerdict, after: TestVerdict, fai
     """
     case = after.test.rpartition("::")[2]
     errors = tuple(_errors(before, after))
-    traces = old.traces.get(f"loss/{case}", {}), new.traces.get(f"loss/{case}", {})
+    traces = old.curves.get(case, {}), new.curves.get(case, {})
     curves = all("loss" in trace for trace in traces)
-    held = [kind for kind in KINDS if f"{kind}/{case}" in old.tensors and f"{kind}/{case}" in new.tensors]
-    if not (errors or curves or held):
+    kinds = [kind for kind in KINDS if (kind, case) in old.arrays and (kind, case) in new.arrays]
+    if not (errors or curves or kinds):
         return None
     named = after.test, after.clause
-    arrays = [(old.tensors[f"{kind}/{case}"], new.tensors[f"{kind}/{case}"]) for kind in held]
+    arrays = [(old.arrays[kind, case], new.arrays[kind, case]) for kind in kinds]
     tensor = next(filter(None, (first_difference(*pair) for pair in arrays)), "")
     told = tuple(_differences(errors, traces if curves else None, arrays))
     if failing:
@@ -122,7 +134,7 @@ def moved(old: Record, new: Record, before: TestVerdict, after: TestVerdict, fai
 
 def _differences(
     errors: Sequence[tuple[CheckResult, float, float]],
-    traces: tuple[Trace, Trace] | None,
+    traces: tuple[Curves, Curves] | None,
     arrays: Sequence[tuple[Sequence[Fingerprint], Sequence[Fingerprint]]],
 ) -> Iterator[str]:
     if traces is not None:
@@ -160,17 +172,8 @@ def _by_place(checks: Sequence[CheckResult]) -> dict[tuple[str, int], CheckResul
 
 
 def number(value: Json) -> float | None:
-    """A number, which older records hold as its text; None for anything else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return float(value)
-    if isinstance(value, str) and len(value) <= _LONGEST:
-        try:
-            return float(value)
-        except ValueError:
-            return None
-    return None
+    """A number as such; None for anything else."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _tripled(old: float, new: float, bound: float) -> bool:
@@ -194,12 +197,12 @@ def _growth(old: float, new: float) -> str:
     return f"{new / old:.3g} times as large" if old else "0 before"
 
 
-def _drifted_losses(old: Trace, new: Trace, before: TestVerdict, after: TestVerdict) -> Iterator[_Drift]:
+def _drifted_losses(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -> Iterator[_Drift]:
     """The first update whose loss moved by more than rounding explains."""
     return islice(_departures(old, new, before, after), 1)
 
 
-def _departures(old: Trace, new: Trace, before: TestVerdict, after: TestVerdict) -> Iterator[_Drift]:
+def _departures(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -> Iterator[_Drift]:
     losses = old["loss"], new["loss"]
     if len(losses[0]) != len(losses[1]):
         lengths = f"{len(losses[0])} updates", f"{len(losses[1])} updates"
@@ -229,14 +232,14 @@ def _at(series: Sequence[float], place: int) -> float:
     return series[place] if place < len(series) else math.nan
 
 
-def _another_oracle(old: Trace, new: Trace) -> bool:
+def _another_oracle(old: Curves, new: Curves) -> bool:
     if not ("exact" in old and "exact" in new):
         return False
     pairs = zip_longest(old["exact"], new["exact"], fillvalue=math.nan)
     return not all(same(a, b) or math.isclose(a, b, rel_tol=ORACLE_DIGITS) for a, b in pairs)
 
 
-def _bounds(old: Trace, new: Trace, before: TestVerdict, after: TestVerdict) -> tuple[float, ...]:
+def _bounds(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -> tuple[float, ...]:
     """How far each update's loss may be from the exact one; infinite where an update judges nothing."""
     for trace, verdict in ((new, after), (old, before)):
         if "bound" in trace:

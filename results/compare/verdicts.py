@@ -39,18 +39,20 @@ def verdicts(
     for test in sorted(before.keys() | after.keys()):
         old, new = before.get(test), after.get(test)
         if old is None and new is not None:
-            yield Change(Kind.ADDED, new.clause, test, "", said(new), new.reason, new.repro)
+            yield Change(Kind.ADDED, new.clause, test, "", said(new), new.reason, new.repro, new.runs)
         elif new is None and old is not None:
             yield Change(Kind.REMOVED, old.clause, test, said(old))
         elif old is not None and new is not None:
             if test in recoded:
-                yield Change(Kind.NOT_COMPARABLE, new.clause, test, said(old), said(new), OTHER_CODE, new.repro)
+                yield Change(
+                    Kind.NOT_COMPARABLE, new.clause, test, said(old), said(new), OTHER_CODE, new.repro, new.runs
+                )
                 continue
             kind, detail = kind_of(old, new), _why(new)
             if test in untimed and kind in (Kind.NEWLY_UNSUPPORTED, Kind.NEWLY_PASSING):
                 kind, detail = Kind.NOT_JUDGED, NOT_JUDGED
             if kind is not None:
-                yield Change(kind, new.clause, test, said(old), said(new), detail, new.repro)
+                yield Change(kind, new.clause, test, said(old), said(new), detail, new.repro, new.runs)
             yield from _bounds(old, new)
 
 

@@ -1,4 +1,4 @@
-"""What a record holds of an array: equal ones have equal fingerprints.
+"""What a record has of an array: equal ones have equal fingerprints.
 
 `results.record.arrays` takes and compares them.
 """
@@ -6,9 +6,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from results.record.texts import NonEmpty
+from results.record.values import Number, number
 
 SAMPLE = 32
-"""How many values of an array a fingerprint holds."""
+"""How many values of an array a fingerprint has."""
+
+Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclass(frozen=True)
@@ -23,9 +31,12 @@ class Fingerprint:
         sample: bytes in base64 of `SAMPLE` values at evenly spread places, of all where there are no more.
     """
 
-    name: str
+    name: NonEmpty
     format: str
-    shape: tuple[int, ...]
-    digest: str
-    norm: float
-    sample: str
+    shape: tuple[Size, ...]
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    norm: Number
+    sample: Annotated[str, Meta(pattern="^[A-Za-z0-9+/]*={0,2}$")]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "norm", number(self.norm))

@@ -6,30 +6,19 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from results.record.encoding import encode_judged, part
 from results.record.files import RecordBusy, RecordError, remove_leftovers, replace, sync_folder, unwritable
-from results.record.fingerprints import Fingerprint
-from results.record.lines import NO_VERDICT, encode_line
-from results.record.model import (
-    SCHEMA_VERSION,
-    Header,
-    Measurement,
-    Record,
-    Status,
-    TestVerdict,
-    Trace,
-    plain_part,
-    validate,
-)
+from results.record.lines import NO_VERDICT, encode_judged_line, encode_line
+from results.record.model import Header, JudgedTest, Record, Status, TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import load, write
-from results.record.values import Json, plain
+from results.record.schema import SCHEMA_VERSION
 
 SYNC_INTERVAL = 0.5
 """Seconds that a power failure may cost. What was appended outlives the death of the process in any case."""
@@ -87,7 +76,7 @@ class Journal:
             RecordBusy: another run is writing it.
             RecordError: the folder or the file cannot be written.
         """
-        _dry_run(header)
+        document = part(header, Header)
         journal = cls(journal_of(path), _lock(journal_of(path)))
         try:
             if os.fstat(journal._descriptor).st_size:
@@ -95,7 +84,7 @@ class Journal:
                 os.ftruncate(journal._descriptor, 0)
             remove_leftovers(journal.path.with_suffix(".json"))
             journal._clauses = frozenset(header.clauses)
-            journal._append("header", header=plain(header))
+            journal._append("header", schema_version=SCHEMA_VERSION, header=document)
             os.fsync(journal._descriptor)
             sync_folder(journal.path.parent)
         except OSError as error:
@@ -114,32 +103,16 @@ class Journal:
         crash = TestVerdict(
             test, clause, Outcome.CRASH, case, "", NO_VERDICT, code_hash=code_hash, seed=seed, repro=repro
         )
-        self._append("started", verdict=plain_part("verdict", crash))
+        self._append("started", verdict=part(crash, TestVerdict))
 
-    def verdict(self, verdict: TestVerdict) -> None:
-        """A test has ended; a later verdict on the same test takes the place of an earlier one."""
-        self._know(verdict.clause)
-        self._append("verdict", verdict=plain_part("verdict", verdict))
+    def judged(self, judged: JudgedTest) -> None:
+        """A test has ended; what is said later of the same test takes the place of this."""
+        self.judged_line(encode_judged(judged), judged.verdict.clause)
 
-    def observation(self, clause: str, key: str, value: Json) -> None:
-        """A legitimate difference was seen."""
+    def judged_line(self, line: str, clause: str) -> None:
+        """The same of what `encode_judged` made of it, where `clause` is that of the verdict."""
         self._know(clause)
-        if not key:
-            raise ValueError(f"an observation of {clause} needs a key")
-        self._append("observation", name=f"{clause}/{key}", value=plain(value))
-
-    def measurement(self, name: str, measurement: Measurement) -> None:
-        """A cost was measured; later samples of the same name take the place of earlier ones."""
-        self._know(measurement.clause)
-        self._append("measurement", name=name, value=plain_part("measurement", measurement))
-
-    def trace(self, name: str, trace: Trace) -> None:
-        """A run's series, such as "loss" and "scale"."""
-        self._append("trace", name=name, value=plain_part("trace", trace))
-
-    def tensors(self, name: str, fingerprints: Sequence[Fingerprint]) -> None:
-        """Arrays of a run in the order of the computation, under "KIND/CASE"."""
-        self._append("tensors", name=name, value=plain_part("tensors", list(fingerprints)))
+        self._write(lambda at: encode_judged_line(at, line))
 
     def finish(self, status: Status = "complete", notes: Sequence[str] = ()) -> Path:
         """Turns the journal into the final record and removes it; returns the record's path.
@@ -192,10 +165,14 @@ class Journal:
             raise ValueError(f"the journal's header has no text of clause {clause!r}")
 
     def _append(self, kind: str, **content: Any) -> None:
+        self._write(lambda at: encode_line({"kind": kind, "at": at, **content}))
+
+    def _write(self, encode: Callable[[float], bytes]) -> None:
+        """Appends the line that `encode` gives for the seconds since the journal began."""
         if self._descriptor < 0:
             raise ValueError(f"{self.path} is closed")
         moment = time.monotonic()
-        line = encode_line({"kind": kind, "at": round(moment - self._began, 3), **content})
+        line = encode(round(moment - self._began, 3))
         before = os.fstat(self._descriptor).st_size
         try:
             written = 0
@@ -257,12 +234,6 @@ def _same(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _dry_run(header: Header) -> None:
-    parts = {part.name: getattr(header, part.name) for part in fields(Header)}
-    empty = Record(**parts, finished=header.started, duration_s=0.0, status="complete")
-    validate({"schema_version": SCHEMA_VERSION, **plain(empty)})
 
 
 def _keep(path: Path, record: Record) -> Path:

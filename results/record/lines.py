@@ -1,8 +1,9 @@
 r"""The lines of a journal, and the record that they add up to.
 
 A journal is JSON Lines. Every line is `{"crc32":"XXXXXXXX","entry":ENTRY}`, where XXXXXXXX is the CRC-32 of ENTRY's
-bytes in hexadecimal, so that a line that was cut short or damaged is told from data. ENTRY has a `kind` (header,
-started, verdict, observation, measurement, trace, tensors or end) and `at`, the seconds since the journal began.
+bytes in hexadecimal, so that a line that was cut short or damaged is told from data. ENTRY has `at`, the seconds since
+the journal began, and a `kind`: `header`, with the record's header and the version of the schema; `started`, with the
+verdict of a test from which nothing follows; `judged`, with what a test leaves in the record; or `end`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from results.record.model import SCHEMA_VERSION, Record, from_document
-from results.record.values import check, parse, to_line
+from results.record.encoding import VersionError, from_document
+from results.record.model import Record
+from results.record.schema import SCHEMA_VERSION
+from results.record.values import parse, to_line
 
 _LINE = re.compile(rb'\{"crc32":"([0-9a-f]{8})","entry":(.*)\}', re.DOTALL)
 
@@ -24,7 +27,15 @@ DAMAGED = "the test began and its verdict cannot be read: the journal is damaged
 
 def encode_line(entry: dict[str, Any]) -> bytes:
     """One line with its newline."""
-    body = to_line(entry).encode("utf-8")
+    return _line(to_line(entry).encode("utf-8"))
+
+
+def encode_judged_line(at: float, judged: str) -> bytes:
+    """The line of a test's part of a record, which is JSON in one line already."""
+    return _line(f'{{"at":{to_line(at)},"judged":{judged},"kind":"judged"}}'.encode())
+
+
+def _line(body: bytes) -> bytes:
     return b'{"crc32":"%08x","entry":%s}\n' % (zlib.crc32(body), body)
 
 
@@ -43,11 +54,9 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
 @dataclass
 class _Replay:
     header: dict[str, Any] | None = None
+    version: object = None
     started: dict[str, dict[str, Any]] = field(default_factory=dict)
-    verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    parts: dict[str, dict[str, Any]] = field(
-        default_factory=lambda: {"observation": {}, "measurement": {}, "trace": {}, "tensors": {}}
-    )
+    judged: dict[str, dict[str, Any]] = field(default_factory=dict)
     status: str | None = None
     finished: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -55,17 +64,17 @@ class _Replay:
 
     def take(self, entry: dict[str, Any]) -> None:
         kind = entry["kind"]
-        if kind == "header":
-            self.header = self.header or entry["header"]
+        if kind == "header" and self.header is None:
+            self.header, self.version = entry["header"], entry.get("schema_version", 1)
+            if self.version != SCHEMA_VERSION or isinstance(self.version, bool):
+                raise VersionError(self.version)
         elif kind == "started":
             self.started[_text(entry["verdict"]["test"])] = entry["verdict"]
-        elif kind == "verdict":
-            self.verdicts[_text(entry["verdict"]["test"])] = entry["verdict"]
-        elif kind in self.parts:
-            self.parts[kind][_text(entry["name"])] = entry["value"]
+        elif kind == "judged":
+            self.judged[_text(entry["judged"]["verdict"]["test"])] = entry["judged"]
         elif kind == "end":
             self.status, self.finished, self.notes = entry["status"], entry["finished"], entry.get("notes", [])
-        else:
+        elif kind != "header":
             raise ValueError(f"unknown kind of line {str(kind)[:40]!r}")
         self.at = max(self.at, _seconds(entry["at"]))
 
@@ -77,7 +86,7 @@ class _Replay:
         pending = {} if self.status == "interrupted" else self.started
         if verdict_lost:
             pending = {test: {**verdict, "message": DAMAGED} for test, verdict in pending.items()}
-        verdicts = {**pending, **self.verdicts}
+        verdicts = {**pending, **{test: judged["verdict"] for test, judged in self.judged.items()}}
         return {
             "schema_version": SCHEMA_VERSION,
             **self.header,
@@ -85,12 +94,18 @@ class _Replay:
             "duration_s": self.at,
             "status": self.status or "interrupted",
             "verdicts": [verdicts[test] for test in sorted(verdicts)],
-            "observations": self.parts["observation"],
-            "measurements": self.parts["measurement"],
-            "traces": self.parts["trace"],
-            "tensors": self.parts["tensors"],
+            **{name: self._parts(name) for name in ("observations", "measurements", "traces", "tensors")},
             "notes": self.notes,
         }
+
+    def _parts(self, name: str) -> list[dict[str, Any]]:
+        """What the tests leave under `name`, the later of two in one place, in order."""
+        placed = {
+            (_text(part.get("clause", "")), _text(part["key"]), _text(part["case"])): part
+            for judged in self.judged.values()
+            for part in judged.get(name, ())
+        }
+        return [placed[place] for place in sorted(placed)]
 
 
 def _text(name: object) -> str:
@@ -114,16 +129,15 @@ def replay(content: bytes) -> Record:
     Raises:
         ValueError: there is no header, or whole lines do not add up to a record; in one sentence.
     """
-    found = _Replay()
+    replayed = _Replay()
     entries = [decode_line(line) for line in content.removesuffix(b"\n").split(b"\n")]
     damaged = entries.count(None)
     try:
         for entry in entries:
             if entry is not None:
-                found.take(entry)
-        document = found.document(verdict_lost=None in entries[:-1])
-        check(document)
-    except (KeyError, TypeError, OverflowError) as error:
+                replayed.take(entry)
+        document = replayed.document(verdict_lost=None in entries[:-1])
+    except (AttributeError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"a line is no journal entry ({type(error).__name__}: {error})") from None
     if damaged:
         document["notes"] = [

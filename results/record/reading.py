@@ -8,61 +8,64 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from results.record.encoding import VersionError, from_json, to_json
 from results.record.files import RecordBusy, RecordError, read, replace
 from results.record.fingerprints import Fingerprint
 from results.record.lines import replay
 from results.record.model import (
-    SCHEMA_VERSION,
     CheckResult,
-    ClauseText,
-    Consequence,
-    FindingKind,
-    FindingText,
+    Curves,
     Header,
+    JudgedTest,
     Measurement,
+    Observation,
     Record,
+    RunSetup,
     Series,
     Status,
     Suite,
+    Tensors,
     TestVerdict,
     Trace,
     Variant,
-    VersionError,
-    from_document,
-    to_document,
-    validate,
+    by_place,
 )
 from results.record.outcomes import Outcome
-from results.record.values import Json, decode_number, encode_number, parse, to_text
+from results.record.schema import SCHEMA_VERSION
+from results.record.texts import ClauseText, Consequence, FindingKind, FindingText
+from results.record.values import Json, encode_number
 
 __all__ = [
     "SCHEMA_VERSION",
     "CheckResult",
     "ClauseText",
     "Consequence",
+    "Curves",
     "FindingKind",
     "FindingText",
     "Fingerprint",
     "Header",
     "Json",
+    "JudgedTest",
     "Measurement",
+    "Observation",
     "Outcome",
     "Record",
     "RecordBusy",
     "RecordError",
+    "RunSetup",
     "Series",
     "Status",
     "Suite",
+    "Tensors",
     "TestVerdict",
     "Trace",
     "Variant",
-    "decode_number",
-    "dumps",
+    "by_place",
     "encode_number",
-    "from_document",
+    "from_json",
     "load",
-    "to_document",
-    "validate",
+    "to_json",
     "write",
 ]
 
@@ -71,29 +74,18 @@ def load(path: Path) -> Record:
     """The record in a .json file, or what a .jsonl journal has seen so far.
 
     Raises:
-        RecordError: the file cannot be read, or is no record of this version.
+        RecordError: the file cannot be read, or is no record of a version that this suite reads.
     """
     content = read(path)
     try:
         if path.suffix == ".jsonl":
             return replay(content)
-        return from_document(parse(content))
+        return from_json(content)
     except VersionError as error:
         raise RecordError(path, f"is a record of another version ({error})", error.remedy) from None
     except (ValueError, RecursionError) as error:
         remedy = "run the suite again to write it anew, or remove it"
         raise RecordError(path, f"is no valid record ({error})", remedy) from None
-
-
-def dumps(record: Record) -> bytes:
-    """The record's bytes: the same for equal records.
-
-    Raises:
-        ValueError: the record breaks its own schema.
-    """
-    document = to_document(record)
-    validate(document)
-    return to_text(document).encode("utf-8")
 
 
 def write(path: Path, record: Record) -> None:
@@ -103,4 +95,4 @@ def write(path: Path, record: Record) -> None:
         RecordError: the file cannot be written.
         ValueError: the record breaks its own schema.
     """
-    replace(path, dumps(record))
+    replace(path, to_json(record))

@@ -1,7 +1,8 @@
 """Plain JSON values: numbers that JSON lacks, the byte-stable text of a document, and reading text that is not trusted.
 
-JSON has no infinity and no NaN. Wherever a record holds a value (a check's `measured`, `bound`, `expected` and
-`derivation`, an observation, a sample, a point of a trace) the strings "inf", "-inf" and "nan" stand for those numbers.
+JSON has no infinity and no NaN. Wherever a record has a value (a check's `measured`, `bound`, `expected` and
+`derivation`, a recipe's field, an observation, a sample, a point of a curve, a norm) the strings "inf", "-inf" and
+"nan" stand for those numbers.
 """
 
 from __future__ import annotations
@@ -10,18 +11,31 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, SupportsFloat, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsFloat, TypeAlias
 
-Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
-"""A JSON value; floats may be infinite or NaN, sequences may be tuples."""
+import msgspec
+
+if TYPE_CHECKING:
+    Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+    """A JSON value; floats may be infinite or NaN, sequences may be tuples."""
+
+    Number: TypeAlias = float
+    """A number, which may be infinite or NaN."""
+else:  # what a document has there
+    Json = Any
+    Number = float | Literal["inf", "-inf", "nan"]
 
 MAX_DEPTH = 64
-"""Deepest nesting that a document may have."""
+"""Deepest nesting of a document that is written."""
+
+MAX_VALUE_DEPTH = MAX_DEPTH - 8
+"""Deepest nesting of a value that is read, so that the record around it can be written again."""
 
 MAX_BITS = 1023
-"""Longest integer that a document may hold: any of them fits a float's range."""
+"""Longest integer of a value: any of them fits a float's range."""
 
 _NONFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_LONGEST_NUMBER = 40
 
 
 def encode_number(value: float) -> int | float | str:
@@ -31,17 +45,50 @@ def encode_number(value: float) -> int | float | str:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
-def decode_number(value: object) -> float:
-    """What `encode_number` was given.
+def numbers(points: Sequence[Number]) -> tuple[float, ...]:
+    """The points of a document with the three strings turned back into numbers."""
+    if str in map(type, points):
+        return tuple(_NONFINITE[point] if isinstance(point, str) else point for point in points)
+    return tuple(points)
+
+
+def number(point: Number) -> float:
+    """One point of a document as a number."""
+    return _NONFINITE[point] if isinstance(point, str) else point
+
+
+def decode(value: Any, depth: int = 0) -> Any:
+    """A document's value with the three strings turned back into numbers.
 
     Raises:
-        ValueError: `value` is neither a finite number nor one of the three strings.
+        ValueError: it nests too deeply, or an integer is out of range.
     """
-    if isinstance(value, str) and value in _NONFINITE:
-        return _NONFINITE[value]
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return value
-    raise ValueError(f"{str(value)[:40]!r} is no number")
+    if depth > MAX_VALUE_DEPTH:
+        raise ValueError(f"nested more than {MAX_VALUE_DEPTH} deep")
+    kind = type(value)
+    if kind is str:
+        return _NONFINITE.get(value, value)
+    if kind is int:
+        if value.bit_length() > MAX_BITS:
+            raise ValueError("a number is out of range")
+    elif kind is list or kind is tuple:
+        return kind(decode(item, depth + 1) for item in value)
+    elif kind is dict:
+        return {key: decode(item, depth + 1) for key, item in value.items()}
+    return value
+
+
+def as_number(text: str) -> int | float | str:
+    """The number whose Python literal `text` is, else the text itself."""
+    if len(text) <= _LONGEST_NUMBER:
+        for kind in (int, float):
+            try:
+                value = kind(text)
+            except ValueError:
+                continue
+            if repr(value) == text:
+                return value
+    return text
 
 
 def plain(value: object, depth: int = 0) -> Any:
@@ -50,16 +97,17 @@ def plain(value: object, depth: int = 0) -> Any:
 
     Raises:
         TypeError: something in it has no JSON form, or a key is no string.
-        ValueError: it is nested too deeply.
+        ValueError: it is nested too deeply, or an integer is out of range.
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return str(value).encode("utf-8", "replace").decode("utf-8")
+        return str(value) if value.isascii() else str(value).encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, int):
-        check(int(value), depth)
+        if value.bit_length() > MAX_BITS:
+            raise ValueError("a number is out of range")
         return int(value)
     if isinstance(value, float):
         return encode_number(float(value))
@@ -99,76 +147,63 @@ def same(a: Json, b: Json) -> bool:
     return False
 
 
-def decode(value: Any) -> Any:
-    """A parsed document's value with the three strings turned back into numbers."""
-    if isinstance(value, str):
-        return _NONFINITE.get(value, value)
-    if isinstance(value, list):
-        return [decode(item) for item in value]
-    if isinstance(value, dict):
-        return {key: decode(item) for key, item in value.items()}
-    return value
-
-
 def to_text(document: object) -> str:
-    """The document as byte-stable text: sorted keys, one space of indent, a newline at the end."""
-    return json.dumps(document, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """A document that `plain` gave as byte-stable text: sorted keys, one space of indent, a newline at the end."""
+    return msgspec.json.format(to_line(document), indent=1) + "\n"
 
 
 def to_line(document: object) -> str:
-    """The document in one line, without a newline."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """A document that `plain` gave in one line, with sorted keys and without a newline."""
+    return msgspec.json.encode(document, order="sorted").decode("utf-8")
 
 
 def parse(content: bytes) -> Any:
     """The JSON document in `content`.
 
     Raises:
-        ValueError: not UTF-8, not JSON, a bare NaN or Infinity, a number out of a float's range, a repeated key, or
-            nested too deeply; in one line.
+        ValueError: not UTF-8, not JSON, a number out of a float's range, a text with half of a surrogate pair, a
+            repeated key, or nested too deeply; in one line.
+    """
+    refuse_repeated_keys(content)
+    return decoded(content, Any)
+
+
+def decoded(content: bytes, kind: Any) -> Any:
+    """What `content` says, as an instance of `kind` by msgspec.
+
+    Raises:
+        ValueError: not UTF-8, not JSON, nested too deeply, or no such instance; in one line.
     """
     try:
-        document = json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
-        check(document)
-        return document
+        return msgspec.json.decode(content, type=kind)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
-    except UnicodeEncodeError:
-        raise ValueError("a text holds half of a surrogate pair") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+
+
+def refuse_repeated_keys(content: bytes) -> None:
+    """Reads JSON without keeping anything of it, for msgspec takes the last of several values of one key.
+
+    Raises:
+        ValueError: as `parse`.
+    """
+    try:
+        json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON at line {error.lineno}, column {error.colno}: {error.msg}") from None
 
 
-def check(value: object, depth: int = 0) -> None:
-    """Refuses a parsed document that `plain` would not give: what can be read can be written again.
-
-    Raises:
-        ValueError: a number is infinite, NaN or out of range, a text holds a lone surrogate, or it nests too deeply.
-    """
-    if depth > MAX_DEPTH:
-        raise ValueError(f"nested more than {MAX_DEPTH} deep")
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError("a number is infinite or NaN")
-    elif isinstance(value, int):
-        if value.bit_length() > MAX_BITS:
-            raise ValueError("a number is out of range")
-    elif isinstance(value, str):
-        if not value.isascii():
-            value.encode("utf-8")
-    elif isinstance(value, list):
-        for item in value:
-            check(item, depth + 1)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            check(key, depth)
-            check(item, depth + 1)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) != len(pairs):
         raise ValueError("an object has the same key twice")
-    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")

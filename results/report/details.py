@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.record.reading import CheckResult, FindingText, Record, TestVerdict
+from results.record.reading import CheckResult, FindingText, Record, RunSetup, TestVerdict
 from results.report.about import identity
 from results.report.matrix import Family
 from results.report.runs import Run
 from results.report.text import MESSAGE, NAME, VALUE, Piece, clean, href, linked, number, told
 from results.show.clauses import GRAVITY, inferred
 
-_CHECKS, _LEAKS, _PAIRS, _REPEATS, _PACKAGES = 200, 20, 40, 20, 1000
+_CHECKS, _LEAKS, _PAIRS, _REPEATS, _RUNS, _PACKAGES = 200, 20, 40, 20, 50, 1000
 _REPRO = 2000
 
 
@@ -36,9 +36,9 @@ def payload(matrix: Sequence[Family], runs: Sequence[Run], records: Sequence[Rec
     """The document that the page's script shows cells from.
 
     `cells[i]` is [clause, run, verdicts]; a verdict is [outcome, test, signature, reason, link, message, repro, seed,
-    seconds, leaks, checks, checks left out, finding, judged version, repeats], a check [held, what, measured, expected,
-    bound, derivation], a finding [id, class, consequence, what its link shows]; `about[run]` is what an issue says of a
-    run, [name, value] each, and `packages[run]` likewise.
+    seconds, leaks, checks, checks left out, finding, judged version, repeats, runs], a check [held, what, measured,
+    expected, bound, derivation], a finding [id, class, consequence, what its link shows];
+    `about[run]` is what an issue says of a run, [name, value] each, and `packages[run]` likewise.
     """
     texts, clauses, cells = Texts(), [], []
     known: dict[tuple[str, ...], int] = {}
@@ -74,9 +74,15 @@ def _finding(verdict: TestVerdict, findings: Mapping[str, FindingText], known: d
 
 
 def _doubts(verdict: TestVerdict, texts: Texts) -> list[Any]:
-    """The judged version that a known failure was taken from, and what repeats came to."""
+    """The judged version that a known failure was taken from, what repeats came to, and what runs it rests on."""
     repeats = [texts.place(clean(repeat)) for repeat in verdict.repeats[:_REPEATS]]
-    return [texts.place(clean(verdict.inferred_from) if inferred(verdict) else ""), repeats]
+    runs = [texts.place(_run(run)) for run in verdict.runs[:_RUNS]]
+    return [texts.place(clean(verdict.inferred_from) if inferred(verdict) else ""), repeats, runs]
+
+
+def _run(run: RunSetup) -> str:
+    """Fixture and recipe of a run in one line."""
+    return f"{clean(run.fixture)} {told(run.recipe, VALUE)}" if run.recipe else clean(run.fixture)
 
 
 def _packages(record: Record) -> list[list[str]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from math import isfinite
 from statistics import median
 from typing import Any
 
-from results.record.reading import Record, Trace, encode_number
+from results.record.reading import Curves, Record, encode_number
 from results.record.values import Json
 from results.report.drawings import CATEGORIES, costs, curves, formats, scales
 from results.report.porting import FORMATS
 from results.report.runs import Run
 from results.report.text import clean, told
-from results.show.observations import split
+from results.show.observations import parameters
 from results.show.portability import ORACLE
 
 LOSS, SCALE, EXACT, SPREAD = "loss", "scale", "exact", "spread"
@@ -33,10 +34,11 @@ def payload(records: Sequence[Record], runs: Sequence[Run]) -> dict[str, Any]:
         costs: [clause, unit, [[measurement, run, least, middle, largest, samples], ...]].
         formats: [name, [[operation, [[run, formats, category], ...]], ...]].
     """
+    curves = [{(trace.key, trace.case): trace.curves for trace in record.traces} for record in records]
     return {
         "runs": [[run.label, run.short, run.colour] for run in runs],
-        "losses": _losses(records),
-        "scales": [[_title(records, name, SCALE), here] for name, here in _by_trace(records, SCALE)],
+        "losses": _losses(records, curves),
+        "scales": [[_title(curves, name, SCALE), here] for name, here in _by_trace(curves, SCALE)],
         "costs": _costs(records),
         "formats": _formats(records),
         "specifications": _specifications(),
@@ -61,74 +63,79 @@ def _numbers(points: Sequence[float]) -> list[Any]:
     return [encode_number(float(f"{point:.9g}")) for point in points[:_POINTS]]
 
 
-def _by_trace(records: Sequence[Record], series: str) -> list[tuple[str, list[list[Any]]]]:
-    found: dict[str, list[list[Any]]] = {}
-    for run, record in enumerate(records):
-        for name, trace in record.traces.items():
+_Name = tuple[str, str]
+"""Key and case of a trace."""
+
+
+def _by_trace(curves: Sequence[Mapping[_Name, Curves]], series: str) -> list[tuple[_Name, list[list[Any]]]]:
+    lines: dict[_Name, list[list[Any]]] = {}
+    for run, named in enumerate(curves):
+        for name, trace in named.items():
             if trace.get(series):
-                found.setdefault(name, []).append([run, _numbers(trace[series])])
-    return sorted(found.items(), key=lambda item: (-len(item[1]), -max(len(points) for _, points in item[1]), item[0]))
+                lines.setdefault(name, []).append([run, _numbers(trace[series])])
+    return sorted(lines.items(), key=lambda item: (-len(item[1]), -max(len(points) for _, points in item[1]), item[0]))
 
 
-def _losses(records: Sequence[Record]) -> list[list[Any]]:
-    found = []
-    for name, lines in _by_trace(records, LOSS):
-        base = _oracle(_base(records, name))
+def _losses(records: Sequence[Record], curves: Sequence[Mapping[_Name, Curves]]) -> list[list[Any]]:
+    shown = []
+    for name, lines in _by_trace(curves, LOSS):
+        base = _oracle(_base(records, curves, name))
         for line in lines:
-            own = _oracle(records[line[0]].traces[name])
+            own = _oracle(curves[line[0]][name])
             line.append(own if own != base and own[0] else None)
-        found.append([_title(records, name, LOSS), *base, lines])
-    return found
+        shown.append([_title(curves, name, LOSS), *base, lines])
+    return shown
 
 
-def _title(records: Sequence[Record], name: str, series: str) -> str:
-    longest = max(len(record.traces.get(name, {}).get(series, ())) for record in records)
+def _title(curves: Sequence[Mapping[_Name, Curves]], name: _Name, series: str) -> str:
+    longest = max(len(named.get(name, {}).get(series, ())) for named in curves)
     cut = f" (the first {_POINTS} of {longest} updates)" if longest > _POINTS else ""
-    return clean(name.removeprefix(f"{series}/")) + cut
+    key, case = name
+    return clean("/".join(filter(None, ("" if key == series else key, case)))) + cut
 
 
-def _oracle(trace: Trace) -> list[Any]:
+def _oracle(trace: Curves) -> list[Any]:
     return [_numbers(trace.get(EXACT, ())), _numbers(trace.get(SPREAD, ()))]
 
 
-def _base(records: Sequence[Record], name: str) -> Trace:
+def _base(records: Sequence[Record], curves: Sequence[Mapping[_Name, Curves]], name: _Name) -> Curves:
     """The oracle's line: from its own record if there is one, else from the first that carries it."""
-    having = [record for record in records if record.traces.get(name, {}).get(EXACT)]
-    having.sort(key=lambda record: record.series.framework != ORACLE)
+    oracles = [record.series.framework == ORACLE for record in records]
+    having = [place for place, named in enumerate(curves) if named.get(name, {}).get(EXACT)]
+    having.sort(key=lambda place: not oracles[place])
     if having:
-        return having[0].traces[name]
-    own = [record.traces[name] for record in records if record.series.framework == ORACLE and name in record.traces]
+        return curves[having[0]][name]
+    own = [named[name] for named, oracle in zip(curves, oracles, strict=True) if oracle and name in named]
     return {EXACT: own[0].get(LOSS, ())} if own else {}
 
 
 def _costs(records: Sequence[Record]) -> list[list[Any]]:
-    found: dict[tuple[str, str], list[list[Any]]] = {}
+    lines: dict[tuple[str, str], list[list[Any]]] = {}
     for run, record in enumerate(records):
-        for name, measurement in record.measurements.items():
-            samples = [sample for sample in measurement.samples if isinstance(encode_number(sample), int | float)]
+        for one in record.measurements:
+            samples = [sample for sample in one.samples if isfinite(sample)]
             if samples:
-                _, key, case = split(f"/{name}")
-                label = f"{clean(key)} [{clean(case, 80)}]" if case else clean(key)
+                case = parameters(one.case)
+                label = f"{clean(one.key)} [{clean(case, 80)}]" if case else clean(one.key)
                 spread = _numbers([min(samples), median(samples), max(samples)])
-                found.setdefault((measurement.clause, measurement.unit), []).append([label, run, *spread, len(samples)])
-    rows = sorted(found.items())
+                lines.setdefault((one.clause, one.unit), []).append([label, run, *spread, len(samples)])
     return [
-        [clean(clause), clean(unit, 24), sorted(lines, key=lambda line: line[:2])] for (clause, unit), lines in rows
+        [clean(clause), clean(unit, 24), sorted(each, key=lambda line: line[:2])]
+        for (clause, unit), each in sorted(lines.items())
     ]
 
 
 def _formats(records: Sequence[Record]) -> list[list[Any]]:
-    found: dict[str, dict[str, list[list[Any]]]] = {}
+    rows: dict[str, dict[str, list[list[Any]]]] = {}
     for run, record in enumerate(records):
-        for name, value in record.observations.items():
-            clause, key, _ = split(name)
-            if clause == FORMATS and isinstance(value, Mapping):
-                for operation, formats in value.items():
+        for one in record.observations:
+            if one.clause == FORMATS and isinstance(one.value, Mapping):
+                for operation, formats in one.value.items():
                     cell = [run, told(formats, 60), _category(formats)]
-                    found.setdefault(key, {}).setdefault(operation, []).append(cell)
+                    rows.setdefault(one.key, {}).setdefault(operation, []).append(cell)
     return [
         [clean(key), [[clean(operation, 60), cells] for operation, cells in sorted(operations.items())]]
-        for key, operations in sorted(found.items())
+        for key, operations in sorted(rows.items())
     ]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from results.record.reading import Record
 from results.record.values import Json, plain
 
-_TEST = re.compile(r"/(test_\w+)(?:\[(.*)\])?$", re.DOTALL)
-_LONGEST = 2000
+_PARAMETERS = re.compile(r"test_\w+(?:\[(.*)\])?", re.DOTALL)
 _DEEPEST = 4
 _LEAVES = 2000
 _EXPLANATION = ("reason",)
@@ -19,21 +19,18 @@ Place = tuple[str, str, str, tuple[str, ...]]
 """Clause, key, the test's parameters, and the way down into the value."""
 
 
-def split(observation: str) -> tuple[str, str, str]:
-    """An observation's name taken apart: clause, key, the parameters of the test that saw it."""
-    clause, _, rest = observation.partition("/")
-    test = _TEST.search(rest) if len(rest) <= _LONGEST else None
-    return (clause, rest[: test.start()], test[2] or "") if test else (clause, rest, "")
+def parameters(case: str) -> str:
+    """Of the case of a parametrized test what is in the brackets, "" of one without; any other case as it is."""
+    test = _PARAMETERS.fullmatch(case)
+    return test[1] or "" if test else case
 
 
 def leaves(record: Record) -> Iterator[tuple[Place, Json]]:
     """Every observed value by its place."""
-    for name, value in record.observations.items():
-        clause, key, case = split(name)
-        for count, (way, leaf) in enumerate(_down(value, ())):
-            if count == _LEAVES:
-                break
-            yield (clause, key, case, way), leaf
+    for one in record.observations:
+        case = parameters(one.case)
+        for way, leaf in islice(_down(one.value, ()), _LEAVES):
+            yield (one.clause, one.key, case, way), leaf
 
 
 def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:

@@ -51,7 +51,7 @@
   const inside = (number, verdict) => {
     const { outcomes, texts, findings } = data();
     const [outcome, , signature, reason, link, message, repro, seed, seconds, leaks, list, left, finding] = verdict;
-    const [judged, repeats] = verdict.slice(13);
+    const [judged, repeats, settings] = verdict.slice(13);
     const text = (place) => texts[place];
     const [name, kind, consequence] = findings[finding] ?? [];
     const facts = [
@@ -74,6 +74,7 @@
       text(message) ? make("pre", { tabindex: "0", role: "group", "aria-label": "Message" }, text(message)) : null,
       ...(list.length ? checks(list, left) : []),
       make("p", { class: "sub" }, facts.filter(Boolean).join(" · ")),
+      settings.length ? make("p", { class: "sub" }, `Rests on: ${settings.map(text).join("; ")}`) : null,
       text(repro) ? command(text(repro)) : null,
       outcomes[outcome][2] ? report(number, verdict) : null,
     );

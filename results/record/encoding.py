@@ -1,0 +1,145 @@
+"""The JSON form of a record and of its parts: `to_json`, `from_json`.
+
+What is written is byte-stable: keys are sorted, one space of indent, a newline at the end. What is read is not trusted:
+it becomes a record or is refused in one sentence, and what became a record can be written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import msgspec
+
+from results.record.model import JudgedTest, Record
+from results.record.schema import SCHEMA_VERSION, strict
+from results.record.upgrading import upgrade
+from results.record.values import decoded, plain, refuse_repeated_keys, to_line, to_text
+
+_Kind = TypeVar("_Kind")
+
+
+class VersionError(ValueError):
+    """A record of another version of the schema; `remedy` says what to do with it."""
+
+    def __init__(self, version: object) -> None:
+        super().__init__(f"schema_version is {str(version)[:40]!r} where this suite reads 1 to {SCHEMA_VERSION}")
+        anew = "run the suite again to write it anew, or remove it"
+        newer = isinstance(version, int) and version > SCHEMA_VERSION
+        self.remedy = f"a newer suite wrote it: update this one, {anew}" if newer else anew
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: Any = None
+
+
+def to_json(record: Record) -> bytes:
+    """The record's bytes: the same for equal records.
+
+    Raises:
+        TypeError: something in it has no JSON form.
+        ValueError: the record breaks its own schema.
+    """
+    content = to_text({"schema_version": SCHEMA_VERSION, **plain(record.sorted())}).encode("utf-8")
+    from_json(content)
+    return content
+
+
+def from_json(content: bytes) -> Record:
+    """The record in `content`, of this version of the schema or an earlier one.
+
+    Raises:
+        VersionError: it is of another version.
+        ValueError: where and why it is no record, in one sentence.
+    """
+    refuse_repeated_keys(content)
+    version = _version(decoded(content, _Versioned).schema_version)
+    if version < SCHEMA_VERSION:
+        return from_document(decoded(content, Any))
+    return _whole(_converted(decoded(content, strict(Record)), Record))
+
+
+def from_document(document: dict[str, Any]) -> Record:
+    """The record of a parsed document; errors as of `from_json`."""
+    if _version(document.get("schema_version")) < SCHEMA_VERSION:
+        document = upgrade(document)
+    return _whole(_checked(document, Record))
+
+
+def part(value: object, kind: type[_Kind]) -> dict[str, Any]:
+    """The document of a part of a record, such as a header.
+
+    Raises:
+        TypeError: something in it has no JSON form.
+        ValueError: the schema refuses it.
+    """
+    document: dict[str, Any] = plain(value)
+    _checked(document, kind)
+    return document
+
+
+def encode_judged(judged: JudgedTest) -> str:
+    """One test's part of a record in one line; errors as of `part`."""
+    return to_line(part(judged, JudgedTest))
+
+
+def decode_judged(line: str) -> JudgedTest:
+    """What `encode_judged` was given.
+
+    Raises:
+        ValueError: the schema refuses it.
+    """
+    return _converted(decoded(line.encode("utf-8"), strict(JudgedTest)), JudgedTest)
+
+
+def _version(version: object) -> int:
+    if version is None:
+        raise ValueError("not a record: it has no schema_version")
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+        raise VersionError(version)
+    return version
+
+
+def _checked(document: object, kind: type[_Kind]) -> _Kind:
+    try:
+        return _converted(msgspec.convert(document, strict(kind)), kind)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+
+
+def _converted(document: object, kind: type[_Kind]) -> _Kind:
+    try:
+        return msgspec.convert(document, kind, from_attributes=True)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+
+
+def _whole(record: Record) -> Record:
+    """The record, if it is in order and has all texts that it names."""
+    for places in _places(record):
+        for before, after in pairwise(places):
+            if before >= after:
+                raise ValueError(f"{' '.join(after)[:120]!r} occurs twice or out of order")
+    for what, clause in _clauses(record):
+        if clause not in record.clauses:
+            raise ValueError(f"{what} names clause {clause[:80]!r}, whose text is missing")
+    for verdict in record.verdicts:
+        if verdict.finding and verdict.finding not in record.findings:
+            raise ValueError(f"a verdict names finding {verdict.finding[:80]!r}, whose text is missing")
+    return record
+
+
+def _places(record: Record) -> Iterator[list[tuple[str, ...]]]:
+    """What identifies each part of each kind, in the order of the record."""
+    yield [(verdict.test,) for verdict in record.verdicts]
+    yield [one.place for one in record.observations]
+    yield [one.place for one in record.measurements]
+    yield [one.place for one in record.traces]
+    yield [one.place for one in record.tensors]
+
+
+def _clauses(record: Record) -> Iterator[tuple[str, str]]:
+    yield from (("a verdict", verdict.clause) for verdict in record.verdicts)
+    yield from (("an observation", one.clause) for one in record.observations)
+    yield from (("a measurement", one.clause) for one in record.measurements)

@@ -1,0 +1,81 @@
+"""The texts that a record carries of what it judges: clauses, and the findings that known failures rest on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
+
+ClauseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$")]
+"""Id of a clause, such as "scaling.stays-finite"."""
+
+FindingId = Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
+"""Id of a finding, a slug."""
+
+NonEmpty = Annotated[str, Meta(min_length=1)]
+"""Any text but the empty one."""
+
+
+@dataclass(frozen=True)
+class ClauseText:
+    """A clause as it read when it was judged."""
+
+    level: str
+    requirement: str
+    source: str
+    history: tuple[str, ...]
+    family: NonEmpty
+
+
+class FindingKind(StrEnum):
+    """What a known failure is.
+
+    DEFECT: it contradicts the framework's documentation, or mathematics. DOCUMENTED: the framework says so, or it is by
+    design. NUMERICS: the last bits of a compiler or kernel. LIMITATION: the framework refuses clearly.
+    """
+
+    DEFECT = "defect"
+    DOCUMENTED = "documented"
+    NUMERICS = "numerics"
+    LIMITATION = "limitation"
+
+
+class Consequence(StrEnum):
+    """What a known failure does to its user, the worst first.
+
+    SILENT_CORRUPTION: parameters, gradients or results are wrong, and no more than a warning says so. SILENT_LOSS:
+    state or data is dropped, and no more than a warning says so. LEAKED_SETTING: a process-wide setting stays changed.
+    ERROR: a call raises or dies that should work. COST: more memory or time. LAST_BITS: results differ in their
+    rounding.
+    """
+
+    SILENT_CORRUPTION = "silent-corruption"
+    SILENT_LOSS = "silent-loss"
+    LEAKED_SETTING = "leaked-setting"
+    ERROR = "error"
+    COST = "cost"
+    LAST_BITS = "last-bits"
+
+    @property
+    def rank(self) -> int:
+        """0 for the worst."""
+        return list(Consequence).index(self)
+
+
+@dataclass(frozen=True)
+class FindingText:
+    """One cause of known failures, as it read when they were judged.
+
+    Attributes:
+        reason: cause and effect, in one sentence.
+        link: where it is reported, documented or was introduced, or "none found".
+        link_shows: what is to be read there, in a few words; empty without a link.
+    """
+
+    kind: FindingKind
+    consequence: Consequence
+    reason: str
+    link: str
+    link_shows: str

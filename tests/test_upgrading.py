@@ -1,0 +1,100 @@
+"""Records of earlier versions of the schema are read as if they were of the present one."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from results.compare.comparison import compare
+from results.record.reading import RecordError, from_json, load, to_json
+from results.record.upgrading import upgrade
+from tests.hostile import VALUES, Raw
+
+OLD = Path(__file__).parent / "records" / "schema-1.json"
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    """A record of version 1."""
+    found: dict[str, Any] = json.loads(OLD.read_bytes())
+    return found
+
+
+def test_nothing_of_an_old_record_is_lost(document: dict[str, Any]) -> None:
+    record = load(OLD)
+    assert document["schema_version"] == 1
+    assert [v.test for v in record.verdicts] == [v["test"] for v in document["verdicts"]]
+    assert {v.outcome.value for v in record.verdicts} == {v["outcome"] for v in document["verdicts"]}
+    for old, new in (
+        (document["observations"], [(f"{o.clause}/{o.key}/{o.case}", o.value) for o in record.observations]),
+        (document["traces"], [(f"{t.key}/{t.case}", {**t.curves}) for t in record.traces]),
+    ):
+        assert [name for name, _ in new] == sorted(old)
+    assert [f"{m.key}/{m.case}" for m in record.measurements] == sorted(document["measurements"])
+    assert [f"{t.key}/{t.case}" for t in record.tensors] == sorted(document["tensors"])
+    (name,) = document["measurements"]
+    assert list(record.measurements[0].samples) == document["measurements"][name]["samples"]
+    assert record.traces[0].curves["spread"][-1] == math.inf
+    digests = [[each["digest"] for each in arrays] for _, arrays in sorted(document["tensors"].items())]
+    assert [[each.digest for each in one.arrays] for one in record.tensors] == digests
+    cases = {verdict.case for verdict in record.verdicts}
+    assert {one.case for one in (*record.observations, *record.measurements, *record.traces, *record.tensors)} <= cases
+
+
+def test_a_number_that_was_text_is_a_number(document: dict[str, Any]) -> None:
+    old = [check["measured"] for verdict in document["verdicts"] for check in verdict["checks"]]
+    new = [check.measured for verdict in load(OLD).verdicts for check in verdict.checks]
+    assert ("0.015625" in old, 0.015625 in new, "0.015625" in new) == (True, True, False)
+
+
+def test_an_old_record_is_written_as_a_new_one_and_is_the_same() -> None:
+    record = load(OLD)
+    content = to_json(record)
+    assert json.loads(content)["schema_version"] == 2
+    assert to_json(from_json(content)) == content
+    assert compare(record, from_json(content)).identical
+
+
+def test_the_upgrade_leaves_its_argument(document: dict[str, Any]) -> None:
+    before = deepcopy(document)
+    upgrade(document)
+    assert document == before
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "case"),
+    [
+        ("bytes/test_x", "bytes", "test_x"),
+        ("a/b/test_x[c/test_y]", "a/b", "test_x[c/test_y]"),
+        ("saved bytes/two segments", "saved bytes", "two segments"),
+        ("alone", "alone", ""),
+        ("/test_x", "/test_x", ""),
+        ("a/", "a/", ""),
+        ("a/test_x\n", "a", "test_x\n"),
+    ],
+)
+def test_a_glued_name_is_taken_apart(name: str, key: str, case: str, document: dict[str, Any]) -> None:
+    (trace,) = document["traces"].values()
+    (upgraded,) = upgrade({**document, "traces": {name: trace}})["traces"]
+    assert (upgraded["key"], upgraded["case"]) == (key, case)
+
+
+@pytest.mark.parametrize("part", ["verdicts", "observations", "measurements", "traces", "tensors", "clauses", "suite"])
+def test_what_is_no_old_record_is_refused_in_one_line(part: str, document: dict[str, Any], tmp_path: Path) -> None:
+    path, rng = tmp_path / "old.json", random.Random(0)
+    for value in rng.sample([value for value in VALUES if not isinstance(value, Raw)], 30):
+        path.write_text(json.dumps({**document, part: value}), "utf-8")
+        refusal = ""
+        try:
+            record = load(path)
+        except RecordError as error:
+            refusal = str(error)
+        else:
+            assert to_json(from_json(to_json(record))) == to_json(record)
+        assert len(refusal.splitlines()) <= 1
