@@ -67,7 +67,7 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
     """The adapter called `name`, bound to a device and a mode. Only now is its framework imported.
 
     Raises:
-        UnknownFramework: no such name, or its module cannot be imported.
+        UnknownFramework: no such name, its module cannot be imported, or it follows another version of the contract.
         MissingDevice: the device is not there.
         ValueError: the adapter has no such mode.
     """
@@ -79,4 +79,17 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
         raise UnknownFramework(
             f"framework {name!r} cannot be imported ({type(error).__name__}: {error}); {remedy.format(name=name)}"
         ) from error
+    _check_contract(name, made)
     return cast("Framework", made(device, mode))
+
+
+def _check_contract(name: str, adapter: object) -> None:
+    """Refuses an adapter whose attribute `contract` names another version than this suite's; see docs/versioning.md."""
+    from frameworks.contract import CONTRACT_VERSION
+
+    written_for = getattr(adapter, "contract", CONTRACT_VERSION)
+    if written_for != CONTRACT_VERSION:
+        raise UnknownFramework(
+            f"framework {name!r} is written for version {str(written_for)[:40]} of the adapter contract, and this suite"
+            f" has version {CONTRACT_VERSION}: update the adapter, or use a release of the suite that has its version"
+        )

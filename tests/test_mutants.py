@@ -178,7 +178,7 @@ def test_one_mutant_can_be_run_by_name() -> None:
     [
         (["NoSuchMutant"], "there is no mutant NoSuchMutant; --list names them all"),
         (["--of", "mxnet"], "there is no mutant mxnet; --list names them all"),
-        (["ScaleGrowsToInfinity", "--readme", "README.md"], "--readme takes the score of all mutants"),
+        (["ScaleGrowsToInfinity", "--page", "docs/mutation.md"], "--page takes the score of all mutants"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(words: list[str], told: str) -> None:

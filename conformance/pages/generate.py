@@ -18,7 +18,7 @@ from pathlib import Path
 
 from conformance.expectations.entries import load_known
 from conformance.inventory.tests import inventory
-from conformance.pages import findings
+from conformance.pages import example_failure, findings
 from conformance.pages.promises import PROMISES
 from conformance.pages.promises import table as promise_table
 from conformance.pages.upgrades import upgrades
@@ -41,9 +41,10 @@ WIDTH = 118
 COSTLIEST = 25
 ROOT = Path(__file__).parents[2]
 PAGES = {
-    "README.md": ("clauses", "baselines", "example", "upgrades"),
+    "README.md": ("clauses", "failure"),
+    "docs/results.md": ("baselines",),
     "docs/findings.md": ("finding counts", "findings", "workarounds"),
-    "docs/upgrades.md": ("changes",),
+    "docs/upgrades.md": ("example", "upgrades", "changes"),
     "docs/promises.md": tuple(PROMISES),
     "docs/speed.md": ("seconds by family", "seconds by clause", "slowest tests"),
     "docs/scenarios.md": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
@@ -100,6 +101,7 @@ def blocks() -> dict[str, str]:
     told = [*records, *chain.from_iterable(trained.values())]
     return {
         "clauses": clause_count(),
+        "failure": example_failure.block(),
         "baselines": baselines(),
         **findings.blocks(load_known()),
         "upgrades": upgrade_list(pairs),

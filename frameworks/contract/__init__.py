@@ -28,7 +28,11 @@ from frameworks.contract.values import (
     Update,
 )
 
+CONTRACT_VERSION = 1
+"""Increased when an adapter that follows the contract as it was would no longer be right; see docs/versioning.md."""
+
 __all__ = [
+    "CONTRACT_VERSION",
     "NOT_OFFERED",
     "SUPPORTED",
     "Attempt",
