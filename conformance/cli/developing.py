@@ -38,6 +38,7 @@ TOOLS: Mapping[str, Tool] = {
         ("pytest", "--numprocesses=2", "--timeout=120", "--framework=reference", "--vacuity"),
     ),
     "schema": Tool("Make results/schema.json anew, from the classes of a record.", ("results.record.schema",)),
+    "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
     "screenshot": Tool("The picture of the report, taken in Chromium.", ("tests.screenshot",)),
     "lock": Tool("Make locks/*.txt anew.", ("frameworks.lock",)),
     "overhead": Tool("What an adapter adds to the time of a step.", ("benchmarks.overhead",)),

@@ -6,23 +6,27 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
-from functools import cache
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
 
+from conformance.oracle.runs import evaluated, run
+from conformance.oracle.sources import code_hash
+from conformance.oracle.stored_spreads import CODE, stored
 from fixtures.arrays import Array
 from fixtures.model import Model, Window
 from fixtures.recipe import Recipe
 from frameworks.cache_folder import cache_folder
 from frameworks.contract import Conventions
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.rounding import Exact
 
 
 def origin_of(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> str:
     """SHA-256 of everything that an envelope derives from: code, model, weights, recipe, conventions and data."""
-    digest = hashlib.sha256(_code())
+    digest = hashlib.sha256(code_hash().encode())
     described = [repr(model.layers), repr(model.losses), repr(recipe), json.dumps(asdict(conventions))]
     digest.update("\n".join(described).encode())
     arrays = [*model.weights(recipe.seed).values()]
@@ -30,18 +34,10 @@ def origin_of(conventions: Conventions, model: Model, recipe: Recipe, windows: S
         arrays += [batch.inputs, *batch.targets.values(), *([] if batch.mask is None else [batch.mask])]
     for array in arrays:
         digest.update(str((array.dtype.str, array.shape)).encode() + array.tobytes())
-    return digest.hexdigest()
-
-
-@cache
-def _code() -> bytes:
-    root = Path(__file__).parents[2]
-    files = [
-        *(Path(__file__).with_name(name) for name in ("bounds_cache.py", "errormodel.py")),
-        *sorted((root / "frameworks" / "reference").glob("*.py")),
-        *sorted((root / "fixtures").glob("*.py")),
-    ]
-    return b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)
+    origin = digest.hexdigest()
+    _asked.clear()
+    _asked[origin[:32]] = _Inputs(conventions, model, recipe, tuple(windows))
+    return origin
 
 
 def folder() -> Path:
@@ -50,15 +46,18 @@ def folder() -> Path:
 
 
 def loaded(path: Path, *names: str) -> dict[str, Array] | None:
-    """Arrays of a cache file; None, and the file removed, if it is not whole."""
+    """Arrays of a cache file; where it is not there or not whole, from the spreads that come with the suite.
+
+    None where those lack them too. A file that is not whole is removed.
+    """
     if not path.is_file():
-        return None
+        return _from_stored(path, names)
     try:
         with np.load(path) as saved:
             return {name: saved[name] for name in names}
     except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         path.unlink(missing_ok=True)
-        return None
+        return _from_stored(path, names)
 
 
 def store(path: Path, arrays: dict[str, Array]) -> None:
@@ -66,5 +65,43 @@ def store(path: Path, arrays: dict[str, Array]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
     with partial.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **arrays, **{CODE: np.array(code_hash())})  # type: ignore[arg-type]
     partial.replace(path)
+
+
+@dataclass(frozen=True, eq=False)
+class _Inputs:
+    """What an origin was computed from."""
+
+    conventions: Conventions
+    model: Model
+    recipe: Recipe
+    windows: tuple[Window, ...]
+
+    def exact(self, evaluation: bool) -> dict[str, Array]:
+        """The arrays of the run without rounding: of its windows, or of evaluation on the inputs of the last one."""
+        reference = ReferenceFramework("cpu", conventions=self.conventions, rounding=Exact())
+        trainer = reference.trainer(self.model, self.recipe)
+        if evaluation:
+            *windows, (batch,) = self.windows
+            return evaluated(trainer, windows, batch.inputs)
+        exact = run(trainer, self.windows)
+        return {"losses": exact.losses, "gradient": exact.gradient, "parameters": exact.parameters}
+
+
+_asked: dict[str, _Inputs] = {}
+"""The inputs of the origin that was computed last, by the beginning of its cache files' names."""
+
+
+def _from_stored(path: Path, names: Sequence[str]) -> dict[str, Array] | None:
+    """The stored spreads with the exact run around which they are, which becomes a cache file."""
+    inputs, spreads = _asked.get(path.name.partition(".")[0]), stored().get(path.name)
+    if inputs is None or spreads is None:
+        return None
+    arrays = dict(spreads)
+    if not arrays.keys() >= set(names):
+        arrays |= inputs.exact("predictions" in names)
+    if not arrays.keys() >= set(names):
+        return None
+    store(path, arrays)
+    return {name: arrays[name] for name in names}

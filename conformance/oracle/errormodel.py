@@ -10,14 +10,18 @@ Source: stochastic arithmetic as an error estimator, Parker, "Monte Carlo Arithm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from conformance.oracle.bound import Bound
 from conformance.oracle.bounds_cache import folder, loaded, origin_of, store
+from conformance.oracle.runs import Run as Run
+from conformance.oracle.runs import evaluated as evaluated
+from conformance.oracle.runs import flat as flat
+from conformance.oracle.runs import run as run
 from fixtures.arrays import Array, format_of
 from fixtures.layers import BatchNorm
 from fixtures.model import Batch, Model, Window
@@ -31,20 +35,6 @@ IMPLEMENTATION_FREEDOM = 4.0
 """An implementation may round 16 times where the plainest one rounds once; independent errors grow with the root."""
 LEARNABLE = 0.1
 """Updates are judged while the spread is below this share of the first loss; beyond, training has become chaotic."""
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """Losses of every update, gradient of the first window and parameters at the end, as float64 vectors.
-
-    Attributes:
-        gradients: what `gradient` is made of, by parameter in model order and in true formats; empty from the cache.
-    """
-
-    losses: Array
-    gradient: Array
-    parameters: Array
-    gradients: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,18 +101,6 @@ class Envelope:
 
     def _bound(self, spread: float) -> Bound:
         return Bound(IMPLEMENTATION_FREEDOM * spread, self.derivation)
-
-
-def run(trainer: Trainer, windows: Sequence[Window]) -> Run:
-    """The gradient of the first window, then one update a window."""
-    gradients = trainer.gradients(windows[0])
-    losses = np.array([trainer.update(window).loss for window in windows], np.float64)
-    return Run(losses, flat(gradients), flat(trainer.parameters()), gradients)
-
-
-def flat(arrays: Mapping[str, Array]) -> Array:
-    """Every array in the order of its name, as one float64 vector."""
-    return np.concatenate([np.asarray(arrays[name]).astype(np.float64).ravel() for name in sorted(arrays)])
 
 
 def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window]) -> Envelope:
@@ -200,15 +178,6 @@ def evaluation(
         store(path, found)
     derivation = _derivation("evaluations of randomly rounded reference runs", recipe, key)
     return {n: (found[n], Bound(IMPLEMENTATION_FREEDOM * float(found[f"{n}.spread"]), derivation)) for n in names}
-
-
-def evaluated(trainer: Trainer, windows: Sequence[Window], inputs: Array) -> dict[str, Array]:
-    """Running statistics ("buffers", where there are any) and outputs ("predictions") after an update a window."""
-    for window in windows:
-        trainer.update(window)
-    predictions = flat(trainer.predict(inputs))
-    buffers = trainer.buffers()
-    return {"buffers": flat(buffers), "predictions": predictions} if buffers else {"predictions": predictions}
 
 
 def _derivation(method: str, recipe: Recipe, origin: str, **more: float) -> dict[str, Any]:

@@ -1,0 +1,47 @@
+"""What a run is judged by: its losses, its first gradient and its parameters, or what it gives in evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Window
+from frameworks.contract import Trainer
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Losses of every update, gradient of the first window and parameters at the end, as float64 vectors.
+
+    Attributes:
+        gradients: what `gradient` is made of, by parameter in model order and in true formats; empty from the cache.
+    """
+
+    losses: Array
+    gradient: Array
+    parameters: Array
+    gradients: Mapping[str, Array] = field(default_factory=dict)
+
+
+def run(trainer: Trainer, windows: Sequence[Window]) -> Run:
+    """The gradient of the first window, then one update a window."""
+    gradients = trainer.gradients(windows[0])
+    losses = np.array([trainer.update(window).loss for window in windows], np.float64)
+    return Run(losses, flat(gradients), flat(trainer.parameters()), gradients)
+
+
+def flat(arrays: Mapping[str, Array]) -> Array:
+    """Every array in the order of its name, as one float64 vector."""
+    return np.concatenate([np.asarray(arrays[name]).astype(np.float64).ravel() for name in sorted(arrays)])
+
+
+def evaluated(trainer: Trainer, windows: Sequence[Window], inputs: Array) -> dict[str, Array]:
+    """Running statistics ("buffers", where there are any) and outputs ("predictions") after an update a window."""
+    for window in windows:
+        trainer.update(window)
+    predictions = flat(trainer.predict(inputs))
+    buffers = trainer.buffers()
+    return {"buffers": flat(buffers), "predictions": predictions} if buffers else {"predictions": predictions}

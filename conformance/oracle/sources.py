@@ -1,0 +1,61 @@
+"""Which code the oracle derives from, and a hash of what it says."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from conformance.inventory.syntax import read, statements
+
+ROOT = Path(__file__).parents[2]
+_FIRST = ("conformance.oracle.errormodel", "frameworks.reference")
+_OWN = ("fixtures", "frameworks", "conformance")
+_CACHE = frozenset(f"conformance.oracle.{name}" for name in ("bounds_cache", "stored_spreads", "sources"))
+"""What stores derivations and changes none of them."""
+
+
+@cache
+def code_hash(root: Path = ROOT) -> str:
+    """SHA-256 of every module of ours that a derivation imports, whatever their comments, docstrings and annotations.
+
+    Neither the place of the checkout nor the version of NumPy counts.
+    """
+    digest = hashlib.sha256()
+    for name, tree in sorted(modules(root).items()):
+        text = read(statements(tree.body)).text
+        digest.update(f"{name}\n{text}\n".encode())
+    return digest.hexdigest()
+
+
+def modules(root: Path = ROOT) -> dict[str, ast.Module]:
+    """Those modules by dotted name."""
+    trees: dict[str, ast.Module] = {}
+    pending = list(_FIRST)
+    while pending:
+        name = pending.pop()
+        path = _file(root, name)
+        if path is None or name in trees or name in _CACHE:
+            continue
+        trees[name] = ast.parse(path.read_text("utf-8"))
+        pending += name.rpartition(".")[:1]
+        pending += _imports(trees[name])
+    return trees
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                yield from (module, *(f"{module}.{alias.name}" for alias in names))
+
+
+def _file(root: Path, name: str) -> Path | None:
+    if name.partition(".")[0] not in _OWN:
+        return None
+    place = root.joinpath(*name.split("."))
+    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)

@@ -1,0 +1,109 @@
+"""Spreads that come with the suite, so that a new checkout derives exact runs alone, and not the ensembles around them.
+
+    python -m conformance.oracle.stored_spreads FOLDER...
+
+writes `spreads.json` from cache folders that runs of the suites have filled: the runs start from an empty folder, which
+CONFORMANCE_CACHE names, and choose no seed. Entries of the file that were derived by the same code stay, others go.
+
+An entry is used only where code and inputs are those that it was derived from. The version of NumPy is not asked for:
+another one turns last digits, which makes an ensemble another draw, and any draw is as good. With stored ones bounds
+are the same wherever the suite runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from conformance.oracle.sources import code_hash
+from fixtures.arrays import Array
+
+FILE = Path(__file__).with_name("spreads.json")
+SPREADS = frozenset(
+    {"loss_spread", "gain_spread", "spread", "accuracies", "buffers.spread", "predictions.spread", "distances", "gains"}
+)
+"""The arrays of a cache file that come from an ensemble."""
+CODE = "code"
+"""The array of a cache file that says which code derived it."""
+
+
+@cache
+def stored(file: Path = FILE) -> Mapping[str, Mapping[str, Array]]:
+    """The entries that the present code derives, by the name of their cache file; none where the code has changed."""
+    if not file.is_file():
+        return {}
+    content = json.loads(file.read_text("utf-8"))
+    if content[CODE] != code_hash():
+        return {}
+    return {name: {key: _array(text) for key, text in arrays.items()} for name, arrays in content["entries"].items()}
+
+
+def collect(folders: Sequence[Path], file: Path = FILE) -> int:
+    """Writes the file anew; returns how many entries it has.
+
+    Raises:
+        ValueError: a folder has nothing that the present code derived.
+    """
+    entries = {name: dict(arrays) for name, arrays in stored(file).items()}
+    for folder in folders:
+        fresh = {path.name: spreads for path in sorted(folder.glob("*.npz")) if (spreads := _spreads(path))}
+        if not fresh:
+            raise ValueError(
+                f"{folder}: no spreads of the present code; run the suites with CONFORMANCE_CACHE={folder}"
+            )
+        entries |= fresh
+    lines = [
+        f"{json.dumps(name)}: {json.dumps({key: _text(array) for key, array in sorted(entries[name].items())})}"
+        for name in sorted(entries)
+    ]
+    head = f'{{"{CODE}": "{code_hash()}", "entries": {{'
+    file.write_text("\n".join([head, ",\n".join(lines), "}}\n"]), "utf-8")
+    stored.cache_clear()
+    return len(entries)
+
+
+def _spreads(path: Path) -> dict[str, Array]:
+    """What a cache file has of an ensemble; nothing if other code derived it or it cannot be read."""
+    try:
+        with np.load(path) as file:
+            if CODE not in file or file[CODE].item() != code_hash():
+                return {}
+            return {name: file[name] for name in file.files if name in SPREADS}
+    except (OSError, ValueError, EOFError, BadZipFile):
+        return {}
+
+
+def _text(array: Array) -> str:
+    """Numbers with as many digits as say which they are, in one line; a number alone begins with "="."""
+    text = " ".join(repr(value) for value in np.asarray(array, np.float64).ravel().tolist())
+    return text if array.shape else f"={text}"
+
+
+def _array(text: str) -> Array:
+    if text.startswith("="):
+        return np.array(float(text[1:]))
+    return np.array([float(word) for word in text.split()], np.float64)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Collects the folders that are named; returns the exit status."""
+    if not arguments:
+        print("name a folder or several: CONFORMANCE_CACHE of runs that began with an empty one", file=sys.stderr)
+        return 2
+    try:
+        count = collect([Path(argument) for argument in arguments])
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{FILE}: {count} entries, {FILE.stat().st_size / 1e6:.2f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
