@@ -10,6 +10,7 @@ from typing import Any
 
 from results.compare.comparison import Change, Comparison, Kind
 from results.compare.pairing import Comparisons
+from results.record.folders import listed
 from results.record.model import Variant
 from results.record.reading import (
     CheckResult,
@@ -75,7 +76,7 @@ HOSTILE = (
 @cache
 def baselines() -> tuple[Record, ...]:
     """The committed records."""
-    return tuple(load(path) for path in sorted(BASELINES.glob("*.json")))
+    return tuple(load(path) for path in listed(BASELINES))
 
 
 @cache

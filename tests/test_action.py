@@ -149,7 +149,7 @@ def test_a_worse_run_is_told(told: Runner) -> None:
 
 def test_the_same_run_is_no_worse_and_other_series_do_not_matter(told: Runner) -> None:
     write(told.folder / "out" / "records" / "new.json", BASE)
-    reference = next((ROOT / "results" / "baselines").glob("reference*.json"))
+    reference = next((ROOT / "results" / "baselines").glob("reference*.json.gz"))
     write(told.folder / "base" / "reference.json", load(reference))
     assert told.step("tell.sh") == {"comparison": "0"}, told.log
     assert "nothing is worse" in told.summary
@@ -166,7 +166,7 @@ def test_a_drift_is_told_and_counts_where_it_was_asked_for(told: Runner, fail_on
 
 
 def test_the_committed_baselines_are_what_is_compared_with(told: Runner) -> None:
-    reference = next((ROOT / "results" / "baselines").glob("reference*.json"))
+    reference = next((ROOT / "results" / "baselines").glob("reference*.json.gz"))
     write(told.folder / "out" / "records" / "new.json", load(reference))
     assert told.step("tell.sh", BASELINE="") == {"comparison": "0"}, told.log
 

@@ -192,11 +192,11 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     whole = replace(BASE, verdicts=tuple(TestVerdict(test, clause, Outcome.PASS) for test in tests)).sorted()
     write(first, whole)
     write(second, verdict(whole, 0, outcome=Outcome.FAIL))
-    assert baselines.accept(first, "the first", folder) == folder / first.name
-    assert baselines.accept(second, "an upgrade", folder) == folder / second.name
-    assert [path.name for path in folder.iterdir()] == [second.name]
-    assert load(folder / second.name).notes == ("accepted as the baseline: an upgrade",)
-    assert baselines.former(whole, folder) == (folder / second.name, load(folder / second.name))
+    assert baselines.accept(first, "the first", folder) == folder / f"{first.name}.gz"
+    assert baselines.accept(second, "an upgrade", folder) == folder / f"{second.name}.gz"
+    assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]
+    assert load(folder / f"{second.name}.gz").notes == ("accepted as the baseline: an upgrade",)
+    assert baselines.former(whole, folder) == (folder / f"{second.name}.gz", load(folder / f"{second.name}.gz"))
     shutil.copy(first, tmp_path / "part.json")
     parts: tuple[tuple[dict[str, Any], str], ...] = (
         ({"selection": "-k scaling"}, "of some tests only"),

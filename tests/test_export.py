@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from results.record.folders import listed
 from results.record.outcomes import Outcome
 from results.record.reading import CheckResult, ClauseText, Record, TestVerdict, load, write
 from results.record.values import parse
@@ -26,7 +27,7 @@ from tests.support import ROOT, Ended, run
 from tests.test_comparison import BASE
 from tests.test_table import FOUR
 
-BASELINES = sorted((ROOT / "results" / "baselines").glob("*.json"))
+BASELINES = listed(ROOT / "results" / "baselines")
 EVIL = "<img src=x onerror=alert(1)> </details> | `a` **b** [c](javascript:x) @everyone\n# d\n::error::e \x1b[2J \u202e"
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.record import lines, values
+from results.record import files, lines, values
 from results.record.encoding import from_document
 from results.record.files import MAX_BYTES
+from results.record.folders import read
 from results.record.journal import Journal
 from results.record.reading import (
     Outcome,
     RecordError,
     RunSetup,
     encode_number,
+    from_json,
     load,
     to_json,
     write,
@@ -191,6 +195,51 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, bytes
     journal = filled(Journal.create(folder / "x.json", header()), 1)
     content = journal.path.read_bytes()
     return folder, content, journal.finish().read_bytes()
+
+
+def test_a_compressed_record_is_the_same_record_and_the_same_bytes(complete: Path) -> None:
+    packed = complete.with_name("torch.json.gz")
+    write(packed, load(complete))
+    content = packed.read_bytes()
+    assert len(content) < len(complete.read_bytes()) / 2
+    assert load(packed) == load(complete)
+    assert gzip.decompress(content) == complete.read_bytes()
+    assert content[4:8] == bytes(4), "no time of writing"
+    complete.unlink()
+    assert read([complete.parent]) == [load(packed)]
+
+
+SPOILED: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[:-9],
+    "empty": lambda _: b"",
+    "plain": gzip.decompress,
+    "goes on": lambda content: content + b"x",
+    "another after it": lambda content: content * 2,
+    "flipped": lambda content: content[:40] + bytes([content[40] ^ 1]) + content[41:],
+    "expands without end": lambda _: gzip.compress(bytes(MAX_BYTES + 1)),
+    "no record": lambda _: gzip.compress(b"{}"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_a_spoiled_compressed_record_is_refused_in_one_line(how: str, complete: Path) -> None:
+    path = complete.with_name("torch.json.gz")
+    write(path, load(complete))
+    path.write_bytes(SPOILED[how](path.read_bytes()))
+    with pytest.raises(RecordError) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_every_committed_record_is_of_this_schema_and_compressed() -> None:
+    kept = [path for name in ("baselines", "upgrades", "scenarios") for path in (ROOT / "results" / name).rglob("*")]
+    records = [path for path in kept if path.is_file()]
+    assert len(records) > 40
+    for path in records:
+        assert path.name.endswith(".json.gz")
+        content = files.read(path)
+        assert to_json(from_json(content)) == content, path
 
 
 MUTATION = st.tuples(st.floats(0, 1), st.sampled_from(["set", "delete", "insert", "cut"]), st.binary(max_size=6))

@@ -10,6 +10,7 @@ import pytest
 
 from conformance.scenarios import SCENARIOS
 from conformance.scenarios.table import markdown, rows
+from results.record.files import read
 from results.record.reading import load
 from tests.recorded import by_name
 from tests.support import Ended, run
@@ -28,18 +29,18 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Path]:
 def test_a_run_writes_a_record_and_shows_it(ran: tuple[Ended, Path]) -> None:
     ended, folder = ran
     assert ended.status == 0, ended.lines
-    record = load(folder / "segments" / "reference-1-cpu-emulated.json")
+    record = load(folder / "segments" / "reference-1-cpu-emulated.json.gz")
     assert record.selection == "--scenario segments --rounds 3"
     assert {verdict.case for verdict in record.verdicts} == {"plain", "two segments"}
     assert "--rounds 3" in record.verdicts[0].repro
     assert len(by_name(record.traces)["segments/plain"].curves["loss"]) == 3
     assert "3 rounds of 256 samples, of 80" in ended.output
-    assert str(folder) not in (folder / "segments" / "reference-1-cpu-emulated.json").read_text("utf-8")
+    assert str(folder) not in read(folder / "segments" / "reference-1-cpu-emulated.json.gz").decode("utf-8")
 
 
 def test_the_tables_numbers_are_the_records(ran: tuple[Ended, Path]) -> None:
     _, folder = ran
-    record = load(folder / "segments" / "reference-1-cpu-emulated.json")
+    record = load(folder / "segments" / "reference-1-cpu-emulated.json.gz")
     costs = by_name(record.measurements)
     held = costs["saved bytes/two segments"]
     before, changed = (
@@ -104,7 +105,7 @@ def test_a_broken_framework_ends_the_command_with_1(tmp_path: Path) -> None:
     words = ("--folder", tmp_path, "--scenario", "segments", "--rounds", "3", "tests.test_scenarios:Restarting")
     ended = conformance(*words)
     assert ended.status == 1, ended.lines
-    assert "parameters-differ" in next(tmp_path.rglob("*.json")).read_text("utf-8")
+    assert "parameters-differ" in read(next(tmp_path.rglob("*.json.gz"))).decode("utf-8")
 
 
 def test_a_worker_that_dies_fails_the_command_though_another_ends(tmp_path: Path) -> None:

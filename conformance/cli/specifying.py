@@ -20,7 +20,7 @@ from conformance.running.declared import Declared, ask
 from conformance.spec.clauses import Clause, Level, load_clauses
 from frameworks.registry import clashes, known, path_of
 from results.record.files import RecordError, one_line
-from results.record.folders import LAST_RUNS
+from results.record.folders import LAST_RUNS, listed
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load
 from results.record.values import Json
@@ -132,7 +132,7 @@ def _did(record: Record, clause: str) -> str:
 def newest() -> list[Record]:
     """One record of every series: this checkout's last run, or the baseline where there was none."""
     found: dict[tuple[str, str, str], Record] = {}
-    for path in (*sorted(BASELINES.glob("*.json")), *sorted(LAST_RUNS.glob("*.json"))):
+    for path in (*listed(BASELINES), *listed(LAST_RUNS)):
         try:
             record = load(path)
         except RecordError as error:

@@ -31,6 +31,7 @@ from conformance.scenarios.table import markdown as markdown_table
 from conformance.spec.clauses import Level, load_clauses
 from results.compare.comparison import Comparison
 from results.compare.pairing import Comparisons
+from results.record.folders import listed
 from results.record.reading import Record, load
 from results.show import times
 from results.show.differences import headline, section, to_text
@@ -65,7 +66,7 @@ def clause_count() -> str:
 
 def accepted() -> list[Record]:
     """The committed records that later ones are compared with."""
-    return [load(path) for path in sorted(BASELINES.glob("*.json"))]
+    return [load(path) for path in listed(BASELINES)]
 
 
 def baselines() -> str:
@@ -85,7 +86,7 @@ def example(pair: Comparison) -> str:
 
 def runs() -> dict[str, list[Record]]:
     """The committed records of each scenario."""
-    return {name: [load(path) for path in sorted((FOLDER / name).glob("*.json"))] for name in SCENARIOS}
+    return {name: [load(path) for path in listed(FOLDER / name)] for name in SCENARIOS}
 
 
 def scenarios(found: dict[str, list[Record]]) -> dict[str, str]:

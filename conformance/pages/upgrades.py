@@ -18,6 +18,7 @@ from results.compare.comparison import Comparison, compare
 from results.compare.environment import labelled, public
 from results.compare.pairing import Key, name, series
 from results.record.files import RecordError
+from results.record.folders import listed
 from results.record.reading import Record, load
 
 UPGRADES = BASELINES.parent / "upgrades"
@@ -29,7 +30,7 @@ def upgrades(folder: Path = UPGRADES, baselines: Path = BASELINES) -> tuple[Comp
     Raises:
         RecordError: a record cannot be read, or its series has no baseline.
     """
-    records = [[load(path) for path in sorted(each.glob("*.json"))] for each in (folder, baselines)]
+    records = [[load(path) for path in listed(each)] for each in (folder, baselines)]
     return tuple(compare(old, new) for old, new in pairs(*records))
 
 

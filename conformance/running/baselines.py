@@ -8,7 +8,7 @@ from pathlib import Path
 from conformance.inventory.tests import inventory, split
 from results.compare.pairing import series
 from results.record.files import RecordError
-from results.record.folders import LAST_RUNS
+from results.record.folders import LAST_RUNS, listed
 from results.record.reading import Record, load, write
 
 BASELINES = LAST_RUNS.parent / "baselines"
@@ -20,7 +20,7 @@ def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | No
     Raises:
         RecordError: a baseline cannot be read.
     """
-    for path in sorted(folder.glob("*.json")):
+    for path in listed(folder):
         baseline = load(path)
         if series(baseline) == series(record):
             return path, baseline
@@ -54,7 +54,7 @@ def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:
         problem = f"lacks {len(tests)} of the suites' {len(inventory())} test functions ({tests[0]}, ...)"
         raise RecordError(path, problem, "run the suites as they are now")
     old = former(record, folder)
-    accepted = folder / f"{path.name.removesuffix('.json')}.json"
+    accepted = folder / f"{path.name.removesuffix('.gz').removesuffix('.json')}.json.gz"
     folder.mkdir(parents=True, exist_ok=True)
     write(accepted, replace(record, notes=(*record.notes, f"accepted as the baseline: {reason}")))
     if old is not None and old[0] != accepted:

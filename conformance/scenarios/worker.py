@@ -91,7 +91,7 @@ def _place(folder: Path, name: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(folder, error) from None
-    return folder / f"{name}.json"
+    return folder / f"{name}.json.gz"
 
 
 class _NoPart(Exception):  # noqa: N818 - an answer, not an error

@@ -6,10 +6,16 @@ import contextlib
 import errno
 import os
 import stat
+import zlib
 from pathlib import Path
 
 MAX_BYTES = 64 * 2**20
 """Largest file that is read as a record or a journal."""
+
+COMPRESSED = ".gz"
+"""How the name of a compressed file ends; committed records are NAME.json.gz."""
+
+_GZIP = 16 + zlib.MAX_WBITS
 
 
 class RecordError(Exception):
@@ -35,10 +41,10 @@ def os_problem(error: OSError) -> str:
 
 
 def read(path: Path) -> bytes:
-    """The content of a regular file of at most `MAX_BYTES`.
+    """The content of a regular file of at most `MAX_BYTES`; of a compressed one, NAME.gz, what it expands to.
 
     Raises:
-        RecordError: it is missing, no regular file, unreadable or too large.
+        RecordError: it is missing, no regular file, unreadable, too large or not gzip's.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -53,9 +59,32 @@ def read(path: Path) -> bytes:
         raise RecordError(path, f"cannot be read ({os_problem(error)})", "check the name and its permissions") from None
     except ValueError:
         raise RecordError(path, "is no file name", "name a record's .json or a journal's .jsonl file") from None
+    if path.suffix == COMPRESSED and len(content) <= MAX_BYTES:
+        content = _expanded(path, content)
     if len(content) > MAX_BYTES:
         raise RecordError(path, f"is larger than {MAX_BYTES >> 20} MiB", "no record is; name another file")
     return content
+
+
+def _expanded(path: Path, content: bytes) -> bytes:
+    """What gzip compressed, at most one byte more than `MAX_BYTES` of it."""
+    expanding = zlib.decompressobj(wbits=_GZIP)
+    try:
+        expanded = expanding.decompress(content, MAX_BYTES + 1)
+    except zlib.error as error:
+        raise RecordError(path, f"is not compressed by gzip ({error})", "name another file") from None
+    if len(expanded) <= MAX_BYTES and (not expanding.eof or expanding.unused_data):
+        problem = "goes on after its end" if expanding.eof else "is cut short"
+        raise RecordError(path, problem, "restore it, or name another file")
+    return expanded
+
+
+def packed(path: Path, content: bytes) -> bytes:
+    """The content of a file of that name: compressed for NAME.gz, the same bytes for the same content."""
+    if path.suffix != COMPRESSED:
+        return content
+    packing = zlib.compressobj(9, wbits=_GZIP)
+    return packing.compress(content) + packing.flush()
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -13,6 +13,9 @@ from results.record.reading import Record, load
 LAST_RUNS = Path(__file__).parents[1] / "records"
 """Where a run of all tests writes its record."""
 
+ENDINGS = (".json", ".json.gz", ".jsonl")
+"""How the names of records and journals end."""
+
 Watch = Callable[[list[Path]], Iterable[Path]]
 
 _EARLIER = re.compile(r"(.*)\.(?:interrupted|partial)-[0-9]+\.json")
@@ -44,12 +47,23 @@ def find(paths: Sequence[Path]) -> list[Path]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
+    chosen = listed(folder)
+    if not chosen:
+        raise RecordError(folder, "holds no record", "run the suite first")
+    return chosen
+
+
+def listed(folder: Path) -> list[Path]:
+    """The record files of a folder, as `find` has them; none if there is no such folder.
+
+    Raises:
+        RecordError: it cannot be read.
+    """
     try:
-        names = {entry.name for entry in folder.iterdir() if entry.suffix in (".json", ".jsonl")}
+        names = {entry.name for entry in folder.iterdir() if entry.name.endswith(ENDINGS)}
+    except FileNotFoundError:
+        return []
     except OSError as error:
         raise RecordError(folder, f"cannot be read ({os_problem(error)})", "check its permissions") from None
     earlier = {name for name in names if (match := _EARLIER.fullmatch(name)) and f"{match[1]}.json" in names}
-    chosen = sorted(name for name in names - earlier if not name.startswith("."))
-    if not chosen:
-        raise RecordError(folder, "holds no record", "run the suite first")
-    return [folder / name for name in chosen]
+    return [folder / name for name in sorted(names - earlier) if not name.startswith(".")]

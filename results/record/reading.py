@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from results.record.encoding import VersionError, from_json, to_json
-from results.record.files import RecordBusy, RecordError, read, replace
+from results.record.files import RecordBusy, RecordError, packed, read, replace
 from results.record.fingerprints import Fingerprint
 from results.record.lines import replay
 from results.record.model import (
@@ -71,7 +71,7 @@ __all__ = [
 
 
 def load(path: Path) -> Record:
-    """The record in a .json file, or what a .jsonl journal has seen so far.
+    """The record in a .json or .json.gz file, or what a .jsonl journal has seen so far.
 
     Raises:
         RecordError: the file cannot be read, or is no record of a version that this suite reads.
@@ -89,10 +89,10 @@ def load(path: Path) -> Record:
 
 
 def write(path: Path, record: Record) -> None:
-    """Writes the record; at every moment `path` holds its old content or the new one, whole.
+    """Writes the record, compressed if the name ends in .gz; `path` has its old content or the new one at every moment.
 
     Raises:
         RecordError: the file cannot be written.
         ValueError: the record breaks its own schema.
     """
-    replace(path, to_json(record))
+    replace(path, packed(path, to_json(record)))
