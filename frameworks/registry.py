@@ -1,9 +1,16 @@
-"""Finds adapters: built-in names, the entry-point group `conformance.frameworks`, and `package.module:Class`."""
+"""Finds adapters: by the entry-point group `conformance.frameworks`, or as `package.module:Class`.
+
+The suite is a checkout and no installed package, so the entries of its own pyproject.toml, the built-in adapters, are
+read from that file; those of installed packages come from `importlib.metadata`.
+"""
 
 from __future__ import annotations
 
+import tomllib
+from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -11,17 +18,22 @@ if TYPE_CHECKING:
 
 GROUP = "conformance.frameworks"
 
-BUILT_IN: dict[str, str] = {
-    "reference": "frameworks.reference:ReferenceFramework",
-    "torch": "frameworks.torch:TorchFramework",
-    "tf": "frameworks.tf:TensorFlowFramework",
-    "paddle": "frameworks.paddle:adapter",
-    "jax": "frameworks.jax:JaxFramework",
-}
+_PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
 class UnknownFramework(Exception):  # noqa: N818 - shown to the user as one line
     """No adapter of that name, or it cannot be imported; the message says what to do."""
+
+
+@cache
+def _own_points() -> tuple[EntryPoint, ...]:
+    table = tomllib.loads(_PROJECT.read_text("utf-8"))["project"]["entry-points"][GROUP]
+    return tuple(EntryPoint(name, path, GROUP) for name, path in table.items())
+
+
+def built_in() -> dict[str, str]:
+    """The checkout's own adapters: import paths by name."""
+    return {point.name: point.value for point in _own_points()}
 
 
 def known() -> dict[str, str]:
@@ -40,12 +52,12 @@ def clashes(name: str | None = None) -> list[str]:
 
 
 def _claims() -> dict[str, list[str]]:
-    found = {name: [path] for name, path in BUILT_IN.items()}
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.value):
-        paths = found.setdefault(point.name, [])
+    claims: dict[str, list[str]] = {}
+    for point in (*_own_points(), *sorted(entry_points(group=GROUP), key=lambda point: point.value)):
+        paths = claims.setdefault(point.name, [])
         if point.value not in paths:
             paths.append(point.value)
-    return found
+    return claims
 
 
 def path_of(name: str) -> str:
@@ -75,7 +87,7 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
     try:
         made = getattr(import_module(module), attribute)
     except Exception as error:
-        remedy = "install it, or run `tox -e {name}`" if name in BUILT_IN else "check its name and what it imports"
+        remedy = "install it, or run `tox -e {name}`" if name in built_in() else "check its name and what it imports"
         raise UnknownFramework(
             f"framework {name!r} cannot be imported ({type(error).__name__}: {error}); {remedy.format(name=name)}"
         ) from error

@@ -14,28 +14,15 @@ import pytest
 
 from conformance.running.recorder import SETTINGS
 from conformance.spec.clauses import Level, load_clauses
+from frameworks.adapter_file import adapter_file
 from frameworks.operations import CATALOGUE
+from frameworks.registry import built_in
 from tests.support import ROOT, environment
 
 ROOMS = ("fixtures", "frameworks", "conformance", "results")
-FRAMEWORKS = frozenset(
-    {
-        "torch",
-        "torchvision",
-        "tensorflow",
-        "keras",
-        "paddle",
-        "jax",
-        "jaxlib",
-        "flax",
-        "optax",
-        "jmp",
-        "orbax",
-        "mlx",
-        "mindspore",
-    }
-)
-ADAPTERS = ("reference", "torch", "tf", "paddle", "jax")
+ADAPTERS = tuple(built_in())
+OWN = {name: {*adapter_file(name).imports} for name in ADAPTERS}
+FRAMEWORKS = frozenset().union(*OWN.values(), {"torchvision", "jaxlib", "mlx", "mindspore"})
 MAY_IMPORT = {
     "fixtures": {"fixtures"},
     "frameworks": {"fixtures", "frameworks"},
@@ -109,15 +96,10 @@ def test_steps_by_hand_import_the_fixtures_alone() -> None:
 
 
 def test_only_an_adapter_imports_its_framework() -> None:
-    own = {
-        "torch": {"torch"},
-        "tf": {"tensorflow", "keras"},
-        "paddle": {"paddle"},
-        "jax": {"jax", "flax", "optax", "jmp", "orbax"},
-    }
+    assert {name for name in ADAPTERS if not OWN[name]} == {"reference"}
     for path in sources(*ROOMS):
         room, part, *_ = path.relative_to(ROOT).parts
-        allowed = own.get(part, set()) if room == "frameworks" else set()
+        allowed = OWN.get(part, set()) if room == "frameworks" else set()
         found = {name.split(".")[0] for name in imported(path)} & FRAMEWORKS
         assert found <= allowed, f"{path.relative_to(ROOT)} imports {sorted(found - allowed)}"
 

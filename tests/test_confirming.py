@@ -15,7 +15,7 @@ from conformance.expectations.confirming import ConfirmError, confirm
 from conformance.expectations.entries import load_known, read_known
 from conformance.expectations.version_ranges import contains, rewritten
 from conformance.inventory.tests import inventory
-from frameworks.registry import BUILT_IN
+from frameworks.registry import built_in
 from results.record.model import TestVerdict, Variant
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load, write
@@ -260,7 +260,7 @@ def test_the_command_writes_the_file_and_says_what_changed(
     assert path.read_text("utf-8") == text
 
 
-@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "reference"])
+@pytest.mark.parametrize("name", [name for name in built_in() if name != "reference"])
 def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -> None:
     baselines = [load(path) for path in sorted((ROOT / "results" / "baselines").glob(f"{name}-*.json.gz"))]
     tests = {f"conformance/suites/{file}::{function}": code for (file, function), code in inventory().items()}

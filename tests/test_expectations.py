@@ -12,7 +12,7 @@ from conformance.expectations.entries import FILE, Expectation, Known, load_know
 from conformance.judging.outcome import explain, judge, unmatched
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
-from frameworks.registry import BUILT_IN
+from frameworks.registry import built_in
 from results.record.texts import Consequence, FindingKind, FindingText
 
 CLAUSES = ("scaling.stays-positive", "recompute.statistics-once")
@@ -118,8 +118,8 @@ def test_the_committed_files_can_be_read() -> None:
     clauses, loaded = load_clauses(), load_known()
     for entry in loaded.expectations:
         assert entry.clause in clauses
-        assert entry.framework in BUILT_IN
-    assert {finding.framework for finding in loaded.findings} == BUILT_IN.keys() - {"reference"}
+        assert entry.framework in built_in()
+    assert {finding.framework for finding in loaded.findings} == built_in().keys() - {"reference"}
 
 
 @pytest.mark.parametrize(

@@ -19,20 +19,17 @@ from conformance.pages.upstream_issue import Evidence
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import Finding
 from fixtures.recipe import FLOAT16
+from frameworks.adapter_file import adapter_file
 from frameworks.contract import Attempt, Capability, Declaration, Unsupported
 from frameworks.reference import ReferenceFramework
+from frameworks.registry import built_in
 from results.record.outcomes import Outcome
 from results.record.texts import Consequence, FindingKind, FindingText
 from tests.support import ROOT
 
 KNOWN = load_known()
 PROGRAMS = [finding for finding in KNOWN.findings if finding.program is not None]
-OWN = {
-    "torch": {"torch"},
-    "tf": {"tensorflow", "keras"},
-    "paddle": {"paddle"},
-    "jax": {"jax", "flax", "optax", "jmp", "orbax"},
-}
+OWN = {name: {*adapter_file(name).imports} for name in built_in()}
 LONGEST = 30
 
 each_program = pytest.mark.parametrize("finding", PROGRAMS, ids=lambda each: f"{each.framework}-{each.id}")

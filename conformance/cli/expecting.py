@@ -11,7 +11,7 @@ import click
 from conformance.expectations.confirming import Confirmed, ConfirmError, told
 from conformance.expectations.confirming import confirm as confirmed_by
 from conformance.expectations.entries import FILE, read_known
-from frameworks.registry import BUILT_IN, path_of
+from frameworks.registry import built_in, path_of
 from results.record.files import RecordError, one_line, replace
 from results.record.reading import TestVerdict, load
 
@@ -89,4 +89,4 @@ def _list(unnamed: Sequence[TestVerdict]) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    return name.partition("/")[0] in BUILT_IN
+    return name.partition("/")[0] in built_in()

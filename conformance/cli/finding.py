@@ -15,15 +15,15 @@ from conformance.pages import upstream_issue
 from conformance.pages.upstream_issue import Evidence
 from conformance.spec.findings import Finding
 from frameworks.install import installed_version
-from frameworks.registry import BUILT_IN
+from frameworks.registry import built_in
 from results.record.reading import Record
 from results.record.texts import FindingKind
 from results.show.findings import HEADINGS
 
 
 def _known(framework: str) -> Known:
-    if framework not in BUILT_IN:
-        raise click.BadParameter(f"no built-in adapter {framework!r}: one of {', '.join(BUILT_IN)}")
+    if framework not in built_in():
+        raise click.BadParameter(f"no built-in adapter {framework!r}: one of {', '.join(built_in())}")
     try:
         return load_known([framework])
     except ValueError as error:

@@ -14,6 +14,7 @@ from conformance.running import jobs
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.launching import FOLDER, Ended, launch
 from conformance.scenarios.table import draw
+from frameworks.adapter_file import adapter_file
 from frameworks.registry import known, path_of
 from results.record.files import one_line
 
@@ -37,9 +38,12 @@ def scenario_names(
 )
 @click.argument("framework", required=False, default="", shell_complete=names)
 @click.option(
-    "--modes", envvar="CONFORMANCE_MODES", default="", metavar="A,B", help="The framework's first mode if not given."
+    "--modes",
+    envvar="CONFORMANCE_MODES",
+    default="",
+    metavar="A,B",
+    help="If not given, those of the adapter's adapter.toml, else its first one.",
 )
-@click.option("--serial", default="", metavar="A,B", help="Modes whose process keeps state between tests.")
 @click.option("--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True)
 @click.option(
     "--scenario", metavar="NAME", shell_complete=scenario_names, help="Run this one instead of the suites' tests."
@@ -53,7 +57,6 @@ def scenario_names(
 def run(
     framework: str,
     modes: str,
-    serial: str,
     device: str,
     scenario: str | None,
     list_scenarios: bool,
@@ -89,8 +92,9 @@ def run(
         return _scene(_named(scenario), wanted, device, modes.split(","), rounds or 0, folder)
     if not framework:
         raise click.MissingParameter(param_hint="'FRAMEWORK'", param_type="argument")
-    path_of(framework)
-    return jobs.job(framework, modes.split(","), serial.split(","), device, pytest_arguments)
+    adapter = adapter_file(framework)
+    judged = modes.split(",") if modes else [*adapter.modes] or [""]
+    return jobs.job(framework, judged, adapter.serial, device, pytest_arguments)
 
 
 def _named(scenario: str) -> Scenario:

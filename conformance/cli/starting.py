@@ -19,13 +19,15 @@ def quickstart() -> int:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, type=click.Choice(list(installing.DISTRIBUTIONS)), metavar="NAME...")
-def install(names: tuple[str, ...]) -> int:
+@click.option("--all", "every", is_flag=True, help="Every built-in framework.")
+@click.argument("names", nargs=-1, type=click.Choice(list(installing.DISTRIBUTIONS)), metavar="[NAME]...")
+def install(every: bool, names: tuple[str, ...]) -> int:
     """Installs frameworks by pip, NAME being torch, tf, paddle or jax: at the pinned versions under their lock, or at
     those that the environment names. `conformance run` does this by itself.
 
     \b
     conformance install torch
+    conformance install --all
     TORCH_VERSION=2.15.0 conformance install torch
 
     Variables, for NAME one of TORCH, TF, PADDLE and JAX: NAME_VERSION, the framework's version; PACKAGE_VERSION, that
@@ -34,6 +36,8 @@ def install(names: tuple[str, ...]) -> int:
 
     Exit status: 0; 2, something is not to be had, and one line says what.
     """
+    if every == bool(names):
+        raise click.UsageError("name the frameworks to install, or give --all")
     if len(set(names)) < len(names):
         raise click.UsageError(f"a framework is named twice: {', '.join(names)}")
-    return installing.main(list(names))
+    return installing.main(list(names or installing.DISTRIBUTIONS))

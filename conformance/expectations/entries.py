@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -23,8 +22,9 @@ from conformance.expectations.judged_versions import Bearing, Place, ordered, pa
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import FINDING, WORKAROUND, Finding, Workaround, found, read_finding, read_workaround
 from conformance.spec.tables import Kind, Table, read_file
+from frameworks.adapter_file import folder_of
 from frameworks.contract import Framework
-from frameworks.registry import BUILT_IN
+from frameworks.registry import built_in
 
 FILE = "expectations.toml"
 """What an adapter's package calls its own, beside the module that its class is in."""
@@ -168,20 +168,19 @@ def known_of(framework: Framework, seed: int = 0) -> Known:
     )
 
 
-def load_known(names: Iterable[str] = tuple(BUILT_IN)) -> Known:
-    """What is known of built-in adapters, without importing their frameworks.
+def load_known(names: Iterable[str] = ()) -> Known:
+    """What is known of built-in adapters, of all if none is named, without importing their frameworks.
 
     Raises:
         ValueError: as `read_known`.
     """
-    return sum((read_known(folder, name) for name in names for folder in _built_in(name)), Known())
+    return sum((read_known(folder, name) for name in names or built_in() for folder in _built_in(name)), Known())
 
 
 def _built_in(name: str) -> Iterator[Path]:
-    if name in BUILT_IN:
-        spec = find_spec(BUILT_IN[name].partition(":")[0])
-        if spec is not None and spec.origin is not None:
-            yield Path(spec.origin).parent
+    folder = folder_of(built_in()[name]) if name in built_in() else None
+    if folder is not None:
+        yield folder
 
 
 def read_known(folder: Traversable, framework: str, clauses: Collection[str] | None = None) -> Known:

@@ -1,12 +1,20 @@
-"""What to install for each framework: pinned versions, companions, limits that no package declares, wheels for GPUs."""
+"""What to install for each framework: pinned versions, companions, limits that no package declares, wheels for GPUs.
+
+Each adapter's `adapter.toml` says it, in a table `distribution` with the attributes of `Distribution`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from frameworks.adapter_file import FILE, adapter_file
+from frameworks.registry import UnknownFramework, built_in
 
 
 class Unavailable(Exception):  # noqa: N818 - said in one line, not raised on
@@ -73,6 +81,7 @@ class Distribution:
         limits: requirements that no package declares.
         wheels: where wheels for GPUs are; the first whose versions fit counts.
         index: address of the framework's own index; {cuda} stands for the digits of a CUDA version, such as 126.
+        aliases: variables that name a companion's version otherwise than by its whole name.
     """
 
     pinned: str
@@ -82,6 +91,7 @@ class Distribution:
     limits: tuple[Limit, ...] = ()
     wheels: tuple[Wheels, ...] = ()
     index: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def limits_of(self, wanted: str) -> list[str]:
         """The undeclared requirements of a version."""
@@ -104,47 +114,30 @@ class Distribution:
         return ""
 
 
-_NUMPY_1 = "built for NumPy 1, it cannot take NumPy 2's arrays"
+def read_distribution(name: str) -> Distribution | None:
+    """What an adapter's `adapter.toml` says is to be installed; None if it says nothing.
+
+    Raises:
+        UnknownFramework: it says something else than a `Distribution` has.
+    """
+    table = adapter_file(name).distribution
+    if table is None:
+        return None
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    try:
+        limits = tuple(Limit(**limit) for limit in table.get("limits", ()))
+        wheels = tuple(Wheels(**{**each, "others": tuple(each.get("others", ()))}) for each in table.get("wheels", ()))
+        return Distribution(**{**values, "limits": limits, "wheels": wheels})
+    except TypeError as error:
+        raise UnknownFramework(f"{name}/{FILE}: {error}; docs/adapters.md says what the file has") from None
+
 
 DISTRIBUTIONS: dict[str, Distribution] = {
-    "torch": Distribution(
-        "2.13.0",
-        "torch",
-        "torch",
-        limits=(Limit("<2.3", "numpy<2", _NUMPY_1),),
-        wheels=(Wheels(">=2.11", "13.0", ("12.6",)), Wheels(">=2.1,<2.8", "12.1", ("11.8",)), Wheels(">=2.8", "12.8")),
-        index="https://download.pytorch.org/whl/cu{cuda}",
-    ),
-    "tf": Distribution(
-        "2.21.0", "tensorflow-cpu", "tensorflow[and-cuda]", companions=("keras",), wheels=(Wheels(">=2.15", "12.2"),)
-    ),
-    "paddle": Distribution(
-        "3.3.1",
-        "paddlepaddle",
-        "paddlepaddle-gpu",
-        companions=("setuptools",),
-        limits=(
-            Limit("<3.0.0a0", "numpy<2", _NUMPY_1),
-            Limit(">=3.0.0a0", "numpy<2.4", "it takes arrays of one element for numbers, which NumPy 2.4 refuses"),
-        ),
-        wheels=(
-            Wheels(">=3.3", others=("11.8", "12.6", "12.9", "13.0")),
-            Wheels(">=3.2", others=("11.8", "12.6", "12.9")),
-            Wheels(">=3.0", others=("11.8", "12.6")),
-        ),
-        index="https://www.paddlepaddle.org.cn/packages/stable/cu{cuda}/",
-    ),
-    "jax": Distribution(
-        "0.10.2",
-        "jax",
-        "jax[cuda12]",
-        companions=("flax", "optax", "jmp", "orbax-checkpoint"),
-        limits=(Limit("<0.4.26", "numpy<2", _NUMPY_1),),
-        wheels=(Wheels(">=0.4.26", "12.1"),),
-    ),
+    name: distribution for name in built_in() if (distribution := read_distribution(name)) is not None
 }
+"""What to install for each built-in framework."""
 
-ALIASES = {"ORBAX_VERSION": "orbax-checkpoint"}
+ALIASES = {variable: package for each in DISTRIBUTIONS.values() for variable, package in each.aliases.items()}
 """Variables that name a package otherwise than by its whole name."""
 
 

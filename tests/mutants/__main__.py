@@ -24,11 +24,10 @@ from pathlib import Path
 
 from conformance.pages.generate import placed
 from conformance.spec.clauses import load_clauses
+from frameworks.adapter_file import adapter_file
 from tests.mutants.catalogue import Mutant, mutants
 from tests.mutants.engine import Baseline, Engine, Fate, Group, RunError
 from tests.mutants.score import Score, must_clauses
-
-MODULES = {"tf": "tensorflow"}
 
 
 class Baselines:
@@ -99,7 +98,8 @@ def main(arguments: Sequence[str]) -> int:
         for m in chosen:
             print(f"{m.name}  {m.component}: {m.fault} [{', '.join(m.clauses)}] {m.link}")
         return 0
-    if absent := sorted(f for f in {m.framework for m in chosen} - {"reference"} if not find_spec(MODULES.get(f, f))):
+    needed = {framework: adapter_file(framework).imports for framework in {m.framework for m in chosen}}
+    if absent := sorted(framework for framework, modules in needed.items() if not all(map(find_spec, modules[:1]))):
         return _refuse(f"{', '.join(absent)} not installed: `conformance install NAME`, or choose with --of")
     begun = time.monotonic()
     try:

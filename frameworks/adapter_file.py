@@ -1,0 +1,67 @@
+"""`adapter.toml`: what the suite has to know of an adapter before its framework is imported, or installed at all."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from frameworks.registry import UnknownFramework, path_of
+
+FILE = "adapter.toml"
+"""Next to the module that the adapter's entry names; an adapter may be without one."""
+
+
+@dataclass(frozen=True)
+class AdapterFile:
+    """What the file of an adapter says.
+
+    Attributes:
+        imports: top-level modules of the framework, which only this adapter imports; the framework's own first.
+        modes: those that `conformance run` judges unless others are asked for; empty for the framework's first one.
+        serial: modes whose tests run in one process, in their order, because the framework keeps state between them.
+        distribution: what to install, as `frameworks.installing.distributions` reads it; None for nothing.
+    """
+
+    imports: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    serial: tuple[str, ...] = ()
+    distribution: Mapping[str, Any] | None = None
+
+
+@cache
+def adapter_file(name: str) -> AdapterFile:
+    """What the adapter called `name`, or at the import path `name`, says of itself, without importing its framework.
+
+    Raises:
+        UnknownFramework: there is no such adapter, or its file cannot be read.
+    """
+    folder = folder_of(path_of(name))
+    path = None if folder is None else folder / FILE
+    if path is None or not path.is_file():
+        return AdapterFile()
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+        lists: dict[str, Any] = {key: _names(key, values.pop(key, [])) for key in ("imports", "modes", "serial")}
+        return AdapterFile(**lists, **values)
+    except (ValueError, TypeError) as error:
+        raise UnknownFramework(f"{path}: {error}; docs/adapters.md says what the file has") from None
+
+
+def _names(key: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError(f"{key} is a list of names")
+    return tuple(value)
+
+
+def folder_of(path: str) -> Path | None:
+    """The folder of the module in package.module:Class, None if there is no such module, or no file of it."""
+    try:
+        spec = find_spec(path.partition(":")[0])
+    except Exception:  # a package above the module does not import
+        return None
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
