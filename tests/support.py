@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from results.record.model import Record
 from results.record.outcomes import Outcome
 
@@ -132,3 +134,13 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"nothing happened for {seconds} seconds")
         time.sleep(0.02)
+
+
+def one_page(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
+    """Makes an empty README and a page of this text the only pages that commands fill; returns the page."""
+    (folder / "docs").mkdir()
+    (folder / "README.md").touch()
+    page = folder / "docs" / "page.md"
+    page.write_text(text, encoding="utf-8")
+    monkeypatch.setattr("conformance.pages.generate.ROOT", folder)
+    return page

@@ -12,8 +12,9 @@ from benchmarks.calibration import recording, samples, trials
 from benchmarks.calibration.rates import Rate
 from benchmarks.calibration.rules import controlled, paired
 from benchmarks.calibration.samples import Recording
+from conformance.pages import generate
 from results.compare.ratio import FEWEST
-from tests.support import ROOT
+from tests.support import ROOT, one_page
 
 PAGE = ROOT / "docs" / "measuring.md"
 RECORDINGS = [(design, disturbed) for design in ("interleaved", "separate") for disturbed in (False, True)]
@@ -95,8 +96,9 @@ def test_samples_are_recorded_kept_and_read(design: str, tmp_path: Path, monkeyp
     assert [run.process for run in found.runs] == [0, 1]
     assert all(set(run.times) == set(few.sides) for run in found.runs)
     assert all(0 < time * found.tick_s < 10 for run in found.runs for times in run.times.values() for time in times)
-    samples.save(found, tmp_path / "some" / "file.json")
-    assert samples.load(tmp_path / "some" / "file.json") == found
+    store = replace(samples.STORE, folder=tmp_path / "some")
+    store.save(found, "file")
+    assert store.load("file") == found
 
 
 def test_a_process_that_fails_ends_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,27 +107,19 @@ def test_a_process_that_fails_ends_the_recording(monkeypatch: pytest.MonkeyPatch
         recording.record("separate", disturbed=False, processes=1)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"runs": 3}', '{"runs": [{"times": 4}]}'])
-def test_a_file_without_samples_is_refused_by_name(content: str, tmp_path: Path) -> None:
-    path = tmp_path / "some.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=r"some\.json is no recording"):
-        samples.load(path)
-
-
-def test_a_page_without_markers_is_refused_in_one_line(
+def test_the_command_fills_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("asv", reason="the rules of asv are tried by its own code")
     from benchmarks.calibration import __main__ as command
     from benchmarks.calibration import tables
 
-    monkeypatch.setattr(tables, "blocks", lambda: {"interleaved, quiet": "text"})
-    page = tmp_path / "page.md"
-    page.write_text("nothing to fill\n")
-    assert command.main(["table", str(page)]) == 2
+    assert generate.SOURCES["benchmarks.calibration.tables:blocks"] == command.BLOCKS
+    monkeypatch.setattr(tables, "blocks", lambda: dict.fromkeys(command.BLOCKS, "text"))
+    page = one_page(tmp_path, monkeypatch, "nothing to fill\n")
+    assert command.main([]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert page.read_text() == "nothing to fill\n"
-    page.write_text("<!-- interleaved, quiet: begin -->\n<!-- interleaved, quiet: end -->\n")
-    assert command.main(["table", str(page)]) == 0
-    assert "begin -->\ntext\n<!--" in page.read_text()
+    page.write_text("".join(f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in command.BLOCKS))
+    assert command.main([]) == 0
+    assert page.read_text().count("begin -->\ntext\n<!--") == len(command.BLOCKS)

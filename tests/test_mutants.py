@@ -64,7 +64,7 @@ def test_every_mutant_is_declared_whole() -> None:
 
 
 def test_the_page_of_mutants_is_what_their_source_says() -> None:
-    assert (ROOT / "docs" / "mutants.md").read_text("utf-8") == markdown(EVERY) + "\n"
+    assert (ROOT / "docs" / "mutants.md").read_text("utf-8") == markdown(EVERY)
 
 
 def test_there_are_enough_of_them() -> None:
@@ -178,7 +178,7 @@ def test_one_mutant_can_be_run_by_name() -> None:
     [
         (["NoSuchMutant"], "there is no mutant NoSuchMutant; --list names them all"),
         (["--of", "mxnet"], "there is no mutant mxnet; --list names them all"),
-        (["ScaleGrowsToInfinity", "--page", "docs/mutation.md"], "--page takes the score of all mutants"),
+        (["ScaleGrowsToInfinity", "--write"], "--write takes the score of all mutants"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(words: list[str], told: str) -> None:

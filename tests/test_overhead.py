@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from benchmarks.overhead import __main__ as command
-from benchmarks.overhead import measuring, samples, tables
-from benchmarks.overhead.samples import Measured, Overhead
+from benchmarks.overhead import measuring, tables
+from benchmarks.overhead.samples import STORE, Measured, Overhead
 from fixtures.arrays import Array
 from fixtures.model import Batch
 from frameworks.by_hand import CASES, FIXTURES, parts
 from frameworks.reference import ReferenceFramework
-from tests.support import ROOT
+from tests.support import one_page
 
-PAGE = ROOT / "docs" / "overhead.md"
 FOUND = Overhead("some", "1", "cpu eager", "a machine", "2026-01-01", 1e-7, (Measured("x", (100,) * 60, (103,) * 60),))
 
 
@@ -46,12 +45,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "CASES", CASES[:1])
 
 
-def test_the_page_says_what_the_samples_give() -> None:
-    assert f"<!-- overhead: begin -->\n{tables.block()}\n<!-- overhead: end -->" in PAGE.read_text("utf-8")
-
-
 def test_no_committed_overhead_is_beyond_what_is_wanted() -> None:
-    committed = [samples.load(file) for file in samples.FOLDER.glob("*.json")]
+    committed = STORE.all()
     assert {"torch", "tf", "paddle", "jax"} <= {overhead.framework for overhead in committed}
     assert [line for overhead in committed for line in tables.beyond(overhead)] == []
 
@@ -69,8 +64,9 @@ def test_sides_that_train_the_same_are_timed_in_pairs(tmp_path: Path) -> None:
     (case,) = found.cases
     assert (found.framework, case.case, len(case.by_hand), len(case.adapter)) == ("reference", "digits-mlp O0", 3, 3)
     assert all(0 < ticks * found.tick_s < 10 for ticks in (*case.by_hand, *case.adapter))
-    samples.save(found, tmp_path / "some" / "file.json")
-    assert samples.load(tmp_path / "some" / "file.json") == found
+    store = replace(STORE, folder=tmp_path / "some")
+    store.save(found, "file")
+    assert store.load("file") == found
 
 
 @pytest.mark.usefixtures("quick")
@@ -97,14 +93,6 @@ def test_only_an_interval_beyond_the_limit_is_a_problem() -> None:
     assert line.startswith("some, x: ratio 1.06")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"cases": 3}', '{"cases": [{"case": 4}]}'])
-def test_a_file_without_samples_is_refused_by_name(content: str, tmp_path: Path) -> None:
-    path = tmp_path / "some.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=r"some\.json holds no samples"):
-        samples.load(path)
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -128,11 +116,10 @@ def test_the_command_measures_keeps_and_fills_the_page(
     def measured(ticks: int) -> Any:
         return lambda *_: replace(FOUND, cases=(Measured("x", (100,) * 60, (ticks,) * 60),))
 
-    page = tmp_path / "page.md"
-    page.write_text("nothing to fill\n")
-    monkeypatch.setattr(command, "PAGE", page)
-    monkeypatch.setattr(samples, "FOLDER", tmp_path)
-    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    page = one_page(tmp_path, monkeypatch, "nothing to fill\n")
+    store = replace(STORE, folder=tmp_path / "samples")
+    for module in (command, tables):
+        monkeypatch.setattr(module, "STORE", store)
     monkeypatch.setattr(command, "steps", lambda *_: Same())
     monkeypatch.setattr(measuring, "overhead", measured(103))
     assert command.main(["reference"]) == 2
@@ -140,7 +127,7 @@ def test_the_command_measures_keeps_and_fills_the_page(
     page.write_text("<!-- overhead: begin -->\n<!-- overhead: end -->\n")
     assert command.main(["reference"]) == 0
     assert "| some 1, cpu eager | x | 0.01 ms | × 1.030 | 1.030 to 1.030 | 0 µs |" in page.read_text()
-    assert samples.load(tmp_path / "reference.json").cases[0].adapter == (103,) * 60
+    assert store.load("reference").cases[0].adapter == (103,) * 60
     monkeypatch.setattr(measuring, "overhead", measured(106))
     assert command.main(["reference"]) == 1
     assert "1.05 is wanted" in capsys.readouterr().err

@@ -12,8 +12,9 @@ import pytest
 from benchmarks.planted import __main__ as command
 from benchmarks.planted import outcomes, plants, runs
 from benchmarks.planted.runs import EXPECTED, Told
+from frameworks import install
 from results.record.reading import Measurement, Record
-from tests.support import ROOT
+from tests.support import one_page
 from tests.test_comparison import BASE
 
 COUNT = "conformance/suites/test_cost.py::test_a_count_is_the_same_every_time[plain]"
@@ -21,13 +22,13 @@ COUNT = "conformance/suites/test_cost.py::test_a_count_is_the_same_every_time[pl
 
 def costing(clause: str, value: float) -> Record:
     """The base record with a counted cost of one clause."""
-    return replace(BASE, measurements={"cost/test_a": Measurement("B", (value,), clause)})
+    return replace(BASE, measurements=(Measurement(clause, "cost", "test_a", "B", (value,)),))
 
 
 def taking(clause: str, seed: int) -> Record:
     """The base record with a cost of one clause that varies."""
     samples = tuple(1.0 + place / (100 + seed) for place in range(60))
-    return replace(BASE, measurements={"cost/test_a": Measurement("s", samples, clause)})
+    return replace(BASE, measurements=(Measurement(clause, "cost", "test_a", "s", samples),))
 
 
 def test_equal_runs_tell_nothing() -> None:
@@ -97,15 +98,10 @@ def test_a_copy_is_planted_only_where_somebody_wrote_how() -> None:
     assert plants.possible("mine") == ("slow",)
 
 
-def test_the_page_says_what_was_kept() -> None:
-    page = (ROOT / "docs" / "measuring.md").read_text("utf-8")
-    assert f"<!-- planted: begin -->\n{outcomes.block()}\n<!-- planted: end -->" in page
-
-
 def test_all_that_was_kept_is_right() -> None:
-    found = [outcomes.load(file) for file in sorted(outcomes.FOLDER.glob("*.json"))]
-    assert "torch" in {one.framework for one in found}
-    for one in found:
+    kept = outcomes.STORE.all()
+    assert "torch" in {one.framework for one in kept}
+    for one in kept:
         assert [told.planted for told in one.told] == [""] * command.REPEATS + [*plants.possible(one.framework)]
         assert all(told.right for told in one.told), one.framework
 
@@ -113,14 +109,13 @@ def test_all_that_was_kept_is_right() -> None:
 def test_the_command_keeps_what_it_saw_and_fails_if_a_cost_was_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("<!-- planted: begin -->\n<!-- planted: end -->\n")
-    monkeypatch.setattr(command, "PAGE", page)
-    monkeypatch.setattr(outcomes, "FOLDER", tmp_path)
+    page = one_page(tmp_path, monkeypatch, "<!-- planted: begin -->\n<!-- planted: end -->\n")
+    monkeypatch.setattr(outcomes, "STORE", replace(outcomes.STORE, folder=tmp_path / "samples"))
+    monkeypatch.setattr(install, "main", lambda _: 0)
     seen = [Told("", (), True), Told("slow", ("measure worse: cost.x, a: 1 → 2",), True), Told("copy", (), False)]
     monkeypatch.setattr(command, "compared", lambda *_: ((BASE, told) for told in seen))
     assert command.main(["torch"]) == 1
-    assert outcomes.load(tmp_path / "torch.json").told == tuple(seen)
+    assert outcomes.STORE.load("torch").told == tuple(seen)
     assert "| torch 2.13.0, cpu eager | 0 of 1 | measure worse: cost.x (1) | no change |" in page.read_text()
     monkeypatch.setattr(command, "compared", lambda *_: ((BASE, told) for told in seen[:2]))
     assert command.main(["torch"]) == 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
 from conformance.pages import promises
-from conformance.pages.generate import accepted, runs
+from conformance.pages.blocks import baselines, trained
 from conformance.pages.promises import PROMISES, Quantity, table
 from results.record.reading import CheckResult, Measurement, Outcome, Record, TestVerdict
 
@@ -20,7 +21,7 @@ TIMED = Quantity(
 
 @pytest.fixture(scope="module")
 def torch() -> Record:
-    return next(record for record in accepted() if record.series.framework == "torch")
+    return next(record for record in baselines() if record.series.framework == "torch")
 
 
 def of(record: Record, device: str, kind: str, slower: float, outcome: Outcome = Outcome.PASS) -> Record:
@@ -82,7 +83,7 @@ def test_modes_that_tell_the_same_share_a_row(torch: Record) -> None:
 @pytest.mark.parametrize("promise", PROMISES)
 def test_every_quantity_is_told_by_a_committed_record(promise: str) -> None:
     """Each has a number somewhere, or is unsupported on every committed device, as what needs a GPU is."""
-    records = [*accepted(), *(record for found in runs().values() for record in found)]
+    records = [*baselines(), *chain.from_iterable(trained().values())]
     for quantity in PROMISES[promise]:
         lines = table([quantity], records).splitlines()[2:]
         assert lines, quantity.what

@@ -1,30 +1,89 @@
-"""The generated parts of the README are what their command makes now."""
+"""The generated parts of README and docs are what their command makes now."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from conformance.cli import developing, main
 from conformance.expectations.entries import load_known
 from conformance.pages import findings, generate
+from conformance.spec.clauses import load_clauses
 
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("page", generate.PAGES)
+SLOW = {"benchmarks.calibration.tables:blocks"}
+"""What takes minutes; tests/test_calibration.py checks samples of it."""
+
+
+@pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in generate.pages()])
 def test_the_pages_are_up_to_date(page: str) -> None:
-    text, made = (ROOT / page).read_text("utf-8"), generate.blocks()
-    wanted = {name: made[name] for name in generate.PAGES[page]}
-    assert generate.placed(text, wanted) == text, "run `python -m conformance.pages.generate`"
+    path, text = ROOT / page, (ROOT / page).read_text("utf-8")
+    slow = {name for source in SLOW for name in generate.SOURCES[source]}
+    blocks = generate.texts([name for name in generate.markers(path) if name not in slow | generate.MEASURED])
+    assert generate.placed(path, text, blocks) == text, "run `conformance self pages`"
+    if page in generate.WHOLE:
+        assert generate.resolve(generate.WHOLE[page])() == text, "run `conformance self pages`"
 
 
-def test_a_file_without_markers_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "README.md"
-    path.write_text("nothing to fill\n")
-    assert generate.main([str(path)]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-    assert path.read_text() == "nothing to fill\n"
+def test_every_block_has_one_place() -> None:
+    places = Counter(name for page in generate.pages() for name in generate.markers(page))
+    names = {name for names in generate.SOURCES.values() for name in names} | generate.MEASURED
+    assert places == Counter(names)
+
+
+@pytest.mark.parametrize("source", [source for source in generate.SOURCES if source not in SLOW])
+def test_a_source_makes_the_blocks_that_it_is_listed_with(source: str) -> None:
+    assert set(generate.resolve(source)()) == set(generate.SOURCES[source])
+
+
+def test_a_stale_page_is_told_and_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "some.md"
+    page.write_text("Above.\n<!-- clauses: begin -->\nold\n<!-- clauses: end -->\nBelow.\n")
+    (tmp_path / "README.md").write_text("Nothing is generated here.\n")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    monkeypatch.setattr(developing, "ROOT", tmp_path)
+    assert main(["self", "pages", "--check"]) == 1
+    assert "\nold\n" in page.read_text()
+    assert main(["self", "pages"]) == 0
+    assert page.read_text().startswith("Above.\n<!-- clauses: begin -->\n")
+    assert f"\n{len(load_clauses())} clauses (" in page.read_text()
+    assert page.read_text().endswith("<!-- clauses: end -->\nBelow.\n")
+    assert main(["self", "pages", "--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("nothing to fill\n", "has no generated part"),
+        ("<!-- clauses: begin -->\n", "there is no <!-- clauses: begin --> … <!-- clauses: end -->"),
+        ("<!-- clause: begin --><!-- clause: end -->", "nothing makes a block 'clause'"),
+    ],
+)
+def test_a_page_that_cannot_be_made_is_refused_in_one_line(
+    text: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(text)
+    assert main(["self", "pages", str(page)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+    assert page.read_text() == text
+
+
+def test_a_block_without_a_place_is_refused() -> None:
+    with pytest.raises(generate.PageError, match="no page has <!-- such a block: begin -->"):
+        generate.place({"such a block": ""})
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(generate.SOURCES, "no_such_package.tables:blocks", ("such a block",))
+    with pytest.raises(generate.PageError, match="no_such_package is missing: pip install"):
+        generate.texts(["such a block"])
 
 
 def test_every_finding_is_one_item_and_every_clause_is_named() -> None:

@@ -81,7 +81,7 @@ def test_schema_is_a_schema_and_accepts_records(complete: Path) -> None:
 
 def test_the_published_schema_is_that_of_the_classes() -> None:
     published = ROOT / "results" / "schema.json"
-    assert published.read_text("utf-8") == text(), "conformance self schema"
+    assert published.read_text("utf-8") == text(), "conformance self pages"
 
 
 def test_what_the_schema_has_no_place_for_is_refused_with_its_place(complete: Path) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from benchmarks.roofline import __main__ as command
-from benchmarks.roofline import cases, measuring, samples, tables
+from benchmarks.roofline import cases, measuring, tables
 from benchmarks.roofline.counting import least_bytes, operations
-from benchmarks.roofline.samples import Roofline, Step
+from benchmarks.roofline.samples import STORE, Roofline, Step
 from conformance.measuring import costs
 from fixtures.data import exact_batch, sincos_batch, token_batch
 from fixtures.models import blocks, digits_convolution, encoder, exact_linear, sincos
@@ -21,14 +21,12 @@ from fixtures.recipe import FLOAT16, FLOAT32, SGD, Adam
 from frameworks.contract import SUPPORTED, Capability, Declaration
 from frameworks.reference import ReferenceFramework
 from tests import devices
-from tests.support import ROOT
+from tests.support import one_page
 
-PAGE = ROOT / "docs" / "roofline.md"
 FOUND = Roofline(
     "some",
     "1",
-    "cpu",
-    "eager",
+    "cpu eager",
     "a machine",
     "2026-01-01",
     1e-7,
@@ -135,15 +133,16 @@ def test_a_device_is_measured_with_and_without_tf32(tmp_path: Path) -> None:
     framework = devices.Device()
     found = measuring.roofline(framework, Works(framework))
     assert found.rates == {"float32": 2e6, "tensorfloat32": 3e6, "float16": 4e6, "bfloat16": 4e6}
-    assert (found.bandwidth, found.device) == (12e6, "cuda")
+    assert (found.bandwidth, found.place.split()[0]) == (12e6, "cuda")
     assert [(step.fixture, step.format) for step in found.steps] == [
         (f, name) for f in cases.FILLING for name in found.rates
     ]
     times = {step.format: found.seconds(step) for step in found.steps}
     assert times == pytest.approx({"float32": 1e-3, "tensorfloat32": 6e-4, "float16": 5e-4, "bfloat16": 5e-4}, rel=0.01)
     assert {len(step.ticks) for step in found.steps} == {20}
-    samples.save(found, tmp_path / "some" / "file.json")
-    assert samples.load(tmp_path / "some" / "file.json") == found
+    store = replace(STORE, folder=tmp_path / "some")
+    store.save(found, "file")
+    assert store.load("file") == found
 
 
 @pytest.mark.usefixtures("small")
@@ -173,28 +172,16 @@ def test_the_roof_is_the_longer_of_computing_and_moving() -> None:
     assert replace(FOUND, bandwidth=2.5e6).share(step) == pytest.approx(1.0)
 
 
-def test_the_page_says_what_the_samples_give() -> None:
-    assert f"<!-- roofline: begin -->\n{tables.block()}\n<!-- roofline: end -->" in PAGE.read_text("utf-8")
-
-
 def test_the_committed_samples_count_as_the_code_does() -> None:
-    committed = [samples.load(file) for file in sorted(samples.FOLDER.glob("*.json"))]
+    committed = STORE.all()
     assert {"torch", "tf", "paddle", "jax"} <= {roofline.framework for roofline in committed}
     for roofline in committed:
         for step in roofline.steps:
-            model, batch = cases.fixtures(roofline.device)[step.fixture]()
+            model, batch = cases.fixtures(roofline.place.split()[0])[step.fixture]()
             (precision,) = {p for p in (FLOAT32, FLOAT16, cases.BFLOAT16) if p.format == step.format} or {FLOAT32}
             assert step.operations == operations(model, len(batch))
             assert step.moved == least_bytes(model, batch, precision, Adam())
             assert 0.0 < roofline.share(step) < 1.1
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"steps": 3}', '{"steps": [{"fixture": 4}]}'])
-def test_a_file_without_samples_is_refused_by_name(content: str, tmp_path: Path) -> None:
-    path = tmp_path / "some.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=r"some\.json holds no samples"):
-        samples.load(path)
 
 
 @pytest.mark.parametrize(
@@ -216,11 +203,10 @@ def test_bad_arguments_are_refused_in_one_line(
 def test_the_command_measures_keeps_and_fills_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("nothing to fill\n")
-    monkeypatch.setattr(command, "PAGE", page)
-    monkeypatch.setattr(samples, "FOLDER", tmp_path)
-    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    page = one_page(tmp_path, monkeypatch, "nothing to fill\n")
+    store = replace(STORE, folder=tmp_path / "samples")
+    for module in (command, tables):
+        monkeypatch.setattr(module, "STORE", store)
     monkeypatch.setattr(measuring, "works", lambda _: None)
     monkeypatch.setattr(measuring, "roofline", lambda *_: FOUND)
     assert command.main(["reference"]) == 2
@@ -230,7 +216,7 @@ def test_the_command_measures_keeps_and_fills_the_page(
     row = "| some 1, cpu eager | x | float32 | 0.00 GFLOP | 0.0 MB | 2.00 ms | 0.01 ms | 4.00 ms | 50.0% |"
     assert row in page.read_text()
     assert "| some 1, cpu eager | float32 | 2.0 GFLOP/s | 1.0 GB/s |" in page.read_text()
-    assert samples.load(tmp_path / "reference-cpu.json") == FOUND
+    assert store.load("reference-cpu") == FOUND
 
 
 def test_the_reference_takes_the_brief_fixtures() -> None:

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.suite import __main__ as command
-from benchmarks.suite import measuring, samples, tables
-from benchmarks.suite.samples import Cost, Run
+from benchmarks.suite import measuring, tables
+from benchmarks.suite.samples import STORE, Run, SuiteCost
 from conformance.running import plugin
-from tests.support import ROOT
+from tests.support import one_page
 
-PAGE = ROOT / "docs" / "speed.md"
 PLAIN = tuple(Run(what, (3.0, 2.0), (1.0, 1.5)) for what in tables.START)
 SHARES = tuple(
     Run(share, (2.0 + tests,), (1.0 + tests / 2,), tests // 2, tests)
     for share, tests in zip(measuring.SHARES, (4, 8, 12, 16), strict=True)
 )
-FOUND = Cost(
-    "some", "1", "cpu eager", "cost", "a machine", "now", (*PLAIN, *SHARES, Run("two workers", (9.0,), (12.0,), 8, 16))
+FOUND = SuiteCost(
+    "some", "1", "cpu eager", "a machine", "now", "cost", (*PLAIN, *SHARES, Run("two workers", (9.0,), (12.0,), 8, 16))
 )
 
 
-def test_the_page_says_what_the_samples_give() -> None:
-    assert f"<!-- suite cost: begin -->\n{tables.block()}\n<!-- suite cost: end -->" in PAGE.read_text("utf-8")
-
-
 def test_without_samples_the_page_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "FOLDER", tmp_path)
-    assert tables.block() == "No costs are kept."
+    monkeypatch.setattr(tables, "STORE", replace(STORE, folder=tmp_path))
+    assert tables.blocks()["suite cost"] == "No costs are kept."
 
 
 def test_the_block_tells_start_workers_and_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "FOLDER", tmp_path)
-    samples.save(FOUND, tmp_path / "some.json")
-    assert samples.load(tmp_path / "some.json") == FOUND
-    lines = tables.block().splitlines()
+    store = replace(STORE, folder=tmp_path)
+    monkeypatch.setattr(tables, "STORE", store)
+    store.save(FOUND, "some")
+    assert store.load("some") == FOUND
+    lines = tables.blocks()["suite cost"].splitlines()
     assert f"| some 1, cpu eager |{' 1.00 (2.00) |' * len(tables.START)}" in lines
     assert "| some 1, cpu eager, `-k cost` | 16 | 18.0 s | 9.0 s | 9.0 s | 12.0 s | × 2.00 |" in lines
     grown = "3.0 (2 / 4) | 5.0 (4 / 8) | 7.0 (6 / 12) | 9.0 (8 / 16) | 1.0 | 500 ms | 0%"
@@ -67,29 +64,20 @@ def test_shares_of_the_clauses_are_judged_in_processes_of_their_own(monkeypatch:
     assert (found.framework, found.place) == ("reference", "cpu emulated")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"runs": 3}', '{"runs": [{"what": 4}]}'])
-def test_a_file_without_costs_is_refused_by_name(content: str, tmp_path: Path) -> None:
-    path = tmp_path / "some.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=r"some\.json holds no costs"):
-        samples.load(path)
-
-
 def test_costs_without_a_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "FOLDER", tmp_path)
-    samples.save(Cost("some", "1", "cpu", "", "", "", PLAIN), tmp_path / "some.json")
+    store = replace(STORE, folder=tmp_path)
+    monkeypatch.setattr(tables, "STORE", store)
+    store.save(SuiteCost("some", "1", "cpu", "", "", "", PLAIN), "some")
     with pytest.raises(ValueError, match="some: no run is of"):
-        tables.block()
+        tables.blocks()
 
 
 def test_the_command_measures_keeps_and_fills_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("nothing to fill\n")
-    monkeypatch.setattr(command, "PAGE", page)
-    monkeypatch.setattr(samples, "FOLDER", tmp_path)
-    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    page = one_page(tmp_path, monkeypatch, "nothing to fill\n")
+    for module in (command, tables):
+        monkeypatch.setattr(module, "STORE", replace(STORE, folder=tmp_path / "samples"))
     monkeypatch.setattr(measuring, "cost", lambda *_: FOUND)
     assert command.main(["some"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from benchmarks.calibration.samples import Recording, Run
-from benchmarks.processes import ROOT, TICK_NS, environment, failed, machine, now, python
+from benchmarks.kit.processes import ROOT, TICK_NS, environment, failed, machine, now, python
 
 
 @dataclass(frozen=True)

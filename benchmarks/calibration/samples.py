@@ -1,20 +1,15 @@
-"""The recorded samples: what a file holds, reading it and writing it."""
+"""The recorded samples: times of the same work, and of 5 % more of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import files
-
-FOLDER = Path(__file__).parent / "samples"
-
-"""Times are kept as whole numbers of this many nanoseconds."""
+from benchmarks.kit.samples import Store
 
 Times = NDArray[np.float64]
 """Times in seconds, in the order in which they were taken."""
@@ -60,29 +55,9 @@ class Recording:
         return np.asarray(run.times[side], dtype=np.float64) * self.tick_s
 
 
-def path(design: str, disturbed: bool) -> Path:
-    """Where a recording is kept."""
-    return FOLDER / f"{design}-{'disturbed' if disturbed else 'quiet'}.json"
+STORE = Store(Path(__file__).parent / "samples", Recording, "runs")
 
 
-def save(recording: Recording, file: Path) -> None:
-    """Writes a recording, one run a line."""
-    files.save(asdict(recording), "runs", file)
-
-
-def load(file: Path) -> Recording:
-    """Reads a recording.
-
-    Raises:
-        ValueError: the file holds none.
-        OSError: it cannot be read.
-    """
-    return files.load(file, _made, "is no recording")
-
-
-def _made(content: dict[str, Any]) -> Recording:
-    runs = tuple(
-        Run(run["process"], run["others"], {side: tuple(times) for side, times in run["times"].items()})
-        for run in content.pop("runs")
-    )
-    return Recording(**content, runs=runs)
+def name(design: str, disturbed: bool) -> str:
+    """The name of a recording's file."""
+    return f"{design}-{'disturbed' if disturbed else 'quiet'}"

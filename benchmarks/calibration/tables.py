@@ -10,7 +10,7 @@ from benchmarks.calibration import trials
 from benchmarks.calibration.others import OTHERS
 from benchmarks.calibration.rates import Rate
 from benchmarks.calibration.rules import Rule, controlled, paired
-from benchmarks.calibration.samples import Recording, load, path
+from benchmarks.calibration.samples import STORE, Recording, name
 from benchmarks.calibration.trials import Trial
 from results.compare.ratio import FEWEST
 
@@ -23,13 +23,13 @@ def rows(recording: Recording) -> list[Row]:
     """Each rule by the name that readers see, with the trials that it is put to."""
     if recording.design == "interleaved":
         alike = trials.within(recording)
-        return [("this suite, in pairs", paired, alike), *((name, rule, alike) for name, rule in OTHERS.items())]
+        return [("this suite, in pairs", paired, alike), *((other, rule, alike) for other, rule in OTHERS.items())]
     alone = trials.between(recording)
     return [
         ("multiples of the plain step", controlled, trials.between(recording, "plain")),
         ("multiples of NumPy work", controlled, trials.between(recording, "foreign")),
         ("times alone, in pairs", paired, alone),
-        *((name, rule, alone) for name, rule in OTHERS.items()),
+        *((other, rule, alone) for other, rule in OTHERS.items()),
     ]
 
 
@@ -57,8 +57,8 @@ def _table(
 ) -> Iterator[str]:
     yield f"| {title} | " + " | ".join(map(str, pairs)) + " |"
     yield "|---|" + "--:|" * len(pairs)
-    for name, rule, put in rows(recording):
-        yield f"| {name} | " + " | ".join(rate(rule, put, count).told for count in pairs) + " |"
+    for label, rule, put in rows(recording):
+        yield f"| {label} | " + " | ".join(rate(rule, put, count).told for count in pairs) + " |"
 
 
 def block(recording: Recording) -> str:
@@ -85,7 +85,7 @@ def promise() -> str:
         ("interleaved", paired, "timed in turn, in one process"),
         ("separate", controlled, "in two processes, in multiples of the plain step, which is not judged any more"),
     ):
-        calm, crowded = (rows(load(path(design, disturbed)))[0][2] for disturbed in (False, True))
+        calm, crowded = (rows(STORE.load(name(design, disturbed)))[0][2] for disturbed in (False, True))
         alarms = trials.false_alarms(rule, [*calm, *crowded], FEWEST)
         told.append(
             f"- {where}: {alarms.told} false alarms in the {alarms.total} comparisons of both recordings, "
@@ -103,7 +103,7 @@ def blocks() -> dict[str, str]:
         OSError: it cannot be read.
     """
     found = {
-        f"{design}, {'disturbed' if disturbed else 'quiet'}": block(load(path(design, disturbed)))
+        f"{design}, {'disturbed' if disturbed else 'quiet'}": block(STORE.load(name(design, disturbed)))
         for design in PAIRS
         for disturbed in (False, True)
     }

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 
 from benchmarks.calibration.work import SLOWER, STEPS, Work, foreign, training
-from benchmarks.processes import TICK_NS
+from benchmarks.kit.processes import TICK_NS
 from conformance.measuring.interleaved import interleaved
 
 

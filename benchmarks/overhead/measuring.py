@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from benchmarks.kit.processes import TICK_NS, machine, now
 from benchmarks.overhead.samples import Measured, Overhead
-from benchmarks.processes import TICK_NS, machine, now
 from conformance.judging.subject import Subject
 from conformance.measuring.interleaved import interleaved
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
@@ -19,7 +19,7 @@ UPDATES = 4
 """How many losses of both sides are held against each other."""
 
 
-class Apart(Exception):  # noqa: N818 - shown to the user as one line
+class Apart(ValueError):  # noqa: N818 - shown to the user as one line
     """The two sides do not train the same, so their times say nothing."""
 
 

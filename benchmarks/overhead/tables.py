@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.overhead.samples import FOLDER, Overhead, load
+from benchmarks.overhead.samples import STORE, Overhead
 
 LIMIT = 1.05
 """How many times as long a step through an adapter may take."""
 
 
-def block() -> str:
+def blocks() -> Mapping[str, str]:
     """The table of all committed samples, and when and where they were taken.
 
     Raises:
         ValueError: a file of samples holds none.
         OSError: it cannot be read.
     """
-    return "\n".join(_lines([load(file) for file in sorted(FOLDER.glob("*.json"))]))
+    return {"overhead": "\n".join(_lines(STORE.all()))}
 
 
-def _lines(found: Iterable[Overhead]) -> Iterator[str]:
-    found = list(found)
+def _lines(samples: Sequence[Overhead]) -> Iterator[str]:
     yield "| framework | step | by hand | through the adapter | interval | more a step |"
     yield "|---|---|--:|--:|--:|--:|"
-    for overhead in found:
+    for overhead in samples:
         for case in overhead.cases:
             by_hand, adapter = (np.asarray(times) * overhead.tick_s for times in (case.by_hand, case.adapter))
             middle, more = float(np.median(adapter / by_hand)), float(np.median(adapter - by_hand))
             cells = (
-                f"{overhead.framework} {overhead.version}, {overhead.place}",
+                overhead.label,
                 case.case,
                 f"{1e3 * float(np.median(by_hand)):.2f} ms",
                 f"× {middle:.3f}",
@@ -40,9 +39,9 @@ def _lines(found: Iterable[Overhead]) -> Iterator[str]:
             )
             yield f"| {' | '.join(cells)} |"
     yield ""
-    for overhead in found:
+    for overhead in samples:
         pairs = len(overhead.cases[0].by_hand)
-        yield f"- {overhead.framework}: {overhead.started}; {overhead.machine}; {pairs} pairs a step."
+        yield f"- {overhead.taken}; {pairs} pairs a step."
 
 
 def beyond(overhead: Overhead) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.kit.processes import failed, python
 from benchmarks.planted.plants import VARIABLE, possible
-from benchmarks.processes import failed, python
 from results.compare.comparison import Change, Kind, compare
 from results.record.reading import Record, load
 

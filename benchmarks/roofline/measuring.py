@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import cast
 
-from benchmarks.processes import TICK_NS, machine, now
+from benchmarks.kit.processes import TICK_NS, machine, now
 from benchmarks.roofline.cases import TF32, Case, Works, cases, fixtures
 from benchmarks.roofline.counting import least_bytes, operations
 from benchmarks.roofline.samples import Roofline, Step
@@ -50,13 +50,11 @@ def roofline(framework: Framework, made: Works) -> Roofline:
     rates = {name: rate(framework, made, name) for name in dict.fromkeys(case.format for case in chosen)}
     moved = bandwidth(framework, made)
     steps = tuple(_step(framework, case) for case in chosen)
-    place = machine()
+    here = machine()
     if framework.device != "cpu":
-        place = f"{framework.environment().get('device', framework.device)}; {place}"
-    version = framework.version()
-    return Roofline(
-        framework.name, version, framework.device, framework.mode, place, started, TICK_NS / 1e9, rates, moved, steps
-    )
+        here = f"{framework.environment().get('device', framework.device)}; {here}"
+    place = f"{framework.device} {framework.mode}"
+    return Roofline(framework.name, framework.version(), place, here, started, TICK_NS / 1e9, rates, moved, steps)
 
 
 def rate(framework: Framework, made: Works, name: str) -> float:

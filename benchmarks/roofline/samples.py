@@ -1,17 +1,14 @@
-"""The recorded samples: what a file holds, reading it and writing it."""
+"""The recorded samples: a device's rates, and times of steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks import files
-
-FOLDER = Path(__file__).parent / "samples"
+from benchmarks.kit.samples import Origin, Store
 
 
 @dataclass(frozen=True)
@@ -32,24 +29,15 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Roofline:
-    """What was measured of one framework on one device.
+class Roofline(Origin):
+    """What was measured of one framework on one device, whose model stands before the machine's.
 
     Attributes:
-        device, mode: as the framework was made.
-        machine: the device's model besides the processor, cores and library versions.
-        started: ISO 8601.
         tick_s: length of a tick in seconds.
         rates: operations a second of the best product, by format.
         bandwidth: bytes a second of the best sum.
     """
 
-    framework: str
-    version: str
-    device: str
-    mode: str
-    machine: str
-    started: str
     tick_s: float
     rates: Mapping[str, float]
     bandwidth: float
@@ -68,26 +56,4 @@ class Roofline:
         return max(self.parts(step)) / self.seconds(step)
 
 
-def path(framework: str, device: str) -> Path:
-    """Where the samples of a framework on a device are kept."""
-    return FOLDER / f"{framework}-{device}.json"
-
-
-def save(roofline: Roofline, file: Path) -> None:
-    """Writes the samples, one step a line."""
-    files.save(asdict(roofline), "steps", file)
-
-
-def load(file: Path) -> Roofline:
-    """Reads samples.
-
-    Raises:
-        ValueError: the file holds none.
-        OSError: it cannot be read.
-    """
-    return files.load(file, _made, "holds no samples")
-
-
-def _made(content: dict[str, Any]) -> Roofline:
-    steps = tuple(Step(**{**step, "ticks": tuple(step["ticks"])}) for step in content.pop("steps"))
-    return Roofline(**content, steps=steps)
+STORE = Store(Path(__file__).parent / "samples", Roofline, "steps")

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.roofline.samples import FOLDER, Roofline, load
+from benchmarks.roofline.samples import STORE, Roofline
 
 
-def block() -> str:
+def blocks() -> Mapping[str, str]:
     """The tables of all committed samples, and when and where they were taken.
 
     Raises:
         ValueError: a file of samples holds none.
         OSError: it cannot be read.
     """
-    return "\n".join(_lines([load(file) for file in sorted(FOLDER.glob("*.json"))]))
+    return {"roofline": "\n".join(_lines(STORE.all()))}
 
 
-def _lines(found: Iterable[Roofline]) -> Iterator[str]:
-    found = list(found)
+def _lines(samples: Sequence[Roofline]) -> Iterator[str]:
     yield "| framework | format | products | memory |"
     yield "|---|---|--:|--:|"
-    for roofline in found:
+    for roofline in samples:
         for name, rate in roofline.rates.items():
-            yield _row(_place(roofline), name, f"{rate / 1e9:,.1f} GFLOP/s", f"{roofline.bandwidth / 1e9:,.1f} GB/s")
+            yield _row(roofline.label, name, f"{rate / 1e9:,.1f} GFLOP/s", f"{roofline.bandwidth / 1e9:,.1f} GB/s")
     yield ""
     yield "| framework | step | format | operations | bytes | computing | moving | took | of the roof |"
     yield "|---|---|---|--:|--:|--:|--:|--:|--:|"
-    for roofline in found:
+    for roofline in samples:
         for step in roofline.steps:
             computing, moving = roofline.parts(step)
             yield _row(
-                _place(roofline),
+                roofline.label,
                 step.fixture,
                 step.format,
                 f"{step.operations / 1e9:,.2f} GFLOP",
@@ -42,14 +41,10 @@ def _lines(found: Iterable[Roofline]) -> Iterator[str]:
                 f"{roofline.share(step):.1%}",
             )
     yield ""
-    for roofline in found:
+    for roofline in samples:
         steps = len(roofline.steps[0].ticks)
-        yield f"- {_place(roofline)}: {roofline.started}; {roofline.machine}; median of {steps} steps."
+        yield f"- {roofline.label}: {roofline.started}; {roofline.machine}; median of {steps} steps."
 
 
 def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _place(roofline: Roofline) -> str:
-    return f"{roofline.framework} {roofline.version}, {roofline.device} {roofline.mode}"

@@ -8,33 +8,33 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from benchmarks.processes import failed, machine, now, python
+from benchmarks.kit.processes import failed, machine, now, python
 from benchmarks.suite.part import SHARE
-from benchmarks.suite.samples import Cost, Run
+from benchmarks.suite.samples import Run, SuiteCost
 from results.record.reading import load
 
 REPEATS = 2
 """How often what takes no test is run."""
 
 SHARES = ("0.25", "0.5", "0.75", "1.0")
-_LOADED = "import sys; from frameworks.registry import load; load(sys.argv[1], 'cpu')"
+_LOADED = "import sys; from frameworks.registry import load; load(*sys.argv[1:])"
 
 
-def cost(framework: str, selection: str = "") -> Cost:
+def cost(framework: str, selection: str = "", device: str = "cpu") -> SuiteCost:
     """Start-up, growing shares of the clauses in one process, and all of them in two workers.
 
     Args:
-        framework: the adapter's name; on the CPU, in its first mode.
+        framework: the adapter's name, in its first mode.
         selection: pytest's -k, "" for all tests.
     Raises:
         RunError: a command failed; the message ends with the last line that it wrote.
     """
     started = now()
-    chosen = [f"--framework={framework}", "--device=cpu", *(["-k", selection] if selection else [])]
+    chosen = [f"--framework={framework}", f"--device={device}", *(["-k", selection] if selection else [])]
     pytest = ["-m", "pytest", "-q", *chosen]
     runs = [
         _run("help", ["-m", "conformance", "--help"], REPEATS),
-        _run("import", ["-c", _LOADED, framework], REPEATS),
+        _run("import", ["-c", _LOADED, framework, device], REPEATS),
         _run("collection", [*pytest, "--collect-only"], REPEATS),
         _run("first test", [*pytest, "-p", "benchmarks.suite.first"], REPEATS),
     ]
@@ -47,7 +47,7 @@ def cost(framework: str, selection: str = "") -> Cost:
         runs.append(_judged("two workers", [*part, "--numprocesses=2"], record, SHARES[-1]))
         made = load(record)
     place = f"{made.series.device} {made.series.mode}"
-    return Cost(framework, made.variant.framework_version, place, selection, machine(), started, tuple(runs))
+    return SuiteCost(framework, made.variant.framework_version, place, machine(), started, selection, tuple(runs))
 
 
 def _judged(what: str, command: Sequence[str], record: Path, share: str) -> Run:

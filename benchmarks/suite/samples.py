@@ -1,14 +1,11 @@
-"""The recorded costs: what a file holds, reading it and writing it."""
+"""The recorded costs of commands."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from benchmarks import files
-
-FOLDER = Path(__file__).parent / "samples"
+from benchmarks.kit.samples import Origin, Store
 
 
 @dataclass(frozen=True)
@@ -30,22 +27,10 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What was measured of one framework.
+class SuiteCost(Origin):
+    """What was measured of one framework; `selection` is pytest's -k, "" for all tests."""
 
-    Attributes:
-        place: device and mode.
-        selection: pytest's -k, "" for all tests.
-        machine: processor, cores and library versions.
-        started: ISO 8601.
-    """
-
-    framework: str
-    version: str
-    place: str
     selection: str
-    machine: str
-    started: str
     runs: tuple[Run, ...]
 
     def of(self, what: str) -> Run:
@@ -60,28 +45,4 @@ class Cost:
         raise ValueError(f"{self.framework}: no run is of {what!r}")
 
 
-def path(framework: str) -> Path:
-    """Where a framework's costs are kept."""
-    return FOLDER / f"{framework}.json"
-
-
-def save(cost: Cost, file: Path) -> None:
-    """Writes the costs, one command a line."""
-    files.save(asdict(cost), "runs", file)
-
-
-def load(file: Path) -> Cost:
-    """Reads costs.
-
-    Raises:
-        ValueError: the file holds none.
-        OSError: it cannot be read.
-    """
-    return files.load(file, _made, "holds no costs")
-
-
-def _made(content: dict[str, Any]) -> Cost:
-    runs = tuple(
-        Run(**{**run, "wall_s": tuple(run["wall_s"]), "cpu_s": tuple(run["cpu_s"])}) for run in content.pop("runs")
-    )
-    return Cost(**content, runs=runs)
+STORE = Store(Path(__file__).parent / "samples", SuiteCost, "runs")

@@ -63,6 +63,28 @@ def development() -> None:
     """
 
 
+@development.command(short_help="Make every generated page of README and docs anew.")
+@click.argument("pages", nargs=-1, type=click.Path(path_type=Path), metavar="[PAGE]...")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a page is not as it would be made.")
+def pages(pages: tuple[Path, ...], check: bool) -> int:
+    """Makes what commands make of README and docs: of these pages, of all if none is named. Tables of measurements are
+    made from the committed samples, those of docs/measuring.md in some minutes.
+
+    \b
+    conformance self pages
+    conformance self pages --check docs/findings.md
+    """
+    from conformance.pages import generate
+
+    try:
+        changed = generate.stale(pages, write=not check)
+    except generate.PageError as error:
+        raise click.ClickException(str(error)) from None
+    for page in changed:
+        click.echo(f"{page.relative_to(ROOT)} {'is out of date' if check else 'is made anew'}")
+    return 1 if check and changed else 0
+
+
 def _command(name: str, tool: Tool) -> click.Command:
     def start(words: tuple[str, ...]) -> None:
         sys.stdout.flush()

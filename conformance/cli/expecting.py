@@ -76,7 +76,7 @@ def _tell(outcome: Confirmed, name: str, *, changed: bool) -> None:
         click.echo(f"{len(outcome.taken)} expectations of other devices or modes, of {clauses} clauses, are taken over")
     _list(outcome.unnamed)
     if changed and _is_ours(name):
-        click.echo("`python -m conformance.pages.generate` writes the pages that show it")
+        click.echo("`conformance self pages` makes the pages that show it")
 
 
 def _list(unnamed: Sequence[TestVerdict]) -> None:

@@ -1,152 +1,174 @@
-"""The parts of README and docs that a command regenerates: counts, baselines, findings, upgrades, scenarios,
-promises, and where the suite's own time goes.
+"""Every generated part of README and docs, by the markers `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
 
-    python -m conformance.pages.generate            every page
-    python -m conformance.pages.generate README.md  one of them
-
-Exit status 0, or 2 with one line if a file has no markers, lacks one of a pair or cannot be read or written.
+A block may stand in any page. What makes one is named as MODULE:FUNCTION, for tests and benchmarks lie above this
+package, and is imported when it is asked for.
 """
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from collections.abc import Iterable
-from functools import cache
-from itertools import chain
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
-from conformance.expectations.entries import load_known
-from conformance.inventory.tests import inventory
-from conformance.pages import example_failure, findings
 from conformance.pages.promises import PROMISES
-from conformance.pages.promises import table as promise_table
-from conformance.pages.upgrades import upgrades
-from conformance.running.baselines import BASELINES
-from conformance.running.recorder import SETTINGS
 from conformance.scenarios import SCENARIOS
-from conformance.scenarios.launching import FOLDER
-from conformance.scenarios.table import durations
-from conformance.scenarios.table import markdown as markdown_table
-from conformance.spec.clauses import Level, load_clauses
-from results.compare.comparison import Comparison
-from results.compare.pairing import Comparisons
-from results.record.folders import listed
-from results.record.reading import Record, load
-from results.show import times
-from results.show.differences import headline, section, to_text
-from results.show.marks import words
-from results.show.table import plain
+from results.record.files import read, replace
 
-WIDTH = 118
-COSTLIEST = 25
 ROOT = Path(__file__).parents[2]
-PAGES = {
-    "README.md": ("clauses", "failure"),
-    "docs/results.md": ("baselines",),
-    "docs/findings.md": ("finding counts", "findings", "workarounds"),
-    "docs/upgrades.md": ("example", "upgrades", "changes"),
-    "docs/promises.md": tuple(PROMISES),
-    "docs/speed.md": ("seconds by family", "seconds by clause", "slowest tests"),
-    "docs/scenarios.md": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
+
+SOURCES: Mapping[str, tuple[str, ...]] = {
+    "conformance.pages.blocks:clauses": ("clauses",),
+    "conformance.pages.blocks:failure": ("failure",),
+    "conformance.pages.blocks:tables": ("baselines", "seconds by family", "seconds by clause", "slowest tests"),
+    "conformance.pages.blocks:known_failures": ("finding counts", "findings", "workarounds"),
+    "conformance.pages.blocks:changes": ("upgrades", "example", "changes"),
+    "conformance.pages.blocks:promises": tuple(PROMISES),
+    "conformance.pages.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
+    "benchmarks.overhead.tables:blocks": ("overhead",),
+    "benchmarks.roofline.tables:blocks": ("roofline",),
+    "benchmarks.suite.tables:blocks": ("suite cost",),
+    "benchmarks.planted.outcomes:blocks": ("planted",),
+    "benchmarks.calibration.tables:blocks": (
+        "promise",
+        "interleaved, quiet",
+        "interleaved, disturbed",
+        "separate, quiet",
+        "separate, disturbed",
+    ),
 }
-"""The blocks of each page."""
+"""The blocks by what makes them, a function that returns the text of each by its name."""
+
+WHOLE: Mapping[str, str] = {
+    "docs/clauses.md": "conformance.pages.clauses:page",
+    "docs/mutants.md": "tests.mutants.catalogue:page",
+    "results/schema.json": "results.record.schema:text",
+}
+"""Pages that are made as a whole, with what returns their text."""
+
+MEASURED = frozenset({"mutants"})
+"""Blocks that only a run makes, and puts there: `conformance self mutants --write`."""
+
+_MARKER = re.compile(r"<!-- ([^\n:]+): begin -->")
 
 
-def clause_count() -> str:
-    """How many clauses there are, by family, and how many have tests."""
-    clauses = load_clauses()
-    tested = {SETTINGS, *(code.clause for code in inventory().values())}
-    levels = Counter(clause.level for clause in clauses.values())
-    families = Counter(clause.family for clause in clauses.values())
-    counted = ", ".join(f"{family} {count}" for family, count in sorted(families.items()))
-    by_level = ", ".join(f"{levels[level]} {level}" for level in Level if levels[level])
-    return f"{len(clauses)} clauses ({counted}), {len(tested)} of them with tests; {by_level}."
+class PageError(ValueError):
+    """A page cannot be made; the message is one line that names it."""
 
 
-def accepted() -> list[Record]:
-    """The committed records that later ones are compared with."""
-    return [load(path) for path in listed(BASELINES)]
+def pages() -> list[Path]:
+    """README, every page of docs, and what else is made as a whole."""
+    whole = [page for name in WHOLE if (page := ROOT / name).exists()]
+    return [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md"), *whole})]
 
 
-def baselines() -> str:
-    """The committed records as a table."""
-    return f"```text\n{plain(accepted(), WIDTH).strip(chr(10))}\n```"
-
-
-def upgrade_list(pairs: Iterable[Comparison]) -> str:
-    """An item for each: how many changes of each kind there are."""
-    return "\n".join(f"- {words(headline(pair))}" for pair in pairs)
-
-
-def example(pair: Comparison) -> str:
-    """What the command prints of one of them."""
-    return f"```text\n{to_text(Comparisons((pair,))).strip()}\n```"
-
-
-def runs() -> dict[str, list[Record]]:
-    """The committed records of each scenario."""
-    return {name: [load(path) for path in listed(FOLDER / name)] for name in SCENARIOS}
-
-
-def scenarios(found: dict[str, list[Record]]) -> dict[str, str]:
-    """A table of each scenario's records, and one of what they took."""
-    tables = {f"scenario {name}": markdown_table(SCENARIOS[name], records) for name, records in found.items()}
-    return {"scenario times": durations(found), **tables}
-
-
-@cache
-def blocks() -> dict[str, str]:
-    """Every generated block by the name in its markers."""
-    pairs, trained, records = upgrades(), runs(), accepted()
-    told = [*records, *chain.from_iterable(trained.values())]
-    return {
-        "clauses": clause_count(),
-        "failure": example_failure.block(),
-        "baselines": baselines(),
-        **findings.blocks(load_known()),
-        "upgrades": upgrade_list(pairs),
-        "example": example(next((pair for pair in pairs if pair.old.series.framework == "torch"), pairs[0])),
-        "changes": "\n\n".join("\n".join(section(pair)).strip() for pair in pairs),
-        "seconds by family": times.markdown(records, times.seconds),
-        "seconds by clause": times.markdown(records, times.by_clause, COSTLIEST),
-        "slowest tests": "\n".join(("```text", *times.listed(records, "test", times.SLOWEST), "```")),
-        **{name: promise_table(quantities, told) for name, quantities in PROMISES.items()},
-        **scenarios(trained),
-    }
-
-
-def placed(text: str, made: dict[str, str]) -> str:
-    """`text` with every block between its markers, `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
+def markers(page: Path) -> list[str]:
+    """The names of the blocks that a page has a place for.
 
     Raises:
-        ValueError: a pair of markers is missing.
+        RecordError: it cannot be read.
+    """
+    return _MARKER.findall(read(page).decode())
+
+
+def texts(names: Collection[str]) -> dict[str, str]:
+    """These blocks, made now.
+
+    Raises:
+        PageError: nothing makes one, or what makes it lacks a package.
+    """
+    made: dict[str, str] = {}
+    for source, theirs in SOURCES.items():
+        if not made.keys() >= set(theirs) and set(theirs) & set(names):
+            made |= _call(source)
+    if unknown := [name for name in names if name not in made]:
+        raise PageError(f"nothing makes a block {unknown[0]!r}; there are {', '.join(sorted(_all_names()))}")
+    return {name: made[name] for name in names}
+
+
+def place(made: Mapping[str, str]) -> list[Path]:
+    """Puts blocks into the pages that have a place for them; returns those that changed.
+
+    Raises:
+        PageError: no page has a place for one, or an end is missing.
+        RecordError: a page cannot be read or written.
+    """
+    changed: list[Path] = []
+    placed_names: set[str] = set()
+    for page in pages():
+        text = read(page).decode()
+        here = {name: made[name] for name in _MARKER.findall(text) if name in made}
+        placed_names |= here.keys()
+        if (new := placed(page, text, here)) != text:
+            replace(page, new.encode())
+            changed.append(page)
+    if missing := sorted(made.keys() - placed_names):
+        raise PageError(f"no page has <!-- {missing[0]}: begin -->")
+    return changed
+
+
+def stale(wanted: Sequence[Path] = (), *, write: bool) -> list[Path]:
+    """The pages, of `wanted` or of all, that are not as they would be made now; they are written if `write`.
+
+    Raises:
+        PageError: a page has no generated part, or one that nothing makes, or a package is missing for it.
+        RecordError: a page cannot be read or written.
+    """
+    wanted = [page.resolve() for page in wanted]
+    chosen = wanted or pages()
+    names = {page: [name for name in markers(page) if name not in MEASURED] for page in chosen}
+    if nothing := [page for page in wanted if not names[page] and not _whole(page)]:
+        raise PageError(f"{nothing[0]}: has no generated part")
+    made = texts(dict.fromkeys(name for page in chosen for name in names[page]))
+    changed = []
+    for page in chosen:
+        text, source = read(page).decode(), _whole(page)
+        new = resolve(source)() if source else placed(page, text, {name: made[name] for name in names[page]})
+        if new != text:
+            changed.append(page)
+            if write:
+                replace(page, new.encode())
+    return changed
+
+
+def placed(page: Path, text: str, made: Mapping[str, str]) -> str:
+    """The text of a page with these blocks between their markers.
+
+    Raises:
+        PageError: a marker is missing.
     """
     for name, block in made.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, found_begin, rest = text.partition(begin)
-        _, found_end, after = rest.partition(end)
-        if not found_begin or not found_end:
-            raise ValueError(f"there is no {begin} … {end}")
+        before, has_begin, rest = text.partition(begin)
+        _, has_end, after = rest.partition(end)
+        if not has_begin or not has_end:
+            raise PageError(f"{page}: there is no {begin} … {end}")
         text = f"{before}{begin}\n{block}\n{end}{after}"
     return text
 
 
-def main(arguments: list[str]) -> int:
-    """Regenerates the blocks of some files, of every page if none is named; returns the exit status."""
-    made = blocks()
-    for path in [Path(name) for name in arguments] or [ROOT / page for page in PAGES]:
-        try:
-            text = path.read_text("utf-8")
-            wanted = {name: block for name, block in made.items() if f"<!-- {name}: " in text}
-            if not wanted:
-                raise ValueError("it has no markers")
-            path.write_text(placed(text, wanted), "utf-8")
-        except (OSError, ValueError) as error:
-            print(f"{path}: {error}", file=sys.stderr)
-            return 2
-    return 0
+def resolve(source: str) -> Any:
+    """The function that MODULE:FUNCTION names.
+
+    Raises:
+        PageError: a package that it needs is not installed.
+    """
+    try:
+        return resolve_name(source)
+    except ModuleNotFoundError as error:
+        remedy = "pip install -r requirements-calibration.txt, or tox -e dev -- self pages"
+        raise PageError(f"{error.name} is missing: {remedy}") from None
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _call(source: str) -> Mapping[str, str]:
+    blocks: Mapping[str, str] = resolve(source)()
+    return blocks
+
+
+def _all_names() -> Iterable[str]:
+    return (name for names in SOURCES.values() for name in names)
+
+
+def _whole(page: Path) -> str:
+    return WHOLE.get(page.relative_to(ROOT).as_posix(), "") if page.is_relative_to(ROOT) else ""

@@ -1,17 +1,11 @@
-"""The specification: clauses as data, read from `spec/`, one file a family.
-
-`python -m conformance.spec.clauses` prints them as the Markdown page that is kept in `docs/clauses.md`.
-"""
+"""The specification: clauses as data, read from the files of this folder, one a family."""
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 
 from conformance.spec.tables import Kind, Table, read_tables
@@ -136,37 +130,3 @@ def _history(table: Table) -> tuple[Incident, ...]:
     if len(incidents) > MOST_INCIDENTS:
         raise ValueError(f"{table.where}: history has {len(incidents)} entries, more than {MOST_INCIDENTS}")
     return incidents
-
-
-def markdown(clauses: Mapping[str, Clause]) -> str:
-    """The clauses as one Markdown page: a table a family, and an anchor a clause."""
-    return "\n".join(_page(clauses)) + "\n"
-
-
-def _page(clauses: Mapping[str, Clause]) -> Iterator[str]:
-    counts = {level: sum(clause.level is level for clause in clauses.values()) for level in Level}
-    yield "# Clauses"
-    yield ""
-    yield "<!-- Made by `python -m conformance.spec.clauses > docs/clauses.md` from conformance/spec; do not edit. -->"
-    yield ""
-    yield f"{len(clauses)} clauses: " + ", ".join(f"{n} {level}" for level, n in counts.items() if n) + "."
-    yield "MUST, SHOULD and MAY are judged. An OBSERVATION is a legitimate difference, recorded and compared; a"
-    yield "MEASUREMENT is a cost. In formulas `S` is the loss scale, `k` the number of micro-batches in a window and"
-    yield "`u` the unit roundoff of a format."
-    for family, members in groupby(clauses.values(), key=lambda clause: clause.family):
-        yield from ("", f"## {family}", "")
-        yield "| clause | level | requirement | observed by | source | broken before |"
-        yield "|---|---|---|---|---|---|"
-        for clause in members:
-            history = "<br>".join(f"[{i.thread}]({i.url}): {_cell(i.what)}" for i in clause.history)
-            cells = (clause.requirement, clause.observed_by, clause.source)
-            anchor = f'<a id="{clause.id}"></a>`{clause.id}`'
-            yield f"| {anchor} | {clause.level} | {' | '.join(map(_cell, cells))} | {history} |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown(load_clauses()))

@@ -10,9 +10,7 @@ import json
 from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from importlib.resources import files
 from inspect import getdoc
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -75,7 +73,3 @@ def schema() -> dict[str, Any]:
 def text() -> str:
     """The schema as `results/schema.json` has it."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    Path(str(files("results").joinpath("schema.json"))).write_text(text(), "utf-8")

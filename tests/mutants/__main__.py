@@ -3,7 +3,7 @@
     conformance self mutants                          every mutant of the reference and of every adapter
     conformance self mutants --of reference           those of one framework
     conformance self mutants ScaleGrowsToInfinity     these
-    conformance self mutants --page docs/mutation.md  and puts the table between the markers of that file
+    conformance self mutants --write                  and puts the table into the page that has a place for it
     conformance self mutants --list                   names them
 
 Exit status 0 if every mutant is caught by every clause that is about it and no MUST clause is unproven; 1 if not; 2 if
@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 
-from conformance.pages.generate import placed
+from conformance.pages import generate
 from conformance.spec.clauses import load_clauses
 from frameworks.adapter_file import adapter_file
 from tests.mutants.catalogue import Mutant, mutants
@@ -79,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="CLASS", help="mutants, as Class or module:Class; all if none")
     parser.add_argument("--of", action="append", metavar="FRAMEWORK", help="only mutants of this framework")
     parser.add_argument("--workers", type=int, default=2, help="how many run at once")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="page whose block `mutants` takes the table")
+    parser.add_argument("--write", action="store_true", help="puts the table into the page with the block `mutants`")
     parser.add_argument("--list", action="store_true", help="names the mutants and runs none")
     given = parser.parse_args(arguments)
     every = mutants()
@@ -92,8 +91,8 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := set(given.names) - known | set(given.of or ()) - {m.framework for m in every}:
         return _refuse(f"there is no mutant {', '.join(sorted(unknown))}; --list names them all")
     whole = len(chosen) == len(every)
-    if given.page and not whole:
-        return _refuse("--page takes the score of all mutants: leave out names and --of")
+    if given.write and not whole:
+        return _refuse("--write takes the score of all mutants: leave out names and --of")
     if given.list:
         for m in chosen:
             print(f"{m.name}  {m.component}: {m.fault} [{', '.join(m.clauses)}] {m.link}")
@@ -109,12 +108,8 @@ def main(arguments: Sequence[str]) -> int:
     table = score.table(time.monotonic() - begun, whole)
     problems = score.problems(whole)
     print("", table, *problems, sep="\n")
-    if given.page:
-        try:
-            text = given.page.read_text("utf-8")
-            given.page.write_text(placed(text, {"mutants": f"```text\n{table}\n```"}), "utf-8")
-        except (OSError, ValueError) as error:
-            return _refuse(f"{given.page}: {error}")
+    if given.write:
+        generate.place({"mutants": f"```text\n{table}\n```"})
     return 1 if problems else 0
 
 

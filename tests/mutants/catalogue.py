@@ -1,7 +1,4 @@
-"""Which mutants there are, read from their source without importing it.
-
-python -m tests.mutants.catalogue > docs/mutants.md
-"""
+"""Which mutants there are, read from their source without importing it, and the page of them, docs/mutants.md."""
 
 from __future__ import annotations
 
@@ -101,9 +98,9 @@ def markdown(listed: Iterable[Mutant]) -> str:
     lines = [
         "# Mutants",
         "",
-        "<!-- Made by `python -m tests.mutants.catalogue > docs/mutants.md` from tests/mutants; do not edit. -->",
+        "<!-- Made by `conformance self pages` from tests/mutants; do not edit. -->",
         "",
-        f"{len(listed)} faults, each of which brings a real bug back. `python -m tests.mutants CLASS` runs one and",
+        f"{len(listed)} faults, each of which brings a real bug back. `conformance self mutants CLASS` runs one and",
         "`python -m pytest --framework=tests.mutants.MODULE:CLASS` shows what the suites say of it.",
     ]
     for family in sorted({mutant.family for mutant in listed}):
@@ -113,8 +110,9 @@ def markdown(listed: Iterable[Mutant]) -> str:
             clauses = ", ".join(f"[{clause}](clauses.md#{clause})" for clause in m.clauses)
             fault = m.fault.replace("|", "\\|")
             lines.append(f"| {m.label} | {m.framework} | {m.component} | {fault} ([bug]({m.link})) | {clauses} |")
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
-    print(markdown(mutants()))
+def page() -> str:
+    """The page of every mutant."""
+    return markdown(mutants())

@@ -1,0 +1,70 @@
+"""The shape of a benchmark's command: measure if a framework is named, keep the samples, fill the page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from benchmarks.kit.processes import RunError
+from conformance.pages import generate
+from frameworks import install
+from frameworks.contract import MissingDevice
+from frameworks.registry import UnknownFramework
+from results.record.files import RecordError
+
+Measure = Callable[[argparse.Namespace], Sequence[str]]
+"""Measures what the options say and keeps it; a line for each result that is not as wanted."""
+
+_REFUSED = (OSError, ValueError, LookupError, UnknownFramework, MissingDevice, RecordError, RunError)
+
+
+def parser(name: str, purpose: str) -> argparse.ArgumentParser:
+    """The options of `conformance self NAME`: a framework, which may be left out, and its device."""
+    made = argparse.ArgumentParser(prog=f"conformance self {name}", description=purpose)
+    made.add_argument("framework", nargs="?", help="whose adapter; only the page is filled if none is named")
+    made.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
+    return made
+
+
+def run(options: argparse.Namespace, measure: Measure, *blocks: str) -> int:
+    """Installs the framework that is named, measures, prints these generated blocks, and puts them into their pages.
+
+    Returns:
+        As `refusing`.
+    """
+
+    def work() -> Sequence[str]:
+        problems: Sequence[str] = ()
+        if options.framework:
+            if options.framework in install.DISTRIBUTIONS and install.main([options.framework]):
+                raise RunError(f"{options.framework} cannot be installed")
+            problems = measure(options)
+        fill(*blocks)
+        return problems
+
+    return refusing(work)
+
+
+def fill(*blocks: str) -> Sequence[str]:
+    """Prints these generated blocks and puts them into their pages; there are no problems."""
+    texts = generate.texts(blocks)
+    print(*texts.values(), sep="\n\n")
+    generate.place(texts)
+    return ()
+
+
+def refusing(work: Callable[[], Sequence[str]]) -> int:
+    """Runs a piece of work.
+
+    Returns:
+        0; 1 if something is not as wanted, a line each; 2, with one line, if it cannot be measured, read or written.
+    """
+    try:
+        problems = work()
+    except _REFUSED as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return 2
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
