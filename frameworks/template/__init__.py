@@ -1,0 +1,1 @@
+"""The adapter of template, for the conformance suite."""

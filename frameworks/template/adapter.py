@@ -1,0 +1,67 @@
+"""The adapter of template. It offers nothing yet, so that every test of the suites ends as `unsupported`.
+
+Grow it by one capability at a time: `attempts` gets the framework's own call for it, `trainer` a run that follows the
+recipe, and the tests that need no more than that are judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.base import BaseFramework
+from frameworks.contract import (
+    Attempt,
+    Capability,
+    Conventions,
+    OpResult,
+    RecomputeCase,
+    RecomputeResult,
+    Trainer,
+)
+
+
+class TemplateAdapter(BaseFramework):
+    """template on one device, in one mode."""
+
+    name = "template"
+    modes = ("eager",)
+
+    def devices(self) -> tuple[str, ...]:
+        """Add "cuda" where the framework sees a GPU."""
+        return ("cpu",)
+
+    def version(self) -> str:
+        """The framework's own version; it names the series of records."""
+        return "0"
+
+    def environment(self) -> dict[str, str]:
+        """The device's model, and every switch of the framework that results depend on."""
+        return {"device": self.device}
+
+    def conventions(self) -> Conventions:
+        """What the framework documents to do otherwise than these defaults."""
+        return Conventions()
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        """The framework's own call for each capability, True where it was seen to act; what is here is offered."""
+        return {}
+
+    def refusals(self) -> Mapping[Capability, str]:
+        """Why the framework does not do what `attempts` has a call for, in one sentence each."""
+        return {}
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:  # noqa: ARG002
+        """A new run, of a subclass of `frameworks.base.BaseTrainer`; without one, every recipe is refused."""
+        self.require_recipe(recipe)
+        raise self.refusal(Capability.FEED)
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:  # noqa: ARG002
+        """The operation `op` of `frameworks.operations` inside whatever precision scope is open."""
+        raise self.refusal(Capability.OPERATIONS)
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:  # noqa: ARG002
+        """The cases of `frameworks.base.recompute` through the framework's recomputation call."""
+        raise self.refusal(Capability.RECOMPUTE_CASES)

@@ -1,0 +1,94 @@
+"""A command starts a new adapter, which loads, offers nothing, and is judged as such."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import main
+from results.record.outcomes import Outcome
+from results.record.reading import load
+from tests.support import ROOT, TIMEOUTS, WORKERS, run
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a new adapter, my_own."""
+    folder = tmp_path_factory.mktemp("new") / "package"
+    ended = run([sys.executable, "-m", "conformance", "frameworks", "new", "my_own", str(folder)])
+    assert ended.status == 0, ended.lines
+    assert ended.lines[-2].endswith(
+        f"PYTHONPATH={folder} python -m conformance run my_own_conformance.adapter:MyOwnAdapter"
+    )
+    return folder
+
+
+def test_it_is_a_package_with_an_entry(adapter: Path) -> None:
+    written = sorted(str(path.relative_to(adapter)) for path in adapter.rglob("*") if path.is_file())
+    assert written == [
+        "my_own_conformance/__init__.py",
+        "my_own_conformance/adapter.py",
+        "my_own_conformance/expectations.toml",
+        "pyproject.toml",
+    ]
+    assert not [name for name in written if "emplate" in (adapter / name).read_text("utf-8")]
+    project = (adapter / "pyproject.toml").read_text("utf-8")
+    assert 'name = "my-own-conformance"' in project
+    assert 'my_own = "my_own_conformance.adapter:MyOwnAdapter"' in project
+
+
+def test_every_suite_judges_it_to_be_unsupported(adapter: Path, tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    words = ["--framework=my_own_conformance.adapter:MyOwnAdapter", "--numprocesses=2", f"--record={path}"]
+    ended = run([sys.executable, "-m", "pytest", "-q", *WORKERS, *TIMEOUTS, *words], PYTHONPATH=str(adapter))
+    assert ended.status == 0, ended.lines
+    record = load(path)
+    assert (record.series.framework, record.status) == ("my_own_conformance.adapter.MyOwnAdapter", "complete")
+    assert len(record.verdicts) > 600
+    others = {verdict.clause for verdict in record.verdicts if verdict.outcome is not Outcome.UNSUPPORTED}
+    assert others <= {"composition.coverage", "autocast.settings-restored", "cost.adapter-overhead"}
+    assert {verdict.outcome for verdict in record.verdicts} == {Outcome.UNSUPPORTED, Outcome.PASS, Outcome.ABSTAIN}
+
+
+def test_the_adapters_are_listed_as_before_where_no_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["frameworks", "caffe"]) == 2
+    assert "unknown framework 'caffe': one of jax" in capsys.readouterr().err
+    assert main(["frameworks", "reference"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["frameworks", "list", "reference"]) == 0
+    assert capsys.readouterr().out == listed
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("torch", "there is an adapter 'torch' already"),
+        ("My", "is no name of an adapter"),
+        ("a-b", "is no name of an adapter"),
+        ("class", "is no name of an adapter"),
+        ("../x", "is no name of an adapter"),
+        ("", "is no name of an adapter"),
+    ],
+)
+def test_a_name_that_cannot_be_taken_ends_in_one_line(
+    name: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["frameworks", "new", name, str(tmp_path / "x")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+    assert not (tmp_path / "x").exists()
+
+
+def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes").write_text("mine", encoding="utf-8")
+    for place in (tmp_path, tmp_path / "notes"):
+        assert main(["frameworks", "new", "mine", str(place)]) == 2
+        assert "not empty; name a new folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_the_documentation_begins_with_it() -> None:
+    text = (ROOT / "docs" / "adapters.md").read_text("utf-8")
+    assert text.index("conformance frameworks new") < text.index("--framework=package.module:Class")
