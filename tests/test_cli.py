@@ -31,7 +31,7 @@ def conformance(*words: str | Path, root: Path = ROOT) -> Ended:
 
 
 COMMANDS = [entry for entries in SECTIONS.values() for entry in entries]
-HELPED = (*(entry.name for entry in COMMANDS), "baseline accept", "expectations confirm", "spec show")
+HELPED = (*(entry.name for entry in COMMANDS), "baseline accept", "expectations update", "spec show")
 
 
 @pytest.mark.parametrize("words", [(), *(tuple(words.split()) for words in HELPED)])

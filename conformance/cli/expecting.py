@@ -1,19 +1,25 @@
-"""`conformance expectations`: what an adapter is known not to do, confirmed by records of a version."""
+"""`conformance expectations`: what an adapter is known not to do, written from records of a version."""
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
-from conformance.expectations.confirming import Confirmed, ConfirmError, told
-from conformance.expectations.confirming import confirm as confirmed_by
+from conformance.expectations.confirming import ConfirmError, told
 from conformance.expectations.entries import FILE, read_known
+from conformance.expectations.updating import Cause, Updated
+from conformance.expectations.updating import update as updated
+from conformance.spec.findings import NONE_FOUND
 from frameworks.registry import built_in, path_of
 from results.record.files import RecordError, one_line, replace
 from results.record.reading import TestVerdict, load
+from results.record.texts import Consequence, FindingKind, FindingText
 
 _SHOWN = 20
 
@@ -23,65 +29,136 @@ def expectations() -> None:
     """The known failures of an adapter, and the versions in which somebody has judged it."""
 
 
-@expectations.command(short_help="Make what records of a version show the known failures of that version.")
+@expectations.command(short_help="Make an adapter's known failures those that records of a version show.")
 @click.argument("records", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RECORD...")
-def confirm(records: tuple[Path, ...]) -> int:
-    """Adds the version of RECORD, a whole run, to the judged ones of its adapter, and writes the versions of each
-    expectation anew, so that it holds in this version exactly where the record shows the failure. Of an adapter with
-    several modes all records are named. Comments and layout stay.
+@click.option("--finding", metavar="ID", help="Failures that no entry names become entries of this finding.")
+@click.option("--clause", "clauses", multiple=True, metavar="ID", help="Of this clause alone; may be given again.")
+@click.option("--class", "kind", type=click.Choice([each.value for each in FindingKind]), help="Of a new finding.")
+@click.option(
+    "--consequence",
+    type=click.Choice([each.value for each in Consequence]),
+    help="Of a new one: what it does.",
+)
+@click.option("--reason", metavar="TEXT", help="Of a new finding: what goes wrong, in a sentence.")
+@click.option("--link", metavar="ADDRESS", help=f"Of a new finding: where to read of it, {NONE_FOUND!r} by default.")
+@click.option("--link-shows", metavar="TEXT", help="What the address shows.")
+@click.option("--dry-run", is_flag=True, help="Write nothing, print what would change.")
+def update(
+    records: tuple[Path, ...],
+    finding: str | None,
+    clauses: tuple[str, ...],
+    kind: str | None,
+    consequence: str | None,
+    reason: str | None,
+    link: str | None,
+    link_shows: str | None,
+    dry_run: bool,
+) -> int:
+    """Writes an adapter's expectations.toml from RECORD, a whole run of one version; of an adapter with several modes
+    all records are named. Comments and layout stay.
+
+    The version becomes a judged one. Each entry holds in it exactly where the record shows the failure: its versions
+    are widened or narrowed, its cases split, and one that would hold in no judged version is dropped, with its finding
+    if that was the last. With --finding, failures that no entry names become entries of a finding of the file, or of a
+    new one: in this version, on this device, in this mode, of these cases.
 
     \b
-    conformance expectations confirm results/records/torch-2.16.0+cpu-cpu-eager.json
+    conformance expectations update results/records/torch-2.16.0+cpu-cpu-eager.json
+    conformance expectations update RECORD --finding stale-weight-cast --clause autocast.cast-is-fresh
+    conformance expectations update RECORD --finding new-one --class documented --consequence error --reason TEXT
 
-    Exit status: 0, every failure is known; 1, some need a finding and an expectation first, which are listed; 2, the
-    file was left as it is, and one line says why.
+    Exit status: 0, every failure is known; 1, some still need a finding, which are listed; 2, the file was left as it
+    is, and one line says why: a record is interrupted, of some tests or another seed, or its tests have changed since.
     """
+    says = _says(kind, consequence, reason, link, link_shows)
+    if finding is None and (says is not None or clauses):
+        raise click.UsageError("--finding is missing: it names what new entries rest on")
     loaded = [load(path) for path in records]
-    path = _file(loaded[0].series.framework)
+    framework = loaded[0].series.framework
+    path = _file(framework)
     name = f"{path.parent.name}/{FILE}"
     try:
-        known = read_known(path.parent, loaded[0].series.framework)
-        if not known.expectations:
-            raise RecordError(name, "has no expectations to confirm", "write them first")
-        former = path.read_bytes()
-        outcome = confirmed_by(loaded, known, former.decode())
+        former = path.read_text("utf-8") if path.exists() else ""
+        cause = None if finding is None else Cause(finding, says, clauses)
+        outcome = updated(loaded, read_known(path.parent, framework), former, cause)
+        _check(path, outcome.text, framework)
     except ConfirmError as error:
         raise RecordError(name, error.problem, error.remedy) from None
     except ValueError as error:
-        raise RecordError(name, str(error), "correct it first") from None
-    if outcome.text.encode() != former:
+        raise RecordError(name, str(error).removeprefix(f"{name}: "), "correct it first") from None
+    if dry_run:
+        lines = difflib.unified_diff(former.splitlines(True), outcome.text.splitlines(True), name, name)
+        click.echo("".join(lines), nl=False)
+    elif outcome.text != former:
         replace(path, outcome.text.encode())
-    _tell(outcome, name, changed=outcome.text.encode() != former)
+    _report(outcome, name, changed=outcome.text != former, written=not dry_run)
     return 1 if outcome.unnamed else 0
+
+
+def _says(
+    kind: str | None, consequence: str | None, reason: str | None, link: str | None, link_shows: str | None
+) -> FindingText | None:
+    """The text of a new finding, None where no option is about one."""
+    if kind is None and consequence is None and reason is None and link is None and link_shows is None:
+        return None
+    if kind is None or consequence is None or not (reason or "").strip():
+        raise click.UsageError("a new finding needs --class, --consequence and --reason")
+    if (link in (None, NONE_FOUND)) != (link_shows is None):
+        raise click.UsageError("--link and --link-shows stand together")
+    text = " ".join((reason or "").split())
+    return FindingText(FindingKind(kind), Consequence(consequence), text, link or NONE_FOUND, link_shows or "")
+
+
+def _check(path: Path, text: str, framework: str) -> None:
+    """Reads the file as it would be.
+
+    Raises:
+        ValueError: it would not be valid; the message is one line.
+    """
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / path.parent.name
+        copy.mkdir()
+        for other in path.parent.iterdir():
+            if other.name != FILE:
+                os.symlink(other.resolve(), copy / other.name)
+        (copy / FILE).write_text(text, "utf-8")
+        read_known(copy, framework)
 
 
 def _file(framework: str) -> Path:
     module = path_of(framework).partition(":")[0]
     spec = find_spec(module)
-    path = Path(spec.origin).parent / FILE if spec is not None and spec.origin is not None else Path(FILE)
-    if not path.is_file():
-        raise RecordError(path, f"is not there, so that {framework} has nothing to confirm", "write it first")
-    return path
+    if spec is None or spec.origin is None:
+        raise RecordError(FILE, f"has no place: the adapter {framework} is not here", "install it first")
+    return Path(spec.origin).parent / FILE
 
 
-def _tell(outcome: Confirmed, name: str, *, changed: bool) -> None:
+def _report(outcome: Updated, name: str, *, changed: bool, written: bool) -> None:
+    confirmed = outcome.confirmed
     if not changed:
-        click.echo(f"{name} says of {outcome.version} what the record shows; nothing was changed")
+        click.echo(f"{name} says of {confirmed.version} what the record shows; nothing was changed")
     else:
-        click.echo(f"{name}: {outcome.version} is judged, {len(outcome.changes)} expectations have other versions")
-    for line in told(outcome.changes):
+        verb = "is" if written else "would be"
+        click.echo(
+            f"{name}: {confirmed.version} {verb} judged, {len(confirmed.changes)} expectations have other versions"
+        )
+    for line in told(confirmed.changes):
         click.echo(f"  {line}")
-    if outcome.taken:
-        clauses = len(set(outcome.taken))
-        click.echo(f"{len(outcome.taken)} expectations of other devices or modes, of {clauses} clauses, are taken over")
+    for line in outcome.added:
+        click.echo(one_line(f"  added: {line}"))
+    if confirmed.taken:
+        clauses = len(set(confirmed.taken))
+        click.echo(
+            f"{len(confirmed.taken)} expectations of other devices or modes, of {clauses} clauses, are taken over"
+        )
     _list(outcome.unnamed)
-    if changed and _is_ours(name):
+    if changed and written and _is_ours(name):
         click.echo("`conformance self pages` makes the pages that show it")
 
 
 def _list(unnamed: Sequence[TestVerdict]) -> None:
     if unnamed:
-        click.echo(f"{len(unnamed)} failures need a finding and an expectation first:")
+        click.echo(f"{len(unnamed)} failures need a finding: `--finding ID` makes them entries of it")
     for verdict in unnamed[:_SHOWN]:
         click.echo(one_line(f"  {verdict.clause} {verdict.case} {verdict.outcome.value} ({verdict.signature})"))
     if unnamed[_SHOWN:]:

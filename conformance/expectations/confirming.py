@@ -12,13 +12,13 @@ from packaging.version import Version
 
 from conformance.expectations.entries import Expectation, Known
 from conformance.expectations.judged_versions import Place, ordered, parsed
-from conformance.expectations.toml_lines import Part, check, edited
+from conformance.expectations.toml_lines import Part, check, edited, without_findings
 from conformance.expectations.version_ranges import contains, rewritten
 from conformance.inventory.tests import code_of, inventory
 from results.record.outcomes import Outcome
 from results.record.reading import Record, TestVerdict
 
-_FAILED = frozenset({Outcome.KNOWN, Outcome.FAIL, Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH})
+FAILED = frozenset({Outcome.KNOWN, Outcome.FAIL, Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH})
 _UNSURE = frozenset({Outcome.ABSTAIN, Outcome.UNSTABLE})
 
 
@@ -50,7 +50,8 @@ class Confirmed:
     Attributes:
         text: the whole new file.
         version: the version that is judged now.
-        changes: clause, former versions and new ones of each entry that changed, a split one by its parts.
+        changes: clause, former versions and new ones of each entry that changed, a split one by its parts; of one
+            that would hold in no judged version, "dropped".
         taken: clauses of entries that no record shows, taken over as in the nearest judged version.
         unnamed: failures that no entry names.
     """
@@ -113,16 +114,24 @@ class _Confirmation:
         for place, entry in enumerate(self.known.expectations):
             parts[place] = self._parts(place, entry)
             ranges = [part.versions for part in parts[place] if part.versions != entry.versions]
-            changes += [(entry.clause, entry.versions, each) for each in ranges]
+            changes += [(entry.clause, entry.versions, each) for each in (ranges if parts[place] else ["dropped"])]
         parts = {n: each for n, each in parts.items() if each != (Part(self.known.expectations[n].versions),)}
         try:
             after = edited(text, parts, self.judged)
             check(text, after, parts, self.judged)
+            after = without_findings(after, self._idle(after))
         except ValueError as error:
             raise ConfirmError(str(error), "nothing was changed") from None
         self._refuse_twins(after)
         taken = tuple(entry.clause for entry in self.known.expectations if not self._meeting(entry))
         return Confirmed(after, self.version, tuple(changes), taken, tuple(self._unnamed()))
+
+    def _idle(self, text: str) -> list[str]:
+        """Findings of which the last entry was dropped, and that no workaround names."""
+        content = tomllib.loads(text)
+        tables = [*content.get("expectation", ()), *content.get("workaround", ())]
+        used = {table["finding"] for table in tables}
+        return [finding.id for finding in self.known.findings if finding.id not in used]
 
     def _parts(self, place: int, entry: Expectation) -> tuple[Part, ...]:
         """The entry as it is to be: one, or one for the cases that fail and one for those that do not."""
@@ -132,6 +141,8 @@ class _Confirmation:
         former = {each for each in self.judged if contains(entry.versions, each)}
         with_it, without = former | {self.version}, former - {self.version}
         try:
+            if holding and not failing and not without:
+                return ()
             if not failing or not holding:
                 return (Part(rewritten(entry.versions, with_it if failing else without, self.judged)),)
             if not entry.cases:
@@ -166,8 +177,8 @@ class _Confirmation:
 
     def _holds_before(self, entry: Expectation) -> bool:
         place = self._before
-        nearest = place.nearest if place.judged else self.version
-        return contains(entry.versions, nearest)
+        again = self.version in self.known.judged.get(self._framework, ())
+        return contains(entry.versions, self.version if again or not place.judged else place.nearest)
 
     def _meeting(self, entry: Expectation) -> list[Record]:
         return [r for r in self.records if entry.meets(r.series.framework, r.series.device, r.series.mode)]
@@ -183,7 +194,7 @@ class _Confirmation:
         if verdict.outcome is Outcome.UNSUPPORTED:
             return _Shown.EITHER
         same = verdict.signature == entry.signature and verdict.finding in ("", entry.finding.id)
-        return _Shown.YES if verdict.outcome in _FAILED and same else _Shown.NO
+        return _Shown.YES if verdict.outcome in FAILED and same else _Shown.NO
 
     def _unnamed(self) -> Iterator[TestVerdict]:
         for record in self.records:
@@ -196,7 +207,7 @@ class _Confirmation:
 
     def _refuse_twins(self, text: str) -> None:
         places: set[tuple[object, ...]] = set()
-        for number, entry in enumerate(tomllib.loads(text)["expectation"], 1):
+        for number, entry in enumerate(tomllib.loads(text).get("expectation", ()), 1):
             words = (entry["clause"], entry["versions"], entry.get("device", "*"), entry.get("mode", "*"))
             place = (*words, frozenset(entry.get("cases", ())))
             if place in places:

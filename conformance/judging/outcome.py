@@ -128,7 +128,7 @@ def explain(verdict: str, signature: str, expectation: Expectation | None) -> st
             return f"known: {expectation.reason} ({expectation.link})"
         case "fixed" if expectation.inferred_from:
             before = f"fails in {expectation.inferred_from}, and does not in this version"
-            return f"{named}: it {before}; `conformance expectations confirm` narrows its versions"
+            return f"{named}: it {before}; `conformance expectations update` narrows its versions"
         case "fixed":
             return f"{named} did not come true: take it out of {expectation.file}, or narrow its versions"
         case "fail":

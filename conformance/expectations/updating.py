@@ -1,0 +1,159 @@
+"""What records make of an adapter's expectations: ranges, dropped entries, and entries for failures that none names."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from conformance.expectations.confirming import FAILED, Confirmed, ConfirmError, confirm
+from conformance.expectations.entries import Known
+from conformance.expectations.toml_lines import Part, edited, inserted, table
+from conformance.expectations.version_ranges import rewritten
+from results.record.model import TestVerdict
+from results.record.reading import Record
+from results.record.texts import FindingText
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The finding that new entries rest on.
+
+    Attributes:
+        id: of a finding of the file, or of a new one.
+        text: what a new one says, None for one of the file.
+        clauses: whose failures it is the cause of; all if there is none.
+    """
+
+    id: str
+    text: FindingText | None = None
+    clauses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What an adapter's file becomes.
+
+    Attributes:
+        text: the whole new file.
+        confirmed: what its former entries became.
+        added: new entries, or new cases of former ones, one line each.
+        unnamed: failures that still no entry names.
+    """
+
+    text: str
+    confirmed: Confirmed
+    added: tuple[str, ...] = ()
+    unnamed: tuple[TestVerdict, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Entry:
+    clause: str
+    signature: str
+    device: str
+    mode: str
+    cases: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        cases = ", ".join(self.cases) or "every case"
+        where = ", ".join(word for word in (self.device, self.mode) if word != "*")
+        return f"{self.clause} ({self.signature}{', ' if where else ''}{where}): {cases}"
+
+
+def update(records: Sequence[Record], known: Known, text: str, cause: Cause | None) -> Updated:
+    """What an adapter's file becomes by records of one version.
+
+    An entry holds in this version exactly where the records show its failure; one that would hold in no judged version
+    is dropped, and its finding with the last of them. With a cause, failures that no entry names become entries of it:
+    in this version, on this device, in this mode, of these cases, for more is not shown. Of a failure in every one of
+    several records the mode is left open.
+
+    Args:
+        known: what the file says.
+        text: the file as it stands.
+
+    Raises:
+        ConfirmError: as `confirm`; the cause is no finding of the file and its text is missing, or the other way round.
+    """
+    confirmed = confirm(records, known, text)
+    if cause is None:
+        return Updated(confirmed.text, confirmed, (), confirmed.unnamed)
+    _check(cause, known)
+    chosen = {id(v) for v in confirmed.unnamed if v.outcome in FAILED and v.signature and _meant(v, cause.clauses)}
+    entries = list(_entries(records, chosen))
+    if not entries:
+        raise ConfirmError("no failure needs an entry of this finding", "leave --finding out, or name other clauses")
+    judged = tomllib.loads(confirmed.text)["judged"]
+    versions = rewritten(f"=={confirmed.version}", {confirmed.version}, judged)
+    after = confirmed.text
+    new: list[str] = []
+    for entry in entries:
+        place = _place(tomllib.loads(after).get("expectation", []), entry, cause.id, versions, alone=len(records) == 1)
+        if place is None:
+            new.append(_written(entry, cause.id, versions))
+        else:
+            cases = tuple(tomllib.loads(after)["expectation"][place]["cases"])
+            after = edited(after, {place: (Part(versions, (*cases, *entry.cases)),)}, judged)
+    after = inserted(after, cause.id, cause.text, new)
+    left = tuple(verdict for verdict in confirmed.unnamed if id(verdict) not in chosen)
+    return Updated(after, confirmed, tuple(entry.line for entry in entries), left)
+
+
+def _check(cause: Cause, known: Known) -> None:
+    there = cause.id in {finding.id for finding in known.findings}
+    if there and cause.text is not None:
+        raise ConfirmError(f"the finding {cause.id!r} is in the file already", "name it without --class and --reason")
+    if not there and cause.text is None:
+        remedy = "say what it is with --class, --consequence, --reason and --link"
+        raise ConfirmError(f"the file has no finding {cause.id!r}", remedy)
+
+
+def _meant(verdict: TestVerdict, clauses: Collection[str]) -> bool:
+    return not clauses or verdict.clause in clauses
+
+
+def _entries(records: Sequence[Record], chosen: Collection[int]) -> Iterator[_Entry]:
+    """New entries for verdicts that are chosen by their identities."""
+    modes = [record.series.mode for record in records]
+    places: dict[_Entry, list[str]] = {}
+    for record in records:
+        for entry in _of_record(record, chosen):
+            places.setdefault(replace(entry, mode="*"), []).append(entry.mode)
+    for entry, failing in places.items():
+        if len(modes) > 1 and set(failing) == set(modes):
+            yield entry
+        else:
+            yield from (replace(entry, mode=mode) for mode in failing)
+
+
+def _of_record(record: Record, chosen: Collection[int]) -> Iterator[_Entry]:
+    cases: dict[tuple[str, str], list[str]] = {}
+    for verdict in record.verdicts:
+        if id(verdict) in chosen:
+            cases.setdefault((verdict.clause, verdict.signature), []).append(verdict.case)
+    for (clause, signature), failing in cases.items():
+        every = {verdict.case for verdict in record.verdicts if verdict.clause == clause}
+        listed = () if every == set(failing) else tuple(sorted(failing))
+        yield _Entry(clause, signature, record.series.device, record.series.mode, listed)
+
+
+def _place(
+    entries: Iterable[Mapping[str, Any]], new: _Entry, finding: str, versions: str, *, alone: bool
+) -> int | None:
+    """The entry of the file that takes the cases of a new one, None if there is none."""
+    for place, entry in enumerate(entries):
+        same = (entry["finding"], entry["clause"], entry["signature"]) == (finding, new.clause, new.signature)
+        mode = entry.get("mode", "*")
+        here = entry.get("device", "*") in ("*", new.device) and (mode == new.mode or (alone and mode == "*"))
+        if same and here and entry["versions"] == versions and entry.get("cases") and new.cases:
+            return place
+    return None
+
+
+def _written(entry: _Entry, finding: str, versions: str) -> str:
+    words = {"finding": finding, "clause": entry.clause, "versions": versions}
+    places = {key: word for key, word in (("device", entry.device), ("mode", entry.mode)) if word != "*"}
+    return table("expectation", {**words, **places, "cases": entry.cases, "signature": entry.signature})
