@@ -3,38 +3,58 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from fixtures.recipe import Recipe
+from frameworks.base import LossLedger
 from frameworks.jax import scaler
-from frameworks.jax.steps import Micro, Moved
-
-if TYPE_CHECKING:
-    from frameworks.jax.trainer import JaxTrainer
+from frameworks.jax.arrays import Flat
+from frameworks.jax.optimizers import RunState
+from frameworks.jax.scaler import Judged, LossScale
+from frameworks.jax.steps import JaxMicroBatch, Moved
 
 FOLDER = "run"
 _FIELDS = ("total", "items", "scale_before", "finite", "applied", "rate")
 
 
-def _tree(trainer: JaxTrainer) -> dict[str, Any]:
+class JaxRun(Protocol):
+    """What a checkpoint saves of a run."""
+
+    recipe: Recipe
+    device: jax.Device
+    train_state: RunState
+    scale: LossScale
+    moved: Moved
+    length: int
+    ledger: LossLedger[JaxMicroBatch]
+    pending: tuple[Flat, Judged | None] | None
+
+    def resize(self, length: int) -> None:
+        """Makes windows of another length."""
+
+
+def _tree(trainer: JaxRun) -> dict[str, Any]:
     """Everything that tells one moment of the run from another.
 
     JMP's scale is one that Orbax cannot save, so its two numbers stand for it.
     """
+    window = trainer.ledger.micro_batches
     micro = np.zeros((trainer.recipe.accumulation, len(_FIELDS)))
-    for row, each in zip(micro, trainer.window, strict=False):
+    for row, each in zip(micro, window, strict=False):
         row[:] = [getattr(each, name) for name in _FIELDS]
     return {
         "state": trainer.train_state,
         "scale": scaler.held(trainer.scale),
         "moved": trainer.moved,
-        "window": {"micro": micro, "counts": np.array([len(trainer.window), trainer.items, trainer.length])},
+        "window": {"micro": micro, "counts": np.array([len(window), trainer.ledger.items, trainer.length])},
     }
 
 
-def save(trainer: JaxTrainer, path: Path) -> None:
+def save(trainer: JaxRun, path: Path) -> None:
     """Writes the run below the folder `path`.
 
     Raises:
@@ -46,7 +66,7 @@ def save(trainer: JaxTrainer, path: Path) -> None:
         checkpointer.save(path.absolute() / FOLDER, _tree(trainer), force=True)
 
 
-def restore(trainer: JaxTrainer, path: Path) -> None:
+def restore(trainer: JaxRun, path: Path) -> None:
     """Goes back to what `save` wrote.
 
     Raises:
@@ -62,9 +82,17 @@ def restore(trainer: JaxTrainer, path: Path) -> None:
     rows = [dict(zip(_FIELDS, row.tolist(), strict=True)) for row in run["window"]["micro"][:count]]
     trainer.train_state, trainer.moved = run["state"], Moved(*run["moved"])
     trainer.scale = scaler.with_held(trainer.scale, run["scale"], trainer.device)
-    trainer.window = [
-        Micro(r["total"], int(r["items"]), r["scale_before"], bool(r["finite"]), bool(r["applied"]), r["rate"])
+    window = [
+        JaxMicroBatch(
+            r["total"],
+            int(r["items"]),
+            r["scale_before"],
+            applied=bool(r["applied"]),
+            rate=r["rate"],
+            finite=bool(r["finite"]),
+        )
         for r in rows
     ]
-    trainer.items, trainer.pending = items, None
+    trainer.ledger.replace(window, items)
+    trainer.pending = None
     trainer.resize(length)

@@ -7,15 +7,25 @@ from functools import cache
 import jax
 import numpy as np
 
-from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
-from frameworks.jax.refusals import SECOND_UNSCALE
-from frameworks.jax.scaler import INITIAL, MINIMUM
+from frameworks.contract import Capability, Conventions, ScalerRule
+
+INITIAL = 2.0**15
+"""JMP has no default scale; its documentation begins with this."""
+
+MINIMUM = 1.0
+"""JMP's own floor of the scale, which a recipe's other factors keep."""
+
+MOVES_ALWAYS = "flax's DynamicScale, which alone has two factors, moves with every gradient that it takes"
+UNSCALES_ITSELF = (
+    "flax's DynamicScale, which alone has two factors, unscales by itself and has no call to do so by hand"
+)
 
 _REFUSED: dict[Capability, str] = {
     Capability.AUTOCAST_SCOPE: "JAX, Flax and JMP have no scope that casts what operations take: a Linen module is "
     "made with its dtype, and jax.default_matmul_precision sets how products round inside",
     Capability.AUTOCAST_LISTS: "a Linen module is made with its dtype; no list names operations",
-    Capability.SECOND_UNSCALE: SECOND_UNSCALE,
+    Capability.SECOND_UNSCALE: "JMP's unscale is a function of arrays, which do not tell whether they were unscaled "
+    "before",
     Capability.MISSING_GRADIENTS: "jax.grad gives zeros for a parameter that the loss does not reach, never nothing, "
     "and optax.apply_updates takes no None",
 }
@@ -56,13 +66,11 @@ def conventions(mode: str) -> Conventions:
     )
 
 
-def declaration(capability: Capability, device: jax.Device) -> Declaration:
-    """Supported on this device, or the reason why not."""
+def refusals(device: jax.Device) -> dict[Capability, str]:
+    """What JAX does not do on this device, and why."""
     if device.platform == "cpu":
-        refused = _REFUSED | _CPU_REFUSED
-    else:
-        refused = _REFUSED | ({} if _has_tf32(device) else {Capability.TF32: _NO_TF32})
-    return Declaration(False, refused[capability]) if capability in refused else SUPPORTED
+        return _REFUSED | _CPU_REFUSED
+    return _REFUSED | ({} if _has_tf32(device) else {Capability.TF32: _NO_TF32})
 
 
 def _has_tf32(device: jax.Device) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -11,20 +11,18 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Precision, Recipe
+from fixtures.recipe import Recipe
 from frameworks.base import BaseFramework
 from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
-    Declaration,
     OpResult,
     RecomputeCase,
     RecomputeResult,
-    Unsupported,
 )
 from frameworks.jax.arrays import to_array, wide_formats
-from frameworks.jax.declarations import conventions, declaration
+from frameworks.jax.declarations import conventions, refusals
 from frameworks.jax.network import VARIANTS
 from frameworks.jax.operations import OPERATIONS
 from frameworks.jax.probes import ATTEMPTS
@@ -64,8 +62,8 @@ class JaxFramework(BaseFramework):
     def environment(self) -> dict[str, str]:
         return read_environment(self._place)
 
-    def declares(self, capability: Capability) -> Declaration:
-        return declaration(capability, self._place)
+    def refusals(self) -> Mapping[Capability, str]:
+        return refusals(self._place)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         return {capability: partial(self._here, attempt) for capability, attempt in ATTEMPTS.items()}
@@ -82,17 +80,7 @@ class JaxFramework(BaseFramework):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> JaxTrainer:
         self.require_recipe(recipe)
-        return JaxTrainer(model, recipe, weights, self._place, self.mode)
-
-    def autocast(
-        self,
-        precision: Precision,  # noqa: ARG002
-        *,
-        enabled: bool = True,  # noqa: ARG002
-        wide: Sequence[str] = (),  # noqa: ARG002
-        low: Sequence[str] = (),  # noqa: ARG002
-    ) -> AbstractContextManager[None]:
-        raise Unsupported(Capability.AUTOCAST_SCOPE, self.declares(Capability.AUTOCAST_SCOPE).reason)
+        return self.bound(JaxTrainer(model, recipe, weights, self._place, self.mode))
 
     def tf32(self, allowed: bool) -> AbstractContextManager[None]:
         self.require(Capability.TF32)

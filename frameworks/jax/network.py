@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import accumulate, pairwise
 from typing import Any
 
 import jax
@@ -14,7 +13,8 @@ from flax import linen as nn
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recompute, segment_sizes
+from fixtures.recipe import Recompute
+from frameworks.base import Bounds, inner_bounds, segment_bounds
 from frameworks.jax.arrays import Flat, to_array
 from frameworks.jax.layers import Block, names, output_places, shown
 
@@ -23,8 +23,6 @@ VARIANTS: dict[str, Callable[..., Any]] = {
     "dots_saveable": jax.checkpoint_policies.dots_saveable,
 }
 """Policies of `jax.checkpoint` by name, its default first."""
-
-Bounds = tuple[int, int]
 
 
 class Network(nn.Module):
@@ -65,7 +63,7 @@ class Network(nn.Module):
         start, stop = segments(self.model, self.recompute if train else None)[number]
         if self.recompute is None or self.recompute.depth == 1 or not train:
             return self._run(x, (start, stop), train)
-        for inner in _runs(start, stop, min(2, stop - start)):
+        for inner in inner_bounds((start, stop)):
             x = self._recomputed(Network._run, x, inner)
         return x
 
@@ -86,13 +84,8 @@ def _told(begun: Callable[[int], object], number: int, _: Any) -> None:
 
 
 def segments(model: Model, recompute: Recompute | None) -> tuple[Bounds, ...]:
-    """Where the segments of a model begin and end; one holds all layers where nothing is recomputed."""
-    count = len(model.layers) - 1
-    return ((0, count),) if recompute is None else _runs(0, count, recompute.segments)
-
-
-def _runs(start: int, stop: int, count: int) -> tuple[Bounds, ...]:
-    return tuple(pairwise(accumulate(segment_sizes(stop - start, count), initial=start)))
+    """Where the segments of a model's layers begin and end; one of all where nothing is recomputed."""
+    return segment_bounds(len(model.layers) - 1, recompute)
 
 
 class Layout:

@@ -11,13 +11,10 @@ import numpy as np
 from flax.training.dynamic_scale import DynamicScale
 
 from fixtures.arrays import Array
-from fixtures.recipe import DynamicScaling, Scaling, StaticScaling
-
-INITIAL = 2.0**15
-"""JMP has no default; its documentation begins with this."""
-
-MINIMUM = 1.0
-"""JMP's own floor, which a recipe's other factors keep."""
+from fixtures.recipe import DynamicScaling, Recipe, Scaling, StaticScaling
+from frameworks.contract import Capability, Unsupported
+from frameworks.jax.declarations import INITIAL, MINIMUM, MOVES_ALWAYS, UNSCALES_ITSELF
+from frameworks.jax.optimizer_probes import flax_moves_once_in_two_gradients, flax_unscales_by_hand
 
 LossScale: TypeAlias = jmp.NoOpLossScale | jmp.StaticLossScale | jmp.DynamicLossScale | DynamicScale
 
@@ -71,6 +68,27 @@ def is_dynamic(scale: LossScale) -> bool:
 def unscales_itself(scale: LossScale) -> bool:
     """Whether gradients come from it without the scale, in float32, as Flax's gives them."""
     return isinstance(scale, DynamicScale)
+
+
+def refuse_several_gradients(scale: LossScale, recipe: Recipe) -> None:
+    """Refuses a recipe by which Flax's scale, which moves with every gradient, would take more than one an update.
+
+    Raises:
+        Unsupported: several micro-batches or several backward passes with factors that JMP has not.
+    """
+    if isinstance(scale, DynamicScale) and (recipe.accumulation > 1 or recipe.separate_losses):
+        raise Unsupported(Capability.SCALING_FACTORS, MOVES_ALWAYS, flax_moves_once_in_two_gradients)
+
+
+def unscale_calls(scale: LossScale, asked: int | None, *, by_hand: bool) -> int:
+    """How often gradients are unscaled before an update: JMP leaves it to the caller, who does it once.
+
+    Raises:
+        Unsupported: by hand, which Flax's scale does not offer.
+    """
+    if isinstance(scale, DynamicScale) and (by_hand or asked is not None):
+        raise Unsupported(Capability.EXPLICIT_UNSCALE, UNSCALES_ITSELF, flax_unscales_by_hand)
+    return 1 if asked is None else asked
 
 
 def current(scale: LossScale) -> float:

@@ -7,11 +7,12 @@ import platform
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 
 import flax
 import jax
 import numpy as np
+
+from frameworks.base import processor
 
 PACKAGES = ("flax", "optax", "jmp")
 _SETTINGS = (
@@ -81,19 +82,10 @@ def full_version() -> str:
     return f"{jax.__version__}+{'.'.join(f'{package}.{version(package)}' for package in PACKAGES)}"
 
 
-def _processor() -> str:
-    listing = Path("/proc/cpuinfo")
-    if listing.is_file():
-        for line in listing.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def read_environment(device: jax.Device) -> dict[str, str]:
     """Device model, versions, XLA's flags and switches that results may depend on."""
     found: dict[str, object] = {
-        "device": _processor() if device.platform == "cpu" else device.device_kind,
+        "device": processor() if device.platform == "cpu" else device.device_kind,
         "platform": device.client.platform_version,
         "xla-flags": os.environ.get("XLA_FLAGS", ""),
         "jaxlib": version("jaxlib"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, reduce
@@ -17,6 +16,7 @@ from flax.training.dynamic_scale import DynamicScale
 from fixtures.layers import Dropout, walk
 from fixtures.model import Model
 from fixtures.recipe import Precision, Recompute
+from frameworks.base import AppliedMicroBatch
 from frameworks.jax.arrays import Flat, flat, nested
 from frameworks.jax.layers import OUTPUTS, PERTURBATIONS
 from frameworks.jax.losses import Loaded, loss_sums
@@ -43,29 +43,10 @@ class Moved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Micro:
-    """One micro-batch of the open window.
+class JaxMicroBatch(AppliedMicroBatch):
+    """One micro-batch of the open window; `finite`: whether its gradients were, asked only where an overflow skips."""
 
-    Attributes:
-        total: sum of the losses of its items.
-        items: how many.
-        scale_before: the loss scale that it met.
-        finite: whether its gradients were, which is asked only where an overflow skips.
-        applied: whether `optax.MultiSteps` made an update with it.
-        rate: learning rate of that update.
-    """
-
-    total: float
-    items: int
-    scale_before: float
     finite: bool = True
-    applied: bool = False
-    rate: float = math.nan
-
-    @property
-    def loss(self) -> float:
-        """Mean over its items."""
-        return self.total / self.items if self.items else math.nan
 
 
 class Outcome(NamedTuple):
@@ -80,6 +61,14 @@ class Outcome(NamedTuple):
     applied: jax.Array | None
     norm: jax.Array | None
     finite: jax.Array | None
+
+    def moved(self) -> bool:
+        """Whether an update was applied."""
+        return self.applied is None or bool(self.applied.item())
+
+    def read_norm(self) -> float | None:
+        """The norm of its gradients, where one was asked for."""
+        return None if self.norm is None else float(self.norm.item())
 
 
 class Steps:

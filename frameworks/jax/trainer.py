@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ import optax
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import BaseTrainer, traced_paths, unscaled_in_trace
-from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
-from frameworks.jax import checkpoint, refusals, scaler
+from frameworks.base import NO_AVERAGE, BaseTrainer, LossLedger, ending, over_window, traced_paths, unscaled_in_trace
+from frameworks.contract import Capability, Gradients, LayerTrace, Update
+from frameworks.jax import checkpoint, scaler
 from frameworks.jax.arrays import Flat, to_array, wide_formats
 from frameworks.jax.losses import Loaded, load_batch
 from frameworks.jax.network import leaves_of, segments
@@ -33,10 +34,10 @@ from frameworks.jax.optimizers import (
     schedule_of,
     transformation,
 )
+from frameworks.jax.recompute import runs_in_a_pass
 from frameworks.jax.saved_bytes import saved_bytes
 from frameworks.jax.scaler import Judged
-from frameworks.jax.segments import runs_in_a_pass
-from frameworks.jax.steps import Micro, Moved, Outcome, Plan, steps_of, unscaled, update
+from frameworks.jax.steps import JaxMicroBatch, Moved, Outcome, Plan, steps_of, unscaled, update
 from frameworks.jax.trace import traced
 
 
@@ -73,20 +74,16 @@ class JaxTrainer(BaseTrainer):
             state = state.replace(step=jnp.zeros((), jnp.int32), average=average)
             self.train_state: RunState = jax.device_put(state, device)
             self.scale = scaler.loss_scale(recipe.scaling, device)
-        refusals.check(self.scale, recipe)
-        self._asked: Any = {
-            "guarded": scaler.is_dynamic(self.scale),
-            "normed": recipe.clip is not None,
-            "decay": recipe.average,
-        }
+        scaler.refuse_several_gradients(self.scale, recipe)
+        guarded = scaler.is_dynamic(self.scale)
+        self._asked: Any = {"guarded": guarded, "normed": recipe.clip is not None, "decay": recipe.average}
         self._whole = self.steps.whole(**self._asked)
         self._settings = scaler.settings(self.scale)
         self._schedule = schedule_of(recipe)
         self.length = recipe.accumulation
         self._passes = 0
         self._seen: Loaded | None = None
-        self.window: list[Micro] = []
-        self.items = 0
+        self.ledger: LossLedger[JaxMicroBatch] = LossLedger()
         self.pending: tuple[Flat, Judged | None] | None = None
 
     @contextmanager
@@ -115,11 +112,10 @@ class JaxTrainer(BaseTrainer):
         with self.scope():
             before = self._scale()
             gradients, judged, total = self._backward(batch, items)
-            self.window.append(self._taken_in(gradients, judged, Micro(total, batch.items, before)))
-        self.items = items
-        return self.window[-1].loss
+            micro = self._taken_in(gradients, judged, JaxMicroBatch(total, batch.items, before))
+        return self.ledger.add(micro, items)
 
-    def _taken_in(self, gradients: Flat, judged: Judged | None, micro: Micro) -> Micro:
+    def _taken_in(self, gradients: Flat, judged: Judged | None, micro: JaxMicroBatch) -> JaxMicroBatch:
         """Hands the gradients to `optax.MultiSteps`, or keeps them for `apply`."""
         if self.recipe.accumulation == 1:
             if self.pending is not None:
@@ -129,36 +125,31 @@ class JaxTrainer(BaseTrainer):
         rate = self._rate()
         outcome = self._update(unscaled(self.scale, gradients, self.leaves), None, last=False)
         finite = outcome.finite is None or outcome.finite.item()
-        return replace(micro, finite=finite, applied=_moved(outcome), rate=rate)
+        return replace(micro, finite=finite, applied=outcome.moved(), rate=rate)
 
     def gradients(self, window: Window) -> dict[str, Array]:
-        items = sum(batch.items for batch in window)
         with self.scope():
-            found = [unscaled(self.scale, self._backward(batch, items)[0], self.leaves) for batch in window]
-            total = found[0]
-            for gradients in found[1:]:
-                total = optax.tree.add(total, gradients)
-            return self.layout.arrays(total)
+            parts = [unscaled(self.scale, scaled, self.leaves) for scaled, _, _ in over_window(window, self._backward)]
+            return self.layout.arrays(reduce(optax.tree.add, parts))
 
     # the update
 
     def update(self, window: Window) -> Update:
         """A window of one micro-batch is one compiled program, unless something waits for `apply`."""
-        if len(window) > 1 or self.recipe.accumulation > 1 or self.window:
+        if len(window) > 1 or self.recipe.accumulation > 1 or self.ledger.micro_batches:
             self._begin(len(window))
             return super().update(window)
         (batch,) = window
-        items = batch.items
         with self.scope() if self._wide or self._eager else nullcontext():
             before, rate = self._scale(), self._rate()
             loaded = self._seen = load_batch(self.model, batch)
             self._passes += 1
             self.train_state, self.scale, self.moved, sums, outcome = self._whole(
-                self.train_state, self.moved, self.scale, loaded, np.float32(items)
+                self.train_state, self.moved, self.scale, loaded, np.float32(batch.items)
             )
-            moved, norm = _moved(outcome), _norm(outcome)
-            self.window = [Micro(sum(total.item() for total in sums), items, before)]
-        self.items = items
+            moved, norm = outcome.moved(), outcome.read_norm()
+            total = sum(total.item() for total in sums)
+        self.ledger.add(JaxMicroBatch(total, batch.items, before), batch.items)
         return self._report(before, rate, norm, skipped=not moved)
 
     def _begin(self, length: int) -> None:
@@ -188,18 +179,15 @@ class JaxTrainer(BaseTrainer):
         A window that was ended before its length is carried over: nothing but a k-th micro-batch ends it. One whose
         micro-batches were not all finite lacks as many, for each was dropped as if it had never been.
         """
-        window = self.window
-        if not window:
-            raise ValueError("apply without any micro-batch before it")
-        moved = [micro for micro in window if micro.applied]
-        rate = (moved or window)[-1].rate
+        window = self.ledger.micro_batches
+        moved, before, rate = ending(window)
         if not moved and len(window) < self.length:
-            return self._told(window[0].scale_before, rate, None, skipped=True)
+            return self._window_update(before, rate, None, skipped=True)
         if self._asked["guarded"]:
             with self.scope():
                 self.scale = scaler.adjusted(self.scale, np.asarray(all(micro.finite for micro in window)))
         self.resize(self.recipe.accumulation)
-        return self._report(window[0].scale_before, rate, None, skipped=not moved)
+        return self._report(before, rate, None, skipped=not moved)
 
     def feed(
         self,
@@ -208,7 +196,9 @@ class JaxTrainer(BaseTrainer):
         poison: Gradients | None = None,
         abandon: bool = False,
     ) -> Update:
-        calls = refusals.unscale_calls(self.scale, unscale_calls, by_hand=poison is not None or abandon)
+        if (unscale_calls or 0) > 1 and not scaler.unscales_itself(self.scale):
+            raise self.refusal(Capability.SECOND_UNSCALE)
+        calls = scaler.unscale_calls(self.scale, unscale_calls, by_hand=poison is not None or abandon)
         if self.recipe.accumulation > 1 and (poison is not None or abandon):
             raise ValueError("optax.MultiSteps has taken in each micro-batch before the window's update")
         self._begin(len(window))
@@ -216,7 +206,8 @@ class JaxTrainer(BaseTrainer):
             for mapping in window:
                 before, given, parts = self._scale(), self._given(mapping), np.float32(self.length)
                 gradients, judged = self.steps.surrogate(self.leaves, self.scale, given, parts)
-                self.window.append(self._taken_in(gradients, judged, Micro(math.nan, 1, before)))
+                micro = self._taken_in(gradients, judged, JaxMicroBatch(math.nan, 1, before))
+                self.ledger.add(micro, len(window))
         if self.recipe.accumulation > 1:
             return self._ended()
         return self._abandoned() if abandon else self._finish(calls, poison)
@@ -237,7 +228,7 @@ class JaxTrainer(BaseTrainer):
             for place, value in self._given(poison or {}).items():
                 gradients = gradients | {place: gradients[place] + value}
             outcome = self._update(gradients, judged, last=True)
-        return self._report(before, rate, _norm(outcome), skipped=not _moved(outcome))
+        return self._report(before, rate, outcome.read_norm(), skipped=not outcome.moved())
 
     def _abandoned(self) -> Update:
         """Ends an update whose gradients are unscaled without a step: the loss scale still learns of an overflow."""
@@ -254,15 +245,16 @@ class JaxTrainer(BaseTrainer):
         return waiting
 
     def _report(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
-        """What is told of a window that has ended; the next one begins empty."""
-        told, self.window = self._told(before, rate, norm, skipped=skipped), []
-        return told
+        """The update of a window that has ended; the next one begins empty."""
+        update = self._window_update(before, rate, norm, skipped=skipped)
+        self.ledger.empty()
+        return update
 
-    def _told(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
-        window, state = self.window, scaler.held(self.scale)
-        loss = sum(micro.total for micro in window) / self.items if self.items else math.nan
+    def _window_update(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
+        state = scaler.held(self.scale)
         good = int(state["good_steps"]) if "good_steps" in state else None
-        return Update(loss, tuple(m.loss for m in window), before, self._scale(), good, skipped, norm, rate)
+        losses = self.ledger.losses()
+        return Update(self.ledger.loss(), losses, before, self._scale(), good, skipped, norm, rate)
 
     def _scale(self) -> float:
         return scaler.current(self.scale)
@@ -302,7 +294,7 @@ class JaxTrainer(BaseTrainer):
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
         if self.recipe.average is None:
-            raise ValueError("this recipe asks for no average")
+            raise ValueError(NO_AVERAGE)
         return self._predict(self.train_state.average, inputs)
 
     def _predict(self, leaves: Flat, inputs: Array) -> dict[str, Array]:
@@ -351,15 +343,5 @@ class JaxTrainer(BaseTrainer):
     def peak_bytes(self) -> int:
         statistics = self.device.memory_stats()
         if statistics is None:
-            raise Unsupported(Capability.PEAK_BYTES, "JAX keeps no memory statistics of this device")
+            raise self.refusal(Capability.PEAK_BYTES)
         return int(statistics["peak_bytes_in_use"])
-
-
-def _moved(outcome: Outcome) -> bool:
-    """Whether an update was applied."""
-    return outcome.applied is None or bool(outcome.applied.item())
-
-
-def _norm(outcome: Outcome) -> float | None:
-    """The norm of its gradients, where one was asked for."""
-    return None if outcome.norm is None else outcome.norm.item()
