@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from time import perf_counter_ns, process_time_ns
 from typing import TypeVar
 
+from fixtures.arrays import Array
 from fixtures.recipe import Precision, Recipe
 from frameworks.base.observing import elapsed, observed
 from frameworks.base.trainer import BaseTrainer
@@ -18,6 +19,8 @@ from frameworks.contract import (
     Capability,
     Declaration,
     MissingDevice,
+    RecomputeCase,
+    RecomputeResult,
     Unsupported,
     needs,
 )
@@ -115,6 +118,9 @@ class BaseFramework(ABC):
 
     def tf32(self, allowed: bool) -> AbstractContextManager[None]:  # noqa: ARG002
         raise self.refusal(Capability.TF32)
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:  # noqa: ARG002
+        raise self.refusal(Capability.RECOMPUTE_CASES)
 
     def timed(self, work: Callable[[], object]) -> int:
         return elapsed(work, process_time_ns if self.device == "cpu" else perf_counter_ns)

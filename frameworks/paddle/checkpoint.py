@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import paddle
 
-from frameworks.base import same_parts
+from frameworks.base import LossLedger, MicroBatch, same_parts
 from frameworks.paddle.arrays import put_gradient
 from frameworks.paddle.layers import Network
 from frameworks.paddle.optimizers import Share
@@ -24,7 +24,7 @@ class DynamicRun(Protocol):
     shares: list[Share]
     scaler: Any | None
     stream: Stream
-    pending: list[tuple[float, int, int]]
+    ledger: LossLedger[MicroBatch]
 
     def segment_calls(self) -> tuple[int, ...]: ...
 
@@ -46,7 +46,8 @@ def _parts(trainer: DynamicRun) -> dict[str, Any]:
         **({} if trainer.scaler is None else {"scaler": trainer.scaler.state_dict()}),
         "window": {
             "gradients": {name: grad for name, grad in grads.items() if grad is not None},
-            "pending": [list(entry) for entry in trainer.pending],
+            "micro-batches": [[micro.total, micro.items] for micro in trainer.ledger.micro_batches],
+            "items": trainer.ledger.items,
         },
         "generator": trainer.stream.state,
         "calls": list(trainer.segment_calls()),
@@ -85,7 +86,8 @@ def _load(trainer: DynamicRun, saved: dict[str, Any]) -> None:
         trainer.scaler.load_state_dict(saved["scaler"])
     for name, parameter in trainer.network.named.items():
         put_gradient(parameter, saved["window"]["gradients"].get(name))
-    trainer.pending = [(float(total), int(own), int(items)) for total, own, items in saved["window"]["pending"]]
+    window = [MicroBatch(float(total), int(items)) for total, items in saved["window"]["micro-batches"]]
+    trainer.ledger.replace(window, int(saved["window"]["items"]))
     trainer.stream.state = saved["generator"]
     for segment, count in zip(trainer.network.segments, saved["calls"], strict=True):
         segment.calls = int(count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import paddle
 
-from frameworks.contract import SUPPORTED, Capability, Declaration
+from frameworks.contract import Capability
 
 PRECISIONS = {c for c in Capability if c.startswith("precision.O")}
 SCOPES = {Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS}
@@ -26,7 +26,7 @@ _LOW_MODEL_ON_CPU = (
 )
 _SCALER_ON_CPU = "on a CPU GradScaler in dynamic mode warns and disables itself"
 _AVERAGE = "ExponentialMovingAverage raises in dynamic mode, and ModelAverage weighs the updates of a window equally"
-PEAK_ON_CPU = "paddle.device.max_memory_allocated, Paddle's call for it, raises on a CPU"
+_PEAK_ON_CPU = "paddle.device.max_memory_allocated, Paddle's call for it, raises on a CPU"
 
 
 def _dygraph_on_cpu(capability: Capability) -> str | None:
@@ -43,7 +43,7 @@ def reason_in_both_graphs(capability: Capability, device: str) -> str | None:
         return _KERNELS
     if capability is Capability.TF32:
         return _against_tf32(device)
-    return PEAK_ON_CPU if capability is Capability.PEAK_BYTES and device == "cpu" else None
+    return _PEAK_ON_CPU if capability is Capability.PEAK_BYTES and device == "cpu" else None
 
 
 def _reason_against(capability: Capability, device: str, *, forced: bool) -> str | None:
@@ -62,7 +62,9 @@ def _against_tf32(device: str) -> str | None:
     return None if paddle.device.cuda.get_device_capability() >= (8, 0) else _TF32_BEFORE
 
 
-def declaration(capability: Capability, device: str, *, forced: bool) -> Declaration:
-    """Supported by the dynamic graph, or the reason why not; `forced` is whether the scaler is driven on a CPU."""
-    reason = reason_in_both_graphs(capability, device) or _reason_against(capability, device, forced=forced)
-    return SUPPORTED if reason is None else Declaration(False, reason)
+def refusals(device: str, *, forced: bool) -> dict[Capability, str]:
+    """What the dynamic graph does not do on a device, and why; `forced` is whether the scaler is driven on a CPU."""
+    reasons = {
+        each: reason_in_both_graphs(each, device) or _reason_against(each, device, forced=forced) for each in Capability
+    }
+    return {capability: reason for capability, reason in reasons.items() if reason is not None}

@@ -13,14 +13,13 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
-    Declaration,
     OpResult,
     RecomputeCase,
     RecomputeResult,
 )
 from frameworks.paddle import recompute
 from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
-from frameworks.paddle.declarations import declaration
+from frameworks.paddle.declarations import refusals
 from frameworks.paddle.layers import HOOKS, REENTRANT
 from frameworks.paddle.modes import DYGRAPH, FORCED
 from frameworks.paddle.one_graph import OneGraph
@@ -43,8 +42,8 @@ class PaddleFramework(OneGraph):
         super().__init__(device, mode)
         paddle.disable_static()
 
-    def declares(self, capability: Capability) -> Declaration:
-        return declaration(capability, self.device, forced=self.mode == FORCED)
+    def refusals(self) -> Mapping[Capability, str]:
+        return refusals(self.device, forced=self.mode == FORCED)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         return dynamic_attempts(forced=self.mode == FORCED)

@@ -31,7 +31,8 @@ from fixtures.layers import (
     output_shape,
 )
 from fixtures.model import Model
-from fixtures.recipe import Recompute, segment_sizes
+from fixtures.recipe import Recompute
+from frameworks.base import inner_bounds, segment_bounds
 
 REENTRANT, HOOKS = "reentrant", "non-reentrant"
 _ACTIVATIONS: dict[str, Callable[[], Any]] = {
@@ -165,14 +166,12 @@ def cut(layers: list[Any], plan: Recompute | None) -> tuple[list[Any], list[Segm
         return [whole], [whole]
     variant = plan.variant or REENTRANT
     segments: list[Segment] = []
-    rest = list(layers)
-    for size in segment_sizes(len(layers), plan.segments):
-        run, rest = rest[:size], rest[size:]
+    for start, stop in segment_bounds(len(layers), plan):
+        parts = layers[start:stop]
         if plan.depth == 2:
-            first = segment_sizes(size, min(2, size))[0]
-            halves = [half for half in (run[:first], run[first:]) if half]
-            run = [Recomputed(Segment(half), variant) for half in halves]
-        segments.append(Segment(run))
+            halves = [layers[first:last] for first, last in inner_bounds((start, stop))]
+            parts = [Recomputed(Segment(half), variant) for half in halves]
+        segments.append(Segment(parts))
     return [Recomputed(segment, variant) for segment in segments], segments
 
 
@@ -241,10 +240,3 @@ def _statistics(model: Model, body: list[Any]) -> Iterator[tuple[str, Any]]:
         if isinstance(layer, BatchNorm):
             yield f"{path}.mean", made._mean
             yield f"{path}.variance", made._variance
-
-
-def item_losses(kind: str, output: Any, target: Any) -> Any:
-    """Losses of single items: cross-entropy with integer labels, or squared error averaged over the units."""
-    if kind == "cross_entropy":
-        return paddle.nn.functional.cross_entropy(output, target, reduction="none")
-    return paddle.nn.functional.mse_loss(output, target, reduction="none").mean(-1)

@@ -76,7 +76,7 @@ class OneGraph(BaseFramework):
         start = model.weights(recipe.seed) if weights is None else weights
         if self.turns_scaler_off(recipe):
             raise Unsupported(Capability.DYNAMIC_SCALING, _SCALER_AFTER_BFLOAT16, self.scales_after_bfloat16)
-        return self.run(model, recipe, start)
+        return self.bound(self.run(model, recipe, start))
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,13 @@ import paddle
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe
+from frameworks.contract import Capability, Unsupported
 from frameworks.paddle.arrays import canonical, format_name, to_numpy
+
+_MIXED_FORMATS = (
+    "ClipGradByGlobalNorm takes the norm of one optimizer's gradients, this recipe needs several optimizers, and "
+    "clip_grad_norm_ raises ValueError for gradients in float32 and float64"
+)
 
 
 @dataclass
@@ -116,3 +122,31 @@ def steps_of(optimizer: Optimizer, state: Mapping[str, Array]) -> int | None:
     if not 0.0 < min(powers) < 1.0:
         return None
     return round(math.log(min(powers)) / math.log(optimizer.beta2)) - 1
+
+
+def refuse_mixed_clip(parameters: Iterable[Any]) -> None:
+    """Refuses a clip over several optimizers where the gradients have several formats.
+
+    Raises:
+        Unsupported: they have.
+    """
+    if len({format_name(parameter.dtype) for parameter in parameters}) > 1:
+        raise Unsupported(Capability.CLIP, _MIXED_FORMATS, _mixed)
+
+
+def _mixed() -> bool:
+    single, double = paddle.create_parameter([1], "float32"), paddle.create_parameter([1], "float64")
+    (3.0 * single.astype("float64") + 4.0 * double).sum().backward()
+    paddle.nn.utils.clip_grad_norm_([single, double], 1.0)
+    return abs(single.grad.item() - 0.6) < 1e-3 and abs(double.grad.item() - 0.8) < 1e-3
+
+
+def mark_of(share: Share, named: Mapping[str, Any]) -> dict[str, bytes]:
+    """The bytes of everything that an update of this optimizer moves: its parameters and what it keeps for them."""
+    parameters = {f"parameter/{name}": to_numpy(named[name]) for name in share.names}
+    return {name: value.tobytes() for name, value in {**slots(share, named), **parameters}.items()}
+
+
+def has_moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
+    """Whether a mark is another one."""
+    return any(after[name] != value for name, value in before.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -18,6 +19,7 @@ from frameworks.paddle.arrays import format_name, to_tensor
 from frameworks.paddle.forced import forced_scaler
 from frameworks.paddle.layers import REENTRANT
 from frameworks.paddle.operations import OPERATIONS
+from frameworks.paddle.optimizer_probes import OF_OPTIMIZERS
 from frameworks.paddle.scaler import quiet
 
 
@@ -82,81 +84,6 @@ def _low_model(dtype: str, *, master: bool) -> Attempt:
     return lambda: any_way(partial(_low, dtype, master=master, decorated=way) for way in (True, False))
 
 
-def _weight(value: float = 1.0) -> Any:
-    weight = paddle.create_parameter([1], "float32", default_initializer=paddle.nn.initializer.Constant(value))
-    return weight, paddle.optimizer.SGD(0.5, parameters=[weight])
-
-
-def _step(scaler: Any, weight: Any, optimizer: Any, gradient: float) -> tuple[float, float]:
-    scaler.scale((weight * gradient).sum()).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.clear_grad()
-    return weight.item(), float(scaler.state_dict()["scale"][0])
-
-
-def _dynamic() -> bool:
-    weight, optimizer = _weight()
-    scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
-    return _step(scaler, weight, optimizer, float("inf")) == (1.0, 4.0)
-
-
-def _static() -> bool:
-    weight, optimizer = _weight()
-    scaler = paddle.amp.GradScaler(init_loss_scaling=8.0, use_dynamic_loss_scaling=False)
-    return scaler.scale(weight.sum()).item() == 8.0 and _step(scaler, weight, optimizer, float("inf")) == (1.0, 8.0)
-
-
-def _factors() -> bool:
-    weight, optimizer = _weight()
-    scaler = paddle.amp.GradScaler(init_loss_scaling=8.0, incr_ratio=4.0, decr_ratio=0.25, incr_every_n_steps=1)
-    grown = _step(scaler, weight, optimizer, 1.0)
-    return grown == (0.5, 32.0) and _step(scaler, weight, optimizer, float("nan")) == (0.5, 8.0)
-
-
-def _disabled() -> bool:
-    scaler = paddle.amp.GradScaler(enable=False)
-    weight, _ = _weight()
-    return not scaler.is_enable() and scaler.scale(weight.sum()).item() == 1.0
-
-
-def _unscale() -> bool:
-    weight, optimizer = _weight()
-    scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
-    scaler.scale((weight * 3.0).sum()).backward()
-    before = weight.grad.item()
-    scaler.unscale_(optimizer)
-    return before == 24.0 and weight.grad.item() == 3.0
-
-
-def _unscale_twice() -> bool:
-    weight, optimizer = _weight()
-    scaler = paddle.amp.GradScaler(init_loss_scaling=8.0)
-    scaler.scale((weight * 3.0).sum()).backward()
-    scaler.unscale_(optimizer)
-    try:
-        scaler.unscale_(optimizer)
-    except RuntimeError:
-        return True
-    return False
-
-
-def _two_optimizers() -> bool:
-    (a, first), (b, second) = _weight(), _weight()
-    (a + b).sum().backward()
-    for optimizer in (first, second):
-        optimizer.step()
-    return (a.item(), b.item()) == (0.5, 0.5)
-
-
-def _two_losses() -> bool:
-    weight, optimizer = _weight()
-    for factor in (1.0, 0.5):
-        (weight * factor).sum().backward()
-    optimizer.step()
-    return bool(weight.item() == 0.25)
-
-
 def _tf32() -> bool:
     ones = paddle.full([16, 16], 1.0 + 2.0**-12)
     products = []
@@ -188,11 +115,32 @@ def _float64() -> bool:
     return format_name(output.dtype) == "float64" == format_name(weight.dtype)
 
 
-def _accumulation() -> bool:
-    weight, _ = _weight()
-    for _ in range(2):
-        (weight * 3.0).sum().backward()
-    return bool(weight.grad.item() == 6.0)
+def _checkpoint() -> bool:
+    layer = paddle.nn.Linear(2, 1)
+    before = layer.weight.numpy()
+    with tempfile.TemporaryDirectory() as folder:
+        paddle.save(layer.state_dict(), f"{folder}/layer.pdparams")
+        layer.weight.set_value(before + 1.0)
+        layer.set_state_dict(paddle.load(f"{folder}/layer.pdparams"))
+    return bool((layer.weight.numpy() == before).all())
+
+
+def _segment_calls() -> bool:
+    from paddle.distributed.fleet.utils import recompute
+
+    calls = 0
+
+    def segment(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return paddle.tanh(x)
+
+    x = paddle.ones([2])
+    x.stop_gradient = False
+    value = recompute(segment, x).sum()
+    before = calls
+    value.backward()
+    return (before, calls) == (1, 2)
 
 
 def _recompute() -> bool:
@@ -217,46 +165,6 @@ def _nested() -> bool:
     return calls == 3 and x.grad is not None
 
 
-def _groups() -> bool:
-    a, b = _weight()[0], _weight()[0]
-    optimizer = paddle.optimizer.SGD(1.0, parameters=[{"params": [a]}, {"params": [b], "learning_rate": 0.5}])
-    (a + b).sum().backward()
-    optimizer.step()
-    return (a.item(), b.item()) == (0.0, 0.5)
-
-
-def _clip() -> bool:
-    weight, _ = _weight()
-    optimizer = paddle.optimizer.SGD(1.0, parameters=[weight], grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5))
-    (weight * 4.0).sum().backward()
-    optimizer.step()
-    return bool(weight.item() == 0.5)
-
-
-def _schedule() -> bool:
-    weight, _ = _weight()
-    scheduler = paddle.optimizer.lr.PiecewiseDecay([1], [1.0, 0.5])
-    optimizer = paddle.optimizer.SGD(scheduler, parameters=[weight])
-    scheduler.step()
-    return optimizer.get_lr() == 0.5
-
-
-def _missing() -> bool:
-    weight, _ = _weight()
-    other, _ = _weight()
-    optimizer = paddle.optimizer.Momentum(1.0, parameters=[weight, other])
-    weight.sum().backward()
-    optimizer.step()
-    return (weight.item(), other.item()) == (0.0, 1.0)
-
-
-def _average() -> bool:
-    weight, _ = _weight()
-    average = paddle.static.ExponentialMovingAverage(0.5)
-    average.update()
-    return weight.item() == 1.0
-
-
 def _bytes() -> bool:
     layer = paddle.nn.Linear(64, 64)
     x = paddle.ones([64, 64])
@@ -277,6 +185,7 @@ def _trace() -> bool:
 
 
 _ATTEMPTS: dict[Capability, Attempt] = {
+    **OF_OPTIMIZERS,
     Capability.O1_FLOAT16: lambda: _scope("float16") == "float16",
     Capability.O1_BFLOAT16: lambda: _scope("bfloat16") == "bfloat16",
     Capability.O2_FLOAT16: _low_model("float16", master=True),
@@ -288,25 +197,14 @@ _ATTEMPTS: dict[Capability, Attempt] = {
     Capability.AUTOCAST_LISTS: lambda: (
         _scope("bfloat16") == "bfloat16" and _scope("bfloat16", custom_black_list={"matmul"}) == "float32"
     ),
-    Capability.DYNAMIC_SCALING: _dynamic,
-    Capability.STATIC_SCALING: _static,
-    Capability.SCALING_FACTORS: _factors,
-    Capability.SCALING_DISABLED: _disabled,
-    Capability.EXPLICIT_UNSCALE: _unscale,
-    Capability.SECOND_UNSCALE: _unscale_twice,
-    Capability.TWO_OPTIMIZERS: _two_optimizers,
-    Capability.TWO_LOSSES: _two_losses,
     Capability.TF32: _tf32,
     Capability.OPERATIONS: _operations,
     Capability.PEAK_BYTES: _peak,
-    Capability.ACCUMULATION: _accumulation,
     Capability.RECOMPUTE: _recompute,
+    Capability.RECOMPUTE_CASES: _recompute,
+    Capability.SEGMENT_CALLS: _segment_calls,
     Capability.RECOMPUTE_NESTED: _nested,
-    Capability.GROUPS: _groups,
-    Capability.CLIP: _clip,
-    Capability.SCHEDULE: _schedule,
-    Capability.MISSING_GRADIENTS: _missing,
-    Capability.AVERAGE: _average,
     Capability.SAVED_BYTES: _bytes,
     Capability.TRACE: _trace,
+    Capability.CHECKPOINT: _checkpoint,
 }

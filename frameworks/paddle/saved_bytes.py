@@ -9,9 +9,6 @@ from typing import Any
 import paddle
 from paddle.base import core
 
-from frameworks.contract import Capability, Unsupported
-from frameworks.paddle.declarations import PEAK_ON_CPU
-
 
 def _allocated() -> int:
     if paddle.device.get_device().startswith("gpu"):
@@ -30,12 +27,8 @@ def bytes_held(forward: Callable[[], Any]) -> int:
     return held
 
 
-def peak_bytes() -> int:
-    """The CUDA allocator's peak in this process.
-
-    Raises:
-        Unsupported: on a CPU.
-    """
+def peak_bytes() -> int | None:
+    """The CUDA allocator's peak in this process; None on a CPU, whose allocator keeps none."""
     if not paddle.device.get_device().startswith("gpu"):
-        raise Unsupported(Capability.PEAK_BYTES, PEAK_ON_CPU)
+        return None
     return int(paddle.device.cuda.max_memory_allocated())

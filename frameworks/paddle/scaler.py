@@ -17,6 +17,9 @@ from fixtures.recipe import DynamicScaling, Scaling, StaticScaling
 
 _fleet_log = logging.getLogger("paddle.distributed.fleet.utils.log_util")
 
+UpdateAfterLosses = tuple[float, float, int | None, bool, float | None, float]
+"""What `Update` has after the losses."""
+
 
 def scaler_settings(scaling: Scaling) -> dict[str, Any]:
     """Arguments of `GradScaler` for what the recipe sets; everything else keeps Paddle's defaults."""
@@ -88,6 +91,13 @@ def skipped_by_counters(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
         return True
     moved = float(after["scale"][0]), float(before["scale"][0])
     return None if moved[0] == moved[1] else moved[0] < moved[1]
+
+
+def reported(before: Mapping[str, Any], after: Mapping[str, Any], rate: float, *, skipped: bool) -> UpdateAfterLosses:
+    """An update by the scaler's `state_dict` before and after it; Paddle has no gradient norm to read."""
+    scales = [float(state["scale"][0]) if state else 1.0 for state in (before, after)]
+    good = int(after["incr_count"]) if after and after["use_dynamic_loss_scaling"] else None
+    return scales[0], scales[1], good, skipped, None, rate
 
 
 @contextmanager

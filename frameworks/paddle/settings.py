@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
 from paddle.amp.auto_cast import amp_global_state
 from paddle.base import core, framework
+
+from frameworks.base import processor
 
 _FLAGS = ("FLAGS_check_nan_inf", "FLAGS_enable_pir_api", "FLAGS_paddle_num_threads")
 
@@ -124,15 +124,6 @@ def tf32_products(allowed: bool) -> Iterator[None]:
         core.set_cudnn_switch(former[1])
 
 
-def _processor() -> str:
-    listing = Path("/proc/cpuinfo")
-    if listing.is_file():
-        for line in listing.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def _numeric_flags() -> dict[str, object]:
     """The flags that move results, as far as this version and build have them, by name."""
     values: dict[str, object] = {}
@@ -148,7 +139,7 @@ def read_environment(device: str) -> dict[str, str]:
     """Device model, versions, flags and thread counts that results may depend on."""
     flags = paddle.get_flags(["FLAGS_paddle_num_threads", "FLAGS_enable_pir_api"])
     found: dict[str, object] = {
-        "device": paddle.device.cuda.get_device_name() if device == "cuda" else _processor(),
+        "device": paddle.device.cuda.get_device_name() if device == "cuda" else processor(),
         "commit": paddle.version.commit,
         "numpy": np.__version__,
         "threads": flags["FLAGS_paddle_num_threads"],

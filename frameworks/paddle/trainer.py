@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,21 @@ from fixtures.arrays import Array
 from fixtures.layers import Dropout, walk
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import BaseTrainer
+from frameworks.base import NO_SCALER, BaseTrainer, LossLedger, MicroBatch, over_window
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.paddle import checkpoint, saved_bytes
 from frameworks.paddle.arrays import canonical, put_gradient, stored, to_numpy, to_tensor
-from frameworks.paddle.batches import BatchTensors, add, batch_tensors
-from frameworks.paddle.clips import refuse_mixed_clip
 from frameworks.paddle.forced import forced_scaler, refuse_what_differs
-from frameworks.paddle.layers import Network, item_losses
-from frameworks.paddle.optimizers import Share, build_shares, slots, steps_of
+from frameworks.paddle.layers import Network
+from frameworks.paddle.losses import BatchTensors, add, batch_tensors, item_losses
+from frameworks.paddle.optimizers import Share, build_shares, has_moved, mark_of, refuse_mixed_clip, slots, steps_of
 from frameworks.paddle.scaler import (
+    UpdateAfterLosses,
     build_scaler,
     quiet,
     read_settings,
     read_state,
+    reported,
     scope_for_a_scaler,
     skipped_by_counters,
 )
@@ -70,7 +72,7 @@ class DygraphTrainer(BaseTrainer):
             with self._scaler_scope():
                 self.scaler = build_scaler(recipe.scaling)
         self._settings = {} if self.scaler is None else read_settings(self.scaler)
-        self.pending: list[tuple[float, int, int]] = []
+        self.ledger: LossLedger[MicroBatch] = LossLedger()
 
     def _build_shares(self) -> list[Share]:
         shares = build_shares(self.recipe, self.network.named)
@@ -134,23 +136,19 @@ class DygraphTrainer(BaseTrainer):
         return total
 
     def _scaled(self, loss: Any, scaler: Any | None) -> Any:
-        if scaler is None:
-            return loss
         with self._scaler_scope():
-            return scaler.scale(loss)
+            return loss if scaler is None else scaler.scale(loss)
 
     def accumulate(self, batch: Batch, items: int) -> float:
         with self._running():
             total = self._backward(batch, items, self.scaler)
-        self.pending.append((total, batch.items, items))
-        return total / batch.items if batch.items else math.nan
+        return self.ledger.add(MicroBatch(total, batch.items), items)
 
     def apply(self) -> Update:
         with self._running():
             update = self._step()
-        losses = tuple(total / own if own else math.nan for total, own, _ in self.pending)
-        loss = sum(total / items for total, _, items in self.pending) if self.pending else math.nan
-        self.pending = []
+        loss, losses = self.ledger.loss(), self.ledger.losses()
+        self.ledger.empty()
         return Update(loss, losses, *update)
 
     def _check_kernel(self) -> None:
@@ -167,7 +165,7 @@ class DygraphTrainer(BaseTrainer):
                 self.scaler.unscale_(share.optimizer)
         paddle.nn.utils.clip_grad_norm_(list(self.network.named.values()), self.recipe.clip)
 
-    def _step(self, *, unscaled: bool = False) -> tuple[float, float, int | None, bool, float | None, float]:
+    def _step(self, *, unscaled: bool = False) -> UpdateAfterLosses:
         if not unscaled:
             self._check_kernel()
         if self._clips_jointly:
@@ -176,7 +174,7 @@ class DygraphTrainer(BaseTrainer):
         before = self._scaler_state_dict()
         watch = bool(before) and (len(self.shares) > 1 or not before["use_dynamic_loss_scaling"])
         edge = bool(before) and before["incr_count"] + 1 >= before["incr_every_n_steps"]
-        marks = [self._mark(share) for share in self.shares] if watch or edge else []
+        marks = [mark_of(share, self.network.named) for share in self.shares] if watch or edge else []
         for share in self.shares:
             if self.scaler is None:
                 share.optimizer.step()
@@ -188,48 +186,40 @@ class DygraphTrainer(BaseTrainer):
         skipped = skipped_by_counters(before, after) if before and not watch else None
         applied = [not skipped] * len(self.shares)
         if before and skipped is None:
-            applied = [_moved(mark, self._mark(share)) for mark, share in zip(marks, self.shares, strict=True)]
+            applied = [
+                has_moved(mark, mark_of(share, self.network.named))
+                for mark, share in zip(marks, self.shares, strict=True)
+            ]
         for share, was_applied in zip(self.shares, applied, strict=True):
             share.optimizer.clear_grad(set_to_zero=False)
             if share.scheduler is not None and was_applied:
                 share.scheduler.step()
-        scales = [float(state["scale"][0]) if state else 1.0 for state in (before, after)]
-        good = int(after["incr_count"]) if after and after["use_dynamic_loss_scaling"] else None
-        return scales[0], scales[1], good, not any(applied), None, rate
+        return reported(before, after, rate, skipped=not any(applied))
 
-    def _abandoned(self) -> tuple[float, float, int | None, bool, float | None, float]:
+    def _abandoned(self) -> UpdateAfterLosses:
         """Ends an update whose gradients were unscaled without a step: `update` readies the scaler for the next one."""
         rate, before = float(self.shares[0].optimizer.get_lr()), self._scaler_state_dict()
         self.scaler.update()  # type: ignore[union-attr]
-        after = self._scaler_state_dict()
-        good = int(after["incr_count"]) if after else None
-        scales = [float(state["scale"][0]) if state else 1.0 for state in (before, after)]
-        return scales[0], scales[1], good, True, None, rate
+        return reported(before, self._scaler_state_dict(), rate, skipped=True)
 
     def _scaler_state_dict(self) -> dict[str, Any]:
         return {} if self.scaler is None else self.scaler.state_dict()
 
-    def _mark(self, share: Share) -> dict[str, bytes]:
-        parameters = {f"parameter/{n}": to_numpy(self.network.named[n]) for n in share.names}
-        return {n: value.tobytes() for n, value in {**slots(share, self.network.named), **parameters}.items()}
-
     def gradients(self, window: Window) -> dict[str, Array]:
-        items = sum(batch.items for batch in window)
-        held = {name: parameter.grad for name, parameter in self.network.named.items()}
+        former = {name: parameter.grad for name, parameter in self.network.named.items()}
         self._drop_gradients()
         with self._running():
             scaler = None
             if self.scaler is not None and self.recipe.scaling is not None:
                 scaler = build_scaler(self.recipe.scaling)
                 scaler.load_state_dict(self.scaler.state_dict())
-            for batch in window:
-                self._backward(batch, items, scaler)
+            over_window(window, partial(self._backward, scaler=scaler))
             if scaler is not None:
                 for share in self.shares:
                     scaler.unscale_(share.optimizer)
             found = self.accumulator()
         for name, parameter in self.network.named.items():
-            put_gradient(parameter, held[name])
+            put_gradient(parameter, former[name])
         return found
 
     def trace(self, batch: Batch) -> LayerTrace:
@@ -250,7 +240,7 @@ class DygraphTrainer(BaseTrainer):
         abandon: bool = False,
     ) -> Update:
         if self.scaler is None and (unscale_calls or poison or abandon):
-            raise Unsupported(Capability.EXPLICIT_UNSCALE, "without a scaler there is nothing to unscale")
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
         named = self.network.named
         with self._running():
             try:
@@ -352,8 +342,6 @@ class DygraphTrainer(BaseTrainer):
                 self.network.statistics[name].set_value(value)
 
     def peak_bytes(self) -> int:
-        return saved_bytes.peak_bytes()
-
-
-def _moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
-    return any(after[name] != value for name, value in before.items())
+        if (peak := saved_bytes.peak_bytes()) is None:
+            raise self.refusal(Capability.PEAK_BYTES)
+        return peak

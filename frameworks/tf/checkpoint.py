@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from frameworks.tf.network import Bound
-from frameworks.tf.steps import Micro
+from frameworks.tf.steps import KerasMicroBatch
 
 PREFIX = "run"
 
@@ -29,18 +29,20 @@ def _parts(bound: Bound, optimizer: keras.optimizers.Optimizer) -> dict[str, dic
     }
 
 
-def _rows(window: list[Micro]) -> tf.Variable:
-    rows = np.array([astuple(micro) for micro in window], np.float64).reshape(-1, len(fields(Micro)))
-    return tf.Variable(rows, trainable=False, shape=tf.TensorShape((None, len(fields(Micro)))))
+def _rows(window: list[KerasMicroBatch]) -> tf.Variable:
+    rows = np.array([astuple(micro) for micro in window], np.float64).reshape(-1, len(fields(KerasMicroBatch)))
+    return tf.Variable(rows, trainable=False, shape=tf.TensorShape((None, len(fields(KerasMicroBatch)))))
 
 
-def save_checkpoint(path: Path, bound: Bound, optimizer: keras.optimizers.Optimizer, window: list[Micro]) -> None:
+def save_checkpoint(
+    path: Path, bound: Bound, optimizer: keras.optimizers.Optimizer, window: list[KerasMicroBatch]
+) -> None:
     """Writes network, optimizer (its scaler, counters and accumulators among it) and the open window below `path`."""
     path.mkdir(parents=True, exist_ok=True)
     tf.train.Checkpoint(window=_rows(window), **_parts(bound, optimizer)).write(str(path / PREFIX))
 
 
-def load_checkpoint(path: Path, bound: Bound, optimizer: keras.optimizers.Optimizer) -> list[Micro]:
+def load_checkpoint(path: Path, bound: Bound, optimizer: keras.optimizers.Optimizer) -> list[KerasMicroBatch]:
     """Restores what `save_checkpoint` wrote, by `read` and `assert_consumed`, and returns the open window.
 
     Raises:
@@ -52,4 +54,10 @@ def load_checkpoint(path: Path, bound: Bound, optimizer: keras.optimizers.Optimi
     except (tf.errors.OpError, ValueError, AssertionError, IndexError) as error:
         reason = str(error).split("\n", 1)[0][:200]
         raise ValueError(f"{path} holds no whole checkpoint of this run: {reason}") from error
-    return [Micro(*(float(value) for value in row)) for row in window.numpy()]
+    return [_micro_batch(*(float(value) for value in row)) for row in window.numpy()]
+
+
+def _micro_batch(
+    total: float, items: float, before: float, applied: float, rate: float, mean: float, after: float, good: float
+) -> KerasMicroBatch:
+    return KerasMicroBatch(total, int(items), before, bool(applied), rate, mean, after, int(good))

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import keras
 
-from frameworks.contract import SUPPORTED, Capability, Conventions, Declaration, ScalerRule
-from frameworks.tf.optimizers import FACTORS
+from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.tf.settings import has_tf32
 
 _O2 = "Keras has no dtype policy of low-precision weights with float32 masters"
-UNSCALING = "Keras 3 unscales inside optimizer.apply; there is no call to unscale by hand"
-PARTIAL = "Keras has no call that ends a window early; an incomplete one is carried over"
+_UNSCALING = "Keras 3 unscales inside optimizer.apply; there is no call to unscale by hand"
+_PARTIAL = "Keras has no call that ends a window early; an incomplete one is carried over"
 _NEVER: dict[Capability, str] = {
     Capability.O2_FLOAT16: _O2,
     Capability.O2_BFLOAT16: _O2,
-    Capability.SCALING_FACTORS: FACTORS,
+    Capability.SCALING_FACTORS: "LossScaleOptimizer always doubles and halves its scale",
     Capability.SCALING_DISABLED: "LossScaleOptimizer refuses dynamic=False; one leaves it out instead",
-    Capability.EXPLICIT_UNSCALE: UNSCALING,
-    Capability.SECOND_UNSCALE: UNSCALING,
-    Capability.PARTIAL_WINDOW: PARTIAL,
+    Capability.EXPLICIT_UNSCALE: _UNSCALING,
+    Capability.SECOND_UNSCALE: _UNSCALING,
+    Capability.PARTIAL_WINDOW: _PARTIAL,
 }
 _POLICIES: dict[Capability, str] = {
     Capability.AUTOCAST_LISTS: "a dtype policy is a layer's, and a DTypePolicyMap names layers, not operations",
@@ -33,19 +32,20 @@ _CPU_REWRITE: dict[Capability, str] = {
 _GPU_REWRITE: dict[Capability, str] = {
     Capability.O1_BFLOAT16: "auto_mixed_precision_onednn_bfloat16 is a rewrite for CPUs",
 }
-NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
+_NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
+CLIPS_APART = "MultiOptimizer clips nothing itself, and each of its optimizers clips by the norm of its own variables"
 _NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
-UNCOUNTED: dict[str, str] = {
+_UNCOUNTED: dict[str, str] = {
     "eager": "TensorFlow tells no tape's bytes, and its allocators round up or leave small tensors out",
     "xla": "XLA compiles forward and backward into one program; only a graph that is not yet optimized can be counted",
     "rewrite": "the rewrite happens after the graph whose tensors can be counted",
 }
 INSIDE_RECOMPUTED = "a tape does not see what is computed inside keras.remat or tf.recompute_grad"
-NO_CPU_STATISTICS = "TensorFlow documents memory statistics of GPUs and TPUs; a CPU's leave out tensors below 256 KiB"
+_NO_CPU_STATISTICS = "TensorFlow documents memory statistics of GPUs and TPUs; a CPU's leave out tensors below 256 KiB"
 
 
-def declaration(capability: Capability, device: str, mode: str) -> Declaration:
-    """Supported on that device in that mode, or why not."""
+def refusals(device: str, mode: str) -> dict[Capability, str]:
+    """What TensorFlow with Keras does not do on this device in this mode, and why."""
     reasons = dict(_NEVER)
     if mode == "rewrite":
         reasons |= _REWRITE | (_GPU_REWRITE if device == "cuda" else _CPU_REWRITE)
@@ -53,13 +53,13 @@ def declaration(capability: Capability, device: str, mode: str) -> Declaration:
         reasons |= _POLICIES
     if not hasattr(keras.optimizers, "MultiOptimizer"):
         reasons |= dict.fromkeys((Capability.GROUPS, Capability.TWO_OPTIMIZERS), _NO_MULTI)
-    if mode in UNCOUNTED:
-        reasons[Capability.SAVED_BYTES] = UNCOUNTED[mode]
+    if mode in _UNCOUNTED:
+        reasons[Capability.SAVED_BYTES] = _UNCOUNTED[mode]
     if device == "cpu":
-        reasons[Capability.PEAK_BYTES] = NO_CPU_STATISTICS
+        reasons[Capability.PEAK_BYTES] = _NO_CPU_STATISTICS
     if not has_tf32(device):
-        reasons[Capability.TF32] = NO_TF32
-    return Declaration(False, reasons[capability]) if capability in reasons else SUPPORTED
+        reasons[Capability.TF32] = _NO_TF32
+    return reasons
 
 
 def conventions(mode: str) -> Conventions:

@@ -10,22 +10,22 @@ import tensorflow as tf
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Precision, Recipe
+from fixtures.recipe import DynamicScaling, Precision, Recipe
 from frameworks.base import BaseFramework, elapsed
 from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
-    Declaration,
     OpResult,
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.tf.declarations import conventions, declaration
+from frameworks.tf.declarations import conventions, refusals
 from frameworks.tf.network import VARIANTS
 from frameworks.tf.operations import graph_operations, run_op
 from frameworks.tf.probes import attempts
 from frameworks.tf.recompute import recompute
+from frameworks.tf.scaler import has_factors_of
 from frameworks.tf.settings import (
     NO_REWRITE,
     REWRITES,
@@ -66,8 +66,8 @@ class TensorFlowFramework(BaseFramework):
     def environment(self) -> dict[str, str]:
         return describe(self.device)
 
-    def declares(self, capability: Capability) -> Declaration:
-        return declaration(capability, self.device, self.mode)
+    def refusals(self) -> Mapping[Capability, str]:
+        return refusals(self.device, self.mode)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         return attempts(self.mode, self._place)
@@ -80,7 +80,9 @@ class TensorFlowFramework(BaseFramework):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TensorFlowTrainer:
         self.require_recipe(recipe)
-        return TensorFlowTrainer(
+        if isinstance(recipe.scaling, DynamicScaling) and not has_factors_of(recipe.scaling):
+            raise self.refusal(Capability.SCALING_FACTORS)
+        run = TensorFlowTrainer(
             model,
             recipe,
             weights,
@@ -89,6 +91,7 @@ class TensorFlowFramework(BaseFramework):
             rewrite=self._rewrite(recipe.precision),
             place=self._place,
         )
+        return self.bound(run)
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()

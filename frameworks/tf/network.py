@@ -13,7 +13,8 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from fixtures.layers import Shape
 from fixtures.model import Model
-from fixtures.recipe import Recompute, segment_sizes
+from fixtures.recipe import Recompute
+from frameworks.base import inner_bounds, segment_bounds
 from frameworks.tf.layers import Builder, buffers_of, build_layers, parameters_of, run_layer, run_layers, tells_training
 
 VARIANTS = (*(f"keras.{name}" for name in ("remat", "RematScope") if hasattr(keras, name)), "tf.recompute_grad")
@@ -102,16 +103,14 @@ def _segments(layers: list[keras.layers.Layer], recompute: Recompute | None) -> 
     if recompute is None or not layers:
         return [_segment(layers, "body", None)]
     variant = recompute.variant or VARIANTS[0]
-    made, start = [], 0
-    for index, size in enumerate(segment_sizes(len(layers), recompute.segments)):
-        run = layers[start : start + size]
-        start += size
-        if recompute.depth == 2 and size > 1:
-            first = segment_sizes(size, 2)[0]
-            halves = (run[:first], run[first:])
-            run = [_segment(half, f"segment-{index}-{i}", variant) for i, half in enumerate(halves)]
-        made.append(_segment(run, f"segment-{index}", variant))
-    return made
+    segments = []
+    for index, (start, stop) in enumerate(segment_bounds(len(layers), recompute)):
+        parts = layers[start:stop]
+        if recompute.depth == 2 and len(parts) > 1:
+            halves = [layers[first:last] for first, last in inner_bounds((start, stop))]
+            parts = [_segment(half, f"segment-{index}-{i}", variant) for i, half in enumerate(halves)]
+        segments.append(_segment(parts, f"segment-{index}", variant))
+    return segments
 
 
 class Network(keras.Model):

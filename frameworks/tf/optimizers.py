@@ -1,4 +1,4 @@
-"""Keras optimizers from recipes, and their state by canonical names."""
+"""Keras optimizers from recipes, their state by canonical names, and evaluation with the average that they keep."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Recipe, StaticScaling
 from frameworks.contract import Capability, Unsupported
-
-GROWTH, BACKOFF = 2.0, 0.5
-"""Factors that are written into `LossScaleOptimizer`; its documentation says doubled and halved."""
-
-FACTORS = "LossScaleOptimizer always doubles and halves its scale"
-CLIPS_APART = "MultiOptimizer clips nothing itself, and each of its optimizers clips by the norm of its own variables"
+from frameworks.tf.declarations import CLIPS_APART
+from frameworks.tf.scaler import inner_of, loss_scaled
 
 
 def _rate(recipe: Recipe) -> float | keras.optimizers.schedules.LearningRateSchedule:
@@ -85,21 +81,10 @@ def make_optimizer(recipe: Recipe, variables: Sequence[keras.Variable]) -> keras
     """The recipe's optimizer for the variables, inside a `LossScaleOptimizer` if its scaling is dynamic.
 
     Raises:
-        Unsupported: SCALING_FACTORS, for factors other than 2 and 1/2; GROUPS or TWO_OPTIMIZERS, together with a clip.
+        Unsupported: GROUPS or TWO_OPTIMIZERS, together with a clip.
     """
     inner = _inner(recipe, variables)
-    scaling = recipe.scaling
-    if not isinstance(scaling, DynamicScaling):
-        return inner
-    if scaling.growth not in (None, GROWTH) or scaling.backoff not in (None, BACKOFF):
-        raise Unsupported(Capability.SCALING_FACTORS, FACTORS)
-    given = {"initial_scale": scaling.initial, "dynamic_growth_steps": scaling.interval}
-    return keras.optimizers.LossScaleOptimizer(inner, **{name: v for name, v in given.items() if v is not None})
-
-
-def inner_of(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """The optimizer without its loss scaling."""
-    return optimizer.inner_optimizer if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else optimizer
+    return loss_scaled(inner, recipe.scaling) if isinstance(recipe.scaling, DynamicScaling) else inner
 
 
 def shown_by(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
@@ -125,18 +110,13 @@ def slots(optimizer: keras.optimizers.Optimizer, variables: dict[str, keras.Vari
     return found
 
 
-def measured_factors(optimizer: keras.optimizers.LossScaleOptimizer) -> tuple[float, float]:
-    """Growth and backoff factor, seen on a copy of the scaler: Keras has no attribute to read them from."""
-    config = optimizer.get_config() | {"inner_optimizer": keras.optimizers.SGD(0.0), "dynamic_growth_steps": 1}
-    weight = keras.Variable(np.zeros((), np.float32))
-    seen: list[float] = []
-    for gradient in (0.0, np.inf):
-        copy = keras.optimizers.LossScaleOptimizer(**(config | {"initial_scale": 1.0}))
-        copy.apply([keras.ops.convert_to_tensor(np.float32(gradient))], [weight])
-        seen.append(float(copy.dynamic_scale))
-    return seen[0], seen[1]
-
-
-def as_array(variable: keras.Variable) -> Array:
-    """A copy of the variable's value in its true format."""
-    return np.array(variable.numpy())
+def predict_on_average(
+    network: keras.Model, optimizer: keras.optimizers.Optimizer, inputs: Array, mode: str
+) -> dict[str, Array]:
+    """`Model.predict` with the callback `SwapEMAWeights`, compiled as the mode runs functions."""
+    if getattr(network, "optimizer", None) is not optimizer:
+        network.compile(
+            optimizer=optimizer, run_eagerly=mode == "eager", jit_compile=mode == "xla", auto_scale_loss=False
+        )
+    outputs = network.predict(inputs, batch_size=len(inputs), verbose=0, callbacks=[keras.callbacks.SwapEMAWeights()])
+    return {name: np.asarray(output) for name, output in outputs.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -11,6 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config
+
+from frameworks.base import processor
 
 THREADS = 1
 
@@ -167,15 +168,6 @@ def write_global_state(state: Mapping[str, str]) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(state["tensor_float_32"] == "True")
 
 
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        models = []
-    return models[0] if models else platform.processor() or platform.machine()
-
-
 def _switches() -> dict[str, str]:
     """How everything stands that TensorFlow and Keras let one switch and results may depend on.
 
@@ -199,7 +191,7 @@ def describe(device: str) -> dict[str, str]:
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "numpy": np.__version__,
-        "device": _processor(),
+        "device": processor(),
         "built_from": tf.version.GIT_VERSION,
         "built_with": tf.version.COMPILER_VERSION,
         "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),

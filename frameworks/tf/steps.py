@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from fixtures.model import Batch, LossKind, Model
+from fixtures.model import Batch, Model
+from frameworks.base import AppliedMicroBatch
 from frameworks.tf.layers import collected_outputs
+from frameworks.tf.losses import losses_of, same_format
 from frameworks.tf.network import Bound
 from frameworks.tf.optimizers import shown_by
 
@@ -19,26 +22,22 @@ COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}
 
 
 @dataclass(frozen=True)
-class Micro:
+class KerasMicroBatch(AppliedMicroBatch):
     """What one micro-batch did, as the framework says it.
 
     Attributes:
-        loss: unscaled mean loss.
-        items: over how many items.
-        scale_before, scale_after: the loss scale, 1 where there is none.
+        mean: unscaled mean loss.
+        scale_after: the loss scale after it, 1 where there is none.
         good_steps: the scaler's counter after it, -1 where there is none.
-        updates_before, updates_after: the optimizer's count of updates.
-        rate: learning rate that an update here would use.
     """
 
-    loss: float
-    items: float
-    scale_before: float
-    scale_after: float
-    good_steps: float
-    updates_before: float
-    updates_after: float
-    rate: float
+    mean: float = math.nan
+    scale_after: float = 1.0
+    good_steps: int = -1
+
+    @property
+    def loss(self) -> float:
+        return self.mean
 
 
 @dataclass(frozen=True)
@@ -65,13 +64,6 @@ def compiled(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
     return tf.function(function, autograph=False, reduce_retracing=True, **COMPILED[mode])
 
 
-def _loss(kind: LossKind, wide: bool, masked: bool) -> keras.losses.Loss:
-    common = {"dtype": "float64" if wide else None, "reduction": "mean_with_sample_weight" if masked else "mean"}
-    if kind == "cross_entropy":
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **common)
-    return keras.losses.MeanSquaredError(**common)
-
-
 class Steps:
     """The functions of one run; each is traced when it is first called, and again for a batch of another structure."""
 
@@ -87,12 +79,9 @@ class Steps:
         self._trace = compiled(self._traced, mode)
         self._feed = compiled(self._surrogate_step, mode)
         self._predict = compiled(lambda inputs: bound.network(inputs, training=False), mode)
-        wide = {head.name for head in model.heads.heads if head.format == "float64"}
-        self._losses = {
-            (name, masked): _loss(kind, name in wide, masked) for name, kind in model.losses for masked in (False, True)
-        }
+        self._losses = losses_of(model)
 
-    def train(self, batch: Batch) -> Micro:
+    def train(self, batch: Batch) -> KerasMicroBatch:
         """Forward, backward, and `optimizer.apply` of one micro-batch."""
         return _micro(self._train(*_arguments(batch)), batch.items)
 
@@ -105,11 +94,11 @@ class Steps:
         """The pass of `gradients` on one micro-batch, with outputs and gradients of every layer."""
         return Traced(*self._trace(*_arguments(batch)))
 
-    def feed(self, gradients: Mapping[str, Any]) -> Micro:
+    def feed(self, gradients: Mapping[str, Any]) -> KerasMicroBatch:
         """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
         variables = self._bound.variables
         given = {name: tf.convert_to_tensor(value, _wide(variables[name])) for name, value in gradients.items()}
-        return _micro(self._feed(given), 1)
+        return replace(_micro(self._feed(given), 1), total=math.nan, mean=math.nan)
 
     def predict(self, inputs: Any) -> dict[str, tf.Tensor]:
         """Evaluation-mode outputs by head."""
@@ -118,7 +107,7 @@ class Steps:
 
     def forward_loss(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tf.Tensor:
         """Training-mode loss, the sum over the heads that have targets."""
-        return tf.add_n(_same_format(list(self._head_losses(inputs, targets, mask).values())))
+        return tf.add_n(same_format(list(self._head_losses(inputs, targets, mask).values())))
 
     def _head_losses(self, inputs: Any, targets: Mapping[str, Any], mask: Any) -> dict[str, tf.Tensor]:
         outputs = self._bound.network(inputs, training=True)
@@ -135,7 +124,7 @@ class Steps:
         with tf.GradientTape(persistent=self._separate) as tape:
             if collected is not None and inputs.dtype.is_floating:
                 tape.watch(inputs)  # a tape follows only what comes of something watched, layers without weights too
-            losses = _same_format(list(self._head_losses(inputs, targets, mask).values()))
+            losses = same_format(list(self._head_losses(inputs, targets, mask).values()))
             total = tf.add_n(losses)
             parts = losses if self._separate else [total]
             scaled = [self._optimizer.scale_loss(part) for part in parts]
@@ -184,9 +173,10 @@ class Steps:
         return {name: gradient / tf.cast(scale, gradient.dtype) for name, gradient in _dense(gradients).items()}
 
 
-def _micro(outcome: tuple[Any, ...], items: int) -> Micro:
+def _micro(outcome: tuple[Any, ...], items: int) -> KerasMicroBatch:
     loss, scale_before, updates_before, rate, scale_after, updates_after, good = (float(value) for value in outcome)
-    return Micro(loss, items, scale_before, scale_after, good, updates_before, updates_after, rate)
+    applied = updates_after > updates_before
+    return KerasMicroBatch(loss * items, items, scale_before, applied, rate, loss, scale_after, int(good))
 
 
 def _arguments(batch: Batch) -> list[Any]:
@@ -201,11 +191,6 @@ def _dense(gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
 
 def _wide(variable: keras.Variable) -> tf.DType:
     return tf.float64 if variable.dtype == "float64" else tf.float32
-
-
-def _same_format(losses: list[tf.Tensor]) -> list[tf.Tensor]:
-    widest = tf.float64 if any(loss.dtype == tf.float64 for loss in losses) else losses[0].dtype
-    return [tf.cast(loss, widest) for loss in losses]
 
 
 def _sum(gradients: list[Any]) -> Any:

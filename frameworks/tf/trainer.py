@@ -7,24 +7,24 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Recipe, StaticScaling
-from frameworks.base import BaseTrainer, traced_paths, unscaled_in_trace
+from fixtures.recipe import Recipe
+from frameworks.base import NO_AVERAGE, BaseTrainer, LossLedger, ending, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
-from frameworks.tf.averages import predict_on_average
+from frameworks.tf.arrays import as_array
 from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
-from frameworks.tf.declarations import INSIDE_RECOMPUTED, NO_CPU_STATISTICS, PARTIAL, UNCOUNTED, UNSCALING
+from frameworks.tf.declarations import INSIDE_RECOMPUTED
 from frameworks.tf.network import Bound, build
-from frameworks.tf.optimizers import as_array, inner_of, make_optimizer, measured_factors, shown_by, slots
+from frameworks.tf.optimizers import make_optimizer, predict_on_average, shown_by, slots
 from frameworks.tf.probes import shows_recomputed
 from frameworks.tf.saved_bytes import captured_bytes
+from frameworks.tf.scaler import inner_of, scaler_settings, scaler_state
 from frameworks.tf.settings import dtype_policy, graph_rewrite
-from frameworks.tf.steps import Micro, Steps
+from frameworks.tf.steps import KerasMicroBatch, Steps
 
 ACCUMULATOR = "gradient_accumulator/"
 
@@ -54,7 +54,7 @@ class TensorFlowTrainer(BaseTrainer):
         self._mode = mode
         self._rewrite = rewrite
         self._place = place
-        self._window: list[Micro] = []
+        self._ledger: LossLedger[KerasMicroBatch] = LossLedger()
         with self._placed():
             with dtype_policy(policy):
                 self._bound: Bound = build(model, recipe.seed, recipe.recompute)
@@ -78,27 +78,22 @@ class TensorFlowTrainer(BaseTrainer):
 
     def accumulate(self, batch: Batch, items: int) -> float:  # noqa: ARG002 - Keras weighs micro-batches equally
         with self._placed():
-            self._window.append(self._steps.train(batch))
-        return self._window[-1].loss
+            return self._enter(self._steps.train(batch))
+
+    def _enter(self, micro: KerasMicroBatch) -> float:
+        """Enters a micro-batch of a window that holds the items so far: Keras knows of no others."""
+        return self._ledger.add(micro, self._ledger.items + micro.items)
 
     def apply(self) -> Update:
-        window, k = self._window, self._recipe.accumulation
-        if not window:
-            raise ValueError("apply without any micro-batch before it")
-        moved = [micro for micro in window if micro.updates_after > micro.updates_before]
-        if not moved and len(window) < k:
-            raise Unsupported(Capability.PARTIAL_WINDOW, PARTIAL)
-        self._window = []
-        return Update(
-            loss=sum(micro.loss * micro.items for micro in window) / sum(micro.items for micro in window),
-            micro_losses=tuple(micro.loss for micro in window),
-            scale_before=window[0].scale_before,
-            scale_after=window[-1].scale_after,
-            good_steps=None if window[-1].good_steps < 0 else int(window[-1].good_steps),
-            skipped=not moved,
-            gradient_norm=None,
-            learning_rate=(moved or window)[-1].rate,
-        )
+        window = self._ledger.micro_batches
+        moved, before, rate = ending(window)
+        if not moved and len(window) < self._recipe.accumulation:
+            raise self.refusal(Capability.PARTIAL_WINDOW)
+        last = window[-1]
+        good = None if last.good_steps < 0 else last.good_steps
+        loss, losses = self._ledger.loss(), self._ledger.losses()
+        self._ledger.empty()
+        return Update(loss, losses, before, last.scale_after, good, not moved, None, rate)
 
     def gradients(self, window: Window) -> dict[str, Array]:
         totals: dict[str, tf.Tensor] = {}
@@ -117,13 +112,12 @@ class TensorFlowTrainer(BaseTrainer):
         abandon: bool = False,
     ) -> Update:
         if unscale_calls is not None or poison is not None or abandon:
-            raise Unsupported(Capability.EXPLICIT_UNSCALE, UNSCALING)
+            raise self.refusal(Capability.EXPLICIT_UNSCALE)
         self._check_length(len(window))
         with self._placed():
             for gradients in window:
                 given = {n: self._bound.native(n, g) for n, g in gradients.items() if g is not None}
-                micro = self._steps.feed({n: given[n] for n in self._bound.variables if n in given})
-                self._window.append(Micro(**(vars(micro) | {"loss": float("nan")})))
+                self._enter(self._steps.feed({n: given[n] for n in self._bound.variables if n in given}))
         return self.apply()
 
     def _check_length(self, length: int) -> None:
@@ -148,25 +142,10 @@ class TensorFlowTrainer(BaseTrainer):
         return {name: as_array(variable) for name, variable in self._bound.buffers.items()}
 
     def scaler_state(self) -> dict[str, Array]:
-        match self._optimizer:
-            case keras.optimizers.LossScaleOptimizer() as scaler:
-                return {"scale": as_array(scaler.dynamic_scale), "good_steps": as_array(scaler.step_counter)}
-            case _ if isinstance(self._recipe.scaling, StaticScaling):
-                return {"scale": np.array(self._optimizer.loss_scale_factor, np.float32)}
-            case _:
-                return {}
+        return scaler_state(self._optimizer)
 
     def scaler_settings(self) -> dict[str, float]:
-        scaler = self._optimizer
-        if not isinstance(scaler, keras.optimizers.LossScaleOptimizer):
-            return {}
-        growth, backoff = measured_factors(scaler)
-        return {
-            "initial": float(scaler.initial_scale),
-            "growth": growth,
-            "backoff": backoff,
-            "interval": float(scaler.dynamic_growth_steps),
-        }
+        return scaler_settings(self._optimizer)
 
     def accumulator(self) -> dict[str, Array]:
         if self._position() == 0:
@@ -195,7 +174,7 @@ class TensorFlowTrainer(BaseTrainer):
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
         if self._recipe.average is None:
-            raise ValueError("this recipe asks for no average")
+            raise ValueError(NO_AVERAGE)
         with self._placed():
             return predict_on_average(self._bound.network, self._optimizer, inputs, self._mode)
 
@@ -203,15 +182,16 @@ class TensorFlowTrainer(BaseTrainer):
         return tuple(int(segment.calls.numpy()) for segment in self._bound.network.segments)
 
     def save(self, path: Path) -> None:
-        save_checkpoint(path, self._bound, self._optimizer, self._window)
+        save_checkpoint(path, self._bound, self._optimizer, self._ledger.micro_batches)
 
     def restore(self, path: Path) -> None:
         with self._placed():
-            self._window = load_checkpoint(path, self._bound, self._optimizer)
+            window = load_checkpoint(path, self._bound, self._optimizer)
+        self._ledger.replace(window, sum(micro.items for micro in window))
 
     def saved_bytes(self, batch: Batch) -> int:
         if self._mode != "graph":
-            raise Unsupported(Capability.SAVED_BYTES, UNCOUNTED[self._mode])
+            raise self.refusal(Capability.SAVED_BYTES)
         return captured_bytes(self._steps.forward_loss, batch)
 
     def trace(self, batch: Batch) -> LayerTrace:
@@ -229,5 +209,5 @@ class TensorFlowTrainer(BaseTrainer):
 
     def peak_bytes(self) -> int:
         if not self._place.startswith("/GPU"):
-            raise Unsupported(Capability.PEAK_BYTES, NO_CPU_STATISTICS)
+            raise self.refusal(Capability.PEAK_BYTES)
         return int(tf.config.experimental.get_memory_info(self._place.strip("/"))["peak"])

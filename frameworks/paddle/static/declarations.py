@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frameworks.contract import SUPPORTED, Capability, Declaration, Unsupported
+from frameworks.contract import Capability
 from frameworks.paddle.declarations import reason_in_both_graphs
 
 _FLOAT16 = "on a CPU matmul has no float16 kernel in the static graph: building the program raises TypeError"
@@ -56,14 +56,7 @@ SCALED_FLOAT64 = (
 """Why a model with a float64 head is not trained under a scaler."""
 
 
-def declaration(capability: Capability, device: str) -> Declaration:
-    """Supported by the static graph, or the reason why not."""
-    reason = reason_in_both_graphs(capability, device) or _REASONS.get(capability)
-    if reason is None and device == "cpu":
-        reason = _ON_CPU.get(capability)
-    return SUPPORTED if reason is None else Declaration(False, reason)
-
-
-def refused(capability: Capability) -> Unsupported:
-    """The refusal of what the static graph does on no device."""
-    return Unsupported(capability, _REASONS[capability])
+def refusals(device: str) -> dict[Capability, str]:
+    """What the static graph does not do on a device, and why."""
+    both = {each: reason for each in Capability if (reason := reason_in_both_graphs(each, device)) is not None}
+    return (_ON_CPU if device == "cpu" else {}) | _REASONS | both

@@ -14,16 +14,13 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
-    Declaration,
     OpResult,
-    RecomputeCase,
-    RecomputeResult,
     ScalerRule,
 )
 from frameworks.paddle.modes import STATIC
 from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.operations import OPERATIONS
-from frameworks.paddle.static.declarations import declaration, refused
+from frameworks.paddle.static.declarations import refusals
 from frameworks.paddle.static.probes import scales_after_bfloat16, static_attempts
 from frameworks.paddle.static.programs import run_operation
 from frameworks.paddle.static.trainer import StaticTrainer
@@ -38,8 +35,8 @@ class StaticFramework(OneGraph):
         super().__init__(device, mode)
         paddle.enable_static()
 
-    def declares(self, capability: Capability) -> Declaration:
-        return declaration(capability, self.device)
+    def refusals(self) -> Mapping[Capability, str]:
+        return refusals(self.device)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         return static_attempts(self.device)
@@ -56,6 +53,3 @@ class StaticFramework(OneGraph):
 
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
         return run_operation(OPERATIONS[op], arrays)
-
-    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:  # noqa: ARG002
-        raise refused(Capability.RECOMPUTE_CASES)

@@ -11,7 +11,51 @@ from collections.abc import Mapping
 from functools import cache, partial
 
 from frameworks.contract import Attempt, Capability
-from frameworks.paddle.static.scripts import AFTER_BFLOAT16, JOINT_CLIP, PRELUDE, SCALED_FLOAT64, SCRIPTS
+from frameworks.paddle.static.scripts import AFTER_BFLOAT16, JOINT_CLIP, SCALED_FLOAT64, SCRIPTS
+
+PRELUDE = """
+import warnings
+warnings.simplefilter('ignore')
+import numpy as np, paddle
+paddle.enable_static()
+from paddle.nn.initializer import Constant
+gpu = paddle.device.get_device().startswith('gpu')
+exe = paddle.static.Executor(paddle.CUDAPlace(0) if gpu else paddle.CPUPlace())
+x = paddle.static.data('x', [None, 2], 'float32')
+x.stop_gradient = False
+one = np.ones((1, 2), 'float32')
+main, startup = paddle.static.default_main_program(), paddle.static.default_startup_program()
+def linear():
+    return paddle.nn.Linear(2, 1, weight_attr=paddle.ParamAttr(initializer=Constant(1.0)), bias_attr=False)
+def run(fetch, value=one, start=[]):
+    if not start:
+        start.append(exe.run(startup))
+    return [np.array(v) for v in exe.run(feed={'x': value}, fetch_list=fetch)]
+def read(name):
+    return np.array(paddle.static.global_scope().find_var(name).get_tensor()).ravel()
+def low_scope():
+    return paddle.amp.auto_cast(enable=False, dtype='float16')
+def decorated(layer, optimizer):
+    return paddle.amp.decorate(models=layer, optimizers=optimizer, level='O1', dtype='float16')[1]
+def minimize(layer, optimizer, **settings):
+    with low_scope():
+        loss = layer(x).sum()
+    scaler = paddle.amp.GradScaler(**settings)
+    scaler.minimize(decorated(layer, optimizer), scaler.scale(loss))
+    return loss
+def any_way(*ways):
+    for way in ways:
+        inner, outer = paddle.static.Program(), paddle.static.Program()
+        try:
+            with paddle.static.program_guard(inner, outer):
+                if way(inner, outer):
+                    return True
+        except Exception:
+            pass
+    return False
+net = linear()
+"""
+"""What every program begins with."""
 
 
 def static_attempts(device: str) -> Mapping[Capability, Attempt]:

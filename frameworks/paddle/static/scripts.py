@@ -1,54 +1,11 @@
 """Programs that try Paddle's own call for each capability in the static graph, without this adapter's guards.
 
-Each of them runs after `PRELUDE`, and succeeds where the technique was seen to act.
+Each of them runs after `frameworks.paddle.static.probes.PRELUDE`, and succeeds where the technique was seen to act.
 """
 
 from __future__ import annotations
 
 from frameworks.contract import Capability
-
-PRELUDE = """
-import warnings
-warnings.simplefilter('ignore')
-import numpy as np, paddle
-paddle.enable_static()
-from paddle.nn.initializer import Constant
-gpu = paddle.device.get_device().startswith('gpu')
-exe = paddle.static.Executor(paddle.CUDAPlace(0) if gpu else paddle.CPUPlace())
-x = paddle.static.data('x', [None, 2], 'float32')
-x.stop_gradient = False
-one = np.ones((1, 2), 'float32')
-main, startup = paddle.static.default_main_program(), paddle.static.default_startup_program()
-def linear():
-    return paddle.nn.Linear(2, 1, weight_attr=paddle.ParamAttr(initializer=Constant(1.0)), bias_attr=False)
-def run(fetch, value=one, start=[]):
-    if not start:
-        start.append(exe.run(startup))
-    return [np.array(v) for v in exe.run(feed={'x': value}, fetch_list=fetch)]
-def read(name):
-    return np.array(paddle.static.global_scope().find_var(name).get_tensor()).ravel()
-def low_scope():
-    return paddle.amp.auto_cast(enable=False, dtype='float16')
-def decorated(layer, optimizer):
-    return paddle.amp.decorate(models=layer, optimizers=optimizer, level='O1', dtype='float16')[1]
-def minimize(layer, optimizer, **settings):
-    with low_scope():
-        loss = layer(x).sum()
-    scaler = paddle.amp.GradScaler(**settings)
-    scaler.minimize(decorated(layer, optimizer), scaler.scale(loss))
-    return loss
-def any_way(*ways):
-    for way in ways:
-        inner, outer = paddle.static.Program(), paddle.static.Program()
-        try:
-            with paddle.static.program_guard(inner, outer):
-                if way(inner, outer):
-                    return True
-        except Exception:
-            pass
-    return False
-net = linear()
-"""
 
 _SCOPE = """
 with paddle.amp.auto_cast(level={level!r}, dtype={dtype!r}):
@@ -294,6 +251,25 @@ optimizer.minimize(loss)
 assert str(net.weight.dtype).endswith({dtype!r}) and run([loss])[0] == 2.0 and run([loss])[0] == 1.0
 assert any('master' in name for name in paddle.static.global_scope().local_var_names()) is {masters}
 """
+_FEED = """
+given = paddle.static.data('given', [2, 1], 'float32')
+loss = (net.weight * given).sum()
+paddle.optimizer.SGD(0.5).minimize(loss)
+exe.run(startup)
+exe.run(feed={'x': one, 'given': np.array([[0.5], [2.0]], 'float32')}, fetch_list=[loss])
+assert (read(net.weight.name) == [0.75, 0.0]).all()
+"""
+_CHECKPOINT = """
+import tempfile
+loss = net(x).sum()
+paddle.optimizer.SGD(0.5).minimize(loss)
+run([loss])
+with tempfile.TemporaryDirectory() as folder:
+    paddle.static.save(main, folder + '/run')
+    run([loss])
+    paddle.static.load(main, folder + '/run', exe)
+assert (read(net.weight.name) == 0.5).all()
+"""
 
 SCRIPTS: dict[Capability, str] = {
     Capability.O1_FLOAT16: _SCOPE.format(level="O1", dtype="float16"),
@@ -329,4 +305,6 @@ SCRIPTS: dict[Capability, str] = {
     Capability.SAVED_BYTES: _BYTES,
     Capability.PEAK_BYTES: _PEAK,
     Capability.TRACE: _TRACE,
+    Capability.FEED: _FEED,
+    Capability.CHECKPOINT: _CHECKPOINT,
 }

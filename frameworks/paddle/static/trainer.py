@@ -20,7 +20,6 @@ from frameworks.paddle.optimizers import steps_of
 from frameworks.paddle.scaler import skipped_by_counters
 from frameworks.paddle.static import checkpoint
 from frameworks.paddle.static.builds import Programs
-from frameworks.paddle.static.declarations import refused
 from frameworks.paddle.static.programs import MASTER, Built
 
 SCALE, GOOD, BAD = "loss_scaling_0", "num_good_steps_", "num_bad_steps_"
@@ -65,7 +64,7 @@ class StaticTrainer(BaseTrainer):
 
     def accumulate(self, batch: Batch, items: int) -> float:
         if batch.items != items or self.pending is not None:
-            raise refused(Capability.ACCUMULATION)
+            raise self.refusal(Capability.ACCUMULATION)
         feed, heads = self._feed_of(batch)
         loss, update = self._run(self.programs.update(heads, masked=batch.mask is not None), feed)
         self.pending = Update(loss, (loss,), *update)
@@ -122,7 +121,7 @@ class StaticTrainer(BaseTrainer):
 
     def gradients(self, window: Window) -> dict[str, Array]:
         if len(window) != 1:
-            raise refused(Capability.ACCUMULATION)
+            raise self.refusal(Capability.ACCUMULATION)
         feed, heads = self._feed_of(window[0])
         built = self.programs.gradients(heads, masked=window[0].mask is not None)
         with self.stream.open():
@@ -152,9 +151,9 @@ class StaticTrainer(BaseTrainer):
         abandon: bool = False,
     ) -> Update:
         if unscale_calls or poison or abandon:
-            raise refused(Capability.EXPLICIT_UNSCALE)
+            raise self.refusal(Capability.EXPLICIT_UNSCALE)
         if len(window) != 1:
-            raise refused(Capability.ACCUMULATION)
+            raise self.refusal(Capability.ACCUMULATION)
         given = {name: value for name, value in window[0].items() if value is not None}
         built = self.programs.fed(tuple(given))
         feed = {}
@@ -207,17 +206,13 @@ class StaticTrainer(BaseTrainer):
             values = self.store.run(self.programs.evaluation(), {"inputs": np.asarray(inputs)})
         return dict(zip(self.programs.heads, values, strict=True))
 
-    def segment_calls(self) -> tuple[int, ...]:
-        raise refused(Capability.SEGMENT_CALLS)
-
     def save(self, path: Path) -> None:
         checkpoint.save(self, path)
 
     def restore(self, path: Path) -> None:
         checkpoint.restore(self, path)
 
-    def saved_bytes(self, batch: Batch) -> int:  # noqa: ARG002
-        raise refused(Capability.SAVED_BYTES)
-
     def peak_bytes(self) -> int:
-        return saved_bytes.peak_bytes()
+        if (peak := saved_bytes.peak_bytes()) is None:
+            raise self.refusal(Capability.PEAK_BYTES)
+        return peak

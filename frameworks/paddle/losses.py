@@ -1,4 +1,4 @@
-"""Micro-batches on the device, and sums of losses."""
+"""Micro-batches on the device, and the losses of their items."""
 
 from __future__ import annotations
 
@@ -39,3 +39,10 @@ def batch_tensors(model: Model, batch: Batch) -> BatchTensors:
 def add(values: list[Any]) -> Any:
     """Sum of scalars, in the widest of their formats."""
     return reduce(add_two, values)
+
+
+def item_losses(kind: str, output: Any, target: Any) -> Any:
+    """Losses of single items: cross-entropy with integer labels, or squared error averaged over the units."""
+    if kind == "cross_entropy":
+        return paddle.nn.functional.cross_entropy(output, target, reduction="none")
+    return paddle.nn.functional.mse_loss(output, target, reduction="none").mean(-1)
