@@ -10,7 +10,7 @@ import paddle
 
 from frameworks.base import LossLedger, MicroBatch, same_parts
 from frameworks.paddle.arrays import put_gradient
-from frameworks.paddle.layers import Network
+from frameworks.paddle.network import Network
 from frameworks.paddle.optimizers import Share
 from frameworks.paddle.streams import Stream
 

@@ -20,8 +20,8 @@ from frameworks.contract import (
 from frameworks.paddle import recompute
 from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
 from frameworks.paddle.declarations import refusals
-from frameworks.paddle.layers import HOOKS, REENTRANT
 from frameworks.paddle.modes import DYGRAPH, FORCED
+from frameworks.paddle.network import HOOKS, REENTRANT
 from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.operations import OPERATIONS
 from frameworks.paddle.probes import dynamic_attempts

@@ -1,7 +1,4 @@
-"""Fixture layers as `paddle.nn` layers, and a network that recomputes segments of them.
-
-The same network runs in dynamic and in static mode. Its parameters are found by their canonical names.
-"""
+"""Fixture layers as `paddle.nn` layers, and what each of them trains."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import paddle
-from paddle.distributed.fleet.utils import recompute
 
 from fixtures.layers import (
     Activation,
@@ -30,11 +26,7 @@ from fixtures.layers import (
     Shape,
     output_shape,
 )
-from fixtures.model import Model
-from fixtures.recipe import Recompute
-from frameworks.base import inner_bounds, segment_bounds
 
-REENTRANT, HOOKS = "reentrant", "non-reentrant"
 _ACTIVATIONS: dict[str, Callable[[], Any]] = {
     "relu": paddle.nn.ReLU,
     "gelu": paddle.nn.GELU,
@@ -117,97 +109,29 @@ def build_layer(layer: Layer, shape: Shape) -> Any:
         case MaxPool(size=size):
             return paddle.nn.MaxPool2D(size, size, data_format="NHWC")
         case Residual(body=body):
-            return Shortcut(list(_build(body, shape)))
+            return Shortcut(list(build_layers(body, shape)))
         case Heads(heads=parts):
             return paddle.nn.LayerDict({part.name: _head(part, width) for part in parts})
 
 
-def _build(layers: tuple[Layer, ...], shape: Shape) -> Iterator[Any]:
+def build_layers(layers: tuple[Layer, ...], shape: Shape) -> Iterator[Any]:
+    """Each layer in turn, for samples of this shape."""
     for layer in layers:
         yield build_layer(layer, shape)
         shape = output_shape(layer, shape)
 
 
-class Segment(paddle.nn.Layer):
-    """A run of consecutive layers; `calls` counts how often its forward has begun."""
-
-    def __init__(self, parts: list[Any]) -> None:
-        super().__init__()
-        self.parts = paddle.nn.LayerList(parts)
-        self.calls = 0
-
-    def forward(self, x: Any) -> Any:
-        self.calls += 1
-        for part in self.parts:
-            x = part(x)
-        return x
-
-
-class Recomputed(paddle.nn.Layer):
-    """Calls a segment through `paddle.distributed.fleet.utils.recompute`."""
-
-    def __init__(self, segment: Segment, variant: str) -> None:
-        super().__init__()
-        self.segment = segment
-        self.reentrant = variant == REENTRANT
-
-    def forward(self, x: Any) -> Any:
-        return recompute(self.segment, x, use_reentrant=self.reentrant)
-
-
-def cut(layers: list[Any], plan: Recompute | None) -> tuple[list[Any], list[Segment]]:
-    """The layers as callables to run in turn, and the outer segments among them whose calls are counted.
-
-    With `plan.depth` 2 each half of a segment is recomputed inside the segment's own recomputation; a segment of one
-    layer has one half.
-    """
-    if plan is None:
-        whole = Segment(layers)
-        return [whole], [whole]
-    variant = plan.variant or REENTRANT
-    segments: list[Segment] = []
-    for start, stop in segment_bounds(len(layers), plan):
-        parts = layers[start:stop]
-        if plan.depth == 2:
-            halves = [layers[first:last] for first, last in inner_bounds((start, stop))]
-            parts = [Recomputed(Segment(half), variant) for half in halves]
-        segments.append(Segment(parts))
-    return [Recomputed(segment, variant) for segment in segments], segments
-
-
-class Network(paddle.nn.Layer):
-    """A fixture model in Paddle; `forward` gives the outputs of the heads asked for, by name.
-
-    `layers_by_path` has every layer by the paths of `Model.output_shapes`, in an order of its own.
-    """
-
-    def __init__(self, model: Model, plan: Recompute | None = None) -> None:
-        super().__init__()
-        *body, heads = _build(model.layers, model.sample)
-        self.is_reentrant = plan is not None and plan.variant in (None, REENTRANT)
-        self.steps, self.segments = cut(body, plan)
-        self.runs = paddle.nn.LayerList(self.steps)
-        self.heads = heads
-        self.named = dict(_named(model, body, heads))
-        self.statistics = dict(_statistics(model, body))
-        self.layers_by_path = {path: layer for path, _, layer in _pairs(model.layers[:-1], body)}
-        self.layers_by_path |= {f"{len(body)}.{head.name}": heads[head.name] for head in model.heads.heads}
-
-    def forward(self, x: Any, heads: tuple[str, ...]) -> dict[str, Any]:
-        for step in self.runs:
-            x = step(x)
-        return {name: self.heads[name](x) for name in heads}
-
-
-def _pairs(layers: tuple[Layer, ...], built: list[Any], prefix: str = "") -> Iterator[tuple[str, Layer, Any]]:
+def with_paths(layers: tuple[Layer, ...], built: list[Any], prefix: str = "") -> Iterator[tuple[str, Layer, Any]]:
+    """The path of each layer and of those inside it, the fixture's layer and Paddle's."""
     for index, (layer, made) in enumerate(zip(layers, built, strict=True)):
         path = f"{prefix}{index}"
         yield path, layer, made
         if isinstance(layer, Residual):
-            yield from _pairs(layer.body, list(made.body), f"{path}.body.")
+            yield from with_paths(layer.body, list(made.body), f"{path}.body.")
 
 
-def _own(layer: Layer, made: Any) -> dict[str, Any]:
+def own_parameters(layer: Layer, made: Any) -> dict[str, Any]:
+    """Paddle's parameters of one layer, without those of layers inside it, by their names in the fixture."""
     match layer:
         case BatchNorm() | LayerNorm():
             return {"scale": made.weight, "shift": made.bias}
@@ -224,19 +148,3 @@ def _own(layer: Layer, made: Any) -> dict[str, Any]:
             return {"weight": made.weight}
         case _:
             return {}
-
-
-def _named(model: Model, body: list[Any], heads: Any) -> Iterator[tuple[str, Any]]:
-    found = {
-        f"{path}.{name}": parameter
-        for path, layer, made in _pairs(model.layers, [*body, heads])
-        for name, parameter in _own(layer, made).items()
-    }
-    return ((name, found[name]) for name in model.parameter_shapes())
-
-
-def _statistics(model: Model, body: list[Any]) -> Iterator[tuple[str, Any]]:
-    for path, layer, made in _pairs(model.layers[:-1], body):
-        if isinstance(layer, BatchNorm):
-            yield f"{path}.mean", made._mean
-            yield f"{path}.variance", made._variance

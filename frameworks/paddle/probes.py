@@ -17,7 +17,7 @@ from frameworks.operations import CATALOGUE
 from frameworks.paddle import recompute, saved_bytes, settings
 from frameworks.paddle.arrays import format_name, to_tensor
 from frameworks.paddle.forced import forced_scaler
-from frameworks.paddle.layers import REENTRANT
+from frameworks.paddle.network import REENTRANT
 from frameworks.paddle.operations import OPERATIONS
 from frameworks.paddle.optimizer_probes import OF_OPTIMIZERS
 from frameworks.paddle.scaler import quiet

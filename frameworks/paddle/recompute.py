@@ -12,7 +12,7 @@ from fixtures.arrays import Array
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.paddle.arrays import to_numpy
-from frameworks.paddle.layers import REENTRANT
+from frameworks.paddle.network import REENTRANT
 
 
 def _value(x: Any, w: Any) -> Any:

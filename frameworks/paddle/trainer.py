@@ -21,8 +21,8 @@ from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, 
 from frameworks.paddle import checkpoint, saved_bytes
 from frameworks.paddle.arrays import canonical, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.forced import forced_scaler, refuse_what_differs
-from frameworks.paddle.layers import Network
 from frameworks.paddle.losses import BatchTensors, add, batch_tensors, item_losses
+from frameworks.paddle.network import Network
 from frameworks.paddle.optimizers import Share, build_shares, has_moved, mark_of, refuse_mixed_clip, slots, steps_of
 from frameworks.paddle.scaler import (
     UpdateAfterLosses,

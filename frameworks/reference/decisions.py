@@ -11,8 +11,8 @@ from fixtures.arrays import Array, wider
 from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Conventions
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.forward import Forward, master_format
-from frameworks.reference.operations import Operations
 from frameworks.reference.optimizers import Arithmetic, slot_names, stepper
 from frameworks.reference.scaler import LossScale, loss_scale
 from frameworks.reference.tensor import Tensor, rounded

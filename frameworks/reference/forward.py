@@ -16,8 +16,9 @@ from fixtures.recipe import Precision, Recipe
 from frameworks.base import inner_bounds, segment_bounds
 from frameworks.contract import Conventions
 from frameworks.reference import scope
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.network import Pass, loss_sums
-from frameworks.reference.operations import Operations, Tape
+from frameworks.reference.saved_bytes import SavedForBackward
 from frameworks.reference.tape import recomputed
 from frameworks.reference.tensor import Tensor, tensor
 from frameworks.reference.trace import Shown
@@ -137,7 +138,7 @@ class Forward:
         out.
         """
         before = self.draws, dict(self.statistics), list(self.calls)
-        self.ops.tape = tape = Tape()
+        self.ops.tape = tape = SavedForBackward()
         try:
             with scope.opened(self.scope):
                 self.run(parameters, batch)

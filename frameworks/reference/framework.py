@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from importlib.metadata import version as package_version
-
-import ml_dtypes
-import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Model
@@ -22,21 +17,12 @@ from frameworks.contract import (
     OpResult,
     RecomputeCase,
     RecomputeResult,
-    ScalerRule,
 )
-from frameworks.reference import catalogue, probes, recompute, scope, tape
-from frameworks.reference.operations import Operations
+from frameworks.reference import operations, probes, recompute, scope, settings
+from frameworks.reference.arithmetic import Operations
+from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS
 from frameworks.reference.rounding import Nearest, Rounding
 from frameworks.reference.trainer import ReferenceTrainer
-
-CONVENTIONS = Conventions(scaler=ScalerRule(minimum=2.0**-14, maximum=2.0**127, latched=False))
-
-VARIANTS = ("default",)
-
-_REFUSED = {
-    Capability.PEAK_BYTES: "the reference has no device allocator",
-    Capability.TF32: "the reference multiplies in float64 and rounds what comes out",
-}
 
 
 class ReferenceFramework(BaseFramework):
@@ -73,26 +59,22 @@ class ReferenceFramework(BaseFramework):
         return "1"
 
     def environment(self) -> dict[str, str]:
-        return {
-            "autograd": package_version("autograd"),
-            "blas": _blas(),
-            "conventions": "own" if self._conventions == CONVENTIONS else "given",
-            "machine": platform.machine(),
-            "ml_dtypes": ml_dtypes.__version__,
-            "numpy": np.__version__,
+        own = self._conventions == CONVENTIONS
+        return settings.read_environment() | {
+            "conventions": "own" if own else "given",
             "rounding": type(self.rounding).__name__,
         }
 
     def refusals(self) -> Mapping[Capability, str]:
-        return _REFUSED
+        return REFUSALS
 
     def conventions(self) -> Conventions:
         return self._conventions
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         self.require_recipe(recipe)
-        operations = self.operations_class(self.rounding)
-        return self.bound(self.trainer_class(model, recipe, self._conventions, operations, weights))
+        ops = self.operations_class(self.rounding)
+        return self.bound(self.trainer_class(model, recipe, self._conventions, ops, weights))
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -102,7 +84,7 @@ class ReferenceFramework(BaseFramework):
         return scope.opened(scope.Scope(precision, frozenset(wide), frozenset(low)))
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
-        return catalogue.run(self.operations_class(self.rounding), op, *arrays)
+        return operations.run(self.operations_class(self.rounding), op, *arrays)
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
@@ -115,15 +97,7 @@ class ReferenceFramework(BaseFramework):
         return {capability: partial(attempt, self) for capability, attempt in probes.ATTEMPTS.items()}
 
     def global_state(self) -> dict[str, str]:
-        return {"autocast": scope.current().text(), "traces": str(tape.depth())}
+        return settings.read_settings()
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:
-        scope.enter(scope.parsed(state["autocast"]))
-        tape.close_down_to(int(state["traces"]))
-
-
-def _blas() -> str:
-    """Name and version of the BLAS that NumPy was built with, "unknown" where NumPy does not say."""
-    config = np.show_config(mode="dicts")
-    found = (config or {}).get("Build Dependencies", {}).get("blas", {})
-    return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
+        settings.write_settings(state)

@@ -26,7 +26,7 @@ from fixtures.layers import (
     SelfAttention,
 )
 from fixtures.model import Batch, Model
-from frameworks.reference.operations import Operations
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.tensor import Tensor, tensor
 
 

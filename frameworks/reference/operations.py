@@ -1,4 +1,4 @@
-"""Operations on tensors: which format each runs in, what it computes and what it keeps for backward."""
+"""The operations of `frameworks.operations` on the reference's tensors."""
 
 from __future__ import annotations
 
@@ -9,222 +9,144 @@ import autograd.numpy as anp
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference import products, scope
-from frameworks.reference.rounding import Rounding
-from frameworks.reference.special import erf, logistic
-from frameworks.reference.tensor import Tensor, converted, plain, rounded
+from frameworks.contract import OpResult
+from frameworks.reference.arithmetic import UNARY, Operations, Round, normalise, softmax
+from frameworks.reference.tensor import Tensor, tensor
 
-Round = Callable[..., Any]
-"""Rounds an intermediate value to the computing format; a second argument says how many terms it is the sum of."""
-
-
-class Tape:
-    """Bytes that the operations of a forward pass keep for backward; values that two of them keep count once."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[int, str], tuple[Array, Tensor]] = {}
-        self._extra = 0
-
-    def keep(self, *tensors: Tensor) -> None:
-        """Keeps tensors; parameters, inputs and their casts do not count."""
-        for t in tensors:
-            if t.owned:
-                values = _viewed(t.plain())
-                self._kept[id(values), t.format] = values, t
-
-    def keep_bytes(self, count: int) -> None:
-        """Keeps something that is no tensor: a mask, indices, statistics."""
-        self._extra += count
-
-    @property
-    def bytes(self) -> int:
-        """Everything that was kept."""
-        return self._extra + sum(t.bytes for _, t in self._kept.values())
+_EPSILON = 1e-5
+Carrier = Callable[..., Any]
 
 
-def _viewed(array: Array) -> Array:
-    """The array whose memory this one shows in another shape."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
+def _log_softmax(a: Any, r: Round) -> Any:
+    shifted = r(a - a.max(axis=-1, keepdims=True))
+    return shifted - r(np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True)))
 
 
-class Operations:
-    """The operations under one rounding. `formats` and `cast` are the decisions that a broken twin overrides."""
-
-    def __init__(self, rounding: Rounding) -> None:
-        self.rounding = rounding
-        self.tape: Tape | None = None
-
-    def formats(self, op: str, *operands: str) -> tuple[str, str]:
-        """The format that `op` computes in and the one that it yields, in the scope that is open."""
-        return scope.current().formats(op, operands)
-
-    def cast(self, x: Tensor, target: str) -> Tensor:
-        """x in another format."""
-        return converted(x, target, self.rounding)
-
-    def apply(self, op: str, function: Callable[..., Any], *operands: Tensor, keep: str = "") -> Tensor:
-        """One operation: casts its floating operands, computes on the carriers, rounds the result once.
-
-        `function` takes the carriers and a function that rounds an intermediate value to the computing format. `keep`
-        says what backward needs: "operands", "result" or nothing.
-        """
-        computing, yielding = self.formats(op, *(x.format for x in operands if x.floating))
-        inside = [self.cast(x, computing) if x.floating else x for x in operands]
-        value = function(*(x.value for x in inside), lambda v, n=1: rounded(v, self.rounding, computing, n))
-        value = rounded(value, self.rounding, computing)
-        if yielding != computing:
-            return self.cast(Tensor(value, computing), yielding)
-        result = Tensor(value, yielding)
-        if self.tape and keep:
-            self.tape.keep(*(inside if keep == "operands" else [result]))
-        return result
-
-    def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
-        computing, yielding = self.formats(op, *(x.format for x in operands))
-        inside = [self.cast(x, computing) for x in operands]
-        if self.tape:
-            self.tape.keep(*inside[:2])
-        value = function(*(x.value for x in inside), self.rounding, computing)
-        return self.cast(Tensor(rounded(value, self.rounding, computing), computing), yielding)
-
-    def _keep_bytes(self, count: int) -> None:
-        if self.tape:
-            self.tape.keep_bytes(count)
-
-    def matmul(self, a: Tensor, b: Tensor, op: str = "matmul") -> Tensor:
-        """a (..., M, K) · b (..., K, N)."""
-        return self._product(op, products.product, a, b)
-
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """x (..., I) · weight (I, O) + bias (O)."""
-        if bias is None:
-            return self._product("linear", products.product, x, weight)
-        return self._product("linear", products.affine, x, weight, bias)
-
-    def convolution(self, x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
-        """Cross-correlation of (N, H, W, C) with (size, size, C, F)."""
-        return self._product(
-            "conv2d", lambda a, w, b, r, f: products.convolution(a, w, b, stride, padding, r, f), x, weight, bias
-        )
-
-    def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Scaled dot-product attention of (..., T, D); scores and softmax in float32 or wider."""
-        computing, yielding = self.formats("attention", query.format, key.format, value.format)
-        q, k, v = (self.cast(x, computing) for x in (query, key, value))
-        wide = computing if computing in ("float32", "float64") else "float32"
-        scale = 1.0 / np.sqrt(q.shape[-1])
-        turned = anp.swapaxes(k.value, -1, -2)
-        scores = rounded(products.product(q.value, turned, self.rounding, wide) * scale, self.rounding, wide)
-        shares = softmax(scores, lambda x, n=1: rounded(x, self.rounding, wide, n))
-        weights = Tensor(rounded(shares, self.rounding, computing), computing)
-        mixed = products.product(weights.value, v.value, self.rounding, computing)
-        if self.tape:
-            self.tape.keep(q, k, v, weights)
-        return self.cast(Tensor(rounded(mixed, self.rounding, computing), computing), yielding)
-
-    def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
-        """Normalises over the last axis with the biased variance; keeps x and two statistics a row."""
-        self._keep_bytes(8 * int(np.prod(x.shape[:-1])))
-
-        def compute(a: Any, g: Any, b: Any, r: Round) -> Any:
-            return r(normalise(a, (-1,), epsilon, r)[0]) * g + b
-
-        return self.apply("layer_norm", compute, x, scale, shift, keep="operands")
-
-    def batch_norm(
-        self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float, given: tuple[Array, Array] | None
-    ) -> tuple[Tensor, Array, Array]:
-        """Normalises over every axis but the last, by the batch's statistics or by `given` mean and variance.
-
-        Returns the result, the mean and the biased variance.
-        """
-        self._keep_bytes(8 * x.shape[-1])
-        axes = tuple(range(len(x.shape) - 1))
-        statistics: list[Array] = []
-
-        def compute(a: Any, g: Any, b: Any, r: Round) -> Any:
-            if given is None:
-                y, mean, variance = normalise(a, axes, epsilon, r)
-                statistics.extend(plain(s).reshape(-1) for s in (mean, variance))
-            else:
-                y = (a - given[0]) * r(1.0 / anp.sqrt(given[1] + epsilon))
-                statistics.extend(given)
-            return r(y) * g + b
-
-        result = self.apply("batch_norm", compute, x, scale, shift, keep="operands")
-        return result, statistics[0], statistics[1]
-
-    def activation(self, kind: str, x: Tensor) -> Tensor:
-        """relu, gelu (by the error function), tanh or sigmoid."""
-        function = UNARY[kind]
-        return self.apply(kind, lambda a, _: function(a), x, keep="operands" if kind == "gelu" else "result")
-
-    def add(self, a: Tensor, b: Tensor) -> Tensor:
-        """a + b in the wider format."""
-        return self.apply("add", lambda x, y, _: x + y, a, b)
-
-    def dropout(self, x: Tensor, mask: Array, rate: float) -> Tensor:
-        """x / (1 - rate) where `mask` is True, else 0; keeps one byte a value."""
-        self._keep_bytes(int(mask.size))
-        return self.apply("dropout", lambda a, _: anp.where(mask, a / (1.0 - rate), 0.0), x)
-
-    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
-        """Rows of `table` (entries, width) at `ids`."""
-        return self.apply("embedding", lambda i, t, _: t[i], ids, table)
-
-    def max_pool(self, x: Tensor, size: int) -> Tensor:
-        """Maximum over size × size squares; keeps one byte a result."""
-        self._keep_bytes(int(np.prod(x.shape)) // size**2)
-        return self.apply("max_pool", lambda a, _: products.largest(a, size), x)
-
-    def cross_entropy(self, logits: Tensor, labels: Array, mask: Array | None) -> Tensor:
-        """Sum over items of -log softmax(logits)[label]; keeps the probabilities."""
-
-        def compute(a: Any, r: Round) -> Any:
-            shifted = r(a - plain(a).max(axis=-1, keepdims=True))
-            chosen = anp.sum(anp.where(labels[..., None] == np.arange(a.shape[-1]), shifted, 0.0), axis=-1)
-            each = r(r(anp.log(r(anp.sum(anp.exp(shifted), axis=-1), a.shape[-1]))) - chosen)
-            return r(anp.sum(each if mask is None else anp.where(mask > 0, each, 0.0)), labels.size)
-
-        self._keep_bytes(int(np.prod(logits.shape)) * (8 if logits.format == "float64" else 4))
-        return self.apply("cross_entropy", compute, logits)
-
-    def squared_error(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Sum over items of the mean over units of the squared difference; keeps the difference."""
-
-        def compute(a: Any, b: Any, r: Round) -> Any:
-            difference = r(a - b)
-            return r(anp.sum(r(anp.sum(difference * difference, axis=-1) / a.shape[-1], a.shape[-1])), a.shape[0])
-
-        self._keep_bytes(int(np.prod(outputs.shape)) * (8 if "float64" in (outputs.format, targets.format) else 4))
-        return self.apply("squared_error", compute, outputs, targets)
+def _logsumexp(a: Any, r: Round) -> Any:
+    top = a.max(axis=-1, keepdims=True)
+    return (top + r(np.log(np.sum(np.exp(r(a - top)), axis=-1, keepdims=True))))[..., 0]
 
 
-def normalise(x: Any, axes: tuple[int, ...], epsilon: float, r: Round) -> tuple[Any, Any, Any]:
-    """x with mean 0 and variance 1 over `axes`, the mean and the biased variance."""
-    terms = int(np.prod([x.shape[axis] for axis in axes]))
-    mean = r(anp.mean(x, axis=axes, keepdims=True), terms)
-    centred = r(x - mean)
-    variance = r(anp.mean(centred * centred, axis=axes, keepdims=True), terms)
-    return centred * r(1.0 / anp.sqrt(variance + epsilon)), mean, variance
+def _cross_entropy(a: Any, labels: Array, r: Round) -> Any:
+    return -np.take_along_axis(r(_log_softmax(a, r)), labels[..., None], axis=-1).mean()
 
 
-def softmax(x: Any, r: Round) -> Any:
-    """Softmax over the last axis."""
-    powers = r(anp.exp(r(x - plain(x).max(axis=-1, keepdims=True))))
-    return powers / r(anp.sum(powers, axis=-1, keepdims=True), x.shape[-1])
+def _huber(a: Any, b: Any, r: Round) -> Any:
+    distance = np.abs(r(a - b))
+    return np.where(distance <= 1.0, 0.5 * distance**2, distance - 0.5).mean()
 
 
-def _relu(x: Any) -> Any:
-    return anp.where(plain(x) <= 0.0, 0.0, x)
+def _binary_cross_entropy(a: Any, b: Any, r: Round) -> Any:
+    return r(np.maximum(a, 0.0) - a * b + np.log1p(np.exp(-np.abs(a)))).mean()
 
 
-UNARY: dict[str, Callable[[Any], Any]] = {
-    "relu": _relu,
-    "gelu": lambda x: 0.5 * x * (1.0 + erf(x / np.sqrt(2.0))),
-    "tanh": anp.tanh,
-    "sigmoid": logistic,
-    "erf": erf,
+def _rms_norm(a: Any, r: Round) -> Any:
+    return a * r(1.0 / np.sqrt(r(np.mean(a * a, axis=-1, keepdims=True)) + _EPSILON))
+
+
+def _average_pool(a: Any, _: Round) -> Any:
+    count, height, width, channels = a.shape
+    return a.reshape(count, height // 2, 2, width // 2, 2, channels).mean(axis=(2, 4))
+
+
+def _dropout(a: Any, _: Round) -> Any:
+    return np.where(np.random.default_rng(0).random(a.shape) >= 0.5, a / 0.5, 0.0)
+
+
+CARRIERS: dict[str, Carrier] = {
+    "sum": lambda a, _: np.sum(a),
+    "mean": lambda a, _: np.mean(a),
+    "variance": lambda a, r: np.mean(r(a - r(np.mean(a))) ** 2),
+    "norm": lambda a, r: np.sqrt(r(np.sum(a * a))),
+    "prod": lambda a, _: np.prod(a),
+    "max": lambda a, _: np.max(a),
+    "cumsum": lambda a, _: np.cumsum(a, axis=-1),
+    "cumprod": lambda a, _: np.cumprod(a, axis=-1),
+    "logsumexp": _logsumexp,
+    "softmax": softmax,
+    "log_softmax": _log_softmax,
+    "cross_entropy": _cross_entropy,
+    "squared_error": lambda a, b, r: np.mean(r(a - b) ** 2),
+    "absolute_error": lambda a, b, r: np.mean(np.abs(r(a - b))),
+    "huber": _huber,
+    "kl_divergence": lambda a, b, r: np.mean(r(b * r(np.log(b) - a))),
+    "binary_cross_entropy_logits": _binary_cross_entropy,
+    "layer_norm": lambda a, r: normalise(a, (-1,), _EPSILON, r)[0],
+    "instance_norm": lambda a, r: normalise(a, (-1,), _EPSILON, r)[0],
+    "batch_norm": lambda a, r: normalise(a, (0,), _EPSILON, r)[0],
+    "rms_norm": _rms_norm,
+    "exp": lambda a, _: np.exp(a),
+    "expm1": lambda a, _: np.expm1(a),
+    "log": lambda a, _: np.log(a),
+    "log1p": lambda a, _: np.log1p(a),
+    "pow": lambda a, _: a**3.0,
+    "square": lambda a, _: a * a,
+    "sqrt": lambda a, _: np.sqrt(a),
+    "rsqrt": lambda a, _: 1.0 / np.sqrt(a),
+    "reciprocal": lambda a, _: 1.0 / a,
+    "abs": lambda a, _: np.abs(a),
+    "sin": lambda a, _: np.sin(a),
+    "cos": lambda a, _: np.cos(a),
+    "leaky_relu": lambda a, _: np.where(a > 0.0, a, 0.01 * a),
+    "elu": lambda a, _: np.where(a > 0.0, a, np.expm1(np.minimum(a, 0.0))),
+    "silu": lambda a, r: a * r(UNARY["sigmoid"](a)),
+    "softplus": lambda a, _: np.logaddexp(0.0, a),
+    "add": lambda a, b, _: a + b,
+    "subtract": lambda a, b, _: a - b,
+    "multiply": lambda a, b, _: a * b,
+    "divide": lambda a, b, _: a / b,
+    "maximum": lambda a, b, _: np.maximum(a, b),
+    "where": lambda a, b, _: np.where(a > 0.0, a, b),
+    "concatenate": lambda a, b, _: np.concatenate([a, b], axis=-1),
+    "stack": lambda a, b, _: np.stack([a, b]),
+    "average_pool": _average_pool,
+    "dropout": _dropout,
+    "transpose": lambda a, _: a.T,
+    "reshape": lambda a, _: a.reshape(-1),
+    **{kind: lambda a, _, f=function: f(a) for kind, function in UNARY.items()},
 }
+"""Operations by what they do to carriers; the last argument rounds an intermediate value."""
+
+
+def _convolution(ops: Operations, x: Tensor, weight: Tensor) -> Tensor:
+    bias = Tensor(np.zeros(weight.shape[-1]), weight.format)
+    return ops.convolution(x, weight, bias, stride=1, padding=0)
+
+
+TENSORS: dict[str, Callable[..., Tensor]] = {
+    "matmul": lambda ops, a, b: ops.matmul(a, b),
+    "batched_matmul": lambda ops, a, b: ops.matmul(a, b, "batched_matmul"),
+    "einsum": lambda ops, a, b: ops.matmul(a, b, "einsum"),
+    "linear": lambda ops, x, weight, bias: ops.linear(x, weight, bias),
+    "conv2d": _convolution,
+    "attention": lambda ops, q, k, v: ops.attention(q, k, v),
+    "max_pool": lambda ops, x: ops.max_pool(x, 2),
+    "embedding": lambda ops, ids, table: ops.embedding(ids, table),
+    "gather_ids": lambda _, ids: Tensor(ids.value + 0, ids.format),
+    "argmax": lambda _, x: Tensor(np.argmax(x.value, axis=-1), "int64"),
+}
+"""Operations that `Operations` has a method for, or that touch no floating value."""
+
+
+def run(ops: Operations, op: str, *arrays: Array) -> OpResult:
+    """Runs one operation of the catalogue in the scope that is open.
+
+    Raises:
+        ValueError: the catalogue has no operation of that name.
+    """
+    operands = [tensor(np.asarray(array)) for array in arrays]
+    with np.errstate(all="ignore"):
+        if op in TENSORS:
+            result = TENSORS[op](ops, *operands)
+        elif op in CARRIERS:
+            result = ops.apply(op, CARRIERS[op], *operands)
+        else:
+            raise ValueError(f"unknown operation {op!r}")
+    value = np.asarray(result.value)
+    return OpResult(value.astype(ops.rounding.dtype(result.format)) if result.floating else value, result.format)
+
+
+def tanh_of_product(ops: Operations, x: Any, w: Any) -> Any:
+    """Σ tanh(x·w) of float32 carriers x (n, m) and w (m, k), as a carrier."""
+    product = ops.matmul(Tensor(x, "float32"), Tensor(w, "float32"))
+    return ops.apply("sum", lambda a, _: anp.sum(a), ops.activation("tanh", product)).value

@@ -9,8 +9,8 @@ import numpy as np
 from fixtures.arrays import Array
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import RecomputeCase, RecomputeResult
-from frameworks.reference.catalogue import tanh_of_product
-from frameworks.reference.operations import Operations
+from frameworks.reference.arithmetic import Operations
+from frameworks.reference.operations import tanh_of_product
 from frameworks.reference.tape import recomputed, taped
 
 Pair = tuple[Any, Any]

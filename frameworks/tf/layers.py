@@ -7,9 +7,7 @@ Keras keeps dense kernels (inputs, outputs), convolution kernels (height, width,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -32,6 +30,7 @@ from fixtures.layers import (
     SelfAttention,
     Shape,
 )
+from frameworks.tf.trace import run_layer
 
 SEEDS_PER_RUN = 1000
 
@@ -121,31 +120,6 @@ def tells_training(layer: keras.layers.Layer) -> bool:
     if isinstance(layer, ResidualLayer):
         return any(tells_training(part) for part in layer.body)
     return isinstance(layer, keras.layers.Dropout | keras.layers.BatchNormalization)
-
-
-Outputs = dict[str, tf.Tensor]
-"""What layers returned, by the name of the Keras layer, in the order in which they were done."""
-
-_COLLECTED: ContextVar[Outputs | None] = ContextVar("collected outputs", default=None)
-
-
-@contextmanager
-def collected_outputs() -> Iterator[Outputs]:
-    """Gathers what every layer that runs inside returns, in graphs too; a subclassed model has no `layer.output`."""
-    outputs: Outputs = {}
-    token = _COLLECTED.set(outputs)
-    try:
-        yield outputs
-    finally:
-        _COLLECTED.reset(token)
-
-
-def run_layer(layer: keras.layers.Layer, x: tf.Tensor, **training: bool) -> tf.Tensor:
-    """One layer of the model, whose output is gathered where outputs are asked for."""
-    output = layer(x, **training)
-    if (outputs := _COLLECTED.get()) is not None:
-        outputs[layer.name] = output
-    return output
 
 
 def run_layers(layers: list[keras.layers.Layer], x: tf.Tensor, training: bool) -> tf.Tensor:

@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from fixtures.model import Batch, Model
 from frameworks.base import AppliedMicroBatch
-from frameworks.tf.layers import collected_outputs
 from frameworks.tf.losses import losses_of, same_format
 from frameworks.tf.network import Bound
 from frameworks.tf.optimizers import shown_by
+from frameworks.tf.trace import Traced, collected_outputs
 
 COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}
 """Arguments of `tf.function` by mode; a mode that is missing runs eagerly."""
@@ -38,23 +38,6 @@ class KerasMicroBatch(AppliedMicroBatch):
     @property
     def loss(self) -> float:
         return self.mean
-
-
-@dataclass(frozen=True)
-class Traced:
-    """One pass from inside.
-
-    Attributes:
-        outputs: of every layer, by the name of the Keras layer.
-        gradients: of the scaled loss for these outputs.
-        parameters: what `Steps.gradients` gives.
-        scale: the loss scale.
-    """
-
-    outputs: dict[str, tf.Tensor]
-    gradients: dict[str, tf.Tensor]
-    parameters: dict[str, tf.Tensor]
-    scale: tf.Tensor
 
 
 def compiled(function: Callable[..., Any], mode: str) -> Callable[..., Any]:

@@ -15,15 +15,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Dropout
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import (
-    NO_AVERAGE,
-    NO_SCALER,
-    BaseTrainer,
-    LossLedger,
-    MicroBatch,
-    over_window,
-    unscaled_in_trace,
-)
+from frameworks.base import NO_AVERAGE, NO_SCALER, BaseTrainer, LossLedger, MicroBatch, over_window, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.torch import checkpoint
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor

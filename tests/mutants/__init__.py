@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from frameworks.reference import ReferenceFramework
-from frameworks.reference.operations import Operations
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.trainer import ReferenceTrainer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from frameworks.paddle import PaddleFramework, layers, recompute
+from frameworks.paddle import PaddleFramework, network, recompute
 from tests.mutants import fault
 
 
@@ -19,7 +19,7 @@ class RedrawsDropout(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        layers.recompute = partial(layers.recompute, preserve_rng_state=False)
+        network.recompute = partial(network.recompute, preserve_rng_state=False)
 
 
 @fault(
@@ -48,4 +48,4 @@ class RecomputeDoesNothing(PaddleFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        layers.recompute = lambda function, *given, **_: function(*given)
+        network.recompute = lambda function, *given, **_: function(*given)

@@ -8,7 +8,7 @@ from autograd.tracer import isbox
 
 from fixtures.arrays import Array
 from frameworks.reference import scope
-from frameworks.reference.operations import Operations
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.rounding import Rounding
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer

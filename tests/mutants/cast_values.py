@@ -9,7 +9,7 @@ import numpy as np
 from autograd.extend import defvjp, primitive
 
 from fixtures.arrays import FORMATS, Array
-from frameworks.reference.operations import Operations
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault

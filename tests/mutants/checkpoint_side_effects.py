@@ -10,8 +10,8 @@ from fixtures.model import Model
 from fixtures.recipe import Precision, Recipe
 from frameworks.contract import Conventions
 from frameworks.reference import scope
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.decisions import Arrays
-from frameworks.reference.operations import Operations
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault

@@ -13,7 +13,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Activation
 from fixtures.model import Batch
 from frameworks.contract import LayerTrace
-from frameworks.reference.operations import Operations
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.tensor import Tensor, plain
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault

@@ -9,8 +9,8 @@ from fixtures.arrays import Array
 from fixtures.layers import Dense, Layer
 from fixtures.recipe import Precision
 from frameworks.reference import ReferenceFramework, scope
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.network import Pass
-from frameworks.reference.operations import Operations
 from frameworks.reference.scope import LOW, Scope
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fixtures.model import Batch
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.forward import Layers
-from frameworks.reference.operations import Operations
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault

@@ -8,7 +8,7 @@ import numpy as np
 
 from fixtures.arrays import FORMATS, Array
 from frameworks.reference import scope
-from frameworks.reference.operations import Operations
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault

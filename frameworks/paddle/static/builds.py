@@ -15,8 +15,8 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Unsupported
 from frameworks.paddle.arrays import format_name
-from frameworks.paddle.layers import Network
 from frameworks.paddle.losses import add, item_losses
+from frameworks.paddle.network import Network
 from frameworks.paddle.operations import missing_kernel
 from frameworks.paddle.optimizers import Share, build_shares
 from frameworks.paddle.scaler import build_scaler, read_settings, scope_for_a_scaler

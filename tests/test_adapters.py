@@ -1,0 +1,209 @@
+"""What adapters share: complete tables, inherited refusals, the window, segments and recomputation cases."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+import pytest
+
+from conformance.judging import probing
+from conformance.judging.outcome import conclude
+from conformance.judging.subject import Subject
+from conformance.judging.verdict import Verdict, Violation
+from fixtures.data import exact_batch
+from fixtures.models import exact_linear
+from fixtures.recipe import Recipe, Recompute
+from frameworks.base import LossLedger, MicroBatch, ending, inner_bounds, over_window, segment_bounds
+from frameworks.base.recompute import CLOSED_OVER, FailingRerun, recomputed_call
+from frameworks.base.window import AppliedMicroBatch
+from frameworks.contract import NOT_OFFERED, Attempt, Capability, RecomputeCase, Unsupported
+from frameworks.operations import CATALOGUE
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.operations import CARRIERS, TENSORS
+from results.record.outcomes import Outcome
+from tests.support import ROOT
+
+TABLES = {
+    "torch": ("OPERATIONS",),
+    "tf": ("OPERATIONS", "LOSSES", "NORMALIZATIONS"),
+    "paddle": ("OPERATIONS",),
+    "jax": ("OPERATIONS",),
+}
+"""The dictionaries of each adapter's module `operations`."""
+
+
+MODULES = {
+    *("arrays", "by_hand", "checkpoint", "declarations", "framework", "layers", "losses", "network", "operations"),
+    *("optimizer_probes", "optimizers", "probes", "recompute", "saved_bytes", "scaler", "settings", "trace", "trainer"),
+}
+"""What every adapter of a framework has; docs/adapters.md names the others, with a reason."""
+
+
+def modules(adapter: str) -> set[str]:
+    """The names of an adapter's own modules."""
+    return {path.stem for path in (ROOT / "frameworks" / adapter).glob("*.py")} - {"__init__"}
+
+
+@pytest.mark.parametrize("adapter", TABLES)
+def test_every_adapter_has_the_same_modules(adapter: str) -> None:
+    assert MODULES - modules(adapter) == set()
+
+
+@pytest.mark.parametrize("adapter", [*TABLES, "reference", "paddle/static"])
+def test_every_other_module_of_an_adapter_has_a_reason(adapter: str) -> None:
+    page = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(modules(adapter) - MODULES) if f"`{adapter}/{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("adapter", [*TABLES, "reference", "paddle/static"])
+def test_no_module_of_an_adapter_is_long(adapter: str) -> None:
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in (ROOT / "frameworks" / adapter).glob("*.py")}
+    assert {path.name: length for path, length in lengths.items() if length > 350} == {}
+
+
+def keys(adapter: str) -> set[str]:
+    """The names in an adapter's tables of operations, read from the source, for its framework may not be installed."""
+    tree = ast.parse((ROOT / "frameworks" / adapter / "operations.py").read_text(encoding="utf-8"))
+    tables = TABLES[adapter]
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)]
+    chosen = [node.value for node in assigned if isinstance(node.target, ast.Name) and node.target.id in tables]
+    assert len(chosen) == len(tables), f"{adapter}: one dictionary each of {tables}"
+    return {key.value for value in chosen if isinstance(value, ast.Dict) for key in value.keys if _is_name(key)}
+
+
+def _is_name(key: ast.expr | None) -> bool:
+    return isinstance(key, ast.Constant) and isinstance(key.value, str)
+
+
+@pytest.mark.parametrize("adapter", TABLES)
+def test_every_adapter_has_every_operation_of_the_catalogue_and_no_other(adapter: str) -> None:
+    assert keys(adapter) == set(CATALOGUE)
+
+
+def test_the_reference_has_every_operation_of_the_catalogue_and_no_other() -> None:
+    assert {*CARRIERS, *TENSORS} == set(CATALOGUE)
+
+
+class WithoutAverage(ReferenceFramework):
+    """An adapter that says nothing about the average of the weights."""
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return {name: attempt for name, attempt in super().attempts().items() if name is not Capability.AVERAGE}
+
+
+class RefusesAverage(WithoutAverage):
+    """An adapter that refuses the average of the weights with a reason and has no try of it."""
+
+    def refusals(self) -> Mapping[Capability, str]:
+        return {**super().refusals(), Capability.AVERAGE: "it has none"}
+
+
+def test_what_an_adapter_says_nothing_about_is_refused_for_the_default_reason() -> None:
+    framework = WithoutAverage()
+    assert framework.declares(Capability.AVERAGE) == NOT_OFFERED
+    with pytest.raises(Unsupported, match="this adapter does not offer it") as refusal:
+        framework.trainer(exact_linear(), Recipe(average=0.5))
+    judgement = conclude(framework, refusal.value, ())
+    assert (judgement.outcome, judgement.reason) == (Outcome.UNSUPPORTED, NOT_OFFERED.reason)
+    assert judgement.message.endswith("(nothing to try)")
+
+
+def test_an_inherited_refusal_alone_holds_without_a_try() -> None:
+    def compare(framework: ReferenceFramework) -> None:
+        probing.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
+
+    with pytest.raises(Unsupported):
+        compare(WithoutAverage())
+    with pytest.raises(Violation, match="a refusal was tried"):
+        compare(RefusesAverage())
+
+
+def test_a_verb_that_an_adapter_leaves_out_refuses_for_the_declared_reason() -> None:
+    framework = ReferenceFramework()
+    with pytest.raises(Unsupported) as refusal:
+        framework.trainer(exact_linear(), Recipe()).peak_bytes()
+    assert refusal.value.reason == framework.declares(Capability.PEAK_BYTES).reason
+
+
+def recorded_call(case: RecomputeCase) -> tuple[Any, list[Any]]:
+    """The value of a case on numbers, and how the recomputation call was called."""
+    calls: list[Any] = []
+
+    def run(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        calls.append((args, named))
+        return function(*args, **named)
+
+    rerun = FailingRerun()
+
+    def failing(x: int, w: int) -> int:
+        rerun.begin()
+        return x * w
+
+    return recomputed_call(case, run, lambda x, w: x * w, failing, 2, 3), calls
+
+
+PASSED: dict[str, list[Any]] = {
+    "plain": [],
+    "positional": [((2, 3), {})],
+    "tuple": [(((2, 3),), {})],
+    "list": [(([2, 3],), {})],
+    "dict": [(({"x": 2, "w": 3},), {})],
+    "keyword": [((), {"x": 2, "w": 3})],
+    "no-grad-input": [((2,), {})],
+    "weights-changed": [((2,), {})],
+    "raises": [((2, 3), {})],
+}
+
+
+@pytest.mark.parametrize("case", get_args(RecomputeCase))
+def test_each_recomputation_case_passes_its_arguments_as_it_is_named(case: RecomputeCase) -> None:
+    assert recorded_call(case) == (6, PASSED[case])
+    assert (case in CLOSED_OVER) == (PASSED[case] == [((2,), {})])
+
+
+def test_a_recomputation_case_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no recomputation case 'backwards'"):
+        recorded_call("backwards")  # type: ignore[arg-type]
+
+
+def test_the_second_run_of_a_failing_function_raises() -> None:
+    rerun = FailingRerun()
+    rerun.begin()
+    with pytest.raises(RuntimeError, match="the second run"):
+        rerun.begin()
+
+
+def test_segments_follow_one_another_and_cover_all_layers() -> None:
+    assert segment_bounds(7, None) == ((0, 7),)
+    assert segment_bounds(7, Recompute(3)) == ((0, 3), (3, 5), (5, 7))
+    assert inner_bounds((3, 6)) == ((3, 5), (5, 6))
+    assert inner_bounds((3, 4)) == ((3, 4),)
+
+
+def test_a_window_gives_each_step_the_items_of_the_whole_window() -> None:
+    window = exact_batch().into(4)
+    total = sum(batch.items for batch in window)
+    assert over_window(window, lambda batch, items: (batch, items)) == [(batch, total) for batch in window]
+
+
+def test_the_loss_of_a_window_weighs_micro_batches_by_their_items() -> None:
+    ledger: LossLedger[MicroBatch] = LossLedger()
+    assert math.isnan(ledger.loss())
+    assert ledger.add(MicroBatch(6.0, 3), 4) == 2.0
+    assert ledger.add(MicroBatch(6.0, 1), 4) == 6.0
+    assert (ledger.loss(), ledger.losses()) == (3.0, (2.0, 6.0))
+    assert math.isnan(ledger.add(MicroBatch(0.0, 0), 4))
+    ledger.empty()
+    assert ledger.losses() == ()
+
+
+def test_a_window_that_its_framework_ends_reports_the_update_that_was_made() -> None:
+    first = AppliedMicroBatch(1.0, 1, 8.0, applied=True, rate=0.5)
+    second = AppliedMicroBatch(1.0, 1, 4.0, rate=0.25)
+    assert ending([first, second]) == (True, 8.0, 0.5)
+    assert ending([second]) == (False, 4.0, 0.25)
+    with pytest.raises(ValueError, match="without any micro-batch"):
+        ending([])
