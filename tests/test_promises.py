@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import chain
 
 import pytest
 
+from conformance.inventory.tests import inventory
 from conformance.pages import promises
 from conformance.pages.blocks import baselines, trained
 from conformance.pages.promises import PROMISES, Quantity, table
 from results.record.reading import CheckResult, Measurement, Outcome, Record, TestVerdict
+from tests.support import ROOT
 
-CASES = "test_steps_in_mixed_precision_are_timed"
-PLACE = "cost.mixed-speed", "seconds a step, O1-float16", f"{CASES}[O1-float16]"
+CASES = "a_test_of_whatever_name"
+CLAUSE = "cost.mixed-speed"
+PLACE = CLAUSE, "seconds a step, O1-float16", f"{CASES}[O1-float16]"
 TIMED = Quantity(
-    "a step", "0.5", "cost.mixed-speed", CASES, promises.checked(CASES), promises.timed("seconds a step", CASES)
+    "a step", "0.5", CLAUSE, "O1-", promises.checked(CLAUSE, "O1-"), promises.timed(r"seconds a step, O1-\w+", "O1-")
 )
 
 
@@ -92,3 +96,10 @@ def test_every_quantity_is_told_by_a_committed_record(promise: str) -> None:
         measured = (quantity.bytes, quantity.times)
         if quantity.clause.startswith("scenario."):
             assert all(figure is None or any(figure(record) for record in records) for figure in measured)
+
+
+def test_pages_know_no_test_by_its_name() -> None:
+    names = {function for _, function in inventory()}
+    for path in sorted((ROOT / "conformance" / "pages").glob("*.py")):
+        words = set(re.findall(r"\w+", path.read_text("utf-8")))
+        assert not words & names, path.name

@@ -7,6 +7,7 @@ column for CPUs and one for every other kind of device that a record is of.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,8 @@ class Quantity:
         what: the fixture, in a few words.
         document: the document's own figure, or "".
         clause: whose records tell of it.
-        cases: how the cases of its verdicts begin; where a record has no number, they say whether it can have one.
+        cases: what the parameters of its verdicts, or the sides of its scenario, begin with, a regular expression;
+            where a record has no number, these verdicts say whether it can have one.
         bytes, times: what such a record has, as ratios to the plain step's; None where nothing is promised.
     """
 
@@ -44,23 +46,23 @@ class Quantity:
     times: Figures | None = None
 
 
-def counted(name: str, cases: str) -> Figures:
-    """The ratios called `name` that tests measured by counting."""
-    return lambda record: {case: _share(one.samples[0]) for case, one in _measured(record, name, cases)}
+def counted(key: str, begin: str = "") -> Figures:
+    """The counted ratios whose keys are so, a regular expression, of cases whose parameters begin so."""
+    return lambda record: {case: _share(one.samples[0]) for case, one in _measured(record, key, begin)}
 
 
-def checked(cases: str) -> Figures:
-    """The ratios that were measured by the first check of tests."""
+def checked(clause: str, begin: str) -> Figures:
+    """The ratios that the first checks of a clause measured, of cases whose parameters begin so."""
     return lambda record: {
-        _rest(verdict.case, cases): _share(float(str(verdict.checks[0].measured)))
+        _label(verdict.case, begin): _share(float(str(verdict.checks[0].measured)))
         for verdict in record.verdicts
-        if verdict.case.startswith(cases) and verdict.checks
+        if verdict.clause == clause and _parameters(verdict.case).startswith(begin) and verdict.checks
     }
 
 
-def timed(name: str, cases: str) -> Figures:
-    """The times whose names begin with `name` that tests took, over their controls."""
-    return lambda record: {case: _interval(one) for case, one in _measured(record, name, cases)}
+def timed(key: str, begin: str = "") -> Figures:
+    """The times whose keys are so, a regular expression, of cases whose parameters begin so, over their controls."""
+    return lambda record: {case: _interval(one) for case, one in _measured(record, key, begin)}
 
 
 def side_bytes(base: str, *sides: str) -> Figures:
@@ -92,8 +94,6 @@ def side_times(*sides: str) -> Figures:
 
 
 _HELD = "saved bytes over those in float32"
-_FEWER = "test_mixed_precision_holds_fewer_bytes[{}-"
-_PART = "test_a_micro_batch_holds_its_share[{}]"
 _BYTES, _TIME = "bytes ÷ plain's", "time ÷ plain's"
 
 PROMISES: Mapping[str, tuple[Quantity, ...]] = {
@@ -102,11 +102,11 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
             "eight dense blocks, 512 rows",
             "0.5",
             "cost.mixed-bytes",
-            "test_products_hold_half_the_bytes",
-            bytes=checked("test_products_hold_half_the_bytes"),
+            "O1-",
+            bytes=checked("cost.mixed-bytes", "O1-"),
         ),
         *(
-            Quantity(what, "0.5", "cost.mixed-bytes", _FEWER.format(name), bytes=counted(_HELD, _FEWER.format(name)))
+            Quantity(what, "0.5", "cost.mixed-bytes", f"{name}-", bytes=counted(_HELD, f"{name}-"))
             for name, what in (("convolution", "convolutions with batch norm"), ("encoder", "an encoder block"))
         ),
         Quantity("sin/cos example", "0.5", "scenario.sincos", "mixed", side_bytes("plain", *SINCOS.labels[1:])),
@@ -118,15 +118,15 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
             "eight dense blocks of 32",
             "0.5 or less",
             "cost.mixed-speed",
-            "test_steps_in_mixed_precision_are_timed",
-            times=timed("seconds a step", "test_steps_in_mixed_precision_are_timed"),
+            "O1-",
+            times=timed(r"seconds a step, O1-\w+", "O1-"),
         ),
         Quantity(
             "eight dense blocks of 2,048",
             "0.5 or less",
             "cost.mixed-speed",
-            "test_mixed_precision_is_no_slower",
-            times=timed("seconds a step", "test_mixed_precision_is_no_slower"),
+            "(default|off|on)-",
+            times=timed(r"seconds a step, O1-\w+, products, TF32 \w+"),
         ),
         Quantity(
             "sin/cos example",
@@ -148,22 +148,22 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
             "eight dense blocks, four segments, bytes at most",
             "0.4 to 0.5",
             "cost.recompute-bytes",
-            "test_the_largest_segment_fits_besides",
-            bytes=counted("bytes at most over those of the whole, 4", "test_the_largest_segment_fits_besides"),
+            "",
+            bytes=counted("bytes at most over those of the whole, 4 segments"),
         ),
         Quantity(
             "eight dense blocks of 32, four segments",
             "1.15 to 1.25",
             "cost.recompute-time",
-            "test_steps_with_recomputation_are_timed",
-            times=timed("seconds a step", "test_steps_with_recomputation_are_timed"),
+            "",
+            times=timed("seconds a step, 4 segments"),
         ),
         Quantity(
             "eight dense blocks of 2,048, four segments",
             "1.15 to 1.25",
             "cost.recompute-time",
-            "test_recomputation_costs_one_forward_pass",
-            times=timed("seconds a step", "test_recomputation_costs_one_forward_pass"),
+            "",
+            times=timed("seconds a step, 4 segments, products"),
         ),
         Quantity(
             "three linear layers, two segments, bytes before backward",
@@ -180,8 +180,8 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
                 f"the last of {k} micro-batches of 32 over {k} · 32 samples at once",
                 f"bytes {1 / k}",
                 "cost.accumulation-bytes",
-                _PART.format(k),
-                bytes=counted("saved bytes of the last of", _PART.format(k)),
+                f"{k}$",
+                bytes=counted(f"saved bytes of the last of {k} micro-batches .*", str(k)),
             )
             for k in (2, 8)
         ),
@@ -237,7 +237,11 @@ def _cell(quantity: Quantity, figures: Figures | None, record: Record | None) ->
     found = figures(record)
     if found:
         return _joined(found)
-    asked = [verdict.outcome for verdict in record.verdicts if verdict.case.startswith(quantity.cases)]
+    asked = [
+        verdict.outcome
+        for verdict in record.verdicts
+        if verdict.clause == quantity.clause and re.match(quantity.cases, _parameters(verdict.case) or verdict.case)
+    ]
     return str(Outcome.UNSUPPORTED) if Outcome.UNSUPPORTED in asked else NONE
 
 
@@ -249,15 +253,20 @@ def _joined(found: Mapping[str, str]) -> str:
     return "; ".join(f"{told} ({', '.join(names)})" if any(names) else told for told, names in cases.items())
 
 
-def _measured(record: Record, name: str, cases: str) -> Iterator[tuple[str, Measurement]]:
+def _measured(record: Record, key: str, begin: str) -> Iterator[tuple[str, Measurement]]:
     for one in record.measurements:
-        if one.key.startswith(name) and one.case.startswith(cases):
-            yield _rest(one.case, cases), one
+        if re.fullmatch(key, one.key) and _parameters(one.case).startswith(begin):
+            yield _label(one.case, begin), one
 
 
-def _rest(case: str, cases: str) -> str:
-    rest = case.removeprefix(cases).strip("[]").removeprefix("O1-")
-    return "" if rest == "default" else rest
+def _parameters(case: str) -> str:
+    """The parameters of a test's case, "" without any."""
+    return case.partition("[")[2].removesuffix("]")
+
+
+def _label(case: str, begin: str) -> str:
+    label = _parameters(case).removeprefix(begin).removeprefix("O1-")
+    return "" if label == "default" else label
 
 
 def _cases(sides: Sequence[str], told: Mapping[str, str]) -> Mapping[str, str]:
