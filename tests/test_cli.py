@@ -209,4 +209,4 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
         write(tmp_path / "part.json", replace(whole, **part))
         with pytest.raises(RecordError, match=told):
             baselines.accept(tmp_path / "part.json", "no", folder)
-    assert [path.name for path in folder.iterdir()] == [second.name]
+    assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]

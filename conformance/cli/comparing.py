@@ -8,9 +8,9 @@ import click
 from rich.console import Console
 
 from conformance.running import baselines
-from results.compare.pairing import Comparisons, FailOn, compare_sets, series
+from results.compare.pairing import Comparisons, FailOn, compare_files, compare_sets
 from results.record.files import one_line, replace
-from results.record.folders import read
+from results.record.folders import find
 from results.record.reading import load
 from results.show.differences import draw, markdown, to_json, to_text
 
@@ -46,11 +46,7 @@ def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool
     Exit status: 0, nothing is worse; 1, something is, or drifted with --fail-on drift; 2, no reliable comparison could
     be made.
     """
-    before, after = read([old]), read([new])
-    if partial:
-        wanted = {series(record) for record in after}
-        before = [record for record in before if series(record) in wanted]
-    found = compare_sets(before, after)
+    found = compare_files(find([old]), find([new]), partial)
     _tell(found, style, output)
     return found.exit_status(fail_on)
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from results.record.files import one_line
 from results.record.folders import find, read
 from results.record.journal import convert
+from results.record.outline import Outlines
 from results.record.reading import load
 from results.show import portability, times
 from results.show import table as tables
@@ -33,7 +34,7 @@ def table(paths: tuple[Path, ...], clauses: bool, timed: bool, strict: bool, wid
     conformance table
     conformance table results/baselines --clauses
     """
-    records = read(paths)
+    records = read(paths, kept=Outlines())
     console = Console(width=width)
     if clauses:
         for line in portability.listed(records):
@@ -55,7 +56,7 @@ def table(paths: tuple[Path, ...], clauses: bool, timed: bool, strict: bool, wid
 @click.option("--count", type=click.IntRange(min=1), default=times.SLOWEST, show_default=True, help="Of each record.")
 def slowest(paths: tuple[Path, ...], by: Literal["test", "clause"], count: int) -> int:
     """The tests or clauses of each record that took longest, in seconds; of the last runs if none is named."""
-    for line in times.listed(read(paths), by, count):
+    for line in times.listed(read(paths, kept=Outlines()), by, count):
         click.echo(line)
     return 0
 

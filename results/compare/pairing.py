@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from results.compare.comparison import Comparison, compare
 from results.record.files import RecordError
-from results.record.reading import Record
+from results.record.outline import heading
+from results.record.reading import Record, load, load_series
 
 Key = tuple[str, str, str]
 """Framework, kind of device and mode: what has to be the same."""
@@ -64,6 +66,58 @@ def compare_sets(old: Sequence[Record], new: Sequence[Record]) -> Comparisons:
             for key in sorted(before.keys() ^ after.keys())
         ),
     )
+
+
+def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = False) -> Comparisons:
+    """The same of files, of which only two are in memory at a time.
+
+    Args:
+        partial: `new` is a part: what only `old` has a record of is left out.
+
+    Raises:
+        RecordError: one cannot be read, or a set has two records of a series.
+    """
+    before, after = _keyed(old), _keyed(new)
+    if partial:
+        wanted = {key for key, _ in after}
+        before = [(key, path) for key, path in before if key in wanted]
+    if len(before) == len(after) == 1:
+        return Comparisons((compare(load(before[0][1]), load(after[0][1])),))
+    sides = _placed(before, "old"), _placed(after, "new")
+    pairs = []
+    for key in sorted(sides[0].keys() & sides[1].keys()):
+        pair = compare(load(sides[0][key]), load(sides[1][key]))
+        pairs.append(replace(pair, old=heading(pair.old), new=heading(pair.new)))
+    unmatched = []
+    for key in sorted(sides[0].keys() ^ sides[1].keys()):
+        side = "old" if key in sides[0] else "new"
+        load(sides[side == "new"][key])
+        unmatched.append(f"{name(key)}: only among the {side} records")
+    return Comparisons(tuple(pairs), tuple(unmatched))
+
+
+def _keyed(paths: Sequence[Path]) -> list[tuple[Key, Path]]:
+    return [(series_of(path), path) for path in paths]
+
+
+def _placed(keyed: Sequence[tuple[Key, Path]], side: str) -> dict[Key, Path]:
+    placed: dict[Key, Path] = {}
+    for key, path in keyed:
+        if key in placed:
+            versions = " and ".join(load(each).variant.framework_version for each in (placed[key], path))
+            raise RecordError(f"the {side} records", f"two of them are of {name(key)} ({versions})", "name one of them")
+        placed[key] = path
+    return placed
+
+
+def series_of(path: Path) -> Key:
+    """The series of a file's record; of the file nothing else need be right.
+
+    Raises:
+        RecordError: it cannot be read.
+    """
+    one = load_series(path)
+    return one.framework, one.device_kind, one.mode
 
 
 def series(record: Record) -> Key:

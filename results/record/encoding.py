@@ -6,7 +6,9 @@ it becomes a record or is refused in one sentence, and what became a record can 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -53,11 +55,28 @@ def from_json(content: bytes) -> Record:
         VersionError: it is of another version.
         ValueError: where and why it is no record, in one sentence.
     """
+    with _without_collecting():
+        return _read(content)
+
+
+def _read(content: bytes) -> Record:
     refuse_repeated_keys(content)
     version = _version(decoded(content, _Versioned).schema_version)
     if version < SCHEMA_VERSION:
         return from_document(decoded(content, Any))
     return _whole(_converted(decoded(content, strict(Record)), Record))
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Pauses the garbage collector, which else looks at the growing record again and again; nothing here is a cycle."""
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
 
 
 def from_document(document: dict[str, Any]) -> Record:

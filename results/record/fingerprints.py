@@ -39,4 +39,5 @@ class Fingerprint:
     sample: Annotated[str, Meta(pattern="^[A-Za-z0-9+/]*={0,2}$")]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "norm", number(self.norm))
+        if isinstance(self.norm, str):
+            object.__setattr__(self, "norm", number(self.norm))

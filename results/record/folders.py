@@ -21,15 +21,22 @@ Watch = Callable[[list[Path]], Iterable[Path]]
 _EARLIER = re.compile(r"(.*)\.(?:interrupted|partial)-[0-9]+\.json")
 
 
-def read(paths: Sequence[Path], watch: Watch = lambda found: found) -> list[Record]:
+def read(
+    paths: Sequence[Path],
+    watch: Watch = lambda found: found,
+    kept: Callable[[Record], Record] = lambda record: record,
+) -> list[Record]:
     """The records of files and folders; of the last runs if none is named. `watch` sees each file as it is read.
+
+    Args:
+        kept: what is kept of a record as soon as it is read, such as its outline.
 
     Raises:
         RecordError: one cannot be read, or there is none.
     """
     if not paths and not LAST_RUNS.is_dir():
         raise RecordError("results/records", "holds no record", "run the suite first or name records")
-    return [load(path) for path in watch(find(paths or [LAST_RUNS]))]
+    return [kept(load(path)) for path in watch(find(paths or [LAST_RUNS]))]
 
 
 def find(paths: Sequence[Path]) -> list[Path]:

@@ -75,7 +75,9 @@ class CheckResult:
 
     def __post_init__(self) -> None:
         for name in ("measured", "bound", "expected", "derivation"):
-            object.__setattr__(self, name, decode(getattr(self, name)))
+            value = getattr(self, name)
+            if value is not None and type(value) is not float:
+                object.__setattr__(self, name, decode(value))
 
 
 @dataclass(frozen=True)

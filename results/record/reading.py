@@ -6,6 +6,8 @@ A record is a JSON document of the published schema, `results/schema.json`. Whil
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from results.record.encoding import VersionError, from_json, to_json
@@ -33,7 +35,7 @@ from results.record.model import (
 from results.record.outcomes import Outcome
 from results.record.schema import SCHEMA_VERSION
 from results.record.texts import ClauseText, Consequence, FindingKind, FindingText
-from results.record.values import Json, encode_number
+from results.record.values import Json, decoded, encode_number
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -65,9 +67,15 @@ __all__ = [
     "encode_number",
     "from_json",
     "load",
+    "load_series",
     "to_json",
     "write",
 ]
+
+
+@dataclass(frozen=True)
+class _OfSeries:
+    series: Series
 
 
 def load(path: Path) -> Record:
@@ -86,6 +94,19 @@ def load(path: Path) -> Record:
     except (ValueError, RecursionError) as error:
         remedy = "run the suite again to write it anew, or remove it"
         raise RecordError(path, f"is no valid record ({error})", remedy) from None
+
+
+def load_series(path: Path) -> Series:
+    """The series of a record, without reading the rest of it where that can be left.
+
+    Raises:
+        RecordError: the file cannot be read, or is no record.
+    """
+    if path.suffix != ".jsonl":
+        with suppress(ValueError):
+            partly: _OfSeries = decoded(read(path), _OfSeries)
+            return partly.series
+    return load(path).series
 
 
 def write(path: Path, record: Record) -> None:

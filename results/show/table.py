@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from io import StringIO
 
 from rich.box import SIMPLE_HEAD
@@ -24,6 +25,8 @@ CAPTION = (
 )
 CLASSES = "Below the tests: what known failures rest on, one finding a cause, by class and consequence."
 _UNBOUNDED = 10_000
+_NARROWEST = 3
+"""Columns that no column of a table takes less than: a character, and the space next to it."""
 
 
 def troubles(record: Record) -> tuple[str, ...]:
@@ -37,41 +40,69 @@ def troubles(record: Record) -> tuple[str, ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class _Column:
+    """What a record's column is made of."""
+
+    record: Record
+    families: Mapping[str, Count]
+    total: Count
+    known: Mapping[FindingKind, Counter[Consequence]]
+
+    @classmethod
+    def of(cls, record: Record) -> _Column:
+        return cls(record, tally(record), total(record), by_consequence(record))
+
+
 def summary(records: Sequence[Record], cell_width: int = _UNBOUNDED) -> Table:
     """The table of these records; a cell's outcomes go on as many lines as keep it within `cell_width` columns."""
+    return _table(list(map(_Column.of, records)), cell_width)
+
+
+def _table(columns: Sequence[_Column], cell_width: int) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("clauses", no_wrap=True)
-    for record in records:
-        table.add_column(_heading(record, cell_width), no_wrap=True)
-    tallies = [tally(record) for record in records]
-    families = sorted({family for counts in tallies for family in counts})
+    for column in columns:
+        table.add_column(_heading(column.record, cell_width), no_wrap=True)
+    families = sorted({family for column in columns for family in column.families})
     for family in families:
-        cells = [_counted(counts.get(family), cell_width) for counts in tallies]
+        cells = [_counted(column.families.get(family), cell_width) for column in columns]
         apart = family == families[-1] or any("\n" in cell.plain for cell in cells)
         table.add_row(_name(family), *cells, end_section=apart)
-    totals = [total(record) for record in records]
-    known = [by_consequence(record) for record in records]
-    kinds = [kind for kind in FindingKind if any(kind in counts for counts in known)]
-    table.add_row(Text("total", style="bold"), *(_counted(count, cell_width) for count in totals))
-    tests = [_cell(count.tests, count.of_what[1:], cell_width) for count in totals]
+    kinds = [kind for kind in FindingKind if any(kind in column.known for column in columns)]
+    table.add_row(Text("total", style="bold"), *(_counted(column.total, cell_width) for column in columns))
+    tests = [_cell(column.total.tests, column.total.of_what[1:], cell_width) for column in columns]
     table.add_row(Text("tests"), *tests, end_section=bool(kinds))
     for kind in kinds:
-        table.add_row(Text(kind), *(_classed(counts.get(kind, Counter()), cell_width) for counts in known))
+        classes = (_classed(column.known.get(kind, Counter()), cell_width) for column in columns)
+        table.add_row(Text(kind), *classes)
     return table
 
 
 def layout(records: Sequence[Record], width: int) -> list[Table]:
     """The fewest tables that show the records within `width` columns."""
-    whole = summary(records)
-    if _width(whole) <= width:
-        return [whole]
-    names = max([len("clauses"), *(len(_name(family)) for record in records for family in tally(record))])
-    for across in range(len(records), 0, -1):
-        cell_width = (width - names - 2) // across - 2
-        tables = [summary(records[i : i + across], cell_width) for i in range(0, len(records), across)]
-        if all(_width(table) <= width for table in tables):
+    columns = list(map(_Column.of, records))
+    names = max([len("clauses"), *(len(_name(family)) for column in columns for family in column.families)])
+    if sum(min(map(len, title(record))) + 1 for record in records) <= width:
+        whole = _table(columns, _UNBOUNDED)
+        if _width(whole) <= width:
+            return [whole]
+    for across in range(min(len(columns), max(1, (width - names - 2) // _NARROWEST)), 0, -1):
+        tables = _tables(columns, across, (width - names - 2) // across - 2, width)
+        if tables:
             return tables
-    return [summary([record], 1) for record in records]
+    return [_table([column], 1) for column in columns]
+
+
+def _tables(columns: Sequence[_Column], across: int, cell_width: int, width: int) -> list[Table]:
+    """Tables of so many columns each; none as soon as one is wider than `width`."""
+    tables = []
+    for place in range(0, len(columns), across):
+        table = _table(columns[place : place + across], cell_width)
+        if _width(table) > width:
+            return []
+        tables.append(table)
+    return tables
 
 
 def notes(records: Sequence[Record]) -> list[str]:

@@ -1,0 +1,109 @@
+"""Hundreds of records, and large ones: time grows with their number and memory stays within bounds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from results.compare.pairing import compare_files, compare_sets
+from results.record.files import RecordError
+from results.record.folders import find, listed, read
+from results.record.outline import Outlines
+from results.record.reading import Record, load, load_series, write
+from results.show import table
+from tests.many import many
+from tests.support import ROOT
+from tests.test_comparison import BASE, verdict
+
+MEBIBYTE = 2**20
+
+
+def cells(records: Sequence[Record], width: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many cells are made to lay these records out."""
+    made = 0
+
+    def counted(*arguments: object) -> object:
+        nonlocal made
+        made += 1
+        return original(*arguments)  # type: ignore[arg-type]
+
+    original = table._cell
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "_cell", counted)
+        assert table.layout(records, width)
+    return made
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_a_table_of_twice_the_records_is_twice_the_work(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [BASE] * 200
+    few, more = (cells(records[:count], width, monkeypatch) for count in (100, 200))
+    assert more <= 2.2 * few
+
+
+def test_an_outline_has_no_parts_and_shares_texts() -> None:
+    (first, second) = map(Outlines(), [*many(1), *many(1)])
+    assert (first.measurements, first.traces, first.tensors) == ((), (), ())
+    assert not any(verdict.checks or verdict.runs for verdict in first.verdicts)
+    assert all(one.repro is other.repro for one, other in zip(first.verdicts, second.verdicts, strict=True))
+    assert table.plain([first]) == table.plain(list(many(1)))
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Two folders of records of three series and of one more each."""
+    for place, kinds in (("old", "abcx"), ("new", "abcy")):
+        (tmp_path / place).mkdir()
+        for kind in kinds:
+            record = replace(BASE, series=replace(BASE.series, device_kind=kind))
+            write(tmp_path / place / f"{kind}.json.gz", verdict(record, 0, message=place))
+    return tmp_path / "old", tmp_path / "new"
+
+
+def test_folders_are_compared_as_their_records_are_and_only_two_are_kept(folders: tuple[Path, Path]) -> None:
+    old, new = folders
+    found, expected = compare_files(find([old]), find([new])), compare_sets(read([old]), read([new]))
+    assert (found.status, found.unmatched) == (expected.status, expected.unmatched)
+    assert [pair.changes for pair in found.pairs] == [pair.changes for pair in expected.pairs]
+    assert [pair.compared for pair in found.pairs] == [3, 3, 3]
+    assert not any(record.verdicts for pair in found.pairs for record in (pair.old, pair.new))
+    assert [line[:11] for line in compare_files(find([old]), find([new]), partial=True).unmatched] == ["torch eager"]
+
+
+def test_a_broken_record_without_a_partner_is_refused(folders: tuple[Path, Path]) -> None:
+    old, new = folders
+    alone = new / "y.json.gz"
+    record = load(alone)
+    alone.unlink()
+    broken = new / "y.json"
+    write(broken, record)
+    broken.write_text(broken.read_text("utf-8").replace('"duration_s"', '"lasted"', 1), "utf-8")
+    assert load_series(broken) == record.series
+    with pytest.raises(RecordError, match=r"y\.json"):
+        compare_files(find([old]), find([new]))
+
+
+READ = """
+import resource, sys
+from pathlib import Path
+from results.record.reading import load
+load(Path(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_a_large_record_takes_a_bounded_multiple_of_its_size(tmp_path: Path) -> None:
+    record = load(listed(ROOT / "results" / "baselines")[-1])
+    copies = (replace(each, test=f"{each.test}#{copy}") for copy in range(20) for each in record.verdicts)
+    path = tmp_path / "large.json"
+    write(path, replace(record, verdicts=tuple(copies)))
+    size = path.stat().st_size
+    assert size > 15 * MEBIBYTE
+    command = [sys.executable, "-c", READ, str(path)]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert int(printed) * 1024 < 60 * MEBIBYTE + 12 * size, "peak bytes; of 61 MiB it is less than 1 GB then"
