@@ -96,9 +96,9 @@ def test_switches_that_one_record_alone_tells_are_one_line() -> None:
     new = run("torch", "2", packages, environment={"threads": "2", **told})
     assert list(environment(old, new).lines()) == [
         "threads: 1 → 2: sums may round differently",
-        "only the new record tells: switch-0, switch-1, switch-2, switch-3 and 2 more",
+        "only the new record names: switch-0, switch-1, switch-2, switch-3 and 2 more",
     ]
-    assert list(environment(new, old).lines())[1].startswith("only the old record tells: switch-0")
+    assert list(environment(new, old).lines())[1].startswith("only the old record names: switch-0")
 
 
 def test_variables_and_instruction_sets_are_told() -> None:

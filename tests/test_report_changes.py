@@ -40,7 +40,7 @@ def test_a_comparison_shows_environment_numbers_and_what_is_not_judged() -> None
     assert "<code>TORCH_VERSION=2.13.0 NUMPY_VERSION=2.4.6 tox -e torch</code>" in text
     assert "<li>protobuf: 6.33.1 → 7.0</li>" in text
     assert "threads: 1 → 2: sums may round differently" in text
-    assert "6 times not judged here: two records of two moments cannot tell" in text
+    assert "6 times not judged here: two records of two moments do not show it" in text
     assert "first tensor that differs: output/3 (bfloat16), by 2 units in the last place" in text
     assert re.search(r"<summary>\d+ not comparable</summary>", text)
     assert "1 drift.</p>" in text

@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 
 from results.report.runs import COLOURS, Run
-from results.report.text import clean, href, linked, told
+from results.report.text import clean, described, href, linked
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_text_is_made_visible() -> None:
     assert clean("a\nb", lines=True) == "a\nb"
     assert clean("\ud800") == "‹U+D800›"
     assert clean("x" * 10, 4) == "xxxx… [6 more characters are left out]"
-    assert told({"a": [1.5, True, None, math.inf]}) == "{a: [1.5, yes, none, inf]}"
+    assert described({"a": [1.5, True, None, math.inf]}) == "{a: [1.5, yes, none, inf]}"
 
 
 ON_PAPER = ("paper", "raised", "sunk")

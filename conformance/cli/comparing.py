@@ -1,4 +1,4 @@
-"""`conformance compare` and `conformance baseline`: records beside each other."""
+"""`conformance compare` and `conformance baseline`: records next to each other."""
 
 from __future__ import annotations
 

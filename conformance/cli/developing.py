@@ -37,10 +37,10 @@ TOOLS: Mapping[str, Tool] = {
         "Which tests does no blinded framework fail?",
         ("pytest", "--numprocesses=2", "--timeout=120", "--framework=reference", "--vacuity"),
     ),
-    "schema": Tool("Make results/schema.json anew, from the classes of a record.", ("results.record.schema",)),
+    "schema": Tool("Make results/schema.json again, from the classes of a record.", ("results.record.schema",)),
     "spreads": Tool("Collect the oracle's spreads from cache folders.", ("conformance.oracle.stored_spreads",)),
     "screenshot": Tool("The picture of the report, taken in Chromium.", ("tests.screenshot",)),
-    "lock": Tool("Make locks/*.txt anew.", ("frameworks.lock",)),
+    "lock": Tool("Make locks/*.txt again.", ("frameworks.lock",)),
     "overhead": Tool("What an adapter adds to the time of a step.", ("benchmarks.overhead",)),
     "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("benchmarks.steps",)),
     "roofline": Tool("How far steps are from what the device's rates allow.", ("benchmarks.roofline",)),
@@ -63,7 +63,7 @@ def development() -> None:
     """
 
 
-@development.command(short_help="Make every generated page of README and docs anew.")
+@development.command(short_help="Make every generated page of README and docs again.")
 @click.argument("pages", nargs=-1, type=click.Path(path_type=Path), metavar="[PAGE]...")
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a page is not as it would be made.")
 def pages(pages: tuple[Path, ...], check: bool) -> int:
@@ -81,7 +81,7 @@ def pages(pages: tuple[Path, ...], check: bool) -> int:
     except generate.PageError as error:
         raise click.ClickException(str(error)) from None
     for page in changed:
-        click.echo(f"{page.relative_to(ROOT)} {'is out of date' if check else 'is made anew'}")
+        click.echo(f"{page.relative_to(ROOT)} {'is out of date' if check else 'is made again'}")
     return 1 if check and changed else 0
 
 

@@ -31,7 +31,7 @@ def export(paths: tuple[Path, ...], style: str, output: Path | None) -> int:
     conformance export --format ctrf --output results/ctrf.json
     conformance export results/baselines --format markdown >> "$GITHUB_STEP_SUMMARY"
 
-    ctrf is the Common Test Report Format (https://ctrf.io), held against its published schema before it is written.
+    ctrf is the Common Test Report Format (https://ctrf.io), checked by its published schema before it is written.
     Outcomes become statuses: pass is passed; unsupported is skipped; known and abstain are other; whatever somebody has
     to act on is failed. The outcome itself stands in rawStatus and among the tags.
 

@@ -76,7 +76,7 @@ def run(
 
     With --scenario it installs nothing: it trains the scenario's recipes side by side in each FRAMEWORK that is named,
     in all that are installed if none is, writes results/scenarios/NAME/FRAMEWORK-VERSION-DEVICE-MODE.json, and sets the
-    records beside the document that the scenario comes from.
+    records next to the document that the scenario comes from.
 
     \b
     conformance run --list-scenarios

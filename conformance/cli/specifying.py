@@ -124,9 +124,9 @@ def _line(console: Console, text: str, style: str = "") -> None:
 def _did(record: Record, clause: str) -> str:
     verdicts = [verdict for verdict in record.verdicts if verdict.clause == clause]
     counts = Counter(verdict.outcome for verdict in verdicts)
-    told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]) or "not judged"
+    counted = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]) or "not judged"
     reasons = sorted({verdict.reason for verdict in verdicts if verdict.reason})
-    return one_line(" · ".join((" ".join(title(record)), told, *reasons)))
+    return one_line(" · ".join((" ".join(title(record)), counted, *reasons)))
 
 
 def newest() -> list[Record]:
@@ -166,9 +166,9 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
     for found in answers if names else ():
         for capability, reason in found.refused.items():
             _line(console, f"{found.name} refuses {capability}: {one_line(reason)}")
-    for name, told in asked.items():
-        if isinstance(told, str):
-            _line(console, f"{name}: {one_line(told)}")
+    for name, answer in asked.items():
+        if isinstance(answer, str):
+            _line(console, f"{name}: {one_line(answer)}")
     for line in clashes():
         _line(console, one_line(line))
     return 2 if names and len(answers) < len(names) else 0

@@ -1,4 +1,4 @@
-"""What the founding documents promise beside what the records say: a table a promise, as Markdown.
+"""What publications and guides promise next to what the records say: a table a promise, as Markdown.
 
 A row is one quantity in one framework and mode. Its bytes are counted, so that their ratio is exact; its times were
 taken in pairs with those of the plain step, so that their ratio has an interval (`results.compare.ratio`). There is a
@@ -22,7 +22,7 @@ NONE = "–"
 CPU = "cpu"
 
 Figures = Callable[[Record], Mapping[str, str]]
-"""What a record tells of a quantity, by case."""
+"""What a record says of a quantity, by case."""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class Environment:
             ("new", [step.name for step in self.switches if not step.old]),
         ):
             if names:
-                yield f"only the {side} record tells: {', '.join(names[:_LISTED])}{_more(len(names) - _LISTED)}"
+                yield f"only the {side} record names: {', '.join(names[:_LISTED])}{_more(len(names) - _LISTED)}"
         for step in self.variables:
             yield f"variable {step.told}{_why(step.name)}"
         if self.instruction_sets is not None:

@@ -16,7 +16,7 @@ from results.compare.ratio import ratio
 from results.record.reading import Measurement, Record, by_place
 from results.record.values import same
 
-NOT_JUDGED = "two records of two moments cannot tell; run both versions in turn on one machine, several times each"
+NOT_JUDGED = "two records of two moments do not show it; run both versions in turn on one machine, several times each"
 """Why a cost that varies is not judged, and what judges it."""
 
 

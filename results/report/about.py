@@ -15,14 +15,14 @@ _FACTS = 1000
 
 @dataclass(frozen=True)
 class Fact:
-    """A property of every run; None where a run does not tell it."""
+    """A property of every run; None where a run does not record it."""
 
     name: str
     values: tuple[str | None, ...]
 
     @property
     def differs(self) -> bool:
-        """Whether two runs that tell it tell something else."""
+        """Whether two runs that record it record different values."""
         return len({value for value in self.values if value is not None}) > 1
 
 
@@ -65,20 +65,20 @@ def facts(records: Sequence[Record]) -> tuple[Fact, ...]:
 
 
 def folds(records: Sequence[Record]) -> tuple[Fold, ...]:
-    """What else the environment was: packages, variables, instruction sets; only what some record tells."""
+    """What else the environment was: packages, variables, instruction sets; only what some record has."""
     packages = [record.variant.packages for record in records]
     variables = [record.variant.variables for record in records]
     sets = [dict.fromkeys(record.variant.instruction_sets, "yes") for record in records]
-    told = (
+    parts = (
         ("Packages", packages, "not installed"),
         ("Environment variables", variables, "not set"),
         ("Instruction sets of the processor", sets, "no"),
     )
-    return tuple(_fold(title, values, absent) for title, values, absent in told if any(values))
+    return tuple(_fold(title, values, absent) for title, values, absent in parts if any(values))
 
 
 def _fold(title: str, values: Sequence[Mapping[str, str]], absent: str) -> Fold:
-    """One entry a name; a run that tells none of them tells nothing, in any other what is missing is `absent`."""
+    """One entry a name; a run without any of them has no value, in any other what is missing is `absent`."""
     names = sorted({name for each in values for name in each})
     facts = [
         Fact(clean(name), tuple((clean(each[name]) if name in each else absent) if each else None for each in values))
@@ -91,7 +91,7 @@ def _fold(title: str, values: Sequence[Mapping[str, str]], absent: str) -> Fold:
 def identity(record: Record) -> list[list[str]]:
     """What an issue says of a run: names and values."""
     series, variant = record.series, record.variant
-    told = {
+    facts = {
         "framework": f"{series.framework} {variant.framework_version}",
         "mode": series.mode,
         "device": _device(record),
@@ -102,7 +102,7 @@ def identity(record: Record) -> list[list[str]]:
         "seed": str(record.seed)[:40],
         "started": record.started,
     }
-    return [[clean(name), clean(value, VALUE)] for name, value in told.items() if value]
+    return [[clean(name), clean(value, VALUE)] for name, value in facts.items() if value]
 
 
 def _device(record: Record) -> str:

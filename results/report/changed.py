@@ -55,7 +55,7 @@ class Compared:
     """A comparison made fit to be shown, the worst first.
 
     Attributes:
-        environment: what differs between the environments. crossed, crossing: what a command tells, and the command.
+        environment: what differs between the environments. crossed, crossing: what a command shows, and the command.
         numbers: of the tests whose numbers moved. moved: how many tests there are of each movement.
         left: what is not judged here, or "".
     """

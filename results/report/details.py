@@ -9,7 +9,7 @@ from results.record.reading import CheckResult, FindingText, Record, RunSetup, T
 from results.report.about import identity
 from results.report.matrix import Family
 from results.report.runs import Run
-from results.report.text import MESSAGE, NAME, VALUE, Piece, clean, href, linked, number, told
+from results.report.text import MESSAGE, NAME, VALUE, Piece, clean, described, href, linked, number
 from results.show.clauses import GRAVITY, inferred
 
 _CHECKS, _LEAKS, _PAIRS, _REPEATS, _RUNS, _PACKAGES = 200, 20, 40, 20, 50, 1000
@@ -74,7 +74,7 @@ def _finding(verdict: TestVerdict, findings: Mapping[str, FindingText], known: d
 
 
 def _doubts(verdict: TestVerdict, texts: Texts) -> list[Any]:
-    """The judged version that a known failure was taken from, what repeats came to, and what runs it rests on."""
+    """The judged version that a known failure was taken from, outcomes of repetitions, and what runs it rests on."""
     repeats = [texts.place(clean(repeat)) for repeat in verdict.repeats[:_REPEATS]]
     runs = [texts.place(_run(run)) for run in verdict.runs[:_RUNS]]
     return [texts.place(clean(verdict.inferred_from) if inferred(verdict) else ""), repeats, runs]
@@ -82,7 +82,7 @@ def _doubts(verdict: TestVerdict, texts: Texts) -> list[Any]:
 
 def _run(run: RunSetup) -> str:
     """Fixture and recipe of a run in one line."""
-    return f"{clean(run.fixture)} {told(run.recipe, VALUE)}" if run.recipe else clean(run.fixture)
+    return f"{clean(run.fixture)} {described(run.recipe, VALUE)}" if run.recipe else clean(run.fixture)
 
 
 def _packages(record: Record) -> list[list[str]]:
@@ -115,12 +115,12 @@ def _verdict(verdict: TestVerdict, texts: Texts) -> list[Any]:
 
 def _check(check: CheckResult, texts: Texts) -> list[Any]:
     pairs = list(check.derivation.items())[:_PAIRS]
-    derivation = "; ".join(f"{key[:NAME]}: {told(value, NAME)}" for key, value in pairs)
+    derivation = "; ".join(f"{key[:NAME]}: {described(value, NAME)}" for key, value in pairs)
     return [
         int(check.passed),
         texts.place(clean(check.what, 2 * NAME)),
-        texts.place(told(check.measured)),
-        texts.place("" if check.expected is None else told(check.expected)),
-        texts.place("" if check.bound is None else told(check.bound)),
+        texts.place(described(check.measured)),
+        texts.place("" if check.expected is None else described(check.expected)),
+        texts.place("" if check.bound is None else described(check.bound)),
         texts.place(clean(derivation, MESSAGE)),
     ]

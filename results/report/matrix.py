@@ -35,7 +35,7 @@ _REASONS = 3
 
 @dataclass(frozen=True)
 class Tally:
-    """How many came to each outcome, the gravest first."""
+    """How many have each outcome, the gravest first."""
 
     counts: tuple[tuple[Outcome, int], ...]
 
@@ -52,7 +52,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Totals:
-    """Clauses by what they came to, and the tests behind them."""
+    """Clauses by their outcome, and the tests behind them."""
 
     clauses: Tally
     tests: Tally
@@ -81,7 +81,7 @@ class Cell:
 
     @property
     def outcome(self) -> Outcome:
-        """What the clause came to; only where there are verdicts."""
+        """The clause's outcome; only where there are verdicts."""
         return outcome(self.verdicts)
 
     @property

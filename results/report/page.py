@@ -27,7 +27,7 @@ from results.show.portability import Kind, words
 MEANINGS = {
     Outcome.PASS: "the clause held",
     Outcome.KNOWN: "it did not, exactly as an expectation says",
-    Outcome.UNSUPPORTED: "declared as not available, tried, and not seen to be",
+    Outcome.UNSUPPORTED: "declared as not available, tried, and confirmed",
     Outcome.ABSTAIN: "the same run twice differed, so nothing was judged",
     Outcome.FAIL: "it did not hold, and nobody expected that",
     Outcome.MISDECLARED: "declared one way, observed another",

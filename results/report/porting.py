@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from results.record.reading import Record
 from results.record.values import Json
 from results.report.runs import judged
-from results.report.text import NAME, clean, told
+from results.report.text import NAME, clean, described
 from results.show.observations import Place, differ, leaves
 
 FORMATS = "autocast.op-dtypes"
@@ -88,7 +88,7 @@ def _line(place: Place, values: Sequence[Json], present: Sequence[bool], records
         name=" › ".join(clean(part) for part in (key, *way) if part),
         case="" if case == key else clean(case),
         values=tuple(
-            (told(value, NAME) or "nothing") if here else None for value, here in zip(values, present, strict=True)
+            (described(value, NAME) or "nothing") if here else None for value, here in zip(values, present, strict=True)
         ),
         differs=differ(place, seen),
     )

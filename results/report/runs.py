@@ -28,7 +28,7 @@ SHAPES = {
     "triangle-right": "M17 6L9 1.5v9Z",
     "triangle-left": "M9 6L17 1.5v9Z",
 }
-"""The marks of each colour by Vega's names, as paths for the keys beside the drawings."""
+"""The marks of each colour by Vega's names, as paths for the keys next to the drawings."""
 
 _PART = 48
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
@@ -39,9 +39,9 @@ class Run:
     """One record as a column.
 
     Attributes:
-        where: mode and device, and when it started if that alone tells it from another run.
-        short: what tells it from others where room is scarce.
-        slug: its name in addresses, the same in every report where framework and mode are enough to tell runs apart.
+        where: mode and device, and when it started if that alone distinguishes it from another run.
+        short: what distinguishes it where room is scarce.
+        slug: its name in addresses, the same in every report where framework and mode are enough to distinguish runs.
     """
 
     index: int

@@ -13,7 +13,7 @@ from results.record.values import Json
 from results.report.drawings import CATEGORIES, costs, curves, formats, scales
 from results.report.porting import FORMATS
 from results.report.runs import Run
-from results.report.text import clean, told
+from results.report.text import clean, described
 from results.show.observations import parameters
 from results.show.portability import ORACLE
 
@@ -131,7 +131,7 @@ def _formats(records: Sequence[Record]) -> list[list[Any]]:
         for one in record.observations:
             if one.clause == FORMATS and isinstance(one.value, Mapping):
                 for operation, formats in one.value.items():
-                    cell = [run, told(formats, 60), _category(formats)]
+                    cell = [run, described(formats, 60), _category(formats)]
                     rows.setdefault(one.key, {}).setdefault(operation, []).append(cell)
     return [
         [clean(key), [[clean(operation, 60), cells] for operation, cells in sorted(operations.items())]]

@@ -89,7 +89,7 @@ def number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def told(value: Json, limit: int = VALUE) -> str:
+def described(value: Json, limit: int = VALUE) -> str:
     """A value in one line."""
     return clean(_told(value, limit, 0), limit)
 

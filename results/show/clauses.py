@@ -1,4 +1,4 @@
-"""Clauses counted: what each came to in a run, and how many clauses and tests came to what."""
+"""Clauses counted: the outcome of each in a run, and how many clauses and tests have which."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_KEPT = frozenset(GRAVITY) - {Outcome.PASS, Outcome.FIXED, Outcome.UNSUPPORTE
 
 
 def outcome(verdicts: Iterable[TestVerdict]) -> Outcome:
-    """What a clause came to by the verdicts of its tests: the gravest outcome among those that are not unsupported.
+    """The outcome of a clause by the verdicts of its tests: the gravest among those that are not unsupported.
 
     So it is `pass` only if every test that was judged passed, and `unsupported` only if all of them are.
 
@@ -56,7 +56,7 @@ def by_clause(record: Record) -> dict[str, list[TestVerdict]]:
 
 @dataclass(frozen=True)
 class Count:
-    """How many clauses came to each outcome, and how many tests."""
+    """How many clauses have each outcome, and how many tests."""
 
     clauses: Counter[Outcome]
     tests: Counter[Outcome]

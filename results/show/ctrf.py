@@ -1,6 +1,6 @@
 """Records as CTRF, the Common Test Report Format of https://ctrf.io, for tools that read test results of any suite.
 
-The schema beside this module, `ctrf.schema.json`, is the published one: npm package `ctrf` 0.3.0, file
+The schema next to this module, `ctrf.schema.json`, is the published one: npm package `ctrf` 0.3.0, file
 `src/ctrf-schema-0.0.json`, under the licence in `ctrf.LICENSE`.
 
 CTRF knows five statuses, fewer than there are outcomes, so every test keeps its outcome as `rawStatus` and as a tag:

@@ -29,7 +29,7 @@ VERDICTS = {
     2: "no reliable comparison could be made",
 }
 _SHOWN = 4
-_TOLD_OF_NUMBERS = frozenset({Kind.DRIFT, Kind.NOT_JUDGED})
+_SHOWN_AS_NUMBERS = frozenset({Kind.DRIFT, Kind.NOT_JUDGED})
 """Kinds that a headline tells apart from the others."""
 
 
@@ -61,7 +61,7 @@ class Group:
 
     @property
     def detail(self) -> str:
-        """What is told about the first."""
+        """What is shown of the first."""
         return self.changes[0].detail
 
 
@@ -83,7 +83,7 @@ def grouped(changes: Iterable[Change]) -> tuple[Group, ...]:
 
 
 def verdict(comparisons: Comparisons) -> str:
-    """What the whole comes to, in a few words."""
+    """The whole in a few words."""
     text = VERDICTS[comparisons.status]
     if comparisons.status == 0:
         drifted = sum(pair.drifted for pair in comparisons.pairs)
@@ -113,10 +113,10 @@ def summary(pair: Comparison) -> str:
     if pair.identical:
         return f"identical {tests}"
     kinds = Counter(change.kind for change in pair.changes)
-    told = ", ".join(f"{kinds[kind]} {kind}" for kind in Kind if kinds[kind] and kind not in _TOLD_OF_NUMBERS)
+    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in Kind if kinds[kind] and kind not in _SHOWN_AS_NUMBERS)
     unmoved = all(one.movement is Movement.IDENTICAL for one in pair.numbers)
     numbers = f"numbers: {moved}" if (moved := movements(pair.numbers)) else ""
-    parts = (told or ("no change" if unmoved else ""), numbers, not_judged(kinds[Kind.NOT_JUDGED]))
+    parts = (counted or ("no change" if unmoved else ""), numbers, not_judged(kinds[Kind.NOT_JUDGED]))
     return f"{'; '.join(filter(None, parts))} {tests}"
 
 
@@ -166,8 +166,8 @@ def _draw_counted(kind: Kind, changes: Sequence[Change], console: Console) -> No
         group = Group(kind, "", "", "", tuple(changes))
         style = "bold red" if kind.worse else "yellow"
         _indented(console, "", 0)
-        told = NOT_JUDGED if kind is Kind.NOT_JUDGED else group.subjects
-        text = Text.assemble((f"{len(changes)} {_counted(kind, len(changes))}", style), ": ", one_line(told, 600))
+        summary = NOT_JUDGED if kind is Kind.NOT_JUDGED else group.subjects
+        text = Text.assemble((f"{len(changes)} {_counted(kind, len(changes))}", style), ": ", one_line(summary, 600))
         console.print(Padding(text, (0, 0, 0, 2)))
 
 
@@ -178,9 +178,9 @@ def _counted(kind: Kind, count: int) -> str:
 def _draw_group(group: Group, console: Console) -> None:
     style = "bold red" if group.kind.worse else "green" if group.kind is Kind.NEWLY_PASSING else "yellow"
     console.print(Padding(Text.assemble((group.kind, style), "  ", (one_line(group.clause), "bold")), (1, 0, 0, 2)))
-    for told in (group.step, group.subjects, group.detail):
-        if told:
-            _indented(console, one_line(told, 600), 6)
+    for text in (group.step, group.subjects, group.detail):
+        if text:
+            _indented(console, one_line(text, 600), 6)
 
 
 def _indented(console: Console, text: str, columns: int, style: str = "") -> None:

@@ -45,7 +45,7 @@ def _headline(records: Sequence[Record], bad: Sequence[tuple[Record, TestVerdict
         return f"{len(concerned)} of {len(clauses)} clauses need action ({len(bad)} of {tests} tests)"
     unfinished = sum(1 for record in records if troubles(record))
     if unfinished:
-        return f"{unfinished} of {len(records)} runs came to no end"
+        return f"{unfinished} of {len(records)} runs did not end"
     return f"nothing to act on in {len(clauses)} clauses ({tests} tests)"
 
 

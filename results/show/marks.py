@@ -43,7 +43,7 @@ def source(link: str) -> str:
 
 
 def cut(lines: Iterable[str], limit: int = LIMIT) -> str:
-    """The lines as one text of about `limit` bytes of UTF-8 at most, which tells how many lines it leaves out.
+    """The lines as one text of about `limit` bytes of UTF-8 at most, which says how many lines it leaves out.
 
     No fold stays open: one is opened by a line that begins with `<details>` and closed by a line `</details>`.
     """

@@ -1,13 +1,13 @@
 """One word a clause across frameworks.
 
 The words are about one version of each framework: the newest among the records. The reference is no framework here,
-unless nothing else is among the records. A framework's outcome for a clause is `clauses.outcome` of all that its runs
-of that version came to, whatever their mode and device, where `fixed` holds; a framework none of whose runs has a test
+unless nothing else is among the records. A framework's outcome for a clause is `clauses.outcome` of the outcomes of
+its runs of that version, whatever their mode and device, where `fixed` holds; a framework none of whose runs has a test
 of the clause is not counted. The first word that holds is the clause's:
 
-broken in X: a test of it came to an outcome of `clauses.NOT_KEPT` in X. "X since V" if the records tell when that
+broken in X: a test of it has an outcome of `clauses.NOT_KEPT` in X. "X since V" if the records show when that
     began, "X VERSION" if they do not. Where only some runs of X show it, their modes and devices are in parentheses.
-not judged: some framework came to `abstain` or `unstable`, so that nothing can be said of all.
+not judged: some framework has `abstain` or `unstable`, so that nothing can be said of all.
 unsupported: no framework has it.
 differs: it holds in some frameworks and is unsupported in others, or it is an OBSERVATION of which two frameworks
     observed different values.
@@ -16,7 +16,7 @@ portable: it holds in every one of several frameworks.
 
 V is found in each series (framework, kind of device, mode) by itself, from its newest run back: an older run in which
 the clause is broken extends the stretch; an older run in which every test that fails now passed, with the same code,
-ends it, and V is the oldest version of the stretch; an older run that is neither tells nothing, and nor does one whose
+ends it, and V is the oldest version of the stretch; an older run that is neither says nothing, and nor does one whose
 version is none by PEP 440. So V is the first of the recorded versions that breaks the clause, and there is none where a
 test that fails now is newer than the runs that held.
 """
@@ -196,7 +196,7 @@ def _word(
 
 
 def _stance(verdicts: Sequence[TestVerdict]) -> Outcome:
-    """What a framework came to, where what is fixed holds."""
+    """A framework's outcome, where what is fixed holds."""
     return outcome([verdict for verdict in verdicts if verdict.outcome is not Outcome.FIXED] or [verdicts[0]])
 
 

@@ -150,7 +150,7 @@ def _heading(record: Record, cell_width: int) -> Text:
 
 
 def _counted(count: Count | None, cell_width: int) -> Text:
-    """Clauses by what they came to, and how many clauses and tests there were."""
+    """Clauses by their outcome, and how many clauses and tests there were."""
     return _cell(count.clauses, count.of_what, cell_width) if count else _cell({}, (), cell_width)
 
 

@@ -53,7 +53,7 @@ class Baselines:
 
 
 def run(chosen: Sequence[Mutant], workers: int) -> list[Fate]:
-    """The fate of every mutant, told as it comes."""
+    """The fate of every mutant, printed as it ends."""
     engine = Engine()
     groups = dict.fromkeys((mutant.framework, mutant.mode) for mutant in chosen)
     held = {g: Baselines(engine, g, [m for m in chosen if (m.framework, m.mode) == g], workers) for g in groups}

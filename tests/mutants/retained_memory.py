@@ -21,7 +21,7 @@ LOW = ("float16", "bfloat16")
     clauses=("cost.mixed-bytes",),
 )
 class Float32CopiesKept(Operations):
-    """Beside each product in 16 bits its float32 value is kept."""
+    """Next to each product in 16 bits its float32 value is kept."""
 
     def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
         y = super()._product(op, function, *operands)
@@ -55,7 +55,7 @@ Parameters = Mapping[str, Tensor]
     clauses=("cost.recompute-bytes",),
 )
 class OutputsKeptAsWell(ReferenceTrainer):
-    """A recomputed segment keeps its output beside its input."""
+    """A recomputed segment keeps its output next to its input."""
 
     def _recomputed(
         self, layers: Layers, parameters: Parameters, x: Tensor, depth: int, index: int | None = None

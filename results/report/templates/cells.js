@@ -37,12 +37,12 @@
     const heads = ["measured", "expected", "bound", "how the bound was derived"];
     const { texts: all } = data();
     const lines = list.map(([held, what, ...places]) => [held, all[what], places.map((place) => all[place])]);
-    const told = heads.flatMap((_, column) => (lines.some(([, , texts]) => texts[column]) ? [column] : []));
+    const filled = heads.flatMap((_, column) => (lines.some(([, , texts]) => texts[column]) ? [column] : []));
     const line = ([held, what, texts]) => {
       const mark = make("td", { class: held ? "held" : "broken" }, held ? "✓ held" : "✗ broken");
-      return make("tr", {}, mark, make("th", { scope: "row" }, what), ...told.map((column) => make("td", {}, texts[column])));
+      return make("tr", {}, mark, make("th", { scope: "row" }, what), ...filled.map((column) => make("td", {}, texts[column])));
     };
-    const head = ["result", "what", ...told.map((column) => heads[column])].map((text) => make("th", { scope: "col" }, text));
+    const head = ["result", "what", ...filled.map((column) => heads[column])].map((text) => make("th", { scope: "col" }, text));
     const table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...lines.map(line)));
     const scroll = make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Checks of the test" }, table);
     return [scroll, left ? make("p", {}, `${left} more checks are left out.`) : null];

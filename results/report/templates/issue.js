@@ -15,11 +15,11 @@
   const measured = (list, left, texts) => {
     const rows = list.map(([held, what, ...places]) => [held ? "held" : "**broken**", ...[what, ...places].map((place) => words(texts[place]))]);
     const heads = ["result", "what", "measured", "expected", "bound", "how the bound was derived"];
-    const told = heads.flatMap((_, column) => (rows.some((row) => row[column]) ? [column] : []));
-    const line = (cells) => `| ${told.map((column) => cells[column]).join(" | ")} |`;
+    const filled = heads.flatMap((_, column) => (rows.some((row) => row[column]) ? [column] : []));
+    const line = (cells) => `| ${filled.map((column) => cells[column]).join(" | ")} |`;
     if (!rows.length) return [];
     const rest = left ? ["", `${left} more checks are left out.`] : [];
-    return ["What was measured:", "", line(heads), `|${told.map(() => "---|").join("")}`, ...rows.map(line), ...rest, ""];
+    return ["What was measured:", "", line(heads), `|${filled.map(() => "---|").join("")}`, ...rows.map(line), ...rest, ""];
   };
 
   const facts = (pairs) => pairs.map(([name, value]) => `- ${words(name)}: ${words(value)}`);
