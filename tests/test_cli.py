@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import tomllib
 from configparser import ConfigParser
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -210,3 +212,11 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
         with pytest.raises(RecordError, match=told):
             baselines.accept(tmp_path / "part.json", "no", folder)
     assert [path.name for path in folder.iterdir()] == [f"{second.name}.gz"]
+
+
+def test_an_editable_installation_has_the_command() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert resolve_name(project["project"]["scripts"]["conformance"]) is main
+    packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert {name.rstrip("*") for name in packages} == {"fixtures", "frameworks", "conformance", "results"}
+    assert (ROOT / project["tool"]["setuptools"]["dynamic"]["dependencies"]["file"][0]).is_file()
