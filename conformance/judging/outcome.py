@@ -77,7 +77,7 @@ def _acted(framework: Framework, error: Unsupported) -> bool | None:
 
 
 def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
-    said = "\n".join((str(error), *getattr(error, "__notes__", ())))
+    said = "\n".join((str(error), *getattr(error, "__notes__", ())))[:_READ]
     text = cleaned(said) or type(error).__name__
     if isinstance(error, Misdeclared):
         return Judgement(Outcome.MISDECLARED, error.signature, text)
@@ -96,7 +96,7 @@ def _failed(error: BaseException, matching: Sequence[Expectation]) -> Judgement:
     return Judgement(bad, signature, f"{text} ({note})" if note else text)
 
 
-_LONGEST = 2000
+_LONGEST, _READ = 2000, 100_000
 
 
 def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectation]) -> tuple[str, Expectation | None]:

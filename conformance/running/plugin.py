@@ -7,22 +7,33 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conformance.doubts.vacuity import Vacuity
-from conformance.expectations.entries import Known, known_of
+from conformance.expectations.entries import Expectation, Known, known_of
 from conformance.inventory.tests import SUITES, code_of, split
 from conformance.judging.covering_array import rows
-from conformance.judging.outcome import Judgement, conclude
+from conformance.judging.outcome import Judgement
 from conformance.judging.subject import Profile, Subject
 from conformance.judging.verdict import Verdict
 from conformance.measuring import exclusive
 from conformance.running.completeness import Completeness
+from conformance.running.containment import (
+    LONGEST,
+    Interrupts,
+    clipped,
+    contained,
+    end_despite_threads,
+    judged,
+    traceback_of,
+)
+from conformance.running.pytest_reports import described, junit_properties, show
 from conformance.running.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.running.runs import TrainedRun, recorded_runs
 from frameworks.contract import Framework, MissingDevice
@@ -34,9 +45,12 @@ _FRAMEWORK = pytest.StashKey[Framework]()
 _KNOWN = pytest.StashKey[Known]()
 _VERDICT = pytest.StashKey[Verdict]()
 _LEAKS = pytest.StashKey[tuple[str, ...]]()
+_JUDGEMENT = pytest.StashKey[Judgement]()
+_TRACEBACK = pytest.StashKey[str]()
+_INTERRUPTS = pytest.StashKey[Interrupts]()
+_STATUS = pytest.StashKey[int]()
 _RUNS = pytest.StashKey[list[TrainedRun]]()
 PROFILES = {"ci": Profile(), "nightly": Profile(20, time.time_ns() % 2**32, shrinking_s=60.0)}
-_SILENT = {Outcome.UNSUPPORTED, Outcome.ABSTAIN}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -80,11 +94,13 @@ def pytest_configure(config: pytest.Config) -> None:
         framework = load(option.framework, option.device, option.mode)
         known = known_of(framework, option.seed)
         config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known
+        worker = hasattr(config, "workerinput")
+        config.stash[_INTERRUPTS] = Interrupts(signal.SIGINT, *(() if worker else (signal.SIGTERM, signal.SIGHUP)))
         if option.vacuity:
             config.pluginmanager.register(Vacuity(), "conformance-vacuity")
         completeness = Completeness(config)
         config.pluginmanager.register(completeness, "conformance-completeness")
-        if not hasattr(config, "workerinput") and not config.option.collectonly:
+        if not worker and not config.option.collectonly:
             config.pluginmanager.register(Recorder(config, framework, known, completeness), "conformance-recorder")
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
         pytest.exit(" ".join(str(error).split()), returncode=2)
@@ -156,22 +172,50 @@ def verdict(request: pytest.FixtureRequest) -> Verdict:
     return made
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Compares process-wide settings before and after the test, and puts them back."""
+    """Runs the test apart from the others, judges what ended it, and puts back what it changed of the process."""
     if code_of(item.nodeid) is None or _FRAMEWORK not in item.config.stash:
         return (yield)
-    framework = item.config.stash[_FRAMEWORK]
-    before = framework.global_state()
+    framework, interrupts = item.config.stash[_FRAMEWORK], item.config.stash[_INTERRUPTS]
+    timeout = float(item.config.getoption("timeout", None) or 0.0)
+    errors: list[BaseException] = []
     try:
-        with exclusive.entered(), recorded_runs(framework) as item.stash[_RUNS]:
-            return (yield)
-    finally:
-        after = framework.global_state()
-        if after != before:
-            changed = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
-            item.stash[_LEAKS] = tuple(f"{k}: {before.get(k)} → {after.get(k)}" for k in changed)
-            framework.restore_global_state(before)
+        before = framework.global_state()
+        try:
+            with (
+                exclusive.entered(),
+                recorded_runs(framework) as item.stash[_RUNS],
+                contained(interrupts, timeout) as errors,
+            ):
+                yield
+        finally:
+            item.stash[_LEAKS] = _put_back(framework, before)
+    except BaseException as error:
+        errors.append(error)
+    with contained(interrupts, timeout):
+        ended = errors[0] if errors else None
+        item.stash[_JUDGEMENT] = judged(framework, ended, _matching(item))
+        if ended is not None and item.stash[_JUDGEMENT].outcome is Outcome.ERROR:
+            item.stash[_TRACEBACK] = traceback_of(item, ended)
+    if errors and item.config.getoption("usepdb"):
+        raise errors[0]
+    if errors:
+        pytest.fail("the test did not pass", pytrace=False)
+
+
+def _put_back(framework: Framework, before: Mapping[str, str]) -> tuple[str, ...]:
+    """Restores the framework's process-wide settings; names those that had changed."""
+    after = framework.global_state()
+    if after == before:
+        return ()
+    framework.restore_global_state(before)
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    return tuple(f"{key}: {before.get(key)} → {after.get(key)}"[:LONGEST] for key in changed)
+
+
+def _matching(item: pytest.Item) -> list[Expectation]:
+    return [entry for entry in item.config.stash[_KNOWN].expectations if entry.covers(*_named(item))]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -179,56 +223,44 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Gives the test its outcome and hands it to the recorder."""
     report = yield
     code = code_of(item.nodeid)
-    if code is None or _FRAMEWORK not in item.config.stash or call.when == "teardown":
+    if code is None or _FRAMEWORK not in item.config.stash:
         return report
-    if call.when == "setup" and call.excinfo is None:
+    report.sections = [(name, clipped(text)) for name, text in report.sections]
+    if call.when == "teardown" or (call.when == "setup" and call.excinfo is None):
         return report
     framework = item.config.stash[_FRAMEWORK]
-    case = split(item.nodeid)[2]
-    matching = [e for e in item.config.stash[_KNOWN].expectations if e.covers(code.clause, case)]
-    judgement = conclude(framework, call.excinfo.value if call.excinfo else None, matching)
-    leaks = item.stash.get(_LEAKS, ())
-    collected = item.stash.get(_VERDICT, Verdict())
     command = repro(item.config, framework, item.nodeid)
+    judgement = item.stash.get(_JUDGEMENT, None) if call.when == "call" else None
+    if judgement is None:
+        judgement = judged(framework, call.excinfo.value if call.excinfo else None, _matching(item))
+
     runs: list[TrainedRun] = item.stash.get(_RUNS, [])
-    _show(report, item, judgement, code.clause, command, runs)
-    item.user_properties += _junit(judgement, code.clause, command)
-    seed = item.config.option.seed
-    line = to_property(item.nodeid, judgement, collected, call.duration, leaks, seed, command, runs)
-    report.user_properties.append((PROPERTY, line))
+
+    def content(judgement: Judgement, collected: Verdict) -> str:
+        leaks, seed = item.stash.get(_LEAKS, ()), item.config.option.seed
+        return to_property(item.nodeid, judgement, collected, call.duration, leaks, seed, command, runs)
+
+    try:
+        text = content(judgement, item.stash.get(_VERDICT, Verdict()))
+    except Exception as problem:
+        message = f"what the test recorded cannot be stored ({clipped(str(problem))})"
+        judgement = Judgement(Outcome.ERROR, "cannot-be-stored", message)
+        text = content(judgement, Verdict())
+    trace = item.stash.get(_TRACEBACK, "") if call.when == "call" else str(report.longrepr or "")
+    show(report, item, judgement, described(judgement, code.clause, command, runs), trace)
+    item.user_properties += junit_properties(judgement, code.clause, command)
+    report.user_properties.append((PROPERTY, text))
     return report
 
 
-def _junit(judgement: Judgement, clause: str, command: str) -> list[tuple[str, object]]:
-    """What the report of pytest's --junitxml says of the test besides, without what is empty."""
-    told = {"clause": clause, "outcome": judgement.outcome.value, "signature": judgement.signature}
-    told |= {"link": judgement.link, "finding": judgement.finding, "inferred_from": judgement.inferred_from}
-    told |= {"repro": command}
-    return [(name, text) for name, text in told.items() if text]
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Lets no thread that a framework left behind keep the process."""
+    if _STATUS in config.stash:
+        end_despite_threads(config.stash[_STATUS])
 
 
-def _show(
-    report: pytest.TestReport,
-    item: pytest.Item,
-    judgement: Judgement,
-    clause: str,
-    command: str,
-    runs: Sequence[TrainedRun],
-) -> None:
-    """Makes pytest's own report say what the judgement says, whatever `pytest.xfail` inside the test made of it."""
-    vars(report).pop("wasxfail", None)
-    if judgement.outcome is Outcome.PASS:
-        report.outcome = "passed"
-    elif judgement.outcome is Outcome.KNOWN:
-        reason = f"{judgement.reason} ({judgement.mark})" if judgement.mark else judgement.reason
-        report.outcome, report.wasxfail = "skipped", f"{judgement.signature}: {reason}"
-    elif judgement.outcome in _SILENT:
-        report.outcome = "skipped"
-        path, line, _ = item.location
-        report.longrepr = (path, (line or 0) + 1, f"{judgement.outcome}: {judgement.message}")
-    else:
-        which = f" (the last of {len(runs)})" if len(runs) > 1 else ""
-        run = f"run: {runs[-1]}{which}\n" if runs else ""
-        described = f"{clause} [{judgement.outcome}] {judgement.message}\n{run}repeat: {command}"
-        trace = str(report.longrepr) if judgement.outcome is Outcome.ERROR and report.longrepr else ""
-        report.outcome, report.longrepr = "failed", f"{trace}\n{described}" if trace else described
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stores the exit status as every plugin has left it."""
+    if _FRAMEWORK in session.config.stash:
+        session.config.stash[_STATUS] = int(session.exitstatus)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import time
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +21,7 @@ from conformance.judging.outcome import Judgement, conclude, unmatched
 from conformance.judging.verdict import Check, Violation
 from conformance.judging.verdict import Verdict as Collected
 from conformance.running.completeness import Completeness
+from conformance.running.containment import clipped
 from conformance.running.identity import file_name, series, suite_version, variant
 from conformance.running.runs import TrainedRun
 from conformance.spec.clauses import load_clauses
@@ -43,6 +47,9 @@ from results.record.texts import ClauseText
 from results.record.values import as_number
 
 PROPERTY = "conformance"
+LIMIT = 4 * 2**20
+"""Characters of what one test may record: a record of hundreds of tests is to be read again."""
+
 _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 SETTINGS, EVERY_TEST = "autocast.settings-restored", "every test"
 
@@ -57,7 +64,11 @@ def to_property(
     repro: str,
     runs: Sequence[TrainedRun] = (),
 ) -> str:
-    """What a test leaves in the record, in one line of JSON that travels from a worker to the journal as it is."""
+    """What a test leaves in the record, in one line of JSON that travels from a worker to the journal as it is.
+
+    Raises:
+        ValueError: it is longer than `LIMIT`, or is no part of a record. TypeError: something in it has no JSON form.
+    """
     code, case = code_of(node_id), split(node_id)[2]
     clause = code.clause if code else ""
     verdict = TestVerdict(
@@ -80,7 +91,7 @@ def to_property(
         runs=tuple(RunSetup(run.fixture, run.recipe) for run in runs),
     )
     curves = ((key, {name: tuple(points) for name, points in each.items()}) for key, each in collected.traces.items())
-    return encode_judged(
+    line = encode_judged(
         JudgedTest(
             verdict,
             tuple(Observation(clause, key, case, value) for key, value in collected.observations.items()),
@@ -92,6 +103,9 @@ def to_property(
             tuple(Tensors(key, case, tuple(taken)) for key, taken in collected.fingerprints.items()),
         )
     )
+    if len(line) > LIMIT:
+        raise ValueError(f"{len(line) >> 20} MiB, at most {LIMIT >> 20}")
+    return line
 
 
 def _result(check: Check) -> CheckResult:
@@ -122,11 +136,12 @@ class Recorder:
         self._repro = partial(repro, config, framework)
         self._seen: list[tuple[str, str]] = []
         self._completeness = completeness
-        self._judged: set[str] = set()
+        self._outcomes: dict[str, Outcome] = {}
+        self._started: dict[str, float] = {}
+        self._timeout = float(config.getoption("timeout", None) or 0.0)
         self._framework = framework
         self._leaks: dict[str, list[str]] = {}
         self._inferred = 0
-        self._counts: dict[Outcome, int] = {}
         self._selection = _selection(config)
         self._journal: Journal | None = None
         self._path: Path | None = None
@@ -134,11 +149,14 @@ class Recorder:
         if chosen is None and not self._selection:
             chosen = LAST_RUNS / f"{file_name(str(config.option.framework), framework)}.json"
         if chosen is not None:
-            self._journal = Journal.create(chosen, _header(config, framework, known, self._selection))
+            self._journal = Journal.create(
+                Path(os.path.abspath(chosen)), _header(config, framework, known, self._selection)
+            )
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """A test begins: from now on its death would be noticed."""
         code = code_of(nodeid)
+        self._started[nodeid] = time.monotonic()
         if code is None or self._journal is None:
             return
         with _writing():
@@ -157,25 +175,40 @@ class Recorder:
         given = [value for name, value in report.user_properties if name == PROPERTY]
         report.user_properties = [p for p in report.user_properties if p[0] != PROPERTY]
         code = code_of(report.nodeid)
-        if given:
-            with _writing():
-                self._keep(str(given[0]))
-        elif code is not None and report.failed:
-            message = (
-                str(report.longrepr).strip().splitlines()[-1] if report.longrepr else "the test ended without a verdict"
+        with _writing():
+            if given:
+                try:
+                    self._keep(str(given[0]))
+                except (ValueError, TypeError) as problem:
+                    self._lose(report.nodeid, Outcome.ERROR, f"its verdict cannot be stored ({clipped(str(problem))})")
+            elif code is not None and report.failed:
+                lines = str(report.longrepr or "").strip().splitlines() or ["the test ended without a verdict"]
+                self._lose(report.nodeid, self._fate(report), lines[-1])
+
+    def _fate(self, report: pytest.TestReport) -> Outcome:
+        """The outcome of a test without a verdict: its process died, was ended because the test hung, or it broke."""
+        if str(report.when) != "???":
+            return Outcome.ERROR
+        duration = time.monotonic() - self._started.get(report.nodeid, time.monotonic())
+        return Outcome.TIMEOUT if self._timeout and duration > self._timeout else Outcome.CRASH
+
+    def _lose(self, node_id: str, outcome: Outcome, message: str) -> None:
+        """Writes a verdict in the place of the one that a test did not come to."""
+        code = code_of(node_id)
+        if code is None:
+            return
+        self._write(
+            TestVerdict(
+                node_id,
+                code.clause,
+                outcome,
+                split(node_id)[2],
+                message=message,
+                code_hash=code.code_hash,
+                seed=self._seed,
+                repro=self._repro(node_id),
             )
-            self._write(
-                TestVerdict(
-                    report.nodeid,
-                    code.clause,
-                    Outcome.CRASH if str(report.when) == "???" else Outcome.ERROR,
-                    split(report.nodeid)[2],
-                    message=message,
-                    code_hash=code.code_hash,
-                    seed=self._seed,
-                    repro=self._repro(report.nodeid),
-                )
-            )
+        )
 
     def _keep(self, line: str) -> None:
         verdict = decode_judged(line).verdict
@@ -192,13 +225,12 @@ class Recorder:
 
     def _count(self, verdict: TestVerdict) -> None:
         self._seen.append((verdict.clause, verdict.case))
-        self._judged.add(verdict.test)
-        self._counts[verdict.outcome] = self._counts.get(verdict.outcome, 0) + 1
+        self._outcomes[verdict.test] = verdict.outcome
         self._inferred += verdict.outcome is Outcome.KNOWN and bool(verdict.inferred_from)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Compares the expectations with a complete run, and finishes the record; it decides the exit status."""
-        status, notes = self._completeness.status(self._judged, exitstatus in _ENDED, self._selection)
+        status, notes = self._completeness.status(self._outcomes, exitstatus in _ENDED, self._selection)
         if status == "complete":
             self._judge_leaks()
             for entry in unmatched(self._expectations, self._seen):
@@ -217,7 +249,9 @@ class Recorder:
                         message=message,
                     )
                 )
-        if exitstatus in _ENDED and (status == "interrupted" or any(outcome.bad for outcome in self._counts)):
+        if exitstatus in _ENDED and (
+            status == "interrupted" or any(outcome.bad for outcome in self._outcomes.values())
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._journal is not None:
             with _writing():
@@ -244,8 +278,8 @@ class Recorder:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Outcomes with their denominator, and where the record is."""
-        total = sum(self._counts.values())
-        parts = [f"{self._counts[outcome]} {outcome}" for outcome in Outcome if self._counts.get(outcome)]
+        counts, total = Counter(self._outcomes.values()), len(self._outcomes)
+        parts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
         terminalreporter.section("conformance")
         terminalreporter.line(f"{' · '.join(parts) or 'nothing judged'} (of {total} verdicts)")
         if not self._place.confirmed:

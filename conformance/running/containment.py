@@ -1,0 +1,131 @@
+"""What one test does costs that test: exceptions that cannot be shown, signals, processes and threads left behind."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple
+from types import FrameType
+
+import pytest
+
+from conformance.expectations.entries import Expectation
+from conformance.judging.outcome import Judgement, conclude
+from conformance.running.process_state import ProcessState
+from frameworks.contract import Framework
+from results.record.files import one_line
+from results.record.outcomes import Outcome
+
+LONGEST = 20_000
+"""Characters of a traceback, and of what a test printed, that a report has."""
+
+PATIENCE_S = 5.0
+"""How long threads that a framework left behind may keep the process after the session."""
+
+_CAUSES = 20
+
+
+class Interrupts:
+    """Signals that end a run: each raises KeyboardInterrupt once, as pytest expects, and is remembered.
+
+    Attributes:
+        asked: whether one came; a KeyboardInterrupt without is the framework's own.
+    """
+
+    def __init__(self, *signals: signal.Signals) -> None:
+        self.asked = False
+        if threading.current_thread() is threading.main_thread():
+            for number in signals:
+                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                    signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.asked = True
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def contained(interrupts: Interrupts, timeout_s: float) -> Generator[list[BaseException]]:
+    """Runs a test's body, puts the process' state back, and yields a list that takes the exception that ended it.
+
+    A copy of the process that comes out of the body, by `fork`, ends at once. A body that hangs where no exception can
+    end it takes the process with it a while after `timeout_s`; 0 for never.
+
+    Raises:
+        KeyboardInterrupt: the run is to end.
+    """
+    errors: list[BaseException] = []
+    process, state = os.getpid(), ProcessState()
+    if timeout_s:
+        faulthandler.dump_traceback_later(1.25 * timeout_s + 2.0, exit=True, file=_SINK)
+    try:
+        yield errors
+    except BaseException as error:
+        errors.append(error)
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
+        faulthandler.cancel_dump_traceback_later()
+        state.restore()
+    if interrupts.asked:
+        raise KeyboardInterrupt
+
+
+_SINK = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
+def judged(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
+    """`conclude`, whatever the exception does when asked for its text, and whatever the framework's probe does."""
+    try:
+        judgement = conclude(framework, error, matching)
+        return Judgement(judgement.outcome, *(_sendable(text) for text in astuple(judgement)[1:]))
+    except BaseException as problem:
+        name, why = type(error).__name__, type(problem).__name__
+        return Judgement(Outcome.ERROR, f"raises-{name}", f"{name}: it cannot be judged or shown ({why})")
+
+
+def _sendable(text: object) -> str:
+    return str(text).encode("utf-8", "replace").decode("utf-8")
+
+
+def traceback_of(item: pytest.Item, error: BaseException) -> str:
+    """The traceback as pytest shows it, at most `LONGEST` characters of it, or why there is none."""
+    try:
+        if len(str(error)) > LONGEST or _causes(error) > _CAUSES:
+            return "its text or its chain of causes is too long to show"
+        return clipped(str(item.repr_failure(pytest.ExceptionInfo.from_exception(error))))
+    except BaseException as problem:
+        return f"its traceback cannot be shown ({type(problem).__name__})"
+
+
+def _causes(error: BaseException) -> int:
+    count, cause = 0, error.__cause__ or error.__context__
+    while cause is not None and count <= _CAUSES:
+        count, cause = count + 1, cause.__cause__ or cause.__context__
+    return count
+
+
+def clipped(text: str) -> str:
+    """The end of a text, of characters that every terminal and every channel takes."""
+    tail = text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in tail)
+
+
+def end_despite_threads(status: int) -> None:
+    """Has the process end with `status` although threads that were left behind keep it."""
+    left = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon and t.is_alive()]
+    if not left:
+        return
+
+    def end() -> None:
+        time.sleep(PATIENCE_S)
+        with suppress(Exception):
+            os.write(2, one_line(f"conformance: ended without waiting for {len(left)} threads").encode() + b"\n")
+        os._exit(status)
+
+    threading.Thread(target=end, daemon=True).start()
