@@ -92,7 +92,23 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
             f"framework {name!r} cannot be imported ({type(error).__name__}: {error}); {remedy.format(name=name)}"
         ) from error
     _check_contract(name, made)
-    return cast("Framework", made(device, mode))
+    from frameworks.contract import Framework, MissingDevice
+
+    try:
+        framework = made(device, mode)
+    except (MissingDevice, UnknownFramework, ValueError):
+        raise
+    except Exception as error:
+        raise UnknownFramework(
+            f"framework {name!r} cannot be made ({type(error).__name__}: {error}); an adapter is a class that is called"
+            " with a device and a mode"
+        ) from error
+    if lacking := [member for member in dir(Framework) if member[0] != "_" and not hasattr(framework, member)]:
+        raise UnknownFramework(
+            f"framework {name!r} is no adapter: it lacks {', '.join(lacking[:3])}"
+            f"{f' and {len(lacking) - 3} more' if lacking[3:] else ''}; docs/adapters.md says what one has"
+        )
+    return cast("Framework", framework)
 
 
 def _check_contract(name: str, adapter: object) -> None:

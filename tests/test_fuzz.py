@@ -80,7 +80,7 @@ def refused(ended: Ended, path: Path) -> None:
 
 def shown(text: str) -> str:
     """The text, which has to consist of lines of visible characters."""
-    assert text.replace("\n", "").replace("@\u200b", "@").isprintable(), "\u200b keeps Markdown from mentioning"
+    assert text.replace("\n", "").replace("\u200b", "").isprintable(), "\u200b keeps Markdown from linking"
     return text
 
 

@@ -178,7 +178,7 @@ def test_an_interrupted_repeat_leaves_the_record(monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(repeating, "former", lambda _: None)
-    monkeypatch.setattr(repeating.subprocess, "run", stopped)
+    monkeypatch.setattr(repeating, "run_to_end", stopped)
     with pytest.raises(KeyboardInterrupt):
         repeating.repeat(path, ["pytest"])
     assert path.read_bytes() == content

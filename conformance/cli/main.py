@@ -13,6 +13,7 @@ from typing import cast
 import click
 
 from conformance.cli.catalogue import SECTIONS
+from conformance.running.children import ending_signals
 from frameworks.registry import UnknownFramework
 from results.record.files import RecordError, one_line, os_problem
 
@@ -87,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        status = commands.main(arguments, prog_name="conformance", standalone_mode=False)
+        with ending_signals():
+            status = commands.main(arguments, prog_name="conformance", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from conformance.running.baselines import former
+from conformance.running.children import run_to_end
 from conformance.running.repeating import repeat, repeatable
 from frameworks import install
 from results.compare.pairing import compare_sets
@@ -36,6 +37,16 @@ def _command(framework: str, mode: str, device: str, workers: int) -> list[str]:
     return [*command, f"--framework={framework}", f"--device={device}", *([f"--mode={mode}"] if mode else [])]
 
 
+def _refused(command: Sequence[str], words: Sequence[str]) -> str:
+    """Why pytest refuses the words of a command, "" if it takes them; with this option it reads them and ends."""
+    asked = subprocess.run([*command, "--version", "--version", *words], cwd=ROOT, capture_output=True, text=True)
+    if asked.returncode != 4:
+        return ""
+    lines = [line for line in asked.stderr.splitlines() if line.strip()]
+    said = [line.partition("error: ")[2] for line in lines if "error: " in line] or lines or ["a bad option"]
+    return f"pytest refuses its arguments: {said[0]}"
+
+
 def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
     """Runs the suites in a process of their own and repeats what got worse.
 
@@ -43,7 +54,7 @@ def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[
         pytest's exit status; 0 also if nothing was selected, or if no failure came out so again.
     """
     begun = time.time()
-    status = subprocess.run([*_command(framework, mode, device, workers), *words], cwd=ROOT, check=False).returncode
+    status = run_to_end([*_command(framework, mode, device, workers), *words], ROOT)
     if status not in (0, 1) or not repeatable(words):
         return 0 if status == 5 else status
     for path in _written(words, begun):
@@ -83,6 +94,9 @@ def job(framework: str, modes: Sequence[str], serial: Collection[str], device: s
     Returns:
         0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made.
     """
+    if problem := _refused(_command(framework, modes[0], device, 1), words):
+        print(one_line(f"conformance: {problem}; `python -m pytest --help` has the options"), file=sys.stderr)
+        return 2
     if framework in install.DISTRIBUTIONS and install.main([framework]):
         return 2
     begun = time.time()

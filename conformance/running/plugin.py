@@ -38,7 +38,7 @@ from conformance.running.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.running.runs import TrainedRun, recorded_runs
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import UnknownFramework, clashes, load
-from results.record.files import RecordError
+from results.record.files import RecordError, one_line
 from results.record.outcomes import Outcome
 
 _FRAMEWORK = pytest.StashKey[Framework]()
@@ -104,6 +104,9 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(Recorder(config, framework, known, completeness), "conformance-recorder")
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
         pytest.exit(" ".join(str(error).split()), returncode=2)
+    except Exception as error:
+        named = f"the adapter {option.framework!r} cannot be asked what it is"
+        pytest.exit(one_line(f"{named} ({type(error).__name__}: {error}); mend it, or name another"), returncode=2)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -6,7 +6,6 @@ failing otherwise, newly unsupported. The record is rewritten, whole, before any
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from conformance.inventory.tests import ROOT, code_of
 from conformance.running.baselines import former
+from conformance.running.children import run_to_end
 from results.compare.comparison import Kind, compare
 from results.compare.verdicts import came_to
 from results.record.files import RecordError, one_line
@@ -118,9 +118,7 @@ def _round(command: Sequence[str], tests: Sequence[str]) -> Mapping[str, TestVer
     """What the tests come to in a new process, as far as it got."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         path = Path(folder) / "repeat.json"
-        subprocess.run(
-            [*command, "-q", f"--record={path}", *tests], cwd=ROOT, capture_output=True, stdin=subprocess.DEVNULL
-        )
+        run_to_end([*command, "-q", f"--record={path}", *tests], ROOT, silent=True)
         for written in (path, journal_of(path)):
             if written.exists():
                 try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -74,8 +75,9 @@ class Journal:
         Raises:
             ValueError: the header breaks the schema.
             RecordBusy: another run is writing it.
-            RecordError: the folder or the file cannot be written.
+            RecordError: the folder or the file cannot be written, or record or journal is no regular file there.
         """
+        _check_place(path)
         document = part(header, Header)
         journal = cls(journal_of(path), _lock(journal_of(path)))
         try:
@@ -206,6 +208,25 @@ def convert(path: Path) -> Path:
     return kept
 
 
+_OPENED = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def _check_place(path: Path) -> None:
+    """Refuses to write where something else than a file is: a folder, a pipe, a link to another file.
+
+    Raises:
+        ValueError: `path` does not end in .json. RecordError: something else is there.
+    """
+    for place in (path, journal_of(path)):
+        try:
+            mode = place.lstat().st_mode
+        except OSError:
+            continue
+        if not stat.S_ISREG(mode):
+            what = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
+            raise RecordError(place, f"is {what}, which a record cannot replace", "remove it or choose another name")
+
+
 def _lock(path: Path) -> int:
     """Opens the journal, made if it is missing, and holds it alone.
 
@@ -214,7 +235,7 @@ def _lock(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(path, _OPENED, 0o666)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _same(descriptor, path):

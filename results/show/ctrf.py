@@ -27,6 +27,7 @@ import jsonschema
 from results.record.outcomes import Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import plain, to_text
+from results.show.marks import escaped
 from results.show.table import troubles
 from results.show.titles import title
 
@@ -56,7 +57,7 @@ def dumps(records: Sequence[Record]) -> bytes:
     """
     found = document(records)
     validate(found)
-    return to_text(found).encode("utf-8")
+    return escaped(to_text(found)).encode("utf-8")
 
 
 def document(records: Sequence[Record]) -> dict[str, Any]:

@@ -26,13 +26,34 @@ def code(text: str, limit: int = 120) -> str:
 
 def words(text: str, limit: int = 500) -> str:
     """The text without any meaning in Markdown or HTML; it mentions nobody and links to nothing."""
-    clean = one_line(text, limit).replace("&", "&amp;").replace("@", "@\u200b")
+    clean = _inert(one_line(text, limit)).replace("&", "&amp;")
     return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", clean)
 
 
 def html(text: str, limit: int = 500) -> str:
     """The text without any meaning inside an HTML tag, where Markdown's escapes are not read."""
-    return escape(one_line(text, limit)).replace("@", "@\u200b")
+    return escape(_inert(one_line(text, limit)))
+
+
+_BREAK = "\u200b"
+_REFERENCES = re.compile(r"@|#(?=\d)|\bGH-(?=\d)|\b(?:https?|ftp|mailto|xmpp):(?=\S)|\bwww(?=\.)", re.IGNORECASE)
+_COMMITS = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b", re.IGNORECASE)
+
+
+def _inert(text: str) -> str:
+    """The text with a space of no width inside all that GitHub makes a link of: addresses, names, issues, commits."""
+    broken = _REFERENCES.sub(lambda match: f"{match[0]}{_BREAK}", text)
+    return _COMMITS.sub(lambda match: _BREAK.join(re.findall(".{1,4}", match[0])), broken)
+
+
+def escaped(json_text: str) -> str:
+    """The same JSON with an escape for every character in it that is not printable, so that a terminal shows it."""
+    return "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in json_text)
+
+
+def _escape(character: str) -> str:
+    pairs = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{pairs[at : at + 4]}" for at in range(0, len(pairs), 4))
 
 
 def source(link: str) -> str:

@@ -1,0 +1,60 @@
+"""Processes that a command starts: they end with it, whatever ends it, and have the time to leave their record."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+GRACE_S = 30.0
+"""How long a process that is told to end may take."""
+
+
+def run_to_end(command: Sequence[str], folder: Path, *, silent: bool = False) -> int:
+    """Runs a command in a process group of its own, of which nothing is left when this returns or raises.
+
+    Where an exception ends the wait (Ctrl-C, a signal under `ending_signals`), the command gets SIGTERM and `GRACE_S`.
+
+    Args:
+        silent: without its output and without input.
+
+    Returns:
+        Its exit status.
+    """
+    stream = subprocess.DEVNULL if silent else None
+    process = subprocess.Popen(command, cwd=folder, process_group=0, stdin=stream, stdout=stream, stderr=stream)
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+        raise
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextmanager
+def ending_signals() -> Generator[None]:
+    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does."""
+
+    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise KeyboardInterrupt
+
+    changed = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                changed[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in changed.items():
+            signal.signal(number, handler)
