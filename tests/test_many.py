@@ -54,6 +54,16 @@ def test_an_outline_has_no_parts_and_shares_texts() -> None:
     assert table.plain([first]) == table.plain(list(many(1)))
 
 
+def test_an_outline_with_details_has_all_that_a_report_shows() -> None:
+    (record,) = many(1)
+    make = Outlines(details=True)
+    first, second = make(record), make(replace(record))
+    assert first == replace(record, tensors=())
+    pairs = zip(first.verdicts, second.verdicts, strict=True)
+    assert all(a is b for one, other in pairs for a, b in zip(one.checks, other.checks, strict=True))
+    assert len({id(check) for verdict in first.verdicts for check in verdict.checks}) > 500
+
+
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
     """Two folders of records of three series and of one more each."""

@@ -10,6 +10,7 @@ from conformance.cli.progress import watched
 from results.compare.pairing import NONE, compare_sets
 from results.record.files import one_line
 from results.record.folders import read
+from results.record.outline import Outlines
 
 PATH = click.Path(path_type=Path)
 
@@ -32,7 +33,12 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
     except ModuleNotFoundError as error:
         needed = f"{error.name} is missing: pip install -r requirements-report.txt, or tox -e report"
         raise click.ClickException(needed) from None
-    records = read(paths, lambda found: watched(found, "reading records"))
-    write(records, output, NONE if against is None else compare_sets(read([against]), records))
+    if against is None:
+        records = read(paths, lambda found: watched(found, "reading records"), Outlines(details=True))
+        comparisons = NONE
+    else:
+        records = read(paths, lambda found: watched(found, "reading records"))
+        comparisons = compare_sets(read([against]), records)
+    write(records, output, comparisons)
     click.echo(one_line(f"{output}: {len(records)} records, {output.stat().st_size / 2**20:.1f} MiB"))
     return 0

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from results.record.model import Record, TestVerdict
+from results.record.model import CheckResult, Record, TestVerdict
+from results.record.texts import ClauseText
 
 
 class Outlines:
-    """Makes outlines of records: no checks, runs, costs, curves and fingerprints, and one object for equal texts."""
+    """Makes outlines of records: no fingerprints, and one object for equal texts and checks.
 
-    def __init__(self) -> None:
+    Args:
+        details: whether checks, runs, costs and curves stay, as a report shows them.
+    """
+
+    def __init__(self, details: bool = False) -> None:
+        self._details = details
         self._texts: dict[str, str] = {}
+        self._clauses: dict[ClauseText, ClauseText] = {}
+        self._checks: dict[str, CheckResult] = {}
 
     def __call__(self, record: Record) -> Record:
         """The outline of a record."""
+        clauses = {self._text(name): self._clauses.setdefault(text, text) for name, text in record.clauses.items()}
         verdicts = tuple(self._verdict(verdict) for verdict in record.verdicts)
-        return replace(record, verdicts=verdicts, measurements=(), traces=(), tensors=())
+        outline = replace(record, clauses=clauses, verdicts=verdicts, tensors=())
+        return outline if self._details else replace(outline, measurements=(), traces=())
 
     def _verdict(self, verdict: TestVerdict) -> TestVerdict:
         return replace(
@@ -29,9 +39,12 @@ class Outlines:
             link=self._text(verdict.link),
             code_hash=self._text(verdict.code_hash),
             repro=self._text(verdict.repro),
-            checks=(),
-            runs=(),
+            checks=tuple(map(self._check, verdict.checks)) if self._details else (),
+            runs=verdict.runs if self._details else (),
         )
+
+    def _check(self, check: CheckResult) -> CheckResult:
+        return self._checks.setdefault(repr(check), check)
 
     def _text(self, text: str) -> str:
         return self._texts.setdefault(text, text)
