@@ -9,6 +9,8 @@ Variables, for NAME one of TORCH, TF, PADDLE and JAX:
 - NAME_INDEX: address of one more index to look for the framework on.
 - NAME_REQUIREMENT: what to install in the framework's place: a wheel's path or address, or a requirement.
 
+An empty variable is one that is not set.
+
 Where the NVIDIA driver answers, the build for GPUs is chosen, from the index where it is. Several frameworks are
 installed next to each other under a lock of their own. Exit status 0, or 2 with one line if something is not to be had.
 """

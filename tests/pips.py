@@ -11,6 +11,18 @@ from pathlib import Path
 
 REAL_RUN = subprocess.run
 
+NUMPY, OLDER = "numpy==2.4.6", "numpy==2.3.5"
+SUITE = {"numpy": "2.4.6", "scipy": "1.17.1"}
+LOCKS = {
+    "suite": SUITE,
+    "torch": SUITE | {"torch": "2.13.0", "sympy": "1.14.0"},
+    "tf": SUITE | {"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0", "keras": "3.15.1"},
+    "paddle": SUITE | {"paddlepaddle": "3.3.1", "numpy": "2.3.5", "setuptools": "84.2.1"},
+    "jax": SUITE | {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "orbax-checkpoint": "0.12.8"},
+    "frameworks": SUITE | {"torch": "2.13.0", "jax": "0.10.2", "numpy": "2.3.5"},
+}
+JAX = ["flax", "optax", "jmp", "orbax-checkpoint"]
+
 
 @dataclass
 class Asked:
