@@ -177,6 +177,7 @@ def test_failures_that_no_entry_names_are_listed(path: Path) -> None:
     [
         ({"status": "interrupted"}, "is of an interrupted run; run the suites to their end"),
         ({"selection": "-k scaling"}, "is of some tests only (-k scaling); run all of them"),
+        ({"status": "partial"}, "is of some tests only (partial); run all of them"),
         ({"seed": 3}, "is of seed 3; run the suites at seed 0"),
     ],
 )

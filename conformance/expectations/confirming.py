@@ -231,10 +231,10 @@ def _came_later(record: Record, clause: str, case: str) -> bool:
 
 def _refuse(record: Record, first: Record) -> None:
     name = f"the record of {record.series.framework} {record.variant.framework_version}"
-    if record.status != "complete":
+    if record.status == "interrupted":
         raise ConfirmError(f"{name} is of an interrupted run", "run the suites to their end")
-    if record.selection:
-        raise ConfirmError(f"{name} is of some tests only ({record.selection})", "run all of them")
+    if record.selection or record.status == "partial":
+        raise ConfirmError(f"{name} is of some tests only ({record.selection or 'partial'})", "run all of them")
     if record.seed:
         raise ConfirmError(f"{name} is of seed {record.seed}", "run the suites at seed 0")
     here = record.series.framework, record.variant.framework_version
