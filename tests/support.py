@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from frameworks.registry import built_in
 from results.record.model import Record
 from results.record.outcomes import Outcome
 
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 WORKERS, TIMEOUTS = ("-p", "xdist.plugin"), ("-p", "pytest_timeout")
 """Words that load a plugin: the runs here load none of their own accord."""
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "cache", "records", "baselines", "torch", "tf", "paddle", "jax")
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "cache", "records", "baselines", *(built_in().keys() - {"reference"}))
 
 
 @dataclass(frozen=True)

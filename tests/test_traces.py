@@ -10,16 +10,15 @@ from fixtures.model import Batch
 from fixtures.models import digits_mlp, dropout_probe, two_heads
 from fixtures.recipe import Recipe, Recompute
 from frameworks import registry
+from frameworks.adapter_file import adapter_file
 from frameworks.base import observed, traced_paths, unscaled_in_trace
 from frameworks.contract import Framework, Unsupported
 
-MODULES = {"tf": "tensorflow"}
 
-
-@pytest.fixture(params=["torch", "tf", "paddle", "jax", "reference"])
+@pytest.fixture(params=[*registry.built_in()])
 def framework(request: pytest.FixtureRequest) -> Framework:
-    if request.param != "reference":
-        pytest.importorskip(MODULES.get(request.param, request.param))
+    for module in adapter_file(request.param).imports[:1]:
+        pytest.importorskip(module)
     return registry.load(request.param, "cpu")
 
 
