@@ -26,7 +26,7 @@ from frameworks.paddle.static.programs import Built, Store
 from frameworks.paddle.static.trace import recorded
 from frameworks.paddle.streams import Stream
 
-Made = tuple[tuple[Any, ...], dict[str, str]]
+Outputs = tuple[tuple[Any, ...], dict[str, str]]
 
 
 class Programs:
@@ -50,7 +50,7 @@ class Programs:
     def evaluation(self) -> Built:
         """The forward of all heads in evaluation mode."""
 
-        def make(_: Any) -> Made:
+        def make(_: Any) -> Outputs:
             network = self._network(training=False)
             inputs = self._inputs()
             with self._precision():
@@ -62,7 +62,7 @@ class Programs:
     def update(self, heads: tuple[str, ...], *, masked: bool) -> Built:
         """A whole update on a batch that has targets for these heads; fetches the loss."""
 
-        def make(startup: Any) -> Made:
+        def make(startup: Any) -> Outputs:
             network = self._network(training=True)
             loss = self._loss(network, heads, masked=masked)
             self._minimize(network, loss, startup)
@@ -73,10 +73,10 @@ class Programs:
     def gradients(self, heads: tuple[str, ...], *, masked: bool) -> Built:
         """The unscaled gradients of a batch; fetches one for each parameter of the built program, in its order."""
 
-        def make(_: Any) -> Made:
+        def make(_: Any) -> Outputs:
             network = self._network(training=True)
-            found = paddle.static.append_backward(self._loss(network, heads, masked=masked))
-            pairs = [(parameter, grad) for parameter, grad in found if grad is not None]
+            differentiated = paddle.static.append_backward(self._loss(network, heads, masked=masked))
+            pairs = [(parameter, grad) for parameter, grad in differentiated if grad is not None]
             names = {value: name for name, value in _names(network).items()}
             return tuple(grad for _, grad in pairs), {names[p.name]: p.name for p, _ in pairs}
 
@@ -89,7 +89,7 @@ class Programs:
         which only parameters have, are left out.
         """
 
-        def make(_: Any) -> Made:
+        def make(_: Any) -> Outputs:
             network = self._network(training=True)
             with recorded(network.layers_by_path) as outputs:
                 loss = self._loss(network, heads, masked=masked)
@@ -105,7 +105,7 @@ class Programs:
     def fed(self, parameters: tuple[str, ...]) -> Built:
         """An update from given gradients of these parameters."""
 
-        def make(startup: Any) -> Made:
+        def make(startup: Any) -> Outputs:
             network = self._network(training=True)
             terms = []
             with self._precision():
@@ -124,7 +124,7 @@ class Programs:
         """The program that holds every variable of the run."""
         return self.fed(tuple(self.model.parameter_shapes()))
 
-    def _cached(self, key: tuple[object, ...], make: Callable[[Any], Made]) -> Built:
+    def _cached(self, key: tuple[object, ...], make: Callable[[Any], Outputs]) -> Built:
         if key not in self._built:
             with self.stream.open():
                 state = self.stream.state
@@ -139,7 +139,7 @@ class Programs:
                     paddle.set_rng_state(state)
         return self._built[key]
 
-    def _builds(self, make: Callable[[Any], Made]) -> bool:
+    def _builds(self, make: Callable[[Any], Outputs]) -> bool:
         return bool(Store().build(make).fetches)
 
     def _network(self, *, training: bool) -> Network:
@@ -158,11 +158,11 @@ class Programs:
             wide = [network.heads[name] for name in self._wide]
             masters = None if precision.level == "O2" else False
             given |= {"level": "O2", "dtype": precision.format, "master_weight": masters}
-            found = paddle.amp.decorate(**given, excluded_layers=wide or None)
+            decorated = paddle.amp.decorate(**given, excluded_layers=wide or None)
         else:
             dtype = "float16" if precision.level == "O0" else precision.format
-            found = paddle.amp.decorate(**given, level="O1", dtype=dtype)
-        return found if optimizer is not None else (found, None)
+            decorated = paddle.amp.decorate(**given, level="O1", dtype=dtype)
+        return decorated if optimizer is not None else (decorated, None)
 
     def _precision(self) -> AbstractContextManager[None]:
         precision = self.recipe.precision

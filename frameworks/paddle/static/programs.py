@@ -65,10 +65,10 @@ class Store:
     def run(self, built: Built, feed: Mapping[str, Array]) -> list[Array]:
         """One run of the program; the fetched arrays."""
         with paddle.static.scope_guard(self.scope):
-            found = self.executor.run(
+            fetched = self.executor.run(
                 built.program, feed=dict(feed), fetch_list=list(built.fetches), return_numpy=False
             )
-        return [array_of(tensor) for tensor in found]
+        return [array_of(tensor) for tensor in fetched]
 
     @property
     def names(self) -> tuple[str, ...]:

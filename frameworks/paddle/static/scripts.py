@@ -137,11 +137,11 @@ _TF32 = """
 from paddle.base import core
 ones = paddle.full([16, 16], 1.0 + 2.0**-12)
 product = paddle.matmul(ones, ones)
-found = []
+products = []
 for allowed in (True, False):
     core.set_cublas_switch(allowed)
-    found.append(exe.run(fetch_list=[product])[0])
-assert not np.array_equal(*found)
+    products.append(exe.run(fetch_list=[product])[0])
+assert not np.array_equal(*products)
 """
 _OPERATIONS = """
 F = paddle.nn.functional

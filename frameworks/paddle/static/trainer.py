@@ -86,11 +86,11 @@ class StaticTrainer(BaseTrainer):
         with self.stream.open():
             (loss,) = self.store.run(built, feed)
         after = self._counters()
-        told = skipped_by_counters(before, after) if before and not several else None
-        if told is None:
+        skipped = skipped_by_counters(before, after) if before and not several else None
+        if skipped is None:
             applied = [not before or self._moved(share.names, mark) for share in self.programs.shares]
         else:
-            applied = [not told] * len(self.programs.shares)
+            applied = [not skipped] * len(self.programs.shares)
         for share, was_applied in zip(self.programs.shares, applied, strict=True):
             if share.scheduler is not None and was_applied:
                 share.scheduler.step()
@@ -113,11 +113,11 @@ class StaticTrainer(BaseTrainer):
         settings = self.programs.settings
         if not settings.get("enabled"):
             return {}
-        found = {"scale": self.store.read(SCALE), "use_dynamic_loss_scaling": settings["dynamic"], "incr_count": 0}
+        state = {"scale": self.store.read(SCALE), "use_dynamic_loss_scaling": settings["dynamic"], "incr_count": 0}
         if settings["dynamic"]:
             good, bad = (int(self.store.read(f"{name}0")[0]) for name in (GOOD, BAD))
-            found |= {"incr_count": good, "decr_count": bad}
-        return {**found, "incr_every_n_steps": settings["interval"]}
+            state |= {"incr_count": good, "decr_count": bad}
+        return {**state, "incr_every_n_steps": settings["interval"]}
 
     def gradients(self, window: Window) -> dict[str, Array]:
         if len(window) != 1:
@@ -126,8 +126,10 @@ class StaticTrainer(BaseTrainer):
         built = self.programs.gradients(heads, masked=window[0].mask is not None)
         with self.stream.open():
             values = self.store.run(built, feed)
-        found = dict(zip(built.parameters, values, strict=True))
-        return {name: canonical(np.asarray(found[name])) for name in self.model.parameter_shapes() if name in found}
+        gradients = dict(zip(built.parameters, values, strict=True))
+        return {
+            name: canonical(np.asarray(gradients[name])) for name in self.model.parameter_shapes() if name in gradients
+        }
 
     def trace(self, batch: Batch) -> LayerTrace:
         feed, heads = self._feed_of(batch)
@@ -172,16 +174,16 @@ class StaticTrainer(BaseTrainer):
 
     def optimizer_state(self) -> dict[str, Array]:
         owners = {self.stored_names[name]: name for name in self.model.parameter_shapes()}
-        found: dict[str, Array] = {}
+        slots: dict[str, Array] = {}
         for variable in self.store.names:
             owner = max((own for own in owners if variable.startswith(f"{own}_")), key=len, default=None)
             if owner is not None and MASTER not in variable:
                 slot = variable[len(owner) + 1 :].rsplit("_", 1)[0]
-                found[f"{slot}/{owners[owner]}"] = canonical(self.store.read(variable))
+                slots[f"{slot}/{owners[owner]}"] = canonical(self.store.read(variable))
         for place, scheduler in enumerate(self.schedulers()):
-            found[f"schedule/{place}" if place else "schedule"] = np.array(scheduler.last_epoch, np.int64)
-        steps = steps_of(self.recipe.optimizer, found)
-        return found if steps is None else {**found, "steps": np.array(steps, np.int64)}
+            slots[f"schedule/{place}" if place else "schedule"] = np.array(scheduler.last_epoch, np.int64)
+        steps = steps_of(self.recipe.optimizer, slots)
+        return slots if steps is None else {**slots, "steps": np.array(steps, np.int64)}
 
     def buffers(self) -> dict[str, Array]:
         return {name: self.store.read(self.stored_names[f"buffer/{name}"]) for name in self.model.buffer_shapes()}
