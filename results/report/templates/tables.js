@@ -1,6 +1,6 @@
   // ------------------------------------------------------------ every table as JSON
 
-  const shown = (cell) => {
+  const visibleText = (cell) => {
     if (cell.querySelector(".none")) return null;
     const copied = cell.cloneNode(true);
     for (const hidden of copied.querySelectorAll("[aria-hidden=true]")) hidden.remove();
@@ -9,10 +9,10 @@
   };
 
   const plainTable = (table) => {
-    const heads = [...table.tHead.rows[0].cells].map(shown);
+    const heads = [...table.tHead.rows[0].cells].map(visibleText);
     const names = heads.map((head, i) => (heads.indexOf(head) < i ? `${head} (${i + 1})` : head));
     const rows = [...table.tBodies].flatMap((body) => [...body.rows]);
-    return rows.map((row) => Object.fromEntries([...row.cells].map((cell, i) => [names[i], shown(cell)])));
+    return rows.map((row) => Object.fromEntries([...row.cells].map((cell, i) => [names[i], visibleText(cell)])));
   };
 
   /** The clauses that the filters leave, with the outcome of each test. */
@@ -26,7 +26,7 @@
         return { run: runs[run], outcome: row.querySelector(`[data-run="${run}"]`).dataset.outcome, tests };
       });
       const code = row.querySelector("code").textContent;
-      const across = shown(row.querySelector(".across"));
+      const across = visibleText(row.querySelector(".across"));
       const [, level, requirement] = clauses[here[0]?.[0]] ?? [null, row.querySelector(".level").textContent, null];
       return { clause: code, level, requirement, across, results };
     });
