@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from results.compare.pairing import compare_files, compare_sets
+from results.record import encoding
 from results.record.files import RecordError
 from results.record.folders import find, listed, read
 from results.record.outline import Outlines
@@ -96,6 +97,18 @@ def test_a_broken_record_without_a_partner_is_refused(folders: tuple[Path, Path]
     assert load_series(broken) == record.series
     with pytest.raises(RecordError, match=r"y\.json"):
         compare_files(find([old]), find([new]))
+
+
+def test_a_record_as_it_was_written_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    write(path, BASE)
+    again: list[bytes] = []
+    monkeypatch.setattr(encoding, "refuse_repeated_keys", again.append)
+    assert load(path) == BASE
+    assert not again
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert load(path) == BASE
+    assert len(again) == 1
 
 
 READ = """

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -176,6 +177,28 @@ DAMAGE: dict[str, Any] = {
     "pipe": become_a_pipe,
     "huge": lambda p: os.truncate(p, MAX_BYTES + 1),
 }
+
+
+AS_WRITTEN = {
+    "key twice": lambda text: text.replace('   "clause": ', '   "clause": "a.b",\n   "clause": ', 1),
+    "unknown field": lambda text: text.replace('   "clause": ', '   "clauses": "a.b",\n   "clause": ', 1),
+    "integer out of range": lambda text: text.replace('"inf"', "9" * 400, 1),
+    "nested too deeply": lambda text: text.replace('"inf"', '{"a": ' * 60 + "1" + "}" * 60, 1),
+    "out of order": lambda text: text.replace('"test": "', '"test": "~', 1),
+}
+
+
+@pytest.mark.parametrize("damage", AS_WRITTEN)
+def test_what_is_no_record_is_refused_in_the_layout_of_one_too(damage: str, complete: Path) -> None:
+    text = complete.read_text("utf-8")
+    changed = AS_WRITTEN[damage](text)
+    assert changed != text
+    if damage == "nested too deeply":
+        changed = msgspec.json.format(changed, indent=1) + "\n"
+    assert msgspec.json.format(changed, indent=1) + "\n" == changed
+    complete.write_text(changed, "utf-8")
+    with pytest.raises(RecordError):
+        load(complete)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

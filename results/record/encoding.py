@@ -17,7 +17,7 @@ import msgspec
 from results.record.model import JudgedTest, Record
 from results.record.schema import SCHEMA_VERSION, strict
 from results.record.upgrading import upgrade
-from results.record.values import decoded, plain, refuse_repeated_keys, to_line, to_text
+from results.record.values import MAX_VALUE_DEPTH, decoded, plain, refuse_repeated_keys, to_line, to_text
 
 _Kind = TypeVar("_Kind")
 
@@ -60,11 +60,29 @@ def from_json(content: bytes) -> Record:
 
 
 def _read(content: bytes) -> Record:
+    document = _as_written(content)
+    if document is not None:
+        return _converted(_whole(document), Record)
     refuse_repeated_keys(content)
     version = _version(decoded(content, _Versioned).schema_version)
     if version < SCHEMA_VERSION:
         return from_document(decoded(content, Any))
     return _whole(_converted(decoded(content, strict(Record)), Record))
+
+
+def _as_written(content: bytes) -> Any:
+    """The document of a record whose bytes are those that `to_json` writes, as nearly every file's are, else None.
+
+    Such bytes repeat no key, and show by their indentation how deeply they nest.
+    """
+    if b"\n" + b" " * (MAX_VALUE_DEPTH + 1) in content:
+        return None
+    try:
+        document = decoded(content, strict(Record))
+        written = msgspec.json.encode(document, order="sorted")
+    except (ValueError, OverflowError, RecursionError):
+        return None
+    return document if msgspec.json.format(written, indent=1) + b"\n" == content else None
 
 
 @contextmanager
@@ -134,8 +152,9 @@ def _converted(document: object, kind: type[_Kind]) -> _Kind:
         raise ValueError(str(error)) from None
 
 
-def _whole(record: Record) -> Record:
-    """The record, if it is in order and has all texts that it names."""
+def _whole(whole: _Kind) -> _Kind:
+    """A record, or the document of one, if it is in order and has all texts that it names."""
+    record: Any = whole
     for places in _places(record):
         for before, after in pairwise(places):
             if before >= after:
@@ -146,19 +165,19 @@ def _whole(record: Record) -> Record:
     for verdict in record.verdicts:
         if verdict.finding and verdict.finding not in record.findings:
             raise ValueError(f"a verdict names finding {verdict.finding[:80]!r}, whose text is missing")
-    return record
+    return whole
 
 
-def _places(record: Record) -> Iterator[list[tuple[str, ...]]]:
+def _places(record: Any) -> Iterator[list[tuple[str, ...]]]:
     """What identifies each part of each kind, in the order of the record."""
     yield [(verdict.test,) for verdict in record.verdicts]
-    yield [one.place for one in record.observations]
-    yield [one.place for one in record.measurements]
-    yield [one.place for one in record.traces]
-    yield [one.place for one in record.tensors]
+    yield [(one.clause, one.key, one.case) for one in record.observations]
+    yield [(one.clause, one.key, one.case) for one in record.measurements]
+    yield [(one.key, one.case) for one in record.traces]
+    yield [(one.key, one.case) for one in record.tensors]
 
 
-def _clauses(record: Record) -> Iterator[tuple[str, str]]:
+def _clauses(record: Any) -> Iterator[tuple[str, str]]:
     yield from (("a verdict", verdict.clause) for verdict in record.verdicts)
     yield from (("an observation", one.clause) for one in record.observations)
     yield from (("a measurement", one.clause) for one in record.measurements)
