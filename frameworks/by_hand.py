@@ -27,7 +27,7 @@ FIXTURES: dict[str, Callable[[], tuple[Model, Batch]]] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class HandCase:
     """A fixture in float32, or in float16 at level O1 under a dynamic loss scale."""
 
     fixture: str
@@ -45,7 +45,7 @@ class Case:
         return Recipe(Adam(RATE), precision, DynamicScaling() if self.mixed else None)
 
 
-CASES = tuple(Case(fixture, mixed) for fixture in FIXTURES for mixed in (False, True))
+CASES = tuple(HandCase(fixture, mixed) for fixture in FIXTURES for mixed in (False, True))
 
 
 class ByHand(Protocol):

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from results.compare.comparison import Change, Comparison, Kind
+from results.compare.comparison import Change, ChangeKind, Comparison
 from results.compare.pairing import Comparisons
 from results.record.folders import listed
 from results.record.model import Variant
@@ -155,7 +155,7 @@ def infected_page() -> str:
     long = HOSTILE[1] * (MEGABYTES * 2**20 // 40)
     records = [infected(text) for text in HOSTILE] + [infected(HOSTILE[0], long)]
     comparisons = [
-        Comparison(records[0], records[i], (Change(Kind.ADDED, text, text, text, text, text, text),), 1, (text,))
+        Comparison(records[0], records[i], (Change(ChangeKind.ADDED, text, text, text, text, text, text),), 1, (text,))
         for i, text in enumerate((*HOSTILE, long))
     ]
     return render(records, Comparisons(tuple(comparisons), (*HOSTILE, long)))

@@ -158,3 +158,21 @@ def test_every_binding_clause_of_a_family_has_a_test(family: str) -> None:
 def test_the_suites_are_broad() -> None:
     assert len(clauses_with_tests().keys()) >= 60
     assert len(CATALOGUE) >= 40
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """Adapters name what they have in common alike; everything else has a name of its own."""
+    places: dict[str, list[Path]] = {}
+    for path in sources("fixtures", "frameworks", "conformance", "results", "benchmarks"):
+        if "findings" in path.parent.parts:
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path.relative_to(ROOT))
+    shared = {name: paths for name, paths in places.items() if len(paths) > 1 and not all(map(_in_an_adapter, paths))}
+    assert shared == {}
+
+
+def _in_an_adapter(path: Path) -> bool:
+    folder, name, *inside = path.parts
+    return folder == "frameworks" and bool(inside) and name in ADAPTERS

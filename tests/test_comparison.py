@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from results.compare.changes import Change, Kind
+from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import compare
 from results.compare.pairing import Comparisons, compare_sets
 from results.compare.ratio import FEWEST
@@ -89,26 +89,26 @@ def test_a_record_beside_itself_is_no_worse() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
     [
-        (Outcome.PASS, Outcome.FAIL, Kind.NEWLY_FAILING),
-        (Outcome.PASS, Outcome.KNOWN, Kind.NEWLY_FAILING),
-        (Outcome.PASS, Outcome.CRASH, Kind.NEWLY_FAILING),
-        (Outcome.UNSUPPORTED, Outcome.KNOWN, Kind.NEWLY_FAILING),
-        (Outcome.FIXED, Outcome.ERROR, Kind.NEWLY_FAILING),
-        (Outcome.PASS, Outcome.UNSUPPORTED, Kind.NEWLY_UNSUPPORTED),
-        (Outcome.PASS, Outcome.ABSTAIN, Kind.NEWLY_UNSUPPORTED),
-        (Outcome.KNOWN, Outcome.UNSUPPORTED, Kind.NEWLY_UNSUPPORTED),
-        (Outcome.KNOWN, Outcome.FIXED, Kind.NEWLY_PASSING),
-        (Outcome.UNSUPPORTED, Outcome.PASS, Kind.NEWLY_PASSING),
-        (Outcome.PASS, Outcome.UNSTABLE, Kind.UNSTABLE),
-        (Outcome.FAIL, Outcome.UNSTABLE, Kind.UNSTABLE),
-        (Outcome.UNSTABLE, Outcome.PASS, Kind.UNSTABLE),
+        (Outcome.PASS, Outcome.FAIL, ChangeKind.NEWLY_FAILING),
+        (Outcome.PASS, Outcome.KNOWN, ChangeKind.NEWLY_FAILING),
+        (Outcome.PASS, Outcome.CRASH, ChangeKind.NEWLY_FAILING),
+        (Outcome.UNSUPPORTED, Outcome.KNOWN, ChangeKind.NEWLY_FAILING),
+        (Outcome.FIXED, Outcome.ERROR, ChangeKind.NEWLY_FAILING),
+        (Outcome.PASS, Outcome.UNSUPPORTED, ChangeKind.NEWLY_UNSUPPORTED),
+        (Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NEWLY_UNSUPPORTED),
+        (Outcome.KNOWN, Outcome.UNSUPPORTED, ChangeKind.NEWLY_UNSUPPORTED),
+        (Outcome.KNOWN, Outcome.FIXED, ChangeKind.NEWLY_PASSING),
+        (Outcome.UNSUPPORTED, Outcome.PASS, ChangeKind.NEWLY_PASSING),
+        (Outcome.PASS, Outcome.UNSTABLE, ChangeKind.UNSTABLE),
+        (Outcome.FAIL, Outcome.UNSTABLE, ChangeKind.UNSTABLE),
+        (Outcome.UNSTABLE, Outcome.PASS, ChangeKind.UNSTABLE),
         (Outcome.UNSTABLE, Outcome.UNSTABLE, None),
         (Outcome.FAIL, Outcome.KNOWN, None),
         (Outcome.PASS, Outcome.FIXED, None),
         (Outcome.UNSUPPORTED, Outcome.ABSTAIN, None),
     ],
 )
-def test_what_the_framework_did_decides(old: Outcome, new: Outcome, kind: Kind | None) -> None:
+def test_what_the_framework_did_decides(old: Outcome, new: Outcome, kind: ChangeKind | None) -> None:
     found = compare(verdict(BASE, 1, outcome=old), verdict(BASE, 1, outcome=new))
     assert [change.kind for change in found.changes] == ([] if kind is None else [kind])
     assert found.status == (1 if kind is not None and kind.worse else 0)
@@ -119,7 +119,7 @@ def test_another_way_of_failing_is_worse() -> None:
     old, new = (verdict(BASE, 0, outcome=Outcome.KNOWN, signature=name) for name in ("scale-inf", "applied-inf"))
     (change,) = compare(old, new).changes
     assert (change.kind, change.old, change.new) == (
-        Kind.FAILING_OTHERWISE,
+        ChangeKind.FAILING_OTHERWISE,
         "known (scale-inf)",
         "known (applied-inf)",
     )
@@ -128,7 +128,7 @@ def test_another_way_of_failing_is_worse() -> None:
 def test_a_failure_that_another_version_explains_has_its_mark() -> None:
     new = verdict(BASE, 0, outcome=Outcome.KNOWN, signature="scale-inf", inferred_from="2.12.0")
     (change,) = compare(BASE, new).changes
-    assert (change.kind, change.new) == (Kind.NEWLY_FAILING, "known (scale-inf), not confirmed in this version")
+    assert (change.kind, change.new) == (ChangeKind.NEWLY_FAILING, "known (scale-inf), not confirmed in this version")
 
 
 def test_what_did_not_repeat_says_what_it_came_to() -> None:
@@ -141,21 +141,21 @@ def test_what_did_not_repeat_says_what_it_came_to() -> None:
 
 def test_a_test_that_came_or_went_is_told() -> None:
     fewer = replace(BASE, verdicts=BASE.verdicts[1:])
-    assert [(c.kind, c.subject) for c in compare(BASE, fewer).changes] == [(Kind.REMOVED, TESTS[0])]
+    assert [(c.kind, c.subject) for c in compare(BASE, fewer).changes] == [(ChangeKind.REMOVED, TESTS[0])]
     assert compare(BASE, fewer).status == 1
-    assert [(c.kind, c.subject) for c in compare(fewer, BASE).changes] == [(Kind.ADDED, TESTS[0])]
+    assert [(c.kind, c.subject) for c in compare(fewer, BASE).changes] == [(ChangeKind.ADDED, TESTS[0])]
     assert compare(fewer, BASE).status == 0
 
 
 def test_a_test_whose_code_changed_is_not_comparable() -> None:
     found = compare(BASE, verdict(BASE, 0, outcome=Outcome.FAIL, code_hash="d"))
-    assert {c.kind for c in found.changes} == {Kind.NOT_COMPARABLE}
+    assert {c.kind for c in found.changes} == {ChangeKind.NOT_COMPARABLE}
     assert {c.subject for c in found.changes} == {TESTS[0]}
     assert (found.status, found.compared) == (0, 2)
     counted = verdict(measured({"bytes/test_a": (101.0,)}), 0, code_hash="d")
     assert {(c.kind, c.subject) for c in compare(BASE, counted).changes} == {
-        (Kind.NOT_COMPARABLE, TESTS[0]),
-        (Kind.NOT_COMPARABLE, "bytes/test_a"),
+        (ChangeKind.NOT_COMPARABLE, TESTS[0]),
+        (ChangeKind.NOT_COMPARABLE, "bytes/test_a"),
     }
     other = BASE
     for place in range(3):
@@ -166,38 +166,43 @@ def test_a_test_whose_code_changed_is_not_comparable() -> None:
 def test_an_observation_is_compared_leaf_by_leaf() -> None:
     new = observed(**{"formats/test_a": {"add": "float32", "mul": {"low": math.nan}}})
     (change,) = compare(BASE, new).changes
-    assert (change.kind, change.old, change.new) == (Kind.OBSERVATION_CHANGED, "float16", "float32")
+    assert (change.kind, change.old, change.new) == (ChangeKind.OBSERVATION_CHANGED, "float16", "float32")
     assert change.subject == f"{CLAUSE}/formats/test_a › add"
     assert compare(BASE, new).status == 1
 
 
-@pytest.mark.parametrize(("new", "kind"), [(0.906, None), (0.91, None), (0.7, Kind.OBSERVATION_CHANGED)])
-def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind: Kind | None) -> None:
+@pytest.mark.parametrize(("new", "kind"), [(0.906, None), (0.91, None), (0.7, ChangeKind.OBSERVATION_CHANGED)])
+def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind: ChangeKind | None) -> None:
     near = replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05)
     records = [verdict(observed(**{"accuracy/test_a": value}), 0, checks=(near,)) for value in (0.906, new)]
     found = compare(*records)
     assert [c.kind for c in found.changes] == ([] if kind is None else [kind])
     unbound = [verdict(record, 0, checks=()) for record in records]
-    assert [c.kind for c in compare(*unbound).changes] == ([Kind.OBSERVATION_CHANGED] if new != 0.906 else [])
+    assert [c.kind for c in compare(*unbound).changes] == ([ChangeKind.OBSERVATION_CHANGED] if new != 0.906 else [])
 
 
 def test_an_observation_of_another_test_is_not_comparable() -> None:
     new = verdict(observed(**{"rule/test_b[1]": "keep"}), 1, code_hash="d")
-    assert {c.kind for c in compare(BASE, new).changes} == {Kind.NOT_COMPARABLE}
+    assert {c.kind for c in compare(BASE, new).changes} == {ChangeKind.NOT_COMPARABLE}
 
 
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [(101.0, Kind.MEASURE_WORSE), (99.0, Kind.MEASURE_BETTER), (100.0, None), (math.nan, Kind.NOT_COMPARABLE)],
+    [
+        (101.0, ChangeKind.MEASURE_WORSE),
+        (99.0, ChangeKind.MEASURE_BETTER),
+        (100.0, None),
+        (math.nan, ChangeKind.NOT_COMPARABLE),
+    ],
 )
-def test_what_is_counted_is_compared_exactly(value: float, kind: Kind | None) -> None:
+def test_what_is_counted_is_compared_exactly(value: float, kind: ChangeKind | None) -> None:
     found = compare(BASE, measured({"bytes/test_a": (value,)}))
     assert [c.kind for c in found.changes] == ([] if kind is None else [kind])
 
 
 def test_a_byte_more_is_told_in_full() -> None:
     (change,) = compare(measured({"bytes/test_a": (1e9,) * 3}), measured({"bytes/test_a": (1e9 + 1,)})).changes
-    assert (change.kind, change.old, change.new) == (Kind.MEASURE_WORSE, "1,000,000,000 B", "1,000,000,001 B")
+    assert (change.kind, change.old, change.new) == (ChangeKind.MEASURE_WORSE, "1,000,000,000 B", "1,000,000,001 B")
     assert change.detail == "+1 B, ratio 1, counted exactly"
 
 
@@ -214,7 +219,7 @@ def timed(seed: int, ratio: float, pairs: int = FEWEST, controlled: bool = True)
 @pytest.mark.parametrize("controlled", [True, False])
 def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -> None:
     found = compare(timed(1, 1.0, controlled=controlled), timed(2, times, controlled=controlled))
-    assert [c.kind for c in found.changes] == [Kind.NOT_JUDGED]
+    assert [c.kind for c in found.changes] == [ChangeKind.NOT_JUDGED]
     assert found.status == 0
     for told in (to_text(Comparisons((found,))), markdown(Comparisons((found,)))):
         assert "1 time not judged here" in told
@@ -222,7 +227,7 @@ def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -
 
 
 def test_a_time_beside_a_count_is_not_judged() -> None:
-    assert [c.kind for c in compare(BASE, timed(2, 2.0)).changes] == [Kind.NOT_JUDGED]
+    assert [c.kind for c in compare(BASE, timed(2, 2.0)).changes] == [ChangeKind.NOT_JUDGED]
 
 
 def test_many_times_are_told_in_one_line() -> None:
@@ -238,15 +243,15 @@ def test_many_times_are_told_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("level", "old", "new", "kind", "measures"),
     [
-        ("MEASUREMENT", Outcome.PASS, Outcome.ABSTAIN, Kind.NOT_JUDGED, ()),
-        ("MEASUREMENT", Outcome.ABSTAIN, Outcome.PASS, Kind.NOT_JUDGED, ()),
-        ("MEASUREMENT", Outcome.ABSTAIN, Outcome.FAIL, Kind.NEWLY_FAILING, ()),
-        ("MEASUREMENT", Outcome.PASS, Outcome.UNSUPPORTED, Kind.NEWLY_UNSUPPORTED, (Kind.REMOVED,)),
-        ("MUST", Outcome.PASS, Outcome.ABSTAIN, Kind.NEWLY_UNSUPPORTED, (Kind.REMOVED,)),
+        ("MEASUREMENT", Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NOT_JUDGED, ()),
+        ("MEASUREMENT", Outcome.ABSTAIN, Outcome.PASS, ChangeKind.NOT_JUDGED, ()),
+        ("MEASUREMENT", Outcome.ABSTAIN, Outcome.FAIL, ChangeKind.NEWLY_FAILING, ()),
+        ("MEASUREMENT", Outcome.PASS, Outcome.UNSUPPORTED, ChangeKind.NEWLY_UNSUPPORTED, (ChangeKind.REMOVED,)),
+        ("MUST", Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NEWLY_UNSUPPORTED, (ChangeKind.REMOVED,)),
     ],
 )
 def test_a_cost_whose_control_failed_is_not_judged(
-    level: str, old: Outcome, new: Outcome, kind: Kind, measures: tuple[Kind, ...]
+    level: str, old: Outcome, new: Outcome, kind: ChangeKind, measures: tuple[ChangeKind, ...]
 ) -> None:
     leveled = replace(BASE, clauses={CLAUSE: replace(BASE.clauses[CLAUSE], level=level)})
     before, after = verdict(leveled, 1, outcome=old), verdict(leveled, 1, outcome=new)
@@ -255,7 +260,7 @@ def test_a_cost_whose_control_failed_is_not_judged(
         after = replace(after, measurements=kept)
     else:
         before = replace(before, measurements=kept)
-        measures = (Kind.ADDED,) if old is not Outcome.ABSTAIN else ()
+        measures = (ChangeKind.ADDED,) if old is not Outcome.ABSTAIN else ()
     found = compare(before, after)
     assert sorted(change.kind for change in found.changes) == sorted((kind, *measures))
 
@@ -267,7 +272,7 @@ def test_times_of_one_record_beside_itself_need_no_control() -> None:
 
 def test_a_bound_that_moved_is_told_and_is_not_worse() -> None:
     found = compare(BASE, verdict(BASE, 0, checks=(replace(BOUND, bound=2.0),)))
-    assert [(c.kind, c.old, c.new) for c in found.changes] == [(Kind.BOUND_CHANGED, "1", "2")]
+    assert [(c.kind, c.old, c.new) for c in found.changes] == [(ChangeKind.BOUND_CHANGED, "1", "2")]
     assert found.status == 0
 
 
@@ -295,7 +300,7 @@ def test_the_gravest_changes_come_first() -> None:
     old = verdict(verdict(BASE, 0, outcome=Outcome.FAIL), 1, checks=(replace(BOUND, bound=7.0),))
     new = verdict(verdict(BASE, 0), 2, outcome=Outcome.FAIL)
     kinds = [change.kind for change in compare(old, new).changes]
-    assert kinds == [Kind.NEWLY_FAILING, Kind.BOUND_CHANGED, Kind.NEWLY_PASSING]
+    assert kinds == [ChangeKind.NEWLY_FAILING, ChangeKind.BOUND_CHANGED, ChangeKind.NEWLY_PASSING]
 
 
 def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
@@ -356,7 +361,9 @@ def test_changes_that_are_alike_are_told_together() -> None:
 
 
 def test_many_changes_that_are_alike_are_counted() -> None:
-    changes = [Change(Kind.NEWLY_FAILING, CLAUSE, f"suites/test_a.py::test_c[{i}]", "pass", "fail") for i in range(6)]
+    changes = [
+        Change(ChangeKind.NEWLY_FAILING, CLAUSE, f"suites/test_a.py::test_c[{i}]", "pass", "fail") for i in range(6)
+    ]
     (group,) = grouped(changes)
     assert group.subjects == "test_c[0], test_c[1], test_c[2], test_c[3] and 2 more"
 

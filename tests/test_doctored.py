@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from conformance.cli.comparing import compare as command
-from results.compare.changes import Kind
+from results.compare.changes import ChangeKind
 from results.compare.comparison import Comparison, compare
 from results.compare.numbers import Movement
 from results.compare.pairing import Comparisons, FailOn
@@ -31,7 +31,7 @@ from tests.doctored import (
 )
 
 
-def kinds(comparison: Comparison) -> set[Kind]:
+def kinds(comparison: Comparison) -> set[ChangeKind]:
     return {change.kind for change in comparison.changes}
 
 
@@ -66,7 +66,7 @@ def test_the_identical_record_is_identical() -> None:
 def test_losses_a_thousandth_off_drift_where_rounding_does_not_explain_it() -> None:
     old = baseline()
     found = compare(old, with_losses(old, lambda loss: loss * 1.001))
-    assert kinds(found) == {Kind.DRIFT}
+    assert kinds(found) == {ChangeKind.DRIFT}
     far = {
         each.case
         for each in old.traces
@@ -87,7 +87,7 @@ def test_losses_a_thousandth_off_drift_where_rounding_does_not_explain_it() -> N
 def test_an_error_next_to_its_bound_drifts(parity: str) -> None:
     old, new = (with_errors(baseline(), parity, share) for share in (0.01, 0.99))
     found = compare(old, new)
-    assert [(c.kind, c.subject) for c in found.changes] == [(Kind.DRIFT, parity)]
+    assert [(c.kind, c.subject) for c in found.changes] == [(ChangeKind.DRIFT, parity)]
     assert "99 times as large, 0.99 of its bound" in found.changes[0].detail
     counted = document(Comparisons((found,)))["pairs"][0]["numbers"]["counts"]
     assert counted == {"identical": len(found.numbers) - 1, "drift": 1}
@@ -110,17 +110,17 @@ def test_an_error_drifts_if_it_tripled_and_passes_half_of_its_bound(
     before: float, after: float, drifts: bool, parity: str
 ) -> None:
     found = compare(*(with_errors(baseline(), parity, share) for share in (before, after)))
-    assert kinds(found) == ({Kind.DRIFT} if drifts else set())
+    assert kinds(found) == ({ChangeKind.DRIFT} if drifts else set())
     assert (movements(found)[parity.rpartition("::")[2]] is Movement.IDENTICAL) is (before == after)
 
 
 def test_bytes_that_grow_by_a_hundredth_are_worse() -> None:
     old = baseline()
     found = compare(old, with_bytes(old, lambda size: size * 1.01))
-    assert kinds(found) == {Kind.MEASURE_WORSE}
+    assert kinds(found) == {ChangeKind.MEASURE_WORSE}
     assert len(found.changes) == sum(m.unit == "B" for m in old.measurements)
     assert found.status == 1
-    assert kinds(compare(old, with_bytes(old, lambda size: size - 1))) == {Kind.MEASURE_BETTER}
+    assert kinds(compare(old, with_bytes(old, lambda size: size - 1))) == {ChangeKind.MEASURE_BETTER}
 
 
 def test_another_flag_is_said_and_nothing_else() -> None:
@@ -147,7 +147,7 @@ def test_a_weakened_helper_makes_its_tests_incomparable() -> None:
     chosen = {v.test for v in old.verdicts if "test_autocast_parity.py" in v.test}
     new = with_verdicts(old, lambda v: replace(v, code_hash="other") if v.test in chosen else v)
     found = compare(old, new)
-    assert kinds(found) == {Kind.NOT_COMPARABLE}
+    assert kinds(found) == {ChangeKind.NOT_COMPARABLE}
     assert {c.subject for c in found.changes} == chosen
     assert not {one.test for one in found.numbers} & chosen
     assert f"{len(chosen)} not comparable: " in said(found)
@@ -174,11 +174,11 @@ def test_a_drift_and_a_failure_name_the_first_tensor_that_differs(parity: str) -
     new = with_tensors(with_errors(old, parity, 0.99), case, {"output/3": 1})
     told = "first tensor that differs: output/3 (bfloat16), by 1 unit in the last place"
     (change,) = compare(old, new).changes
-    assert change.kind is Kind.DRIFT
+    assert change.kind is ChangeKind.DRIFT
     assert told in change.detail
     failing = with_verdicts(new, lambda v: replace(v, outcome=Outcome.FAIL) if v.test == parity else v)
     (failure,) = compare(old, failing).changes
-    assert failure.kind is Kind.NEWLY_FAILING
+    assert failure.kind is ChangeKind.NEWLY_FAILING
     assert told in failure.detail
     assert movements(compare(old, failing))[case] is Movement.FAILING
 
@@ -186,7 +186,7 @@ def test_a_drift_and_a_failure_name_the_first_tensor_that_differs(parity: str) -
 def test_without_bounds_of_losses_the_spread_serves() -> None:
     old = baseline()
     old = with_curves(old, lambda curves: {name: points for name, points in curves.items() if name != "bound"})
-    assert kinds(compare(old, with_losses(old, lambda loss: loss * 1.001))) == {Kind.DRIFT}
+    assert kinds(compare(old, with_losses(old, lambda loss: loss * 1.001))) == {ChangeKind.DRIFT}
     assert not compare(old, with_losses(old, lambda loss: loss * (1.0 + 1e-9))).changes
 
 
@@ -202,7 +202,7 @@ def test_where_the_oracle_is_another_one_errors_are_compared() -> None:
     drifted = compare(old, with_curves(old, moved(1.0, "exact")))
     assert not [one for one in drifted.numbers if one.movement is Movement.DRIFT], "the losses are the very same"
     far = compare(old, with_curves(shifted, moved(0.5, "loss")))
-    assert kinds(far) == {Kind.DRIFT}
+    assert kinds(far) == {ChangeKind.DRIFT}
     assert all("the oracle itself differs, so errors are compared" in change.detail for change in far.changes)
 
 

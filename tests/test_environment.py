@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from frameworks.installing import locks
 from frameworks.installing.distributions import DISTRIBUTIONS, bare, variable_of
-from results.compare.environment import COMPANIONS, OWN, Environment, Step, environment, variable
+from results.compare.environment import COMPANIONS, OWN, ChangedSetting, Environment, environment, variable
 from results.record.reading import Record, Series, Variant
 from tests.test_comparison import BASE
 
@@ -31,9 +31,9 @@ def test_companions_are_told_apart_from_packages_that_compute_nothing() -> None:
     old = run("jax", "0.10.1", {"numpy": "2.3", "Flax": "0.12.6", "protobuf": "6", "jax": "0.10.1", "jaxlib": "0.10.1"})
     new = run("jax", "0.10.2", {"numpy": "2.4", "flax": "0.12.8", "protobuf": "7", "jax": "0.10.2", "jaxlib": "0.10.2"})
     told = environment(old, new)
-    assert told.framework == Step("jax", "0.10.1", "0.10.2")
+    assert told.framework == ChangedSetting("jax", "0.10.1", "0.10.2")
     assert [step.name for step in told.companions] == ["flax", "jaxlib", "numpy"]
-    assert told.packages == (Step("protobuf", "6", "7"),)
+    assert told.packages == (ChangedSetting("protobuf", "6", "7"),)
     assert told.crossing == "JAX_VERSION=0.10.2 FLAX_VERSION=0.12.6 NUMPY_VERSION=2.3 tox -e jax"
     assert told.crossed == "the new framework with the old companions"
     assert list(told.lines()) == [
@@ -56,20 +56,20 @@ def test_what_comes_with_the_wheel_is_crossed_only_under_the_same_framework() ->
 def test_what_computes_on_a_gpu_is_no_companion_on_a_cpu() -> None:
     old, new = run("torch", "2.13.0", {"numpy": "2"}), run("torch", "2.13.0", {"numpy": "2", "nvidia-cublas": "13"})
     assert environment(old, new).companions == ()
-    assert environment(old, new).packages == (Step("nvidia-cublas", "", "13"),)
+    assert environment(old, new).packages == (ChangedSetting("nvidia-cublas", "", "13"),)
 
 
 def test_a_companion_in_the_version_is_the_companion_and_not_the_framework() -> None:
     told = environment(run("tf", "2.20.0+keras.3.8.0"), run("tf", "2.20.0+keras.3.15.1"))
     assert told.framework is None
-    assert told.companions == (Step("keras", "3.8.0", "3.15.1"),)
+    assert told.companions == (ChangedSetting("keras", "3.8.0", "3.15.1"),)
     assert told.crossing == "TF_VERSION=2.20.0 KERAS_VERSION=3.8.0 tox -e tf"
 
 
 @pytest.mark.parametrize(("old", "new", "framework"), [("2.13+cpu", "2.13+cu130", True), ("2.13", "2.13", False)])
 def test_another_build_of_a_version_is_another_framework(old: str, new: str, framework: bool) -> None:
     told = environment(run("torch", old), run("torch", new)).framework
-    assert told == (Step("torch", old, new) if framework else None)
+    assert told == (ChangedSetting("torch", old, new) if framework else None)
 
 
 def test_an_older_record_is_compared_by_what_it_names() -> None:
@@ -78,14 +78,14 @@ def test_an_older_record_is_compared_by_what_it_names() -> None:
         "tf", "2.20.0+keras.3.15.1", {"numpy": "2.4.6", "keras": "3.15.1", "scipy": "1"}, environment={"device": "x"}
     )
     told = environment(old, new)
-    assert (told.companions, told.packages, told.switches) == ((Step("numpy", "2.3.5", "2.4.6"),), (), ())
+    assert (told.companions, told.packages, told.switches) == ((ChangedSetting("numpy", "2.3.5", "2.4.6"),), (), ())
     assert told.untold == ("the old record does not list its packages, variables and instruction sets",)
     assert environment(new, old).untold[0].startswith("the new record")
 
 
 def test_a_flag_that_is_called_like_a_package_is_a_flag() -> None:
     old, new = (run("torch", "2.13.0", environment={"mkl": value}) for value in ("True", "False"))
-    assert environment(old, new).switches == (Step("mkl", "True", "False"),)
+    assert environment(old, new).switches == (ChangedSetting("mkl", "True", "False"),)
     assert environment(old, new).companions == ()
 
 

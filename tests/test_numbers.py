@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.compare.changes import Kind
+from results.compare.changes import ChangeKind
 from results.compare.comparison import Comparison, compare
 from results.compare.numbers import Movement, number
 from results.compare.pairing import Comparisons
@@ -87,7 +87,7 @@ def moved(old: tuple[float, ...], new: tuple[float, ...], **series: tuple[float,
 def test_the_first_update_that_moved_too_far_is_told() -> None:
     found = moved((1.0, 2.0, 3.0), (1.1, 2.5, 9.0), bound=(0.2, 0.4, 0.4))
     (change,) = found.changes
-    assert (change.kind, change.old, change.new) == (Kind.DRIFT, "2", "2.5")
+    assert (change.kind, change.old, change.new) == (ChangeKind.DRIFT, "2", "2.5")
     assert (
         "the loss at update 1 is the first that moved by more than rounding explains: 0.5, 1.25 times" in change.detail
     )
@@ -101,7 +101,7 @@ def test_an_update_that_judges_nothing_drifts_never() -> None:
 
 
 def test_a_loss_that_is_no_number_any_more_drifts() -> None:
-    assert [c.kind for c in moved((1.0,), (math.nan,), bound=(0.1,)).changes] == [Kind.DRIFT]
+    assert [c.kind for c in moved((1.0,), (math.nan,), bound=(0.1,)).changes] == [ChangeKind.DRIFT]
     assert not moved((math.nan,), (math.nan,), bound=(0.1,)).changes
 
 
@@ -117,7 +117,7 @@ def test_words_that_hold_numbers_name_the_same_check() -> None:
         )
 
     (change,) = compare(record(2, 0.1), record(4, 0.9)).changes
-    assert change.kind is Kind.DRIFT
+    assert change.kind is ChangeKind.DRIFT
     assert "at update 4: 9 times as large" in change.detail
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.calibration.two_runs import Cost, between
+from benchmarks.calibration.two_runs import PairedCost, between
 from results.compare.ratio import CONFIDENCE, FEWEST, SMALLEST, TRIMMED, ratio
 
 TIMES = 1.0 + np.random.default_rng(3).gamma(2.0, 0.02, (4, FEWEST))
@@ -26,7 +26,7 @@ def test_the_interval_of_pairs_is_students_of_the_trimmed_mean() -> None:
 
 
 def test_the_interval_between_runs_is_of_the_multiples_of_the_controls() -> None:
-    old, new = Cost(TIMES[0], TIMES[1]), Cost(1.2 * TIMES[2], 1.2 * TIMES[3])
+    old, new = PairedCost(TIMES[0], TIMES[1]), PairedCost(1.2 * TIMES[2], 1.2 * TIMES[3])
     found = between(old, new)
     logs = np.log(TIMES[0] / TIMES[1]), np.log(TIMES[2] / TIMES[3])
     middle = stats.trim_mean(logs[1], TRIMMED) - stats.trim_mean(logs[0], TRIMMED)
@@ -53,7 +53,7 @@ def test_noise_alone_is_seldom_called_a_change_and_five_percent_mostly_is(runs: 
             result = (
                 ratio(sides[0], slower * sides[1])
                 if runs == "one"
-                else between(Cost(sides[0], sides[1]), Cost(slower * sides[2], sides[3]))
+                else between(PairedCost(sides[0], sides[1]), PairedCost(slower * sides[2], sides[3]))
             )
             alarms += slower == 1.0 and (result.grew or result.shrank)
             found += slower != 1.0 and result.grew
@@ -71,9 +71,9 @@ def test_a_change_within_what_is_negligible_is_none() -> None:
 @pytest.mark.filterwarnings("error")
 def test_what_does_not_vary_is_exact() -> None:
     assert ratio((4.0,), (5.0,)).low == ratio((4.0,), (5.0,)).high == 1.25
-    assert between(Cost((4.0,)), Cost((5.0, 5.0))).grew
-    halves = Cost((0.5, 1.0, 1.5) * FEWEST, (1.0, 2.0, 3.0) * FEWEST)
-    assert between(halves, Cost(2.0 * TIMES[0], 2.0 * TIMES[0])).told == "ratio 2, without any spread"
+    assert between(PairedCost((4.0,)), PairedCost((5.0, 5.0))).grew
+    halves = PairedCost((0.5, 1.0, 1.5) * FEWEST, (1.0, 2.0, 3.0) * FEWEST)
+    assert between(halves, PairedCost(2.0 * TIMES[0], 2.0 * TIMES[0])).told == "ratio 2, without any spread"
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_what_cannot_be_compared_says_why(old: tuple[float, ...], new: tuple[flo
 def test_samples_beside_themselves_are_equal_whatever_they_are() -> None:
     for samples in ((0.0,), (math.nan, 1.0), (1.0, 2.0)):
         assert ratio(samples, samples).told == "ratio 1, without any spread"
-        assert between(Cost(samples), Cost(samples)).judged
+        assert between(PairedCost(samples), PairedCost(samples)).judged
 
 
 @pytest.mark.parametrize(("times", "judged"), [(1.2, True), (1.3, False), (1 / 1.2, True), (1 / 1.3, False)])
 def test_controls_that_took_other_times_are_not_alike(times: float, judged: bool) -> None:
-    found = between(Cost(TIMES[0], TIMES[1]), Cost(times * TIMES[2], times * TIMES[1]))
+    found = between(PairedCost(TIMES[0], TIMES[1]), PairedCost(times * TIMES[2], times * TIMES[1]))
     assert found.judged is judged
     if not judged:
         assert found.told.startswith(f"the control took {times:.3g} times as long: the machine was busy")
@@ -108,17 +108,17 @@ def test_controls_that_took_other_times_are_not_alike(times: float, judged: bool
 
 
 def test_times_of_two_runs_need_a_control_on_both_sides() -> None:
-    bare, held = Cost(TIMES[0]), Cost(TIMES[1], TIMES[2])
-    for old, new in ((bare, held), (held, bare), (bare, Cost(TIMES[3]))):
+    bare, held = PairedCost(TIMES[0]), PairedCost(TIMES[1], TIMES[2])
+    for old, new in ((bare, held), (held, bare), (bare, PairedCost(TIMES[3]))):
         assert "not paired with a control" in between(old, new).told
-    assert between(held, Cost(TIMES[3], TIMES[2] * 0.0)).told == "a sample is not a positive number"
+    assert between(held, PairedCost(TIMES[3], TIMES[2] * 0.0)).told == "a sample is not a positive number"
 
 
 def test_what_one_side_has_more_of_is_left_out() -> None:
     assert ratio((1.0, 1.0, 1.0), (2.0,)).pairs == 1
     more = np.append(TIMES[1], 100.0)
     assert ratio(TIMES[0], more).high == ratio(TIMES[0], TIMES[1]).high
-    assert between(Cost(TIMES[0], more), Cost(TIMES[2], TIMES[3])).pairs == FEWEST
+    assert between(PairedCost(TIMES[0], more), PairedCost(TIMES[2], TIMES[3])).pairs == FEWEST
 
 
 @pytest.mark.parametrize("new", [(1.0,), (1.0, 0.5) * FEWEST])

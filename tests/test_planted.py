@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.planted import __main__ as command
 from benchmarks.planted import outcomes, plants, runs
-from benchmarks.planted.runs import EXPECTED, Told
+from benchmarks.planted.runs import EXPECTED, PlantedOutcome
 from frameworks import install
 from results.record.reading import Measurement, Record
 from tests.support import one_page
@@ -32,7 +32,7 @@ def taking(clause: str, seed: int) -> Record:
 
 
 def test_equal_runs_tell_nothing() -> None:
-    assert runs.told(BASE, BASE, "") == Told("", (), True)
+    assert runs.told(BASE, BASE, "") == PlantedOutcome("", (), True)
     told = runs.told(costing("cost.x", 1.0), costing("cost.x", 2.0), "")
     assert not told.right
     assert told.changes[0].startswith("measure worse: cost.x, cost/test_a: 1 B → 2 B (+1 B, ratio 2")
@@ -66,7 +66,7 @@ def test_a_copy_in_the_reference_is_told_and_a_repeat_is_not(monkeypatch: pytest
     monkeypatch.setattr(runs, "SUITES", (COUNT,))
     monkeypatch.setattr(runs, "possible", lambda _: ("copy",))
     (_, equal), (_, copy) = runs.compared("reference", "cpu", "", 1)
-    assert equal == Told("", (), True)
+    assert equal == PlantedOutcome("", (), True)
     assert copy.right
     assert [change.partition(",")[0] for change in copy.changes] == ["measure worse: cost.bytes-repeat"]
 
@@ -112,7 +112,11 @@ def test_the_command_keeps_what_it_saw_and_fails_if_a_cost_was_missed(
     page = one_page(tmp_path, monkeypatch, "<!-- planted: begin -->\n<!-- planted: end -->\n")
     monkeypatch.setattr(outcomes, "STORE", replace(outcomes.STORE, folder=tmp_path / "samples"))
     monkeypatch.setattr(install, "main", lambda _: 0)
-    seen = [Told("", (), True), Told("slow", ("measure worse: cost.x, a: 1 → 2",), True), Told("copy", (), False)]
+    seen = [
+        PlantedOutcome("", (), True),
+        PlantedOutcome("slow", ("measure worse: cost.x, a: 1 → 2",), True),
+        PlantedOutcome("copy", (), False),
+    ]
     monkeypatch.setattr(command, "compared", lambda *_: ((BASE, told) for told in seen))
     assert command.main(["torch"]) == 1
     assert outcomes.STORE.load("torch").told == tuple(seen)

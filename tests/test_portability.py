@@ -11,7 +11,7 @@ import pytest
 
 from results.record.model import Variant
 from results.record.reading import ClauseText, Observation, Outcome, Record, TestVerdict
-from results.show.portability import Kind, listed, words
+from results.show.portability import Portability, listed, words
 from tests.reporting import record
 from tests.support import ROOT
 
@@ -135,9 +135,9 @@ def test_an_observation_differs_where_the_same_thing_was_seen_to_be_another(
 
 
 def test_every_kind_has_a_meaning_and_the_list_says_what_it_uses() -> None:
-    assert all(kind.meaning for kind in Kind)
+    assert all(kind.meaning for kind in Portability)
     lines = list(listed([run("torch", P), run("tf", U)]))
-    assert lines == ["s.x  differs", "", "1 clause: 1 differs", f"differs: {Kind.DIFFERS.meaning}"]
+    assert lines == ["s.x  differs", "", "1 clause: 1 differs", f"differs: {Portability.DIFFERS.meaning}"]
     assert list(listed([]))[-1] == "0 clauses: none judged"
 
 

@@ -17,7 +17,7 @@ from results import report
 from results.record.model import Variant
 from results.record.reading import Outcome
 from results.show import clauses
-from results.show.portability import Kind, words
+from results.show.portability import Portability, words
 from tests.browser import Browser, in_browser, visible_clauses
 from tests.reporting import HOSTILE, baselines, record
 
@@ -110,7 +110,7 @@ def test_a_link_to_a_hidden_clause_shows_it(shown: Browser, pages: Path) -> None
 def test_a_word_across_frameworks_narrows_the_matrix(shown: Browser) -> None:
     said = words(baselines())
     for choice, kept in (
-        ("portable", {clause for clause, word in said.items() if word.kind is Kind.PORTABLE}),
+        ("portable", {clause for clause, word in said.items() if word.kind is Portability.PORTABLE}),
         ("broken", {clause for clause, word in said.items() if word.broken}),
         ("broken in jax", {clause for clause, word in said.items() if any(b.framework == "jax" for b in word.broken)}),
     ):

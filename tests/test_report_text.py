@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from results.report.runs import COLOURS, Run
+from results.report.runs import COLOURS, RunColumn
 from results.report.text import clean, described, href, linked
 
 
@@ -92,6 +92,6 @@ def contrast(*colours: str) -> float:
 
 
 def test_a_version_breaks_between_its_packages() -> None:
-    run = Run(0, "jax", "0.10.2+flax.0.12.8.optax.0.2.8", "jit cpu", False)
+    run = RunColumn(0, "jax", "0.10.2+flax.0.12.8.optax.0.2.8", "jit cpu", False)
     assert run.packages == ["0.10.2+", "flax.0.12.8.", "optax.0.2.8"]
-    assert Run(0, "paddle", "3.3.1", "cpu", False).packages == ["3.3.1"]
+    assert RunColumn(0, "paddle", "3.3.1", "cpu", False).packages == ["3.3.1"]

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.roofline import __main__ as command
 from benchmarks.roofline import cases, measuring, tables
 from benchmarks.roofline.counting import least_bytes, operations
-from benchmarks.roofline.samples import STORE, Roofline, Step
+from benchmarks.roofline.samples import STORE, Roofline, StepTimes
 from conformance.measuring import costs
 from fixtures.data import exact_batch, sincos_batch, token_batch
 from fixtures.models import blocks, digits_convolution, encoder, exact_linear, sincos
@@ -32,7 +32,7 @@ FOUND = Roofline(
     1e-7,
     {"float32": 2e9},
     1e9,
-    (Step("x", "float32", 4_000_000, 10_000, (40_000,) * 3),),
+    (StepTimes("x", "float32", 4_000_000, 10_000, (40_000,) * 3),),
 )
 
 

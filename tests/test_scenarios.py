@@ -20,7 +20,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Batch, Model
 from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Recipe, Recompute
-from frameworks.contract import Attempt, Capability, Conventions, Declaration, Framework
+from frameworks.contract import Attempt, Capability, Conventions, Framework
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.trainer import ReferenceTrainer
 from results.record.files import read
@@ -123,15 +123,17 @@ class Still(ReferenceFramework):
         return super().trainer(model, recipe.but(optimizer=SGD(0.0)), weights)
 
 
+REFUSED = (Capability.O1_FLOAT16, Capability.PARTIAL_WINDOW)
+
+
 class Refusing(ReferenceFramework):
     """It does neither mixed precision nor windows that are not full, and says so."""
 
-    def declares(self, capability: Capability) -> Declaration:
-        refused = capability in (Capability.O1_FLOAT16, Capability.PARTIAL_WINDOW)
-        return Declaration(False, "not here") if refused else super().declares(capability)
+    def refusals(self) -> Mapping[Capability, str]:
+        return {**super().refusals(), **dict.fromkeys(REFUSED, "not here")}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return {}
+        return {each: attempt for each, attempt in super().attempts().items() if each not in REFUSED}
 
 
 class Raising(ReferenceFramework):

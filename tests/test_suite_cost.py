@@ -11,17 +11,23 @@ import pytest
 
 from benchmarks.suite import __main__ as command
 from benchmarks.suite import measuring, tables
-from benchmarks.suite.samples import STORE, Run, SuiteCost
+from benchmarks.suite.samples import STORE, CommandRuns, SuiteCost
 from conformance.running import plugin
 from tests.support import one_page
 
-PLAIN = tuple(Run(what, (3.0, 2.0), (1.0, 1.5)) for what in tables.START)
+PLAIN = tuple(CommandRuns(what, (3.0, 2.0), (1.0, 1.5)) for what in tables.START)
 SHARES = tuple(
-    Run(share, (2.0 + tests,), (1.0 + tests / 2,), tests // 2, tests)
+    CommandRuns(share, (2.0 + tests,), (1.0 + tests / 2,), tests // 2, tests)
     for share, tests in zip(measuring.SHARES, (4, 8, 12, 16), strict=True)
 )
 FOUND = SuiteCost(
-    "some", "1", "cpu eager", "a machine", "now", "cost", (*PLAIN, *SHARES, Run("two workers", (9.0,), (12.0,), 8, 16))
+    "some",
+    "1",
+    "cpu eager",
+    "a machine",
+    "now",
+    "cost",
+    (*PLAIN, *SHARES, CommandRuns("two workers", (9.0,), (12.0,), 8, 16)),
 )
 
 
@@ -44,7 +50,7 @@ def test_the_block_tells_start_workers_and_growth(tmp_path: Path, monkeypatch: p
 
 
 def test_a_bend_shows_as_distance_from_the_line() -> None:
-    bent = [*SHARES[:3], Run("1.0", (18.0,), (18.0,), 8, 16)]
+    bent = [*SHARES[:3], CommandRuns("1.0", (18.0,), (18.0,), 8, 16)]
     fixed, each, off = tables.line(bent)
     assert each > 0.5
     assert 0.1 < off < 0.5

@@ -9,16 +9,16 @@ from asv_runner.statistics import compute_stats
 from pytest_benchmark.stats import Stats
 from pytest_benchmark.utils import parse_compare_fail
 
-from benchmarks.calibration.rules import Rule, Told
-from benchmarks.calibration.two_runs import Cost
+from benchmarks.calibration.rules import Rule, RuleAnswer
+from benchmarks.calibration.two_runs import PairedCost
 
 
 def pytest_benchmark(expression: str) -> Rule:
     """`--benchmark-compare-fail=EXPRESSION` of the mean; it has no word for a smaller cost."""
     check = parse_compare_fail(expression)
 
-    def rule(old: Cost, new: Cost) -> Told:
-        return Told.WORSE if check.fails(_summary(new.samples), _summary(old.samples)) else Told.NOTHING
+    def rule(old: PairedCost, new: PairedCost) -> RuleAnswer:
+        return RuleAnswer.WORSE if check.fails(_summary(new.samples), _summary(old.samples)) else RuleAnswer.NOTHING
 
     return rule
 
@@ -33,14 +33,14 @@ def _summary(samples: Sequence[float]) -> Mapping[str, float]:
 def asv(factor: float, use_stats: bool = True) -> Rule:
     """`asv compare --factor FACTOR`, with its test of significance or without (`--no-stats`)."""
 
-    def rule(old: Cost, new: Cost) -> Told:
+    def rule(old: PairedCost, new: PairedCost) -> RuleAnswer:
         (before, statistics), (after, later) = (compute_stats(list(side.samples), 1) for side in (old, new))
         first, second = (statistics, list(old.samples)), (later, list(new.samples))
         if _is_result_better(before, after, first, second, factor, use_stats=use_stats):
-            return Told.WORSE
+            return RuleAnswer.WORSE
         if _is_result_better(after, before, second, first, factor, use_stats=use_stats):
-            return Told.BETTER
-        return Told.NOTHING
+            return RuleAnswer.BETTER
+        return RuleAnswer.NOTHING
 
     return rule
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from benchmarks.calibration.samples import Recording, Run
+from benchmarks.calibration.samples import Recording, TimedProcess
 from benchmarks.kit.processes import ROOT, TICK_NS, environment, failed, machine, now, python
 
 
@@ -50,7 +50,7 @@ def record(name: str, disturbed: bool, processes: int | None = None) -> Recordin
     if count < 1:
         raise ValueError(f"{count} processes record nothing: at least one is needed")
     started = now()
-    runs: list[Run] = []
+    runs: list[TimedProcess] = []
     with _disturbance(disturbed):
         for process in range(count):
             seed = 2 * process + disturbed
@@ -60,7 +60,9 @@ def record(name: str, disturbed: bool, processes: int | None = None) -> Recordin
             if ended.returncode:
                 raise failed(ended)
             for run in json.loads(ended.stdout):
-                runs.append(Run(process, run["others"], {side: tuple(times) for side, times in run["times"].items()}))
+                runs.append(
+                    TimedProcess(process, run["others"], {side: tuple(times) for side, times in run["times"].items()})
+                )
     return Recording(name, disturbed, machine(), started, now(), TICK_NS / 1e9, tuple(runs))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from benchmarks.calibration.two_runs import Cost, between
+from benchmarks.calibration.two_runs import PairedCost, between
 from results.compare.ratio import Ratio, ratio
 
 
-class Told(Enum):
+class RuleAnswer(Enum):
     """What a rule says about new times beside old ones."""
 
     WORSE = "worse"
@@ -17,19 +17,19 @@ class Told(Enum):
     NOTHING = "nothing"
 
 
-Rule = Callable[[Cost, Cost], Told]
+Rule = Callable[[PairedCost, PairedCost], RuleAnswer]
 """Says what the second cost is beside the first; rules but `controlled` look at no control."""
 
 
-def paired(old: Cost, new: Cost) -> Told:
+def paired(old: PairedCost, new: PairedCost) -> RuleAnswer:
     """The suite's rule within one process: `results.compare.ratio.ratio` of the samples, however few."""
     return _told(ratio(old.samples, new.samples, fewest=1))
 
 
-def controlled(old: Cost, new: Cost) -> Told:
+def controlled(old: PairedCost, new: PairedCost) -> RuleAnswer:
     """What was the suite's rule for two runs, `benchmarks.calibration.two_runs.between`, however few samples."""
     return _told(between(old, new, fewest=1))
 
 
-def _told(found: Ratio) -> Told:
-    return Told.WORSE if found.grew else Told.BETTER if found.shrank else Told.NOTHING
+def _told(found: Ratio) -> RuleAnswer:
+    return RuleAnswer.WORSE if found.grew else RuleAnswer.BETTER if found.shrank else RuleAnswer.NOTHING

@@ -16,7 +16,7 @@ Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Run:
+class TimedProcess:
     """What one process timed with one set of sides.
 
     Attributes:
@@ -48,9 +48,9 @@ class Recording:
     started: str
     finished: str
     tick_s: float
-    runs: tuple[Run, ...]
+    runs: tuple[TimedProcess, ...]
 
-    def seconds(self, run: Run, side: str) -> Times:
+    def seconds(self, run: TimedProcess, side: str) -> Times:
         """The times of a side of a run."""
         return np.asarray(run.times[side], dtype=np.float64) * self.tick_s
 

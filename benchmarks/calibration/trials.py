@@ -9,9 +9,9 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.calibration.rates import Rate
-from benchmarks.calibration.rules import Rule, Told
-from benchmarks.calibration.samples import Recording, Run
-from benchmarks.calibration.two_runs import Cost
+from benchmarks.calibration.rules import Rule, RuleAnswer
+from benchmarks.calibration.samples import Recording, TimedProcess
+from benchmarks.calibration.two_runs import PairedCost
 
 BETWEEN = ("technique", "slower technique")
 """Sides of a recording of separate processes; one of the others may be the control."""
@@ -21,13 +21,13 @@ BETWEEN = ("technique", "slower technique")
 class Trial:
     """One side that is old, and two that are new: the same work, and 5 % more of it."""
 
-    old: Cost
-    same: Cost
-    slower: Cost
+    old: PairedCost
+    same: PairedCost
+    slower: PairedCost
 
     def first(self, pairs: int) -> Trial:
         """This trial with so many samples of each side."""
-        return Trial(*(Cost(s.samples[:pairs], s.control[:pairs]) for s in (self.old, self.same, self.slower)))
+        return Trial(*(PairedCost(s.samples[:pairs], s.control[:pairs]) for s in (self.old, self.same, self.slower)))
 
 
 def within(recording: Recording) -> list[Trial]:
@@ -51,19 +51,19 @@ def between(recording: Recording, control: str = "") -> list[Trial]:
     ]
 
 
-def _cost(recording: Recording, run: Run, side: str, control: str = "") -> Cost:
+def _cost(recording: Recording, run: TimedProcess, side: str, control: str = "") -> PairedCost:
     held = recording.seconds(run, control).tolist() if control else ()
-    return Cost(recording.seconds(run, side).tolist(), held)
+    return PairedCost(recording.seconds(run, side).tolist(), held)
 
 
 def false_alarms(rule: Rule, trials: Sequence[Trial], pairs: int) -> Rate:
     """How often a rule calls the same work better or worse."""
-    return Rate.of(rule(t.old, t.same) is not Told.NOTHING for t in (trial.first(pairs) for trial in trials))
+    return Rate.of(rule(t.old, t.same) is not RuleAnswer.NOTHING for t in (trial.first(pairs) for trial in trials))
 
 
 def found(rule: Rule, trials: Sequence[Trial], pairs: int) -> Rate:
     """How often a rule calls 5 % more work worse."""
-    return Rate.of(rule(t.old, t.slower) is Told.WORSE for t in (trial.first(pairs) for trial in trials))
+    return Rate.of(rule(t.old, t.slower) is RuleAnswer.WORSE for t in (trial.first(pairs) for trial in trials))
 
 
 def slowdown(recording: Recording) -> float:

@@ -36,14 +36,14 @@ UNPAIRED = "the samples vary and are not paired with a control's, and processes 
 
 
 @dataclass(frozen=True)
-class Cost:
+class PairedCost:
     """Samples of a cost and, if it has a control, the control's sample that was taken next to each of them."""
 
     samples: Sequence[float]
     control: Sequence[float] = ()
 
 
-def between(old: Cost, new: Cost, fewest: int = FEWEST) -> Ratio:
+def between(old: PairedCost, new: PairedCost, fewest: int = FEWEST) -> Ratio:
     """The ratio of two costs of two processes, each in units of its process's control; what does not vary needs none.
 
     Nothing is said where the controls themselves took times that are not alike (`LIKE`).

@@ -11,7 +11,7 @@ from benchmarks.overhead.samples import Measured, Overhead
 from conformance.judging.subject import Subject
 from conformance.measuring.interleaved import interleaved
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
-from frameworks.by_hand import CASES, FIXTURES, ByHand, Case
+from frameworks.by_hand import CASES, FIXTURES, ByHand, HandCase
 from frameworks.contract import Framework, needs
 
 PAIRS = 240
@@ -36,14 +36,14 @@ def overhead(framework: Framework, hand: ByHand, pairs: int = PAIRS) -> Overhead
     return Overhead(framework.name, framework.version(), place, machine(), started, TICK_NS / 1e9, measured)
 
 
-def supported(framework: Framework) -> Iterator[Case]:
+def supported(framework: Framework) -> Iterator[HandCase]:
     """The cases whose every capability is declared."""
     for case in CASES:
         if all(framework.declares(capability).supported for capability in needs(case.recipe)):
             yield case
 
 
-def _measured(framework: Framework, hand: ByHand, case: Case, pairs: int, rng: np.random.Generator) -> Measured:
+def _measured(framework: Framework, hand: ByHand, case: HandCase, pairs: int, rng: np.random.Generator) -> Measured:
     _check(framework, hand, case)
     works = {"by hand": _hand(framework, hand, case), "adapter": _adapter(framework, case)}
     times = interleaved(works, pairs, rng, framework.timed)
@@ -51,18 +51,18 @@ def _measured(framework: Framework, hand: ByHand, case: Case, pairs: int, rng: n
     return Measured(case.label, ticks["by hand"], ticks["adapter"])
 
 
-def _hand(framework: Framework, hand: ByHand, case: Case) -> Callable[[], float]:
+def _hand(framework: Framework, hand: ByHand, case: HandCase) -> Callable[[], float]:
     model, batch = FIXTURES[case.fixture]()
     return hand.make(case.fixture, case.mixed, model.weights(case.recipe.seed), batch, framework.device)
 
 
-def _adapter(framework: Framework, case: Case) -> Callable[[], float]:
+def _adapter(framework: Framework, case: HandCase) -> Callable[[], float]:
     model, batch = FIXTURES[case.fixture]()
     trainer = framework.trainer(model, case.recipe)
     return lambda: trainer.update((batch,)).loss
 
 
-def _check(framework: Framework, hand: ByHand, case: Case) -> None:
+def _check(framework: Framework, hand: ByHand, case: HandCase) -> None:
     model, batch = FIXTURES[case.fixture]()
     envelope = Subject(framework).envelope(model, case.recipe, [(batch,)] * UPDATES)
     bounds = IMPLEMENTATION_FREEDOM * envelope.loss_spread

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.kit.processes import machine
 from benchmarks.kit.samples import Origin, Store
-from benchmarks.planted.runs import Told
+from benchmarks.planted.runs import PlantedOutcome
 from results.record.reading import Record
 
 PLANTED = {"slow": "every update takes 10 % more time", "copy": "every layer's result is kept twice"}
@@ -20,13 +20,13 @@ class Planted(Origin):
     """What comparisons of one framework's runs said; `tests` is how many tests a run had."""
 
     tests: int
-    told: tuple[Told, ...]
+    told: tuple[PlantedOutcome, ...]
 
 
 STORE = Store(Path(__file__).parent / "samples", Planted, "told")
 
 
-def collected(comparisons: Iterable[tuple[Record, Told]]) -> Planted:
+def collected(comparisons: Iterable[tuple[Record, PlantedOutcome]]) -> Planted:
     """All that was told, said on standard output as it comes."""
     records, all_told = [], []
     for record, told in comparisons:

@@ -58,7 +58,7 @@ def _in_reference(trainer: Any) -> None:
 def _in_torch(trainer: Any) -> None:
     import torch
 
-    class Kept(torch.autograd.Function):
+    class CopiedResult(torch.autograd.Function):
         @staticmethod
         def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
             context.save_for_backward(x.clone())
@@ -70,13 +70,13 @@ def _in_torch(trainer: Any) -> None:
 
     for module in trainer.network.modules():
         if not list(module.children()):
-            module.register_forward_hook(lambda _, __, y: Kept.apply(y))
+            module.register_forward_hook(lambda _, __, y: CopiedResult.apply(y))
 
 
 def _in_paddle(trainer: Any) -> None:
     from paddle.autograd import PyLayer
 
-    class Kept(PyLayer):
+    class CopiedLayerResult(PyLayer):
         @staticmethod
         def forward(context: Any, x: Any) -> Any:
             context.save_for_backward(x.clone())
@@ -88,7 +88,7 @@ def _in_paddle(trainer: Any) -> None:
 
     for layer in trainer.network.sublayers():
         if not layer.sublayers():
-            layer.register_forward_post_hook(lambda _, __, y: Kept.apply(y))
+            layer.register_forward_post_hook(lambda _, __, y: CopiedLayerResult.apply(y))
 
 
 def possible(framework: str) -> tuple[str, ...]:

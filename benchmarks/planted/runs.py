@@ -9,19 +9,19 @@ from pathlib import Path
 
 from benchmarks.kit.processes import failed, python
 from benchmarks.planted.plants import VARIABLE, possible
-from results.compare.comparison import Change, Kind, compare
+from results.compare.comparison import Change, ChangeKind, compare
 from results.record.reading import Record, load
 
 SUITES = ("conformance/suites/test_cost.py", "conformance/suites/test_cost_overhead.py")
 EXPECTED = {
-    "slow": (Kind.NOT_JUDGED, "cost.adapter-overhead"),
-    "copy": (Kind.MEASURE_WORSE, "cost.bytes-repeat"),
+    "slow": (ChangeKind.NOT_JUDGED, "cost.adapter-overhead"),
+    "copy": (ChangeKind.MEASURE_WORSE, "cost.bytes-repeat"),
 }
 """The clause whose measurements grow by each planted cost, and what a comparison of two records can say of it."""
 
 
 @dataclass(frozen=True)
-class Told:
+class PlantedOutcome:
     """What a comparison of two runs told.
 
     Attributes:
@@ -35,7 +35,7 @@ class Told:
     right: bool
 
 
-def compared(framework: str, device: str, mode: str, repeats: int) -> Iterator[tuple[Record, Told]]:
+def compared(framework: str, device: str, mode: str, repeats: int) -> Iterator[tuple[Record, PlantedOutcome]]:
     """Runs the suites, again `repeats` times, and with each plant, and compares each run with the one before.
 
     Raises:
@@ -52,7 +52,7 @@ def compared(framework: str, device: str, mode: str, repeats: int) -> Iterator[t
             yield after, told(before, after, plant)
 
 
-def told(before: Record, after: Record, planted: str) -> Told:
+def told(before: Record, after: Record, planted: str) -> PlantedOutcome:
     """What differs between a run and one that a cost may have been planted in."""
     comparison = compare(before, after)
     changes = comparison.changes
@@ -60,8 +60,8 @@ def told(before: Record, after: Record, planted: str) -> Told:
         kind, clause = EXPECTED[planted]
         right = any((c.kind, c.clause) == (kind, clause) for c in changes) and (kind.worse or not _worse(changes))
     else:
-        right = all(c.kind is Kind.NOT_JUDGED for c in changes) and comparison.compared > 0
-    return Told(planted, tuple(_line(change) for change in changes), right)
+        right = all(c.kind is ChangeKind.NOT_JUDGED for c in changes) and comparison.compared > 0
+    return PlantedOutcome(planted, tuple(_line(change) for change in changes), right)
 
 
 def _worse(changes: Sequence[Change]) -> bool:
@@ -70,7 +70,7 @@ def _worse(changes: Sequence[Change]) -> bool:
 
 def _line(change: Change) -> str:
     told = f"{change.kind}: {change.clause}, {change.subject}: {change.old} → {change.new}"
-    return f"{told} ({change.detail})" if change.detail and change.kind is not Kind.NOT_JUDGED else told
+    return f"{told} ({change.detail})" if change.detail and change.kind is not ChangeKind.NOT_JUDGED else told
 
 
 def _run(framework: str, device: str, mode: str, plant: str, file: Path) -> Record:

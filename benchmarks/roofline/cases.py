@@ -28,7 +28,7 @@ BRIEF: dict[str, Callable[[], Fixture]] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class RooflineCase:
     """A fixture in a precision; `format` is that of its products, `TF32` for float32 that may round to it."""
 
     fixture: str
@@ -46,19 +46,19 @@ def fixtures(device: str) -> dict[str, Callable[[], Fixture]]:
     return BRIEF if device == "cpu" else FILLING
 
 
-def cases(framework: Framework) -> Iterator[Case]:
+def cases(framework: Framework) -> Iterator[RooflineCase]:
     """The cases whose every capability the framework declares."""
     has_tf32 = framework.declares(Capability.TF32).supported
     for fixture in FILLING:
         for precision in (FLOAT32, FLOAT16, BFLOAT16):
             formats = ("float32", TF32) if precision == FLOAT32 and has_tf32 else (precision.format,)
             for name in formats:
-                case = Case(fixture, precision, name)
+                case = RooflineCase(fixture, precision, name)
                 if all(framework.declares(capability).supported for capability in _needs(case)):
                     yield case
 
 
-def _needs(case: Case) -> tuple[Capability, ...]:
+def _needs(case: RooflineCase) -> tuple[Capability, ...]:
     wide = (Capability.FLOAT64_HEADS,) if case.fixture == "sine and cosine" else ()
     return (*needs(case.recipe), *wide)
 

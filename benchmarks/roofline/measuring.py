@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import cast
 
 from benchmarks.kit.processes import TICK_NS, machine, now
-from benchmarks.roofline.cases import TF32, Case, Works, cases, fixtures
+from benchmarks.roofline.cases import TF32, RooflineCase, Works, cases, fixtures
 from benchmarks.roofline.counting import least_bytes, operations
-from benchmarks.roofline.samples import Roofline, Step
+from benchmarks.roofline.samples import Roofline, StepTimes
 from frameworks.contract import Capability, Framework
 
 SIZES = {"cpu": (256, 512, 1024), "cuda": (2048, 4096, 8192)}
@@ -89,11 +89,11 @@ def _best(framework: Framework, work: Callable[[], object]) -> float:
     return min(framework.timed(work) for _ in range(TRIES)) / 1e9
 
 
-def _step(framework: Framework, case: Case) -> Step:
+def _step(framework: Framework, case: RooflineCase) -> StepTimes:
     model, batch = fixtures(framework.device)[case.fixture]()
     with _products(framework, case.format):
         trainer = framework.trainer(model, case.recipe)
         times = [framework.timed(lambda: trainer.update((batch,))) for _ in range(WARM_UP + STEPS)][WARM_UP:]
     count = operations(model, len(batch))
     moved = least_bytes(model, batch, case.precision, case.recipe.optimizer)
-    return Step(case.fixture, case.format, count, moved, tuple(round(spent / TICK_NS) for spent in times))
+    return StepTimes(case.fixture, case.format, count, moved, tuple(round(spent / TICK_NS) for spent in times))

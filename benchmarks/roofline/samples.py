@@ -12,7 +12,7 @@ from benchmarks.kit.samples import Origin, Store
 
 
 @dataclass(frozen=True)
-class Step:
+class StepTimes:
     """Times of one case, in ticks, with what it has to do at least.
 
     Attributes:
@@ -41,17 +41,17 @@ class Roofline(Origin):
     tick_s: float
     rates: Mapping[str, float]
     bandwidth: float
-    steps: tuple[Step, ...]
+    steps: tuple[StepTimes, ...]
 
-    def seconds(self, step: Step) -> float:
+    def seconds(self, step: StepTimes) -> float:
         """Median time of a step."""
         return float(np.median(step.ticks)) * self.tick_s
 
-    def parts(self, step: Step) -> tuple[float, float]:
+    def parts(self, step: StepTimes) -> tuple[float, float]:
         """Seconds that the step's operations and its bytes take at the measured rates."""
         return step.operations / self.rates[step.format], step.moved / self.bandwidth
 
-    def share(self, step: Step) -> float:
+    def share(self, step: StepTimes) -> float:
         """The longer of the two, over the step's time: 1 is as fast as the device can."""
         return max(self.parts(step)) / self.seconds(step)
 

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from benchmarks.kit.processes import failed, machine, now, python
 from benchmarks.suite.part import SHARE
-from benchmarks.suite.samples import Run, SuiteCost
+from benchmarks.suite.samples import CommandRuns, SuiteCost
 from results.record.reading import load
 
 REPEATS = 2
@@ -50,13 +50,13 @@ def cost(framework: str, selection: str = "", device: str = "cpu") -> SuiteCost:
     return SuiteCost(framework, made.variant.framework_version, place, machine(), started, selection, tuple(runs))
 
 
-def _judged(what: str, command: Sequence[str], record: Path, share: str) -> Run:
+def _judged(what: str, command: Sequence[str], record: Path, share: str) -> CommandRuns:
     run = _run(what, command, 1, {SHARE: share})
     verdicts = load(record).verdicts
-    return Run(what, run.wall_s, run.cpu_s, len({verdict.clause for verdict in verdicts}), len(verdicts))
+    return CommandRuns(what, run.wall_s, run.cpu_s, len({verdict.clause for verdict in verdicts}), len(verdicts))
 
 
-def _run(what: str, command: Sequence[str], repeats: int, more: dict[str, str] | None = None) -> Run:
+def _run(what: str, command: Sequence[str], repeats: int, more: dict[str, str] | None = None) -> CommandRuns:
     wall, cpu = [], []
     for _ in range(repeats):
         begin, before = perf_counter(), _processors()
@@ -65,7 +65,7 @@ def _run(what: str, command: Sequence[str], repeats: int, more: dict[str, str] |
         cpu.append(round(_processors() - before, 3))
         if ended.returncode not in (0, 1):
             raise failed(ended)
-    return Run(what, tuple(wall), tuple(cpu))
+    return CommandRuns(what, tuple(wall), tuple(cpu))
 
 
 def _processors() -> float:

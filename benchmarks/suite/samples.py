@@ -9,7 +9,7 @@ from benchmarks.kit.samples import Origin, Store
 
 
 @dataclass(frozen=True)
-class Run:
+class CommandRuns:
     """One command, as often as it was run.
 
     Attributes:
@@ -31,9 +31,9 @@ class SuiteCost(Origin):
     """What was measured of one framework; `selection` is pytest's -k, "" for all tests."""
 
     selection: str
-    runs: tuple[Run, ...]
+    runs: tuple[CommandRuns, ...]
 
-    def of(self, what: str) -> Run:
+    def of(self, what: str) -> CommandRuns:
         """The run of that name.
 
         Raises:

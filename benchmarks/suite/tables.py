@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from benchmarks.suite.measuring import SHARES
-from benchmarks.suite.samples import STORE, Run, SuiteCost
+from benchmarks.suite.samples import STORE, CommandRuns, SuiteCost
 
 START = {"help": "`conformance --help`", "import": "import", "collection": "collection", "first test": "first test"}
 """The columns of start-up by what was run."""
@@ -56,7 +56,7 @@ def _growth(costs: Sequence[SuiteCost]) -> Iterator[str]:
         yield f"| {cost.label}{_selected(cost)} | {told} | {fixed:.1f} | {1e3 * each:.0f} ms | {off:.0%} |"
 
 
-def line(runs: Sequence[Run]) -> tuple[float, float, float]:
+def line(runs: Sequence[CommandRuns]) -> tuple[float, float, float]:
     """The straight line of processor seconds over tests by least squares.
 
     Returns:

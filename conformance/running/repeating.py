@@ -14,7 +14,7 @@ from pathlib import Path
 from conformance.inventory.tests import ROOT, code_of
 from conformance.running.baselines import former
 from conformance.running.children import run_to_end
-from results.compare.comparison import Kind, compare
+from results.compare.comparison import ChangeKind, compare
 from results.compare.verdicts import came_to
 from results.record.files import RecordError, one_line
 from results.record.journal import journal_of
@@ -28,7 +28,7 @@ TIMES = 2
 MOST = 200
 """How many verdicts of a run are repeated at most, those that need action first."""
 
-_WORSE = frozenset({Kind.NEWLY_FAILING, Kind.FAILING_OTHERWISE, Kind.NEWLY_UNSUPPORTED})
+_WORSE = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE, ChangeKind.NEWLY_UNSUPPORTED})
 _NAMED = 3
 
 

@@ -25,7 +25,7 @@ SECONDS = "seconds a round"
 
 
 @dataclass(frozen=True)
-class Row:
+class QuantityRow:
     """One quantity of one side: the document's own figure, then a cell a record."""
 
     side: str
@@ -34,9 +34,9 @@ class Row:
     cells: tuple[str, ...]
 
 
-def rows(scenario: Scenario, records: Sequence[Record]) -> list[Row]:
+def rows(scenario: Scenario, records: Sequence[Record]) -> list[QuantityRow]:
     """The quantities that at least one record or the document has."""
-    found: list[Row] = []
+    found: list[QuantityRow] = []
     base = scenario.sides[0].label
     for side in scenario.sides:
         columns = [dict(_quantities(record, side, base)) for record in records]
@@ -44,7 +44,7 @@ def rows(scenario: Scenario, records: Sequence[Record]) -> list[Row]:
         names += [name for label, name in scenario.published if label == side.label and name not in names]
         for name in names:
             document = scenario.published.get((side.label, name), "")
-            found.append(Row(side.label, name, document, tuple(column.get(name, NONE) for column in columns)))
+            found.append(QuantityRow(side.label, name, document, tuple(column.get(name, NONE) for column in columns)))
     return found
 
 

@@ -43,7 +43,7 @@ class Seen:
     lasted: float = 0.0
 
 
-class _Run:
+class _TrainedSide:
     """One side's training run."""
 
     def __init__(self, framework: Framework, setting: Setting, side: Side) -> None:
@@ -109,7 +109,7 @@ def train(
     """
     starts = range(0, len(setting.train), scenario.batch)
     batches = [setting.train.part(at, min(at + scenario.batch, len(setting.train))) for at in starts]
-    runs = [_Run(framework, setting, side) for side in scenario.sides]
+    runs = [_TrainedSide(framework, setting, side) for side in scenario.sides]
     for run in runs:
         run.attempt(partial(run.begin, batches[-1]))
     order = np.random.default_rng(0)
@@ -138,7 +138,7 @@ def _flat(parameters: dict[str, Array]) -> Array:
     return np.concatenate([np.asarray(value, np.float64).ravel() for value in parameters.values()])
 
 
-def _distances(scenario: Scenario, setting: Setting, runs: list[_Run]) -> None:
+def _distances(scenario: Scenario, setting: Setting, runs: list[_TrainedSide]) -> None:
     ends = {run.seen.side.label: _flat(run.trainer.parameters()) for run in runs if run.going}
     for run in runs:
         if run.going:

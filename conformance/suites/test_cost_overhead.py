@@ -7,7 +7,7 @@ import pytest
 
 from conformance.judging.kit import Subject, Verdict, clause
 from conformance.measuring.interleaved import interleaved
-from frameworks.by_hand import CASES, FIXTURES, Case, steps
+from frameworks.by_hand import CASES, FIXTURES, HandCase, steps
 from results.compare.ratio import FEWEST
 
 SAME = 0.01
@@ -16,7 +16,7 @@ SAME = 0.01
 
 @clause("cost.adapter-overhead")
 @pytest.mark.parametrize("case", [case for case in CASES if not case.mixed], ids=lambda case: case.fixture)
-def test_the_adapter_is_timed_beside_a_step_by_hand(subject: Subject, verdict: Verdict, case: Case) -> None:
+def test_the_adapter_is_timed_beside_a_step_by_hand(subject: Subject, verdict: Verdict, case: HandCase) -> None:
     framework = subject.framework
     try:
         hand = steps(framework.name, framework.mode)

@@ -15,7 +15,7 @@ from frameworks.jax import scaler
 from frameworks.jax.arrays import Flat
 from frameworks.jax.optimizers import RunState
 from frameworks.jax.scaler import Judged, LossScale
-from frameworks.jax.steps import JaxMicroBatch, Moved
+from frameworks.jax.steps import Carried, JaxMicroBatch
 
 FOLDER = "run"
 _FIELDS = ("total", "items", "scale_before", "finite", "applied", "rate")
@@ -28,7 +28,7 @@ class JaxRun(Protocol):
     device: jax.Device
     train_state: RunState
     scale: LossScale
-    moved: Moved
+    moved: Carried
     length: int
     ledger: LossLedger[JaxMicroBatch]
     pending: tuple[Flat, Judged | None] | None
@@ -80,7 +80,7 @@ def restore(trainer: JaxRun, path: Path) -> None:
         raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
     count, items, length = (int(number) for number in run["window"]["counts"])
     rows = [dict(zip(_FIELDS, row.tolist(), strict=True)) for row in run["window"]["micro"][:count]]
-    trainer.train_state, trainer.moved = run["state"], Moved(*run["moved"])
+    trainer.train_state, trainer.moved = run["state"], Carried(*run["moved"])
     trainer.scale = scaler.with_held(trainer.scale, run["scale"], trainer.device)
     window = [
         JaxMicroBatch(

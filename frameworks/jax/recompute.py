@@ -20,16 +20,16 @@ from frameworks.jax.arrays import Flat, to_array
 from frameworks.jax.losses import Loaded
 from frameworks.jax.network import VARIANTS, segments
 from frameworks.jax.scaler import LossScale
-from frameworks.jax.steps import Moved, Plan, Steps
+from frameworks.jax.steps import Carried, CompiledSteps, Plan
 
 
-def runs_in_a_pass(plan: Plan, leaves: Flat, moved: Moved, scale: LossScale, batch: Loaded) -> tuple[int, ...]:
+def runs_in_a_pass(plan: Plan, leaves: Flat, moved: Carried, scale: LossScale, batch: Loaded) -> tuple[int, ...]:
     """How often each segment's forward begins in one forward and backward pass.
 
     The pass is that of training with one thing more: `jax.debug.callback` at the beginning of each segment.
     """
     begun: list[int] = []
-    steps = Steps(plan, begun.append)
+    steps = CompiledSteps(plan, begun.append)
     found: Any = steps.backward(leaves, moved, scale, batch, np.float32(1.0))
     jax.block_until_ready(found)
     jax.effects_barrier()

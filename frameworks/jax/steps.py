@@ -35,7 +35,7 @@ class Plan:
     separate_losses: bool
 
 
-class Moved(NamedTuple):
+class Carried(NamedTuple):
     """What a forward pass in training changes besides the gradients: running statistics and the random key's data."""
 
     buffers: Flat
@@ -49,7 +49,7 @@ class JaxMicroBatch(AppliedMicroBatch):
     finite: bool = True
 
 
-class Outcome(NamedTuple):
+class UpdateResult(NamedTuple):
     """What an update did.
 
     Attributes:
@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
         return None if self.norm is None else float(self.norm.item())
 
 
-class Steps:
+class CompiledSteps:
     """The functions of one plan; `jax.jit` compiles each for every shape that it meets.
 
     Each run of a recomputation segment calls `begun` with the segment's number, where there is such a function.
@@ -103,14 +103,14 @@ class Steps:
         body = {place: value for place, value in parameters.items() if value.dtype != jnp.float64}
         return parameters | self.policy.cast_to_compute(body)
 
-    def losses(self, parameters: Flat, moved: Moved, batch: Loaded) -> tuple[list[jax.Array], Moved]:
+    def losses(self, parameters: Flat, moved: Carried, batch: Loaded) -> tuple[list[jax.Array], Carried]:
         """Training-mode forward: the sum of the items' losses for each head that has targets."""
         sums, after, _ = self.forward(parameters, moved, batch)
         return sums, after
 
     def forward(
-        self, parameters: Flat, moved: Moved, batch: Loaded, perturbations: Flat | None = None
-    ) -> tuple[list[jax.Array], Moved, Flat]:
+        self, parameters: Flat, moved: Carried, batch: Loaded, perturbations: Flat | None = None
+    ) -> tuple[list[jax.Array], Carried, Flat]:
         """`losses`; and, where perturbations are added to the layers' outputs, these by joined path."""
         key, drawn = _split(moved.key) if self.draws else (moved.key, None)
         variables = {"params": nested(self._cast(parameters)), "batch_stats": nested(moved.buffers)}
@@ -125,7 +125,7 @@ class Steps:
         )
         buffers = flat(changed["batch_stats"]) if moved.buffers else {}
         sown = {place: value for place, (value,) in flat(changed.get(OUTPUTS, {})).items()}
-        return loss_sums(self.plan.model, outputs, batch), Moved(buffers, key), sown
+        return loss_sums(self.plan.model, outputs, batch), Carried(buffers, key), sown
 
     def means(self, sums: list[jax.Array], items: jax.Array) -> list[jax.Array]:
         """What is differentiated: the losses over `items`, their sum unless each goes backward apart."""
@@ -133,11 +133,11 @@ class Steps:
         return each if self.plan.separate_losses else [reduce(jnp.add, each)]
 
     def _backward(
-        self, parameters: Flat, moved: Moved, scale: LossScale, batch: Loaded, items: jax.Array
-    ) -> tuple[Flat, Judged | None, list[jax.Array], Moved]:
+        self, parameters: Flat, moved: Carried, scale: LossScale, batch: Loaded, items: jax.Array
+    ) -> tuple[Flat, Judged | None, list[jax.Array], Carried]:
         """Gradients of the losses over `items` by `differentiated`, the sums of the losses, and what has moved."""
 
-        def means(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], Moved]]:
+        def means(leaves: Flat) -> tuple[list[jax.Array], tuple[list[jax.Array], Carried]]:
             sums, after = self.losses(leaves, moved, batch)
             return self.means(sums, items), (sums, after)
 
@@ -152,7 +152,7 @@ class Steps:
     def _whole(
         self,
         state: RunState,
-        moved: Moved,
+        moved: Carried,
         scale: LossScale,
         batch: Loaded,
         items: jax.Array,
@@ -160,7 +160,7 @@ class Steps:
         guarded: bool,
         normed: bool,
         decay: float | None,
-    ) -> tuple[RunState, LossScale, Moved, list[jax.Array], Outcome]:
+    ) -> tuple[RunState, LossScale, Carried, list[jax.Array], UpdateResult]:
         """Forward, backward and update of a window of one micro-batch as one program, as the examples have it."""
         gradients, judged, sums, after = self._backward(state.params, moved, scale, batch, items)
         gradients = unscaled(scale, gradients, state.params)
@@ -199,9 +199,9 @@ def _split(data: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 @cache
-def steps_of(plan: Plan) -> Steps:
+def steps_of(plan: Plan) -> CompiledSteps:
     """The functions of a plan, the same ones for every run of it, so that each is compiled once a process."""
-    return Steps(plan)
+    return CompiledSteps(plan)
 
 
 def differentiated(
@@ -255,7 +255,7 @@ def update(
     normed: bool,
     decay: float | None,
     last: bool,
-) -> tuple[RunState, LossScale, Outcome]:
+) -> tuple[RunState, LossScale, UpdateResult]:
     """One call of the optimizer with unscaled gradients; `guarded`: one that is not finite changes nothing.
 
     With the window's `last` micro-batch the loss scale moves by its gradients alone, so only a window of one moves it.
@@ -263,12 +263,12 @@ def update(
     norm = optax.tree.norm(gradients) if normed else None
     moved = _stepped(state, gradients, decay)
     if not guarded:
-        return moved, scale, Outcome(applied(moved) > applied(state) if is_window(state) else None, norm, None)
+        return moved, scale, UpdateResult(applied(moved) > applied(state) if is_window(state) else None, norm, None)
     finite = jmp.all_finite(gradients) if judged is None else judged.finite
     kept: RunState = jmp.select_tree(finite, moved, state)
     if last:
         scale = scale.adjust(finite) if judged is None else judged.scale
-    return kept, scale, Outcome(applied(kept) > applied(state), norm, finite)
+    return kept, scale, UpdateResult(applied(kept) > applied(state), norm, finite)
 
 
 def _stepped(state: RunState, gradients: Flat, decay: float | None) -> RunState:

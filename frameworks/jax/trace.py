@@ -16,19 +16,19 @@ from frameworks.jax.arrays import Flat, flat
 from frameworks.jax.layers import PERTURBATIONS
 from frameworks.jax.losses import Loaded
 from frameworks.jax.scaler import LossScale
-from frameworks.jax.steps import Moved, Steps, differentiated
+from frameworks.jax.steps import Carried, CompiledSteps, differentiated
 
 
 @partial(jax.jit, static_argnames="steps")
 def traced(
-    steps: Steps, parameters: Flat, moved: Moved, scale: LossScale, batch: Loaded, items: jax.Array
-) -> tuple[Flat, tuple[Flat, Flat], Moved]:
+    steps: CompiledSteps, parameters: Flat, moved: Carried, scale: LossScale, batch: Loaded, items: jax.Array
+) -> tuple[Flat, tuple[Flat, Flat], Carried]:
     """Output of every layer by joined path; the gradients for the parameters and for these outputs; what has moved.
 
-    The gradients are scaled, as those of `Steps.backward` are.
+    The gradients are scaled, as those of `CompiledSteps.backward` are.
     """
 
-    def means(given: tuple[Flat, Flat]) -> tuple[list[jax.Array], tuple[Moved, Flat]]:
+    def means(given: tuple[Flat, Flat]) -> tuple[list[jax.Array], tuple[Carried, Flat]]:
         sums, after, outputs = steps.forward(given[0], moved, batch, given[1])
         return steps.means(sums, items), (after, outputs)
 
@@ -36,7 +36,7 @@ def traced(
     return outputs, gradients, after
 
 
-def _zeros(steps: Steps, batch: Loaded) -> Flat:
+def _zeros(steps: CompiledSteps, batch: Loaded) -> Flat:
     """A zero for each value of every layer's output on this batch, in its format."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     shapes: Any = jax.eval_shape(partial(steps.network.init, train=False), key, batch.inputs)

@@ -37,7 +37,7 @@ from frameworks.jax.optimizers import (
 from frameworks.jax.recompute import runs_in_a_pass
 from frameworks.jax.saved_bytes import saved_bytes
 from frameworks.jax.scaler import Judged
-from frameworks.jax.steps import JaxMicroBatch, Moved, Outcome, Plan, steps_of, unscaled, update
+from frameworks.jax.steps import Carried, JaxMicroBatch, Plan, UpdateResult, steps_of, unscaled, update
 from frameworks.jax.trace import traced
 
 
@@ -66,7 +66,7 @@ class JaxTrainer(BaseTrainer):
             given = model.weights(recipe.seed) if weights is None else weights
             leaves = leaves_of(self.layout, given, self.steps.shapes, device)
             key = jax.device_put(jax.random.key_data(jax.random.key(recipe.seed)), device)
-            self.moved = Moved(leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, device), key)
+            self.moved = Carried(leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, device), key)
             places = tuple(self.layout.parameters[name] for name in model.parameter_shapes())
             self._rules = rules_of(recipe, places, self._wide)
             state = RunState.create(apply_fn=None, params=leaves, tx=transformation(self._rules))
@@ -163,7 +163,7 @@ class JaxTrainer(BaseTrainer):
             self.length = length
             self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
 
-    def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> Outcome:
+    def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
         self.train_state, self.scale, outcome = update(
             self.train_state, self.scale, gradients, judged, **self._asked, last=last

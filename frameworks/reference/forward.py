@@ -21,7 +21,7 @@ from frameworks.reference.network import Pass, loss_sums
 from frameworks.reference.saved_bytes import SavedForBackward
 from frameworks.reference.tape import recomputed
 from frameworks.reference.tensor import Tensor, tensor
-from frameworks.reference.trace import Shown
+from frameworks.reference.trace import TracedTensors
 
 Layers = tuple[tuple[str, Layer], ...]
 
@@ -50,7 +50,7 @@ class Forward:
         self.segments = _segments(model, recipe)
         self.calls = [0] * len(self.segments)
         self._replaying = 0
-        self.shown: Shown | None = None
+        self.shown: TracedTensors | None = None
 
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
         """Which values dropout keeps: the next draw of a stream that the seed and the number of draws determine."""

@@ -12,7 +12,7 @@ from frameworks.reference.tensor import Tensor, plain
 
 
 @dataclass
-class Shown:
+class TracedTensors:
     """Layers' outputs, with the names of their formats, and gradients by path; several backward passes add up."""
 
     outputs: dict[str, tuple[Array, str]] = field(default_factory=dict)
@@ -30,12 +30,12 @@ class Shown:
 
 
 @primitive
-def _passing(x: Array, shown: Shown, path: str) -> Array:
+def _passing(x: Array, shown: TracedTensors, path: str) -> Array:
     del shown, path
     return x
 
 
-def _noted(_ans: Array, _x: Array, shown: Shown, path: str) -> Callable[[Array], Array]:
+def _noted(_ans: Array, _x: Array, shown: TracedTensors, path: str) -> Callable[[Array], Array]:
     def pullback(gradient: Array) -> Array:
         shown.take_gradient(path, gradient)
         return gradient

@@ -31,7 +31,7 @@ from frameworks.reference import checkpoint, scope
 from frameworks.reference.decisions import Arrays, Decisions, OpenWindow
 from frameworks.reference.tape import Pullback, taped
 from frameworks.reference.tensor import Tensor, plain, tensor
-from frameworks.reference.trace import Shown
+from frameworks.reference.trace import TracedTensors
 
 _INPUTS = "inputs"
 """Key of the inputs among what is differentiated by; no parameter's name is without a dot."""
@@ -63,7 +63,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
 
     def trace(self, batch: Batch) -> LayerTrace:
         scale = 1.0 if self.scaler is None else self.scaler.scale
-        self.shown = shown = Shown()
+        self.shown = shown = TracedTensors()
         try:
             parameters = self.gradients((batch,))
         finally:

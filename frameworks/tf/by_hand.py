@@ -15,7 +15,7 @@ from frameworks.by_hand import RATE, own, parts
 MODES = ("graph",)
 
 
-class Positions(keras.layers.Layer):
+class LearnedPositions(keras.layers.Layer):
     """Adds a learned row to each place of a sequence."""
 
     def __init__(self, length: int, width: int, **keywords: Any) -> None:
@@ -50,7 +50,7 @@ def encoder(width: int = 32, heads: int = 4, blocks: int = 2, length: int = 16) 
     """Token ids to a score for each of four labels at every position."""
     layers = keras.layers
     ids = keras.Input((length,), dtype="int64")
-    x = Positions(length, width, name="positions")(layers.Embedding(4096, width, name="tokens")(ids))
+    x = LearnedPositions(length, width, name="positions")(layers.Embedding(4096, width, name="tokens")(ids))
     for block in range(blocks):
         at = f"blocks.{block}"
         y = layers.LayerNormalization(epsilon=1e-5, name=f"{at}.norm1")(x)

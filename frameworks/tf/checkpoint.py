@@ -14,13 +14,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from frameworks.tf.network import Bound
+from frameworks.tf.network import BuiltNetwork
 from frameworks.tf.steps import KerasMicroBatch
 
 PREFIX = "run"
 
 
-def _parts(bound: Bound, optimizer: keras.optimizers.Optimizer) -> dict[str, dict[str, Any]]:
+def _parts(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> dict[str, dict[str, Any]]:
     return {
         "parameters": dict(bound.variables),
         "buffers": dict(bound.buffers),
@@ -35,14 +35,14 @@ def _rows(window: list[KerasMicroBatch]) -> tf.Variable:
 
 
 def save_checkpoint(
-    path: Path, bound: Bound, optimizer: keras.optimizers.Optimizer, window: list[KerasMicroBatch]
+    path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, window: list[KerasMicroBatch]
 ) -> None:
     """Writes network, optimizer (its scaler, counters and accumulators among it) and the open window below `path`."""
     path.mkdir(parents=True, exist_ok=True)
     tf.train.Checkpoint(window=_rows(window), **_parts(bound, optimizer)).write(str(path / PREFIX))
 
 
-def load_checkpoint(path: Path, bound: Bound, optimizer: keras.optimizers.Optimizer) -> list[KerasMicroBatch]:
+def load_checkpoint(path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> list[KerasMicroBatch]:
     """Restores what `save_checkpoint` wrote, by `read` and `assert_consumed`, and returns the open window.
 
     Raises:

@@ -134,7 +134,7 @@ class Network(keras.Model):
 
 
 @dataclass(frozen=True)
-class Bound:
+class BuiltNetwork:
     """A built network and where the canonical names live in it.
 
     Attributes:
@@ -172,7 +172,7 @@ class Bound:
         return np.asarray(value).reshape(tuple(self.variables[name].shape))
 
 
-def build(model: Model, seed: int, recompute: Recompute | None) -> Bound:
+def build(model: Model, seed: int, recompute: Recompute | None) -> BuiltNetwork:
     """The network of `model` under the dtype policy that is set now, its weights not yet loaded."""
     builder = Builder(seed)
     top = [(path, layer, shape) for path, layer, shape in model.shapes() if "." not in path][:-1]
@@ -184,7 +184,7 @@ def build(model: Model, seed: int, recompute: Recompute | None) -> Bound:
     parameters = {f"{p}.{n}": v for p, made, layer in found for n, v in parameters_of(made, layer).items()}
     buffers = {f"{p}.{n}": v for p, made, layer in found for n, v in buffers_of(made, layer).items()}
     shapes = model.parameter_shapes()
-    return Bound(
+    return BuiltNetwork(
         network,
         {name: parameters[name] for name in shapes},
         {name: buffers[name] for name in model.buffer_shapes()},

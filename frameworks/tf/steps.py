@@ -13,7 +13,7 @@ import tensorflow as tf
 from fixtures.model import Batch, Model
 from frameworks.base import AppliedMicroBatch
 from frameworks.tf.losses import losses_of, same_format
-from frameworks.tf.network import Bound
+from frameworks.tf.network import BuiltNetwork
 from frameworks.tf.optimizers import shown_by
 from frameworks.tf.trace import Traced, collected_outputs
 
@@ -47,11 +47,11 @@ def compiled(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
     return tf.function(function, autograph=False, reduce_retracing=True, **COMPILED[mode])
 
 
-class Steps:
+class TracedSteps:
     """The functions of one run; each is traced when it is first called, and again for a batch of another structure."""
 
     def __init__(
-        self, model: Model, bound: Bound, optimizer: keras.optimizers.Optimizer, mode: str, separate_losses: bool
+        self, model: Model, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, mode: str, separate_losses: bool
     ) -> None:
         self._model = model
         self._bound = bound

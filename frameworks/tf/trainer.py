@@ -18,13 +18,13 @@ from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, 
 from frameworks.tf.arrays import as_array
 from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
 from frameworks.tf.declarations import INSIDE_RECOMPUTED
-from frameworks.tf.network import Bound, build
+from frameworks.tf.network import BuiltNetwork, build
 from frameworks.tf.optimizers import make_optimizer, predict_on_average, shown_by, slots
 from frameworks.tf.probes import shows_recomputed
 from frameworks.tf.saved_bytes import captured_bytes
 from frameworks.tf.scaler import inner_of, scaler_settings, scaler_state
 from frameworks.tf.settings import dtype_policy, graph_rewrite
-from frameworks.tf.steps import KerasMicroBatch, Steps
+from frameworks.tf.steps import KerasMicroBatch, TracedSteps
 
 ACCUMULATOR = "gradient_accumulator/"
 
@@ -57,12 +57,12 @@ class TensorFlowTrainer(BaseTrainer):
         self._ledger: LossLedger[KerasMicroBatch] = LossLedger()
         with self._placed():
             with dtype_policy(policy):
-                self._bound: Bound = build(model, recipe.seed, recipe.recompute)
+                self._bound: BuiltNetwork = build(model, recipe.seed, recipe.recompute)
             self._bound.load(model.weights(recipe.seed) if weights is None else weights)
             variables = list(self._bound.variables.values())
             self._optimizer = make_optimizer(recipe, variables)
             self._optimizer.build(variables)
-            self._steps = Steps(model, self._bound, self._optimizer, mode, recipe.separate_losses)
+            self._steps = TracedSteps(model, self._bound, self._optimizer, mode, recipe.separate_losses)
             self._slots = slots(self._optimizer, self._bound.variables)
         if place.startswith("/GPU"):
             tf.config.experimental.reset_memory_stats(place.strip("/"))

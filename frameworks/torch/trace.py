@@ -31,7 +31,7 @@ def _inner(layers: tuple[Layer, ...], modules: nn.ModuleList | nn.Sequential, pr
         yield f"{prefix}{index}", module
 
 
-class Shown:
+class TracedTensors:
     """Outputs of layers and the gradients that come back to them, by path; several backward passes add up."""
 
     def __init__(self) -> None:

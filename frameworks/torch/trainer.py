@@ -26,7 +26,7 @@ from frameworks.torch.optimizers import averaged_model, optimizer_state, stepper
 from frameworks.torch.saved_bytes import SavedBytes
 from frameworks.torch.scaler import constant_scale, grad_scaler, wants_float32_gradients, wants_fused
 from frameworks.torch.streams import Stream
-from frameworks.torch.trace import Shown, modules_by_path
+from frameworks.torch.trace import TracedTensors, modules_by_path
 
 Forward = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor]]
 
@@ -145,7 +145,7 @@ class TorchTrainer(BaseTrainer):
     def trace(self, batch: Batch) -> LayerTrace:
         if self.compiled:
             raise self.refusal(Capability.TRACE)
-        shown, scale = Shown(), self._scale()
+        shown, scale = TracedTensors(), self._scale()
         with shown.watching(modules_by_path(self.model, self.network, batch.targets)):
             parameters = self.gradients((batch,))
         gradients = {

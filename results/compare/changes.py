@@ -8,7 +8,7 @@ from enum import StrEnum
 from results.record.model import RunSetup
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """The ways in which two records can differ, the gravest first.
 
     DRIFT: a number of a test that holds moved by more than rounding explains (see `results.compare.numbers`). UNSTABLE:
@@ -44,15 +44,15 @@ class Kind(StrEnum):
 
 _WORSE = frozenset(
     {
-        Kind.NEWLY_FAILING,
-        Kind.FAILING_OTHERWISE,
-        Kind.NEWLY_UNSUPPORTED,
-        Kind.REMOVED,
-        Kind.OBSERVATION_CHANGED,
-        Kind.MEASURE_WORSE,
+        ChangeKind.NEWLY_FAILING,
+        ChangeKind.FAILING_OTHERWISE,
+        ChangeKind.NEWLY_UNSUPPORTED,
+        ChangeKind.REMOVED,
+        ChangeKind.OBSERVATION_CHANGED,
+        ChangeKind.MEASURE_WORSE,
     }
 )
-_COUNTED = frozenset({Kind.REMOVED, Kind.NOT_COMPARABLE, Kind.ADDED, Kind.NOT_JUDGED})
+_COUNTED = frozenset({ChangeKind.REMOVED, ChangeKind.NOT_COMPARABLE, ChangeKind.ADDED, ChangeKind.NOT_JUDGED})
 
 OTHER_CODE = "the test's code is another one"
 
@@ -70,7 +70,7 @@ class Change:
         runs: the training runs that the new verdict rests on.
     """
 
-    kind: Kind
+    kind: ChangeKind
     clause: str
     subject: str
     old: str = ""

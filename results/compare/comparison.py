@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from results.compare import numbers
-from results.compare.changes import OTHER_CODE, Change, Kind
+from results.compare.changes import OTHER_CODE, Change, ChangeKind
 from results.compare.environment import Environment, environment
 from results.compare.measurements import measurements
 from results.compare.numbers import Courses, Moved, Movement
@@ -21,9 +21,9 @@ from results.compare.verdicts import kind_of, measuring, shown, untimed, verdict
 from results.record.reading import Observation, Record, TestVerdict
 from results.record.values import Json, same
 
-__all__ = ["Change", "Comparison", "Kind", "Moved", "Movement", "compare", "same"]
+__all__ = ["Change", "ChangeKind", "Comparison", "Moved", "Movement", "compare", "same"]
 
-_FAILING = frozenset({Kind.NEWLY_FAILING, Kind.FAILING_OTHERWISE})
+_FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Comparison:
     @property
     def drifted(self) -> int:
         """How many tests hold whose numbers moved by more than rounding explains."""
-        return sum(change.kind is Kind.DRIFT for change in self.changes)
+        return sum(change.kind is ChangeKind.DRIFT for change in self.changes)
 
     @property
     def identical(self) -> bool:
@@ -81,7 +81,7 @@ def compare(old: Record, new: Record) -> Comparison:
         *measurements(old, new, recoded, unjudged),
         *(one.change() for one in moved if one.movement is Movement.DRIFT),
     ]
-    order = list(Kind)
+    order = list(ChangeKind)
     changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
     compared = len(before.keys() & after.keys() - recoded)
     return Comparison(old, new, tuple(changes), compared, numbers=moved)
@@ -114,7 +114,7 @@ def _numbers(
         if measuring(new, after[test]):
             continue
         kind = kind_of(before[test], after[test])
-        if kind in (None, Kind.NEWLY_PASSING, *_FAILING):
+        if kind in (None, ChangeKind.NEWLY_PASSING, *_FAILING):
             one = numbers.moved(*courses, before[test], after[test], kind in _FAILING)
             if one is not None:
                 yield one
@@ -150,13 +150,13 @@ def _observations(old: Record, new: Record, recoded: set[str], reaches: Mapping[
         sides = shown(before.get(place)), shown(after.get(place))
         if case in tests:
             if not same(before.get(place), after.get(place)):
-                yield Change(Kind.NOT_COMPARABLE, clause, name, *sides, OTHER_CODE)
+                yield Change(ChangeKind.NOT_COMPARABLE, clause, name, *sides, OTHER_CODE)
         elif place not in before:
-            yield Change(Kind.ADDED, clause, name, "", sides[1])
+            yield Change(ChangeKind.ADDED, clause, name, "", sides[1])
         elif place not in after:
-            yield Change(Kind.REMOVED, clause, name, sides[0])
+            yield Change(ChangeKind.REMOVED, clause, name, sides[0])
         elif not same(before[place], after[place]) and not _within(before[place], after[place], reaches.get(case)):
-            yield Change(Kind.OBSERVATION_CHANGED, clause, name, *sides)
+            yield Change(ChangeKind.OBSERVATION_CHANGED, clause, name, *sides)
 
 
 def _within(old: Json, new: Json, reach: float | None) -> bool:

@@ -67,7 +67,7 @@ _LABEL = re.compile(r"([a-z][a-z0-9-]*)\.(\d+(?:\.\d+)*)")
 
 
 @dataclass(frozen=True)
-class Step:
+class ChangedSetting:
     """Something whose value is another one; "" where it is not there."""
 
     name: str
@@ -93,12 +93,12 @@ class Environment:
         crossing: the command that runs the new framework with the old companions, or "".
     """
 
-    framework: Step | None = None
-    companions: tuple[Step, ...] = ()
-    packages: tuple[Step, ...] = ()
-    switches: tuple[Step, ...] = ()
-    variables: tuple[Step, ...] = ()
-    instruction_sets: Step | None = None
+    framework: ChangedSetting | None = None
+    companions: tuple[ChangedSetting, ...] = ()
+    packages: tuple[ChangedSetting, ...] = ()
+    switches: tuple[ChangedSetting, ...] = ()
+    variables: tuple[ChangedSetting, ...] = ()
+    instruction_sets: ChangedSetting | None = None
     untold: tuple[str, ...] = ()
     crossing: str = ""
 
@@ -166,13 +166,17 @@ def environment(old: Record, new: Record) -> Environment:
     if full[0] != full[1]:  # an older record names few packages: no other one is known to have come or gone
         fewer = known[full.index(False)]
         names = [name for name in names if name in fewer]
-    steps = [step for name in names if (step := Step(name, *(side.get(name, "") for side in known))).old != step.new]
+    steps = [
+        step
+        for name in names
+        if (step := ChangedSetting(name, *(side.get(name, "") for side in known))).old != step.new
+    ]
     bundled = BUNDLED if new.series.device == "cpu" else (*BUNDLED, *ON_A_GPU)
     companions = tuple(step for step in steps if step.name in COMPANIONS or step.name.startswith(bundled))
     versions = [public(record) for record in (old, new)]
     raw = [record.variant.framework_version for record in (old, new)]
     shown = versions if versions[0] != versions[1] else [_without_companions(version) for version in raw]
-    framework = Step(new.series.framework, *shown) if shown[0] != shown[1] else None
+    framework = ChangedSetting(new.series.framework, *shown) if shown[0] != shown[1] else None
     sets = [set(record.variant.instruction_sets) for record in (old, new)]
     apart = [", ".join(sorted(sets[0] - sets[1])), ", ".join(sorted(sets[1] - sets[0]))] if all(sets) else ["", ""]
     return Environment(
@@ -181,7 +185,7 @@ def environment(old: Record, new: Record) -> Environment:
         tuple(step for step in steps if step not in companions),
         _steps(*(_switches(record, {*known[0], *known[1]}) for record in (old, new))),
         _steps(old.variant.variables, new.variant.variables) if full[0] == full[1] else (),
-        Step("instruction sets", *apart) if any(apart) else None,
+        ChangedSetting("instruction sets", *apart) if any(apart) else None,
         tuple(_untold(full)),
         _crossing(new, versions[1], companions, framework is not None),
     )
@@ -225,9 +229,9 @@ def _switches(record: Record, packages: set[str]) -> dict[str, str]:
     return {name: value for name, value in told.items() if canonicalize_name(name) not in packages}
 
 
-def _steps(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Step, ...]:
+def _steps(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[ChangedSetting, ...]:
     names = sorted(old.keys() | new.keys())
-    return tuple(Step(n, old.get(n, ""), new.get(n, "")) for n in names if old.get(n) != new.get(n))
+    return tuple(ChangedSetting(n, old.get(n, ""), new.get(n, "")) for n in names if old.get(n) != new.get(n))
 
 
 def _untold(full: list[bool]) -> Iterator[str]:
@@ -236,7 +240,7 @@ def _untold(full: list[bool]) -> Iterator[str]:
         yield f"the {side} record does not list its packages, variables and instruction sets"
 
 
-def _crossing(new: Record, version: str, companions: tuple[Step, ...], moved: bool) -> str:
+def _crossing(new: Record, version: str, companions: tuple[ChangedSetting, ...], moved: bool) -> str:
     """The command that runs the new framework with the old companions, as far as these do not come with it."""
     name = new.series.framework
     wheels = (*BUNDLED, *ON_A_GPU)

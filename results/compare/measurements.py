@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-from results.compare.changes import OTHER_CODE, Change, Kind
+from results.compare.changes import OTHER_CODE, Change, ChangeKind
 from results.compare.ratio import ratio
 from results.record.reading import Measurement, Record, by_place
 from results.record.values import same
@@ -36,9 +36,9 @@ def measurements(old: Record, new: Record, recoded: set[str], untimed: set[str])
         name = f"{key}/{case}" if case else key
         before, after = (side.get(place) for side in costs)
         if before is None and after is not None:
-            yield Change(Kind.ADDED, clause, name, "", f"{len(after.samples)} samples in {after.unit}")
+            yield Change(ChangeKind.ADDED, clause, name, "", f"{len(after.samples)} samples in {after.unit}")
         elif after is None and before is not None:
-            yield Change(Kind.REMOVED, clause, name, f"{len(before.samples)} samples in {before.unit}")
+            yield Change(ChangeKind.REMOVED, clause, name, f"{len(before.samples)} samples in {before.unit}")
         elif before is not None and after is not None and not _alike(before, after):
             change = _cost(name, before, after, case in tests)
             if change is not None:
@@ -53,19 +53,19 @@ def _alike(before: Measurement, after: Measurement) -> bool:
 def _cost(name: str, before: Measurement, after: Measurement, recoded: bool) -> Change | None:
     named = after.clause, name, amount(before), amount(after)
     if recoded:
-        return Change(Kind.NOT_COMPARABLE, *named, OTHER_CODE)
+        return Change(ChangeKind.NOT_COMPARABLE, *named, OTHER_CODE)
     if before.unit != after.unit:
-        return Change(Kind.NOT_COMPARABLE, *named, "the units are not the same")
+        return Change(ChangeKind.NOT_COMPARABLE, *named, "the units are not the same")
     if not (before.samples and after.samples):
-        return Change(Kind.NOT_COMPARABLE, *named, "there are no samples")
+        return Change(ChangeKind.NOT_COMPARABLE, *named, "there are no samples")
     if varies(before) or varies(after):
-        return Change(Kind.NOT_JUDGED, *named, NOT_JUDGED)
+        return Change(ChangeKind.NOT_JUDGED, *named, NOT_JUDGED)
     counted = before.samples[0], after.samples[0]
     if not all(map(math.isfinite, counted)):
-        return None if same(*counted) else Change(Kind.NOT_COMPARABLE, *named, "a sample is no finite number")
+        return None if same(*counted) else Change(ChangeKind.NOT_COMPARABLE, *named, "a sample is no finite number")
     if counted[0] == counted[1]:
         return None
-    kind = Kind.MEASURE_WORSE if counted[1] > counted[0] else Kind.MEASURE_BETTER
+    kind = ChangeKind.MEASURE_WORSE if counted[1] > counted[0] else ChangeKind.MEASURE_BETTER
     more = f"{counted[1] - counted[0]:+.6g}{_unit(after)}"
     times = f", ratio {counted[1] / counted[0]:.6g}" if counted[0] > 0.0 else ""
     return Change(kind, *named, f"{more}{times}, counted exactly")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice, zip_longest
 
-from results.compare.changes import Change, Kind
+from results.compare.changes import Change, ChangeKind
 from results.compare.first_tensor import KINDS, differs, first_difference
 from results.record.fingerprints import Fingerprint
 from results.record.reading import CheckResult, Curves, Record, TestVerdict
@@ -78,7 +78,7 @@ class Moved:
     def change(self) -> Change:
         """A drift as one of the changes of a comparison."""
         detail = "; ".join(filter(None, (self.detail, self.where)))
-        return Change(Kind.DRIFT, self.clause, self.test, self.old, self.new, detail, self.repro)
+        return Change(ChangeKind.DRIFT, self.clause, self.test, self.old, self.new, detail, self.repro)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from results.compare.changes import OTHER_CODE, Change, Kind
+from results.compare.changes import OTHER_CODE, Change, ChangeKind
 from results.compare.measurements import NOT_JUDGED
 from results.record.outcomes import Outcome
 from results.record.reading import CheckResult, Record, TestVerdict
@@ -39,34 +39,34 @@ def verdicts(
     for test in sorted(before.keys() | after.keys()):
         old, new = before.get(test), after.get(test)
         if old is None and new is not None:
-            yield Change(Kind.ADDED, new.clause, test, "", said(new), new.reason, new.repro, new.runs)
+            yield Change(ChangeKind.ADDED, new.clause, test, "", said(new), new.reason, new.repro, new.runs)
         elif new is None and old is not None:
-            yield Change(Kind.REMOVED, old.clause, test, said(old))
+            yield Change(ChangeKind.REMOVED, old.clause, test, said(old))
         elif old is not None and new is not None:
             if test in recoded:
                 yield Change(
-                    Kind.NOT_COMPARABLE, new.clause, test, said(old), said(new), OTHER_CODE, new.repro, new.runs
+                    ChangeKind.NOT_COMPARABLE, new.clause, test, said(old), said(new), OTHER_CODE, new.repro, new.runs
                 )
                 continue
             kind, detail = kind_of(old, new), _why(new)
-            if test in untimed and kind in (Kind.NEWLY_UNSUPPORTED, Kind.NEWLY_PASSING):
-                kind, detail = Kind.NOT_JUDGED, NOT_JUDGED
+            if test in untimed and kind in (ChangeKind.NEWLY_UNSUPPORTED, ChangeKind.NEWLY_PASSING):
+                kind, detail = ChangeKind.NOT_JUDGED, NOT_JUDGED
             if kind is not None:
                 yield Change(kind, new.clause, test, said(old), said(new), detail, new.repro, new.runs)
             yield from _bounds(old, new)
 
 
-def kind_of(old: TestVerdict, new: TestVerdict) -> Kind | None:
+def kind_of(old: TestVerdict, new: TestVerdict) -> ChangeKind | None:
     """What kind of a difference two verdicts of the same code are; None for none."""
     if Outcome.UNSTABLE in (old.outcome, new.outcome):
-        return None if old.outcome is new.outcome else Kind.UNSTABLE
+        return None if old.outcome is new.outcome else ChangeKind.UNSTABLE
     if new.outcome in UNJUDGED:
-        return None if old.outcome in UNJUDGED else Kind.NEWLY_UNSUPPORTED
+        return None if old.outcome in UNJUDGED else ChangeKind.NEWLY_UNSUPPORTED
     if new.outcome in HELD:
-        return None if old.outcome in HELD else Kind.NEWLY_PASSING
+        return None if old.outcome in HELD else ChangeKind.NEWLY_PASSING
     if old.outcome in HELD or old.outcome in UNJUDGED:
-        return Kind.NEWLY_FAILING
-    return None if old.signature == new.signature else Kind.FAILING_OTHERWISE
+        return ChangeKind.NEWLY_FAILING
+    return None if old.signature == new.signature else ChangeKind.FAILING_OTHERWISE
 
 
 def untimed(record: Record) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _bounds(old: TestVerdict, new: TestVerdict) -> Iterator[Change]:
         previous = former.get((what, place))
         if previous is not None and not _same_bound(previous, check):
             yield Change(
-                Kind.BOUND_CHANGED, new.clause, f"{new.test}: {what}", shown(previous.bound), shown(check.bound)
+                ChangeKind.BOUND_CHANGED, new.clause, f"{new.test}: {what}", shown(previous.bound), shown(check.bound)
             )
 
 

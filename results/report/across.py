@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from results.report.runs import packages
 from results.report.text import NAME, clean
-from results.show.portability import Broken, Kind, Word
+from results.show.portability import Broken, Portability, Word
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def choices(said: Iterable[Word]) -> tuple[str, ...]:
     """What a reader may choose clauses by: every kind of word, and every framework in which one is broken."""
     listed = list(said)
     frameworks = sorted({_broken_in(each) for word in listed for each in word.broken})
-    return (*(kind.value for kind in Kind if any(word.kind is kind for word in listed)), *frameworks)
+    return (*(kind.value for kind in Portability if any(word.kind is kind for word in listed)), *frameworks)
 
 
 def _broken_in(broken: Broken) -> str:

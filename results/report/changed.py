@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from results.compare.changes import Change, Kind
+from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison
 from results.compare.measurements import NOT_JUDGED
 from results.compare.numbers import Moved, Movement
@@ -81,8 +81,8 @@ def compared(comparison: Comparison) -> Compared:
     changes = sorted(comparison.changes, key=lambda change: not change.kind.worse)
     worse = sum(change.kind.worse for change in changes)
     environment = comparison.environment
-    timed = sum(change.kind is Kind.NOT_JUDGED for change in changes)
-    kinds = (kind for kind in Kind if not kind.listed and kind is not Kind.NOT_JUDGED)
+    timed = sum(change.kind is ChangeKind.NOT_JUDGED for change in changes)
+    kinds = (kind for kind in ChangeKind if not kind.listed and kind is not ChangeKind.NOT_JUDGED)
     counted = (_counted(kind, [change for change in changes if change.kind is kind]) for kind in kinds)
     return Compared(
         old=_name(comparison.old),
@@ -132,7 +132,7 @@ def _difference(change: Change) -> Difference:
     )
 
 
-def _counted(kind: Kind, changes: Sequence[Change]) -> Counted:
+def _counted(kind: ChangeKind, changes: Sequence[Change]) -> Counted:
     groups = ((clean(group.clause), clean(group.subjects, 2 * VALUE)) for group in grouped(changes))
     return Counted(f"{len(changes)} {kind}", kind.worse, tuple(groups))
 

@@ -8,7 +8,7 @@ from typing import Any
 from results.record.reading import CheckResult, FindingText, Record, RunSetup, TestVerdict
 from results.report.about import identity
 from results.report.matrix import Family
-from results.report.runs import Run
+from results.report.runs import RunColumn
 from results.report.text import MESSAGE, NAME, VALUE, Piece, clean, described, href, linked, number
 from results.show.clauses import GRAVITY, inferred
 
@@ -32,7 +32,7 @@ class Texts:
         return list(self._places)
 
 
-def payload(matrix: Sequence[Family], runs: Sequence[Run], records: Sequence[Record]) -> dict[str, Any]:
+def payload(matrix: Sequence[Family], runs: Sequence[RunColumn], records: Sequence[Record]) -> dict[str, Any]:
     """The document that the page's script shows cells from.
 
     `cells[i]` is [clause, run, verdicts]; a verdict is [outcome, test, signature, reason, link, message, repro, seed,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from results.record.reading import Record
 from results.report.text import NAME, VALUE, Piece, clean, href, linked
-from results.show.findings import HEADINGS, UNCLASSED, Finding, findings
+from results.show.findings import HEADINGS, UNCLASSED, ListedFinding, findings
 
 
 @dataclass(frozen=True)
-class Row:
+class FindingRow:
     """A finding of a framework.
 
     Attributes:
@@ -31,37 +31,39 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Group:
+class FindingClass:
     """The findings of a class."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[FindingRow, ...]
 
 
-def groups(records: Sequence[Record]) -> tuple[Group, ...]:
+def groups(records: Sequence[Record]) -> tuple[FindingClass, ...]:
     """The findings of all records by class; one of several runs of a framework is one row."""
-    shown: dict[tuple[str, str, str, str], list[tuple[int, Finding]]] = {}
+    shown: dict[tuple[str, str, str, str], list[tuple[int, ListedFinding]]] = {}
     for place, record in enumerate(records):
         for each in findings(record):
             key = (record.series.framework, each.id, each.reason, each.link)
             shown.setdefault(key, []).append((place, each))
-    by_class: dict[str, list[tuple[tuple[int, int, str], Row]]] = {}
+    by_class: dict[str, list[tuple[tuple[int, int, str], FindingRow]]] = {}
     for (framework, *_), found in shown.items():
         first = found[0][1]
         title = HEADINGS[first.text.kind] if first.text else UNCLASSED
         by_class.setdefault(title, []).append((first.order, _row(framework, found)))
     ordered = (title for title in (*HEADINGS.values(), UNCLASSED) if title in by_class)
     return tuple(
-        Group(title, tuple(row for _, row in sorted(by_class[title], key=lambda pair: (pair[0][1], pair[1].framework))))
+        FindingClass(
+            title, tuple(row for _, row in sorted(by_class[title], key=lambda pair: (pair[0][1], pair[1].framework)))
+        )
         for title in ordered
     )
 
 
-def _row(framework: str, found: Sequence[tuple[int, Finding]]) -> Row:
+def _row(framework: str, found: Sequence[tuple[int, ListedFinding]]) -> FindingRow:
     first = found[0][1]
     clauses = dict.fromkeys(clause for _, each in found for clause in each.cases)
     counts = ((place, sum(max(1, len(cases)) for cases in each.cases.values())) for place, each in found)
-    return Row(
+    return FindingRow(
         framework=clean(framework, NAME),
         consequence=first.text.consequence.value.replace("-", " ") if first.text else "",
         reason=linked(first.reason, VALUE),

@@ -11,7 +11,7 @@ from results.record.outcomes import Outcome
 from results.record.reading import ClauseText, Record, TestVerdict
 from results.report import across
 from results.report.across import Across
-from results.report.runs import Run, judged, runs
+from results.report.runs import RunColumn, judged, runs
 from results.report.text import NAME, VALUE, Piece, clean, href, linked
 from results.show.clauses import GRAVITY, NOT_KEPT, Count, by_clause, inferred, outcome
 from results.show.portability import words
@@ -91,7 +91,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class ClauseRow:
     """A clause across the runs.
 
     Attributes:
@@ -120,14 +120,14 @@ class Family:
     number: int
     name: str
     totals: tuple[Totals, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ClauseRow, ...]
 
 
 @dataclass(frozen=True)
 class Alone:
     """A clause that one framework alone does not keep: in which runs, and why."""
 
-    row: Row
+    row: ClauseRow
     cells: tuple[Cell, ...]
     reasons: tuple[tuple[str, str], ...]
 
@@ -144,7 +144,7 @@ def families(records: Sequence[Record]) -> tuple[Family, ...]:
     listed = across.choices(said.values())
     found, rows, cells = [], 0, 0
     for number, family in enumerate(sorted({text.family for text in texts.values()})):
-        members: list[Row] = []
+        members: list[ClauseRow] = []
         for name in sorted(name for name, text in texts.items() if text.family == family):
             verdicts = [here.get(name, []) for here in grouped]
             word = across.shown(said[name], listed) if name in said else None
@@ -176,14 +176,14 @@ def _row(
     verdicts: Sequence[Sequence[TestVerdict]],
     only: tuple[str, tuple[str, ...]],
     word: Across | None,
-    columns: Sequence[Run],
-) -> Row:
+    columns: Sequence[RunColumn],
+) -> ClauseRow:
     found, plain = [], _SLUG.fullmatch(name)
     for run, here in enumerate(verdicts):
         anchor = f"{name if plain else f'~{number}'}@{columns[run].slug}"
         found.append(Cell(run, cells, anchor, Tally.of(Counter(verdict.outcome for verdict in here)), tuple(here)))
         cells += bool(here)
-    return Row(
+    return ClauseRow(
         number=number,
         anchor=f"clause-{name}" if plain else f"clause.{number}",
         name=clean(name),

@@ -22,7 +22,7 @@ from results.report import about, across, changed, details, findings, matrix, po
 from results.report.runs import DASHES, SHAPES, runs
 from results.report.text import clean
 from results.show.clauses import GRAVITY, NOT_KEPT, total, unconfirmed
-from results.show.portability import Kind, words
+from results.show.portability import Portability, words
 
 MEANINGS = {
     Outcome.PASS: "the clause held",
@@ -59,7 +59,7 @@ def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
             levels=sorted({row.level for family in families for row in family.rows}),
             outcomes=outcomes,
             choices=across.choices(words(records).values()),
-            kinds=Kind,
+            kinds=Portability,
             unconfirmed=any(map(unconfirmed, records)),
             meanings=MEANINGS,
             symbols=matrix.SYMBOLS,

@@ -30,7 +30,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Group:
+class LineGroup:
     """Lines that belong together, those that differ first; `folded` if few readers look for them."""
 
     title: str
@@ -43,7 +43,7 @@ class Group:
         return sum(line.differs for line in self.lines)
 
 
-def groups(records: Sequence[Record]) -> tuple[Group, ...]:
+def groups(records: Sequence[Record]) -> tuple[LineGroup, ...]:
     """The porting table of these records."""
     seen: dict[Place, list[Json | None]] = {}
     present: set[tuple[Place, int]] = set()
@@ -69,7 +69,7 @@ def groups(records: Sequence[Record]) -> tuple[Group, ...]:
         ("The rest: the same in every framework, or an explanation in words", "same", True),
     )
     return tuple(
-        Group(title, tuple(sorted(sorted_lines[kind], key=lambda line: not line.differs)), folded)
+        LineGroup(title, tuple(sorted(sorted_lines[kind], key=lambda line: not line.differs)), folded)
         for title, kind, folded in named
         if sorted_lines[kind]
     )

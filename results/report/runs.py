@@ -35,7 +35,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
 
 
 @dataclass(frozen=True)
-class Run:
+class RunColumn:
     """One record as a column.
 
     Attributes:
@@ -73,10 +73,10 @@ def packages(version: str) -> list[str]:
     return re.split(r"(?<=[+.])(?=[A-Za-z])", version)
 
 
-def runs(records: Sequence[Record]) -> tuple[Run, ...]:
+def runs(records: Sequence[Record]) -> tuple[RunColumn, ...]:
     """The columns of these records, in their order; no two are called the same."""
     found = [
-        Run(
+        RunColumn(
             index=index,
             framework=clean(record.series.framework, _PART),
             version=clean(record.variant.framework_version, _PART),
@@ -93,10 +93,10 @@ def runs(records: Sequence[Record]) -> tuple[Run, ...]:
     return tuple(_addressed(found, records))
 
 
-def _addressed(found: Sequence[Run], records: Sequence[Record]) -> list[Run]:
+def _addressed(found: Sequence[RunColumn], records: Sequence[Record]) -> list[RunColumn]:
     """These runs with slugs: framework and mode, then device, then version, then a number for those that share all."""
 
-    def parts(run: Run) -> tuple[str, ...]:
+    def parts(run: RunColumn) -> tuple[str, ...]:
         series = records[run.index].series
         words = (series.framework, series.mode, series.device, records[run.index].variant.framework_version)
         return tuple(_UNSAFE.sub("_", word[:_PART]) for word in words)
@@ -107,7 +107,7 @@ def _addressed(found: Sequence[Run], records: Sequence[Record]) -> list[Run]:
     return _apart(named, "slug", lambda run: replace(run, slug=f"~{run.index + 1}"))
 
 
-def _apart(found: Sequence[Run], name: str, renamed: Callable[[Run], Run]) -> list[Run]:
+def _apart(found: Sequence[RunColumn], name: str, renamed: Callable[[RunColumn], RunColumn]) -> list[RunColumn]:
     """These runs, those of them renamed that share the name with another."""
     counts = Counter(getattr(run, name) for run in found)
     return [renamed(run) if counts[getattr(run, name)] > 1 else run for run in found]

@@ -12,7 +12,7 @@ from results.record.reading import Curves, Record, encode_number
 from results.record.values import Json
 from results.report.drawings import CATEGORIES, costs, curves, formats, scales
 from results.report.porting import FORMATS
-from results.report.runs import Run
+from results.report.runs import RunColumn
 from results.report.text import clean, described
 from results.show.observations import parameters
 from results.show.portability import ORACLE
@@ -25,7 +25,7 @@ _WIDE = ("float32", "float64")
 _LOW = ("float16", "bfloat16", "float8")
 
 
-def payload(records: Sequence[Record], runs: Sequence[Run]) -> dict[str, Any]:
+def payload(records: Sequence[Record], runs: Sequence[RunColumn]) -> dict[str, Any]:
     """The document that the page's script draws from.
 
     Lists of lists, the outer ones an entry a choice of the reader:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from results.compare.changes import Change, Kind
+from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison
 from results.compare.environment import Environment
 from results.compare.measurements import NOT_JUDGED
@@ -29,15 +29,15 @@ VERDICTS = {
     2: "no reliable comparison could be made",
 }
 _SHOWN = 4
-_SHOWN_AS_NUMBERS = frozenset({Kind.DRIFT, Kind.NOT_JUDGED})
+_SHOWN_AS_NUMBERS = frozenset({ChangeKind.DRIFT, ChangeKind.NOT_JUDGED})
 """Kinds that a headline tells apart from the others."""
 
 
 @dataclass(frozen=True)
-class Group:
+class ChangeGroup:
     """Changes of one clause that are alike."""
 
-    kind: Kind
+    kind: ChangeKind
     clause: str
     old: str
     new: str
@@ -73,13 +73,13 @@ def short(subject: str) -> str:
     return rest if rest and "." in clause else subject
 
 
-def grouped(changes: Iterable[Change]) -> tuple[Group, ...]:
+def grouped(changes: Iterable[Change]) -> tuple[ChangeGroup, ...]:
     """Changes that are alike together, in their order; those that only count by their clause."""
-    alike: dict[tuple[Kind, str, str, str], list[Change]] = {}
+    alike: dict[tuple[ChangeKind, str, str, str], list[Change]] = {}
     for change in changes:
         sides = (change.old, change.new) if change.kind.listed else ("", "")
         alike.setdefault((change.kind, change.clause, *sides), []).append(change)
-    return tuple(Group(*key, tuple(changes)) for key, changes in alike.items())
+    return tuple(ChangeGroup(*key, tuple(changes)) for key, changes in alike.items())
 
 
 def verdict(comparisons: Comparisons) -> str:
@@ -113,10 +113,10 @@ def summary(pair: Comparison) -> str:
     if pair.identical:
         return f"identical {tests}"
     kinds = Counter(change.kind for change in pair.changes)
-    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in Kind if kinds[kind] and kind not in _SHOWN_AS_NUMBERS)
+    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in ChangeKind if kinds[kind] and kind not in _SHOWN_AS_NUMBERS)
     unmoved = all(one.movement is Movement.IDENTICAL for one in pair.numbers)
     numbers = f"numbers: {moved}" if (moved := movements(pair.numbers)) else ""
-    parts = (counted or ("no change" if unmoved else ""), numbers, not_judged(kinds[Kind.NOT_JUDGED]))
+    parts = (counted or ("no change" if unmoved else ""), numbers, not_judged(kinds[ChangeKind.NOT_JUDGED]))
     return f"{'; '.join(filter(None, parts))} {tests}"
 
 
@@ -127,7 +127,7 @@ def movements(numbers: Sequence[Moved]) -> str:
 
 def not_judged(count: int) -> str:
     """How many costs are left without a judgement, in words; "" for none."""
-    return f"{count} time{'s' if count > 1 else ''} {Kind.NOT_JUDGED}" if count else ""
+    return f"{count} time{'s' if count > 1 else ''} {ChangeKind.NOT_JUDGED}" if count else ""
 
 
 def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> None:
@@ -141,10 +141,12 @@ def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> 
         for line in pair.refusals:
             _indented(console, one_line(line), 2, "bold red")
         _draw_environment(pair.environment, console)
-        kept = {kind for kind in Kind if kind.worse or not brief or kind in (Kind.DRIFT, Kind.UNSTABLE)}
+        kept = {
+            kind for kind in ChangeKind if kind.worse or not brief or kind in (ChangeKind.DRIFT, ChangeKind.UNSTABLE)
+        }
         for group in grouped(change for change in pair.changes if change.kind in kept and change.kind.listed):
             _draw_group(group, console)
-        for kind in (kind for kind in Kind if kind in kept and not kind.listed):
+        for kind in (kind for kind in ChangeKind if kind in kept and not kind.listed):
             _draw_counted(kind, [change for change in pair.changes if change.kind is kind], console)
     for line in comparisons.unmatched:
         console.print(Text(one_line(line), style="bold red"))
@@ -161,22 +163,22 @@ def _draw_environment(different: Environment, console: Console) -> None:
         _indented(console, one_line(line, 1000), 2, "dim")
 
 
-def _draw_counted(kind: Kind, changes: Sequence[Change], console: Console) -> None:
+def _draw_counted(kind: ChangeKind, changes: Sequence[Change], console: Console) -> None:
     if changes:
-        group = Group(kind, "", "", "", tuple(changes))
+        group = ChangeGroup(kind, "", "", "", tuple(changes))
         style = "bold red" if kind.worse else "yellow"
         _indented(console, "", 0)
-        summary = NOT_JUDGED if kind is Kind.NOT_JUDGED else group.subjects
+        summary = NOT_JUDGED if kind is ChangeKind.NOT_JUDGED else group.subjects
         text = Text.assemble((f"{len(changes)} {_counted(kind, len(changes))}", style), ": ", one_line(summary, 600))
         console.print(Padding(text, (0, 0, 0, 2)))
 
 
-def _counted(kind: Kind, count: int) -> str:
-    return not_judged(count).partition(" ")[2] if kind is Kind.NOT_JUDGED else kind.value
+def _counted(kind: ChangeKind, count: int) -> str:
+    return not_judged(count).partition(" ")[2] if kind is ChangeKind.NOT_JUDGED else kind.value
 
 
-def _draw_group(group: Group, console: Console) -> None:
-    style = "bold red" if group.kind.worse else "green" if group.kind is Kind.NEWLY_PASSING else "yellow"
+def _draw_group(group: ChangeGroup, console: Console) -> None:
+    style = "bold red" if group.kind.worse else "green" if group.kind is ChangeKind.NEWLY_PASSING else "yellow"
     console.print(Padding(Text.assemble((group.kind, style), "  ", (one_line(group.clause), "bold")), (1, 0, 0, 2)))
     for text in (group.step, group.subjects, group.detail):
         if text:
@@ -195,7 +197,7 @@ def to_text(comparisons: Comparisons) -> str:
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
-def _after(group: Group) -> str:
+def _after(group: ChangeGroup) -> str:
     return f"{group.new}: {group.detail}" if group.new and group.detail else group.new or group.detail
 
 
@@ -223,11 +225,11 @@ def section(pair: Comparison) -> Iterator[str]:
         yield f"- {words(line)}"
     yield from _environment(pair)
     listed = [change for change in pair.changes if change.kind.listed]
-    yield from _rows(grouped(change for change in listed if change.kind.worse or change.kind is Kind.DRIFT))
-    for kind in Kind:
+    yield from _rows(grouped(change for change in listed if change.kind.worse or change.kind is ChangeKind.DRIFT))
+    for kind in ChangeKind:
         if not kind.listed:
             yield from _folded_list(kind, [change for change in pair.changes if change.kind is kind])
-    others = [change for change in listed if not change.kind.worse and change.kind is not Kind.DRIFT]
+    others = [change for change in listed if not change.kind.worse and change.kind is not ChangeKind.DRIFT]
     yield from _folded(f"{len(others)} other changes", list(_rows(grouped(others))))
     yield from _numbers(pair)
 
@@ -253,8 +255,8 @@ def _environment(pair: Comparison) -> Iterator[str]:
     yield from _folded("Other packages", [others, ""] if others else [])
 
 
-def _folded_list(kind: Kind, changes: Sequence[Change]) -> Iterator[str]:
-    if kind is Kind.NOT_JUDGED and changes:
+def _folded_list(kind: ChangeKind, changes: Sequence[Change]) -> Iterator[str]:
+    if kind is ChangeKind.NOT_JUDGED and changes:
         yield f"{not_judged(len(changes))}: {words(NOT_JUDGED)}."
         yield ""
         return
@@ -272,7 +274,7 @@ def _numbers(pair: Comparison) -> Iterator[str]:
         yield from _folded(f"Numbers: {movements(pair.numbers)}", [*lines, ""])
 
 
-def _rows(groups: Sequence[Group]) -> Iterator[str]:
+def _rows(groups: Sequence[ChangeGroup]) -> Iterator[str]:
     if not groups:
         return
     yield "| change | clause | in | before | after |"

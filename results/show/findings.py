@@ -22,7 +22,7 @@ UNCLASSED = "Without a class"
 
 
 @dataclass(frozen=True)
-class Finding:
+class ListedFinding:
     """One cause of known failures, and where it shows.
 
     Attributes:
@@ -45,7 +45,7 @@ class Finding:
         return list(FindingKind).index(self.text.kind), self.text.consequence.rank, self.id
 
 
-def findings(record: Record) -> tuple[Finding, ...]:
+def findings(record: Record) -> tuple[ListedFinding, ...]:
     """What the record's known failures rest on, in order."""
     cases: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for verdict in record.verdicts:
@@ -56,7 +56,7 @@ def findings(record: Record) -> tuple[Finding, ...]:
     for (name, reason, link), by_clause in cases.items():
         text = record.findings.get(name)
         shown = {clause: tuple(sorted(filter(None, those))) for clause, those in sorted(by_clause.items())}
-        found.append(Finding(name, text, text.reason if text else reason, text.link if text else link, shown))
+        found.append(ListedFinding(name, text, text.reason if text else reason, text.link if text else link, shown))
     return tuple(sorted(found, key=lambda finding: finding.order))
 
 
@@ -78,7 +78,7 @@ def markdown(records: Sequence[Record]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def classed(found: Sequence[Finding]) -> Iterator[str]:
+def classed(found: Sequence[ListedFinding]) -> Iterator[str]:
     """Findings as items of Markdown lists, each class under its name."""
     names = [HEADINGS[finding.text.kind] if finding.text else UNCLASSED for finding in found]
     for place, (name, finding) in enumerate(zip(names, found, strict=True)):
@@ -87,7 +87,7 @@ def classed(found: Sequence[Finding]) -> Iterator[str]:
         yield line(finding)
 
 
-def line(finding: Finding) -> str:
+def line(finding: ListedFinding) -> str:
     """One finding as an item of a Markdown list."""
     lead = f"**{finding.text.consequence}**: " if finding.text else ""
     clauses = ", ".join(code(clause) for clause in finding.cases)

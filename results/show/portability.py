@@ -46,7 +46,7 @@ OBSERVATION = "OBSERVATION"
 """The level of clauses that record a legitimate choice."""
 
 
-class Kind(StrEnum):
+class Portability(StrEnum):
     """What is said of a clause across frameworks; the module says when."""
 
     BROKEN = "broken"
@@ -63,12 +63,12 @@ class Kind(StrEnum):
 
 
 _MEANINGS = {
-    Kind.BROKEN: "it does not hold in X; since V, if an older record shows that it held before",
-    Kind.NOT_JUDGED: "a framework abstained or was not the same twice, and none breaks it",
-    Kind.UNSUPPORTED: "no framework has it",
-    Kind.DIFFERS: "it holds in some frameworks and is unsupported in others, or they observed different values",
-    Kind.HELD: "it holds in the only framework that has a test of it here",
-    Kind.PORTABLE: "it holds in every framework that has a test of it",
+    Portability.BROKEN: "it does not hold in X; since V, if an older record shows that it held before",
+    Portability.NOT_JUDGED: "a framework abstained or was not the same twice, and none breaks it",
+    Portability.UNSUPPORTED: "no framework has it",
+    Portability.DIFFERS: "it holds in some frameworks and is unsupported in others, or they observed different values",
+    Portability.HELD: "it holds in the only framework that has a test of it here",
+    Portability.PORTABLE: "it holds in every framework that has a test of it",
 }
 
 
@@ -96,7 +96,7 @@ class Broken:
 class Word:
     """What is said of a clause; `broken` is empty for all kinds but one."""
 
-    kind: Kind
+    kind: Portability
     broken: tuple[Broken, ...] = ()
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _VersionRun:
     record: Record
 
     @cached_property
@@ -141,7 +141,7 @@ class _Run:
 
 def words(records: Sequence[Record]) -> dict[str, Word]:
     """The word of every clause that the newest runs of some framework judge, by its name, in order."""
-    runs = [_Run(record) for record in records]
+    runs = [_VersionRun(record) for record in records]
     names = {run.framework for run in runs}
     runs = [run for run in runs if run.framework in (names - {ORACLE} or names)]
     newest = {run.framework: run for run in sorted(runs, key=lambda run: run.age)}
@@ -162,17 +162,20 @@ def listed(records: Sequence[Record]) -> Iterator[str]:
         yield f"{names[clause]:{width}}  {one_line(str(word))}"
     counts = Counter(word.kind for word in said.values())
     yield ""
-    by_kind = ", ".join(f"{counts[kind]} {kind}" for kind in Kind if counts[kind])
+    by_kind = ", ".join(f"{counts[kind]} {kind}" for kind in Portability if counts[kind])
     yield f"{number(len(said), 'clause')}: {by_kind or 'none judged'}"
-    for kind in Kind:
+    for kind in Portability:
         if counts[kind]:
-            yield f"{'broken in X' if kind is Kind.BROKEN else kind}: {kind.meaning}"
+            yield f"{'broken in X' if kind is Portability.BROKEN else kind}: {kind.meaning}"
 
 
 def _word(
-    clause: str, current: Sequence[_Run], runs: Sequence[_Run], observed: Mapping[Place, Sequence[tuple[str, Json]]]
+    clause: str,
+    current: Sequence[_VersionRun],
+    runs: Sequence[_VersionRun],
+    observed: Mapping[Place, Sequence[tuple[str, Json]]],
 ) -> Word:
-    having: dict[str, list[_Run]] = {}
+    having: dict[str, list[_VersionRun]] = {}
     for run in current:
         if clause in run.verdicts:
             having.setdefault(run.framework, []).append(run)
@@ -183,16 +186,16 @@ def _word(
         if any(run.breaks(clause) for run in having[framework])
     )
     if broken:
-        return Word(Kind.BROKEN, broken)
+        return Word(Portability.BROKEN, broken)
     if outcomes & {Outcome.ABSTAIN, Outcome.UNSTABLE}:
-        return Word(Kind.NOT_JUDGED)
+        return Word(Portability.NOT_JUDGED)
     if outcomes == {Outcome.UNSUPPORTED}:
-        return Word(Kind.UNSUPPORTED)
+        return Word(Portability.UNSUPPORTED)
     level = next(run.record.clauses[clause].level for here in having.values() for run in here)
     chosen = level == OBSERVATION and any(differ(place, values) for place, values in observed.items())
     if Outcome.UNSUPPORTED in outcomes or chosen:
-        return Word(Kind.DIFFERS)
-    return Word(Kind.HELD if len(having) == 1 else Kind.PORTABLE)
+        return Word(Portability.DIFFERS)
+    return Word(Portability.HELD if len(having) == 1 else Portability.PORTABLE)
 
 
 def _stance(verdicts: Sequence[TestVerdict]) -> Outcome:
@@ -200,7 +203,7 @@ def _stance(verdicts: Sequence[TestVerdict]) -> Outcome:
     return outcome([verdict for verdict in verdicts if verdict.outcome is not Outcome.FIXED] or [verdicts[0]])
 
 
-def _observed(runs: Sequence[_Run]) -> dict[str, dict[Place, list[tuple[str, Json]]]]:
+def _observed(runs: Sequence[_VersionRun]) -> dict[str, dict[Place, list[tuple[str, Json]]]]:
     """What each framework observed, by clause and place."""
     values: dict[str, dict[Place, list[tuple[str, Json]]]] = {}
     for run in runs:
@@ -209,7 +212,7 @@ def _observed(runs: Sequence[_Run]) -> dict[str, dict[Place, list[tuple[str, Jso
     return values
 
 
-def _broken(clause: str, having: Sequence[_Run], runs: Sequence[_Run]) -> Broken:
+def _broken(clause: str, having: Sequence[_VersionRun], runs: Sequence[_VersionRun]) -> Broken:
     """What is said of a framework some of whose runs `having` the clause break it."""
     failing = [run for run in having if run.breaks(clause)]
     judging = [run for run in having if outcome(run.verdicts[clause]) is not Outcome.UNSUPPORTED]
@@ -219,7 +222,7 @@ def _broken(clause: str, having: Sequence[_Run], runs: Sequence[_Run]) -> Broken
     return Broken(failing[0].framework, failing[0].version, first.version if first else "", where)
 
 
-def _began(clause: str, newest: _Run, runs: Sequence[_Run]) -> _Run | None:
+def _began(clause: str, newest: _VersionRun, runs: Sequence[_VersionRun]) -> _VersionRun | None:
     """The oldest run of the stretch in which the clause is broken up to `newest`, None if no run before it held."""
     failing = {(v.test, v.code_hash) for v in newest.verdicts[clause] if v.outcome in NOT_KEPT}
     first = newest
@@ -232,7 +235,7 @@ def _began(clause: str, newest: _Run, runs: Sequence[_Run]) -> _Run | None:
     return None
 
 
-def _before(newest: _Run, runs: Sequence[_Run]) -> Iterator[_Run]:
+def _before(newest: _VersionRun, runs: Sequence[_VersionRun]) -> Iterator[_VersionRun]:
     """The runs of its series that are of an older version, the newest of them first."""
     older = [run for run in runs if run.series == newest.series and run.age < newest.age and run.age[0]]
     yield from sorted(older, key=lambda run: run.age, reverse=True)

@@ -36,14 +36,14 @@ class PolicyReachesLosses(TensorFlowFramework):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        make = steps.Steps.__init__
+        make = steps.TracedSteps.__init__
 
-        def leaking(self: steps.Steps, model: Any, bound: Any, *rest: Any) -> None:
+        def leaking(self: steps.TracedSteps, model: Any, bound: Any, *rest: Any) -> None:
             make(self, model, bound, *rest)
             for (head, _), loss in self._losses.items():
                 loss._dtype = bound.network.heads[head].compute_dtype
 
-        steps.Steps.__init__ = leaking
+        steps.TracedSteps.__init__ = leaking
 
 
 @fault(

@@ -22,7 +22,7 @@ from frameworks.paddle.optimizers import Share, build_shares
 from frameworks.paddle.scaler import build_scaler, read_settings, scope_for_a_scaler
 from frameworks.paddle.static.declarations import SCALED_FLOAT64, SEVERAL_OPTIMIZERS
 from frameworks.paddle.static.probes import clips_jointly, scales_float64
-from frameworks.paddle.static.programs import Built, Store
+from frameworks.paddle.static.programs import Built, ProgramState
 from frameworks.paddle.static.trace import recorded
 from frameworks.paddle.streams import Stream
 
@@ -40,7 +40,7 @@ class Programs:
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
         self.model, self.recipe = model, recipe
-        self.stream, self.store = Stream(recipe.seed), Store()
+        self.stream, self.store = Stream(recipe.seed), ProgramState()
         self.heads = tuple(head.name for head in model.heads.heads)
         self.shares: list[Share] = []
         self.settings: dict[str, Any] = {}
@@ -140,7 +140,7 @@ class Programs:
         return self._built[key]
 
     def _builds(self, make: Callable[[Any], Outputs]) -> bool:
-        return bool(Store().build(make).fetches)
+        return bool(ProgramState().build(make).fetches)
 
     def _network(self, *, training: bool) -> Network:
         network = Network(self.model)

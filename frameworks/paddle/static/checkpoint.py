@@ -9,7 +9,7 @@ import paddle
 
 from frameworks.base import same_parts
 from frameworks.paddle.static.builds import Programs
-from frameworks.paddle.static.programs import Store
+from frameworks.paddle.static.programs import ProgramState
 from frameworks.paddle.streams import Stream
 
 PROGRAM, REST = "program", "rest.pdparams"
@@ -19,7 +19,7 @@ class StaticRun(Protocol):
     """The parts of a run that are saved."""
 
     programs: Programs
-    store: Store
+    store: ProgramState
     stream: Stream
 
     def schedulers(self) -> list[Any]: ...

@@ -29,7 +29,7 @@ class Built:
     parameters: dict[str, str]
 
 
-class Store:
+class ProgramState:
     """A scope with an executor: the variables that several programs share by their generated names.
 
     Every program is built under fresh name generation, so that the same parameter, slot or scale has the same name in
