@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from results.compare.pairing import compare_files, compare_sets
 from results.record import encoding
-from results.record.files import RecordError
+from results.record.files import RecordError, replace_by
 from results.record.folders import find, listed, read
 from results.record.outline import Outlines
 from results.record.reading import Record, load, load_series, write
+from results.report.details import payload
+from results.report.matrix import families
+from results.report.runs import runs
+from results.report.text import number
 from results.show import table
 from tests.many import many
 from tests.support import ROOT
@@ -111,13 +117,47 @@ def test_a_record_as_it_was_written_is_parsed_once(tmp_path: Path, monkeypatch: 
     assert len(again) == 1
 
 
+def test_a_page_has_equal_verdicts_and_checks_once() -> None:
+    def details(*records: Record) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = json.loads("".join(payload(families(records), runs(records), records, [])))
+        return found
+
+    (record,) = many(1)
+    slower = replace(record, verdicts=tuple(replace(each, duration_s=each.duration_s + 1) for each in record.verdicts))
+    once, twice = details(record), details(record, slower)
+    assert len(twice["cells"]) == 2 * len(once["cells"])
+    assert all(once[name] == twice[name] for name in ("verdicts", "checks", "findings", "texts"))
+    expected = {verdict.test.rpartition("::")[2]: verdict for verdict in slower.verdicts}
+    for _, _, verdicts in (cell for cell in twice["cells"] if cell[1] == 1):
+        for place, seconds in verdicts:
+            shown = twice["verdicts"][place]
+            verdict = expected[twice["texts"][shown[1]]]
+            assert seconds == number(round(verdict.duration_s, 3))
+            checks = [twice["checks"][check] for check in shown[9]]
+            assert [(bool(c[0]), twice["texts"][c[1]]) for c in checks] == [(c.passed, c.what) for c in verdict.checks]
+
+
+def test_a_page_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old", "utf-8")
+
+    def pieces() -> Iterator[bytes]:
+        yield b"new"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        replace_by(path, pieces())
+    assert [each.read_text("utf-8") for each in tmp_path.iterdir()] == ["old"]
+
+
 READ = """
-import resource, sys
+import re, sys
 from pathlib import Path
 from results.record.reading import load
 load(Path(sys.argv[1]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1])
 """
+"""Prints the peak of its own memory; `ru_maxrss` starts with that of the process which started it."""
 
 
 def test_a_large_record_takes_a_bounded_multiple_of_its_size(tmp_path: Path) -> None:

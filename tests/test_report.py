@@ -103,7 +103,8 @@ def test_the_baselines_fit_and_the_page_is_the_same_each_time() -> None:
 
 def test_every_test_is_counted_once_in_the_matrix() -> None:
     data = cells("baselines")
-    found = Counter((run, data["outcomes"][v[0]][0]) for _, run, verdicts in data["cells"] for v in verdicts)
+    placed = ((run, data["verdicts"][place]) for _, run, verdicts in data["cells"] for place, _ in verdicts)
+    found = Counter((run, data["outcomes"][verdict[0]][0]) for run, verdict in placed)
     for number, one in enumerate(baselines()):
         for outcome in Outcome:
             assert found[number, outcome.value] == sum(v.outcome is outcome for v in one.verdicts)

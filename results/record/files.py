@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 MAX_BYTES = 64 * 2**20
@@ -93,21 +94,33 @@ def replace(path: Path, content: bytes) -> None:
     Raises:
         RecordError: the disk is full, the folder cannot be written to, ...; the old content stays.
     """
+    replace_by(path, [content])
+
+
+def replace_by(path: Path, pieces: Iterable[bytes]) -> None:
+    """The same of content in pieces; the old content stays if one of them cannot be made."""
     if not path.name:
         raise RecordError(path, "is no file name", "name a file")
     beside = temporary(path)
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         with open(descriptor, "wb") as file:
-            file.write(content)
+            file.writelines(pieces)
             file.flush()
             os.fsync(descriptor)
         os.replace(beside, path)
         sync_folder(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+        _remove(beside)
         raise unwritable(path, error) from None
+    except BaseException:
+        _remove(beside)
+        raise
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def temporary(path: Path) -> Path:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from results.compare.pairing import NONE, Comparisons
-from results.record.files import replace
+from results.record.files import replace_by
 from results.record.reading import Record
-from results.report.page import render
+from results.report.page import pieces
 
 
 def write(records: Sequence[Record], path: Path, comparisons: Comparisons = NONE) -> None:
@@ -22,4 +22,4 @@ def write(records: Sequence[Record], path: Path, comparisons: Comparisons = NONE
     Raises:
         RecordError: the file cannot be written.
     """
-    replace(path, render(records, comparisons).encode("utf-8"))
+    replace_by(path, (piece.encode("utf-8") for piece in pieces(records, comparisons)))

@@ -1,83 +1,155 @@
-"""What lies behind the cells, as compact JSON: every distinct text once, everything else numbers that point to it."""
+"""What lies behind the cells, as compact JSON: every distinct text, check and verdict once, and numbers for them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from results.record.reading import CheckResult, FindingText, Record, RunSetup, TestVerdict
 from results.report.about import identity
 from results.report.matrix import Family
 from results.report.runs import RunColumn
-from results.report.text import MESSAGE, NAME, VALUE, Piece, clean, described, href, linked, number
+from results.report.text import MESSAGE, NAME, VALUE, Piece, clean, described, embedded, href, linked, number
 from results.show.clauses import GRAVITY, inferred
 
 _CHECKS, _LEAKS, _PAIRS, _REPEATS, _RUNS, _PACKAGES = 200, 20, 40, 20, 50, 1000
 _REPRO = 2000
 
 
-class Texts:
-    """Distinct texts by number."""
+_Distinct = TypeVar("_Distinct", bound=Hashable)
+
+
+class Numbered(Generic[_Distinct]):
+    """Distinct things by number."""
 
     def __init__(self) -> None:
-        self._places: dict[str, int] = {}
+        self._places: dict[_Distinct, int] = {}
 
-    def place(self, text: str) -> int:
-        """The number of a text."""
-        return self._places.setdefault(text, len(self._places))
+    def place(self, thing: _Distinct) -> int:
+        """The number of a thing."""
+        return self._places.setdefault(thing, len(self._places))
 
     @property
-    def listed(self) -> list[str]:
-        """The texts in the order of their numbers."""
+    def listed(self) -> list[_Distinct]:
+        """The things in the order of their numbers."""
         return list(self._places)
 
 
-def payload(matrix: Sequence[Family], runs: Sequence[RunColumn], records: Sequence[Record]) -> dict[str, Any]:
-    """The document that the page's script shows cells from.
+class Details:
+    """What cells point to: texts, checks, verdicts and findings by number."""
 
-    `cells[i]` is [clause, run, verdicts]; a verdict is [outcome, test, signature, reason, link, message, repro, seed,
-    seconds, leaks, checks, checks left out, finding, judged version, repeats, runs], a check [held, what, measured,
-    expected, bound, derivation], a finding [id, class, consequence, what its link shows];
+    def __init__(self) -> None:
+        self._texts: Numbered[str] = Numbered()
+        self._checks: Numbered[tuple[Any, ...]] = Numbered()
+        self._verdicts: Numbered[tuple[Any, ...]] = Numbered()
+        self._findings: Numbered[tuple[str, ...]] = Numbered()
+        self._known: dict[tuple[str, int, bool], int] = {}
+        self._shared: dict[int, int] = {}
+
+    @property
+    def listed(self) -> dict[str, Any]:
+        """All of them."""
+        return {
+            "verdicts": self._verdicts.listed,
+            "checks": self._checks.listed,
+            "findings": self._findings.listed,
+            "texts": self._texts.listed,
+        }
+
+    def verdict(self, verdict: TestVerdict, findings: Mapping[str, FindingText]) -> int:
+        """The number of a verdict of a record with these findings."""
+        said = (verdict.reason, f"{verdict.signature}: {verdict.reason}")
+        message = "" if verdict.message in said else verdict.message
+        return self._verdicts.place(
+            (
+                GRAVITY.index(verdict.outcome),
+                self._text(verdict.test.rpartition("::")[2] or verdict.test, 2 * NAME),
+                self._text(verdict.signature),
+                _pieces(linked(verdict.reason, MESSAGE)),
+                href(verdict.link) or (("not a web address: " + clean(verdict.link),) if verdict.link else ""),
+                self._text(message, MESSAGE, lines=True),
+                self._text(verdict.repro, _REPRO),
+                verdict.seed if verdict.seed is None else clean(str(verdict.seed), 40),
+                tuple(map(self._text, verdict.leaks[:_LEAKS])),
+                tuple(map(self._check, verdict.checks[:_CHECKS])),
+                max(len(verdict.checks) - _CHECKS, 0),
+                self._finding(verdict, findings),
+                self._text(verdict.inferred_from if inferred(verdict) else ""),
+                tuple(map(self._text, verdict.repeats[:_REPEATS])),
+                tuple(self._texts.place(_run(run)) for run in verdict.runs[:_RUNS]),
+            )
+        )
+
+    def _text(self, text: str, limit: int = NAME, lines: bool = False) -> int:
+        """The number of a text as it is shown (see `clean`)."""
+        key = (text, limit, lines)
+        if key not in self._known:
+            self._known[key] = self._texts.place(clean(text, limit, lines))
+        return self._known[key]
+
+    def _check(self, check: CheckResult) -> int:
+        """The number of a check. Records share equal ones, and live longer than this: an address is of one check."""
+        if id(check) not in self._shared:
+            pairs = list(check.derivation.items())[:_PAIRS]
+            derivation = "; ".join(f"{key[:NAME]}: {described(value, NAME)}" for key, value in pairs)
+            self._shared[id(check)] = self._checks.place(
+                (
+                    int(check.passed),
+                    self._text(check.what, 2 * NAME),
+                    self._texts.place(described(check.measured)),
+                    self._texts.place("" if check.expected is None else described(check.expected)),
+                    self._texts.place("" if check.bound is None else described(check.bound)),
+                    self._text(derivation, MESSAGE),
+                )
+            )
+        return self._shared[id(check)]
+
+    def _finding(self, verdict: TestVerdict, findings: Mapping[str, FindingText]) -> int:
+        """The number of the finding that a verdict rests on, -1 without one."""
+        text = findings.get(verdict.finding)
+        if text is None:
+            return -1
+        shown = (clean(verdict.finding), text.kind.value, text.consequence.value, clean(text.link_shows, VALUE))
+        return self._findings.place(shown)
+
+
+def payload(
+    matrix: Sequence[Family], runs: Sequence[RunColumn], records: Sequence[Record], outcomes: Sequence[Any]
+) -> Iterator[str]:
+    """The document that the page's script shows cells from, in pieces of its text that may stand in a page.
+
+    `cells[i]` is [clause, run, verdicts], each of these [number, seconds]; a verdict is [outcome, test, signature,
+    reason, link, message, repro, seed, leaks, checks, checks left out, finding, judged version, repeats, runs], a check
+    [passed, what, measured, expected, bound, derivation], a finding [id, class, consequence, what its link shows];
     `about[run]` is what an issue says of a run, [name, value] each, and `packages[run]` likewise.
+
+    Args:
+        outcomes: what the page says of each outcome, the gravest first.
     """
-    texts, clauses, cells = Texts(), [], []
-    known: dict[tuple[str, ...], int] = {}
-    for row in (row for family in matrix for row in family.rows):
-        about = [row.name, row.level, row.requirement, _pieces(row.source), [_pieces(entry) for entry in row.history]]
-        clauses.append(about)
+    rows = [row for family in matrix for row in family.rows]
+    about = {
+        "outcomes": outcomes,
+        "runs": [run.label for run in runs],
+        "about": [identity(record) for record in records],
+        "packages": [_packages(record) for record in records],
+        "clauses": [
+            [row.name, row.level, row.requirement, _pieces(row.source), [_pieces(entry) for entry in row.history]]
+            for row in rows
+        ],
+    }
+    yield f'{embedded(about)[:-1]},"cells":['
+    details, between = Details(), ""
+    for row in rows:
         for cell in row.cells:
             if cell.verdicts:
                 findings = records[cell.run].findings
                 listed = [
-                    [*_verdict(verdict, texts), _finding(verdict, findings, known), *_doubts(verdict, texts)]
+                    [details.verdict(verdict, findings), number(round(verdict.duration_s, 3))]
                     for verdict in cell.verdicts
                 ]
-                cells.append([row.number, cell.run, listed])
-    return {
-        "runs": [run.label for run in runs],
-        "about": [identity(record) for record in records],
-        "packages": [_packages(record) for record in records],
-        "clauses": clauses,
-        "cells": cells,
-        "findings": list(known),
-        "texts": texts.listed,
-    }
-
-
-def _finding(verdict: TestVerdict, findings: Mapping[str, FindingText], known: dict[tuple[str, ...], int]) -> int:
-    """The number of the finding that a verdict rests on, -1 without one."""
-    text = findings.get(verdict.finding)
-    if text is None:
-        return -1
-    shown = (clean(verdict.finding), text.kind.value, text.consequence.value, clean(text.link_shows, VALUE))
-    return known.setdefault(shown, len(known))
-
-
-def _doubts(verdict: TestVerdict, texts: Texts) -> list[Any]:
-    """The judged version that a known failure was taken from, outcomes of repetitions, and what runs it rests on."""
-    repeats = [texts.place(clean(repeat)) for repeat in verdict.repeats[:_REPEATS]]
-    runs = [texts.place(_run(run)) for run in verdict.runs[:_RUNS]]
-    return [texts.place(clean(verdict.inferred_from) if inferred(verdict) else ""), repeats, runs]
+                yield between + embedded([row.number, cell.run, listed])
+                between = ","
+    yield f"],{embedded(details.listed)[1:]}"
 
 
 def _run(run: RunSetup) -> str:
@@ -90,37 +162,5 @@ def _packages(record: Record) -> list[list[str]]:
     return [[clean(name), clean(version)] for name, version in listed]
 
 
-def _pieces(pieces: Sequence[Piece]) -> list[list[str]]:
-    return [[piece.text, piece.href] if piece.href else [piece.text] for piece in pieces]
-
-
-def _verdict(verdict: TestVerdict, texts: Texts) -> list[Any]:
-    said = (verdict.reason, f"{verdict.signature}: {verdict.reason}")
-    message = "" if verdict.message in said else verdict.message
-    return [
-        GRAVITY.index(verdict.outcome),
-        texts.place(clean(verdict.test.rpartition("::")[2] or verdict.test, 2 * NAME)),
-        texts.place(clean(verdict.signature)),
-        _pieces(linked(verdict.reason, MESSAGE)),
-        href(verdict.link) or (["not a web address: " + clean(verdict.link)] if verdict.link else ""),
-        texts.place(clean(message, MESSAGE, lines=True)),
-        texts.place(clean(verdict.repro, _REPRO)),
-        verdict.seed if verdict.seed is None else clean(str(verdict.seed), 40),
-        number(round(verdict.duration_s, 3)),
-        [texts.place(clean(leak)) for leak in verdict.leaks[:_LEAKS]],
-        [_check(check, texts) for check in verdict.checks[:_CHECKS]],
-        max(len(verdict.checks) - _CHECKS, 0),
-    ]
-
-
-def _check(check: CheckResult, texts: Texts) -> list[Any]:
-    pairs = list(check.derivation.items())[:_PAIRS]
-    derivation = "; ".join(f"{key[:NAME]}: {described(value, NAME)}" for key, value in pairs)
-    return [
-        int(check.passed),
-        texts.place(clean(check.what, 2 * NAME)),
-        texts.place(described(check.measured)),
-        texts.place("" if check.expected is None else described(check.expected)),
-        texts.place("" if check.bound is None else described(check.bound)),
-        texts.place(clean(derivation, MESSAGE)),
-    ]
+def _pieces(pieces: Sequence[Piece]) -> tuple[tuple[str, ...], ...]:
+    return tuple((piece.text, piece.href) if piece.href else (piece.text,) for piece in pieces)

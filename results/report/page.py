@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import altair
 import vl_convert
@@ -20,7 +18,7 @@ from results.record.outcomes import Outcome
 from results.record.reading import Record
 from results.report import about, across, changed, details, findings, matrix, porting, series
 from results.report.runs import DASHES, SHAPES, runs
-from results.report.text import clean
+from results.report.text import clean, embedded
 from results.show.clauses import GRAVITY, NOT_KEPT, total, unconfirmed
 from results.show.portability import Portability, words
 
@@ -43,16 +41,21 @@ _PARTS = ("elements.js", "filters.js", "issue.js", "cells.js", "address.js", "ta
 
 def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
     """The page of these records and comparisons."""
+    return "".join(pieces(records, comparisons))
+
+
+def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterator[str]:
+    """The page in pieces, for that of hundreds of records is large."""
     columns = runs(records)
     families = matrix.families(records)
     outcomes = [o for o in reversed(GRAVITY) if any(v.outcome is o for r in records for v in r.verdicts)]
     drawn = series.payload(records, columns)
     scripts = {"theme.js": _text("theme.js"), "page.js": _behaviour(), "charts.js": _charts()}
     style = _text("style.css")
-    page: str = (
+    yield from (
         _environment()
         .get_template("page.html")
-        .render(
+        .generate(
             runs=columns,
             totals=[matrix.Totals.of(total(record)) for record in records],
             families=families,
@@ -75,14 +78,13 @@ def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
             comparisons=[changed.compared(pair) for pair in comparisons.pairs],
             unmatched=[clean(line) for line in comparisons.unmatched],
             anchors={row.name: row.anchor for family in families for row in family.rows},
-            cells_json=_json({"outcomes": _outcomes(), **details.payload(families, columns, records)}),
-            drawn_json=_json(drawn),
+            cells_json=map(Markup, details.payload(families, columns, records, _outcomes())),
+            drawn_json=Markup(embedded(drawn)),
             style=Markup(style),
             scripts={name: Markup(script) for name, script in scripts.items()},
             policy=_policy(style, list(scripts.values())),
         )
     )
-    return page
 
 
 def _outcomes() -> list[list[str | bool]]:
@@ -94,13 +96,6 @@ def _outcomes() -> list[list[str | bool]]:
 def _behaviour() -> str:
     """The script of the page, of which every part sees the ones before it."""
     return "\n".join(['(() => {\n  "use strict";', *map(_text, _PARTS), "})();"])
-
-
-def _json(document: Any) -> Markup:
-    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
 
 
 def _policy(style: str, scripts: Sequence[str]) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from results.record.values import Json
@@ -80,6 +82,14 @@ def linked(text: str, limit: int = VALUE) -> tuple[Piece, ...]:
         found += [Piece(clean(kept[at : match.start()], limit)), Piece(clean(address, limit), address)]
         at = end
     return tuple(piece for piece in (*found, Piece(clean(text[at:], max(limit - at, 0)))) if piece.text)
+
+
+def embedded(document: Any) -> str:
+    """Compact JSON that may stand in an element of a page."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
 
 
 def number(value: float) -> str:

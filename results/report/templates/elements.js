@@ -1,7 +1,15 @@
   const byId = (id) => document.getElementById(id);
   let parsed;
   /** What lies behind the cells; most readers open none. */
-  const data = () => (parsed ??= JSON.parse(byId("cells-data").textContent));
+  const data = () => (parsed ??= whole(JSON.parse(byId("cells-data").textContent)));
+
+  /** The document with each verdict where it belongs: it has distinct verdicts, without their seconds, and checks once. */
+  const whole = ({ checks, verdicts, ...rest }) => {
+    for (const verdict of verdicts) verdict[9] = verdict[9].map((place) => checks[place]);
+    const placed = ([place, seconds]) => [...verdicts[place].slice(0, 8), seconds, ...verdicts[place].slice(8)];
+    const cells = rest.cells.map(([clause, run, listed]) => [clause, run, listed.map(placed)]);
+    return { ...rest, cells };
+  };
 
   /** An element with attributes and children; texts become text nodes, never markup. */
   const make = (tag, attributes, ...children) => {
