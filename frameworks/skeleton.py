@@ -17,6 +17,9 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 def write_adapter(name: str, folder: Path) -> list[Path]:
     """Writes an adapter that offers nothing yet, and returns its files.
 
+    Nearly every test of it is `unsupported`: two that look only at the suite pass, and the test of the adapter's
+    overhead abstains.
+
     Args:
         name: what `--framework` and records call it.
         folder: of the package; it is made, and has to be empty if it is there.

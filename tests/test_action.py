@@ -16,8 +16,8 @@ import yaml
 from results.record.reading import Outcome, load, write
 from results.show.digest import markdown
 from tests.runner import ACTION, Runner
+from tests.small_record import BASE, BOUND, verdict
 from tests.support import ROOT
-from tests.test_comparison import BASE, BOUND, verdict
 
 WORKFLOW = ROOT / ".github" / "workflows" / "conformance.yml"
 WORSE = verdict(BASE, 0, outcome=Outcome.FAIL)

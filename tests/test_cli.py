@@ -24,8 +24,8 @@ from conformance.inventory.tests import inventory
 from conformance.running import baselines, jobs
 from results.record.files import RecordError
 from results.record.reading import Outcome, TestVerdict, load, write
+from tests.small_record import BASE, verdict
 from tests.support import ROOT, Ended, run
-from tests.test_comparison import BASE, verdict
 
 
 def conformance(*words: str | Path, root: Path = ROOT) -> Ended:

@@ -19,8 +19,8 @@ from frameworks.registry import built_in
 from results.record.model import TestVerdict, Variant
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load, write
+from tests.small_record import BASE
 from tests.support import ROOT
-from tests.test_comparison import BASE
 
 CLAUSE = "scaling.stays-finite"
 TEXT = """# What Twin is known not to do.

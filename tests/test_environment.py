@@ -11,7 +11,7 @@ from frameworks.installing import locks
 from frameworks.installing.distributions import DISTRIBUTIONS, bare, variable_of
 from results.compare.environment import COMPANIONS, OWN, ChangedSetting, Environment, environment, variable
 from results.record.reading import Record, Series, Variant
-from tests.test_comparison import BASE
+from tests.small_record import BASE
 
 
 def run(framework: str, version: str, packages: dict[str, str] | None = None, **more: object) -> Record:

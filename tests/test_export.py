@@ -23,8 +23,8 @@ from results.record.values import parse
 from results.show import ctrf
 from results.show.digest import markdown
 from results.show.marks import cut
+from tests.small_record import BASE
 from tests.support import ROOT, Ended, run
-from tests.test_comparison import BASE
 from tests.test_table import FOUR
 
 BASELINES = listed(ROOT / "results" / "baselines")

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from results.compare.pairing import compare_sets
 from results.record.outcomes import Outcome
 from results.show import ctrf
+from results.show.differences import to_json
 from results.show.digest import markdown
 from results.show.marks import escaped, html, words
-from tests.test_comparison import BASE, verdict
+from tests.small_record import BASE, verdict
 
 REFERENCES = (
     *("https://example.org/x", "HTTP://example.org", "ftp://example.org", "www.example.org", "mailto:a@example.org"),
@@ -52,6 +54,13 @@ def test_a_record_in_a_comment_links_to_nothing() -> None:
     without_code = re.sub(r"`[^`]*`", "", shown).replace("\\", "")
     assert "example" in without_code
     assert not LINKED.search(without_code)
+
+
+def test_a_comparison_as_json_has_no_raw_control_characters() -> None:
+    text = "\x1b[2J \x7f \x9b31m \u202e ü"
+    content = to_json(compare_sets([BASE], [verdict(BASE, 0, outcome=Outcome.FAIL, message=text)]))
+    assert content.replace("\n", "").isprintable()
+    assert json.loads(content)["pairs"][0]["changes"][0]["detail"].startswith(text)
 
 
 def test_ctrf_has_no_raw_control_characters() -> None:

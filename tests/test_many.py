@@ -24,8 +24,8 @@ from results.report.runs import runs
 from results.report.text import number
 from results.show import table
 from tests.many import many
+from tests.small_record import BASE, verdict
 from tests.support import ROOT
-from tests.test_comparison import BASE, verdict
 
 MEBIBYTE = 2**20
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.mutants.score import Score, must_clauses
 from tests.support import ROOT, environment
 
 EVERY = mutants()
+RESERVED = frozenset({"example", "invalid", "localhost", "test"})
 MUTANT = Mutant(
     "tests.mutants.m:Broken", "reference", "It is.", "https://a.org/1", "scaler", ("scaling.a", "scaling.b")
 )
@@ -51,10 +53,29 @@ def fate(*found: Iterable[TestVerdict], mutant: Mutant = MUTANT) -> tuple[Fate, 
     return engine.fate(mutant, BASELINE, lambda: WHOLE), engine
 
 
+def is_placeholder(link: str) -> bool:
+    """Whether a link's host is one that RFC 2606 reserves for examples and tests, or no name of a host at all."""
+    labels = (urlsplit(link).hostname or "").split(".")
+    return len(labels) < 2 or labels[-1] in RESERVED or labels[-2] == "example"
+
+
+def test_a_placeholder_is_noticed() -> None:
+    links = (
+        "https://example.org/1",
+        "https://www.example.com",
+        "https://bugs.test/1",
+        "https://localhost/1",
+        "https://…",
+    )
+    assert all(map(is_placeholder, links))
+    assert not is_placeholder("https://github.com/pytorch/pytorch/issues/1")
+
+
 def test_every_mutant_is_declared_whole() -> None:
     clauses = load_clauses()
     for mutant in EVERY:
         assert mutant.link.startswith("https://"), mutant.name
+        assert not is_placeholder(mutant.link), mutant.name
         assert mutant.component, mutant.name
         assert mutant.clauses, mutant.name
         assert not set(mutant.clauses) - clauses.keys(), mutant.name

@@ -19,7 +19,7 @@ from results.record.arrays import fingerprint
 from results.record.fingerprints import Fingerprint
 from results.record.reading import CheckResult, Curves, Measurement, Record, Tensors, Trace
 from results.show.differences import document, markdown, to_text
-from tests.test_comparison import BASE, CLAUSE, verdict
+from tests.small_record import BASE, CLAUSE, verdict
 
 ANY = st.floats() | st.sampled_from([0.0, 1e308, -1e308, 5e-324, math.inf, math.nan])
 SERIES = st.lists(ANY, max_size=4).map(tuple)

@@ -14,8 +14,8 @@ from benchmarks.planted import outcomes, plants, runs
 from benchmarks.planted.runs import EXPECTED, PlantedOutcome
 from frameworks import install
 from results.record.reading import Measurement, Record
+from tests.small_record import BASE
 from tests.support import one_page
-from tests.test_comparison import BASE
 
 COUNT = "conformance/suites/test_cost.py::test_a_count_is_the_same_every_time[plain]"
 

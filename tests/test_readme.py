@@ -56,6 +56,18 @@ def test_a_stale_page_is_told_and_made_anew(tmp_path: Path, monkeypatch: pytest.
     assert main(["self", "pages", "--check"]) == 0
 
 
+def test_each_page_is_named_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    pages = [ROOT / "docs" / name for name in ("clauses.md", "mutants.md")]
+    resolve = generate.resolve
+    monkeypatch.setattr(generate, "resolve", lambda source: (steps.append(source), resolve(source))[1])
+    generate.stale(pages, write=False, report=lambda page: steps.append(page.name))
+    wholes = [generate.WHOLE[page.relative_to(ROOT).as_posix()] for page in pages]
+    assert [step for step in steps if step in (*wholes, *(page.name for page in pages))] == [
+        step for page, whole in zip(pages, wholes, strict=True) for step in (page.name, whole)
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

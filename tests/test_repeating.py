@@ -14,8 +14,8 @@ from conformance.running.repeating import due, repeatable, settle
 from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load, write
+from tests.small_record import BASE
 from tests.support import Ended, checkout, run
-from tests.test_comparison import BASE
 
 SUITE = """
 import os

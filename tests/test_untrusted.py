@@ -20,8 +20,8 @@ from results.record.journal import Journal
 from results.record.lines import decode_line, encode_line
 from results.record.reading import SCHEMA_VERSION, CheckResult, Outcome, RecordError, load, to_json, write
 from tests.recorded import CLAUSE, filled, header
+from tests.small_record import BASE, verdict
 from tests.support import Ended, run
-from tests.test_comparison import BASE, verdict
 from tests.test_fuzz import call, refused, said
 
 ESCAPING = os.fsdecode(b"a\n\x1b[31m\xff\xe2\x80\xae.json")

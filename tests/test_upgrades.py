@@ -10,7 +10,7 @@ from conformance.pages.upgrades import UPGRADES, pairs, upgrades
 from results.record.files import RecordError
 from results.record.folders import listed
 from results.record.reading import Record, Series
-from tests.test_comparison import BASE
+from tests.small_record import BASE
 
 
 def record(version: str, framework: str = "torch", mode: str = "eager") -> Record:

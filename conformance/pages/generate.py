@@ -7,7 +7,7 @@ package, and is imported when it is asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -72,16 +72,22 @@ def markers(page: Path) -> list[str]:
     return _MARKER.findall(read(page).decode())
 
 
-def texts(names: Collection[str]) -> dict[str, str]:
+def texts(names: Collection[str], called: dict[str, Mapping[str, str]] | None = None) -> dict[str, str]:
     """These blocks, made now.
+
+    Args:
+        called: the blocks of each source that was called already, to which those of this call are added.
 
     Raises:
         PageError: nothing makes one, or what makes it lacks a package.
     """
     made: dict[str, str] = {}
+    called = {} if called is None else called
     for source, theirs in SOURCES.items():
-        if not made.keys() >= set(theirs) and set(theirs) & set(names):
-            made |= _call(source)
+        if set(theirs) & set(names):
+            if source not in called:
+                called[source] = _call(source)
+            made |= called[source]
     if unknown := [name for name in names if name not in made]:
         raise PageError(f"nothing makes a block {unknown[0]!r}; there are {', '.join(sorted(_all_names()))}")
     return {name: made[name] for name in names}
@@ -108,8 +114,11 @@ def place(made: Mapping[str, str]) -> list[Path]:
     return changed
 
 
-def stale(wanted: Sequence[Path] = (), *, write: bool) -> list[Path]:
+def stale(wanted: Sequence[Path] = (), *, write: bool, report: Callable[[Path], None] | None = None) -> list[Path]:
     """The pages, of `wanted` or of all, that are not as they would be made now; they are written if `write`.
+
+    Args:
+        report: called with each page before it is made.
 
     Raises:
         PageError: a page has no generated part, or one that nothing makes, or a package is missing for it.
@@ -120,16 +129,19 @@ def stale(wanted: Sequence[Path] = (), *, write: bool) -> list[Path]:
     names = {page: [name for name in markers(page) if name not in MEASURED] for page in chosen}
     if nothing := [page for page in wanted if not names[page] and not _whole(page)]:
         raise PageError(f"{nothing[0]}: has no generated part")
-    made = texts(dict.fromkeys(name for page in chosen for name in names[page]))
-    changed = []
+    called: dict[str, Mapping[str, str]] = {}
+    changed: dict[Path, str] = {}
     for page in chosen:
+        if report is not None:
+            report(page)
         text, source = read(page).decode(), _whole(page)
-        new = resolve(source)() if source else placed(page, text, {name: made[name] for name in names[page]})
+        new = resolve(source)() if source else placed(page, text, texts(names[page], called))
         if new != text:
-            changed.append(page)
-            if write:
-                replace(page, new.encode())
-    return changed
+            changed[page] = new
+    if write:
+        for page, new in changed.items():
+            replace(page, new.encode())
+    return list(changed)
 
 
 def placed(page: Path, text: str, made: Mapping[str, str]) -> str:

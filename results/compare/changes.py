@@ -54,7 +54,7 @@ _WORSE = frozenset(
 )
 _COUNTED = frozenset({ChangeKind.REMOVED, ChangeKind.NOT_COMPARABLE, ChangeKind.ADDED, ChangeKind.NOT_JUDGED})
 
-OTHER_CODE = "the test's code is another one"
+OTHER_CODE = "the test's code has changed since the record"
 
 
 @dataclass(frozen=True)

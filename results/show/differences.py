@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from results.compare.changes import Change, ChangeKind
+from results.compare.changes import OTHER_CODE, Change, ChangeKind
 from results.compare.comparison import Comparison
 from results.compare.environment import Environment
 from results.compare.measurements import NOT_JUDGED
@@ -21,7 +21,7 @@ from results.compare.numbers import Moved, Movement, counts
 from results.compare.pairing import Comparisons, name, series
 from results.record.files import one_line
 from results.record.values import plain
-from results.show.marks import code, cut, words
+from results.show.marks import code, cut, escaped, words
 
 VERDICTS = {
     0: "nothing is worse",
@@ -113,11 +113,21 @@ def summary(pair: Comparison) -> str:
     if pair.identical:
         return f"identical {tests}"
     kinds = Counter(change.kind for change in pair.changes)
-    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in ChangeKind if kinds[kind] and kind not in _SHOWN_AS_NUMBERS)
+    counted = ", ".join(
+        f"{kinds[kind]} {kind}{_cause(pair, kind)}"
+        for kind in ChangeKind
+        if kinds[kind] and kind not in _SHOWN_AS_NUMBERS
+    )
     unmoved = all(one.movement is Movement.IDENTICAL for one in pair.numbers)
     numbers = f"numbers: {moved}" if (moved := movements(pair.numbers)) else ""
     parts = (counted or ("no change" if unmoved else ""), numbers, not_judged(kinds[ChangeKind.NOT_JUDGED]))
     return f"{'; '.join(filter(None, parts))} {tests}"
+
+
+def _cause(pair: Comparison, kind: ChangeKind) -> str:
+    """Why changes of a kind cannot be compared, in parentheses; "" unless changed code is the only cause."""
+    details = {change.detail for change in pair.changes if change.kind is kind}
+    return f" ({OTHER_CODE})" if details == {OTHER_CODE} else ""
 
 
 def movements(numbers: Sequence[Moved]) -> str:
@@ -317,5 +327,5 @@ def document(comparisons: Comparisons) -> dict[str, Any]:
 
 
 def to_json(comparisons: Comparisons) -> str:
-    """The JSON document as text."""
-    return json.dumps(document(comparisons), indent=1, allow_nan=False) + "\n"
+    """The JSON document as text, with an escape for every character that is not printable, DEL among them."""
+    return escaped(json.dumps(document(comparisons), indent=1, allow_nan=False)) + "\n"

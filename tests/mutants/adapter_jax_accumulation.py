@@ -18,7 +18,7 @@ from tests.mutants import fault
 
 @fault(
     "https://github.com/huggingface/transformers/pull/34191",
-    component="accumulation",
+    component="accumulator",
     clauses=("accumulation.weighs-items",),
 )
 class MeanOfMeans(JaxFramework):
@@ -32,7 +32,7 @@ class MeanOfMeans(JaxFramework):
 
 @fault(
     "https://github.com/mlnomadpy/flaxchat/issues/6",
-    component="accumulation",
+    component="accumulator",
     clauses=("accumulation.keeps-precision",),
 )
 class AccumulatesLow(JaxFramework):
@@ -50,7 +50,7 @@ class AccumulatesLow(JaxFramework):
 
 @fault(
     "https://github.com/facebookresearch/mmf/pull/747",
-    component="accumulation",
+    component="accumulator",
     clauses=("accumulation.each-counts-once", "accumulation.equals-full-batch"),
 )
 class ForgetsTheWindow(JaxFramework):
@@ -70,7 +70,7 @@ class ForgetsTheWindow(JaxFramework):
 
 @fault(
     "https://github.com/google-research/vision_transformer/issues/286",
-    component="accumulation",
+    component="accumulator",
     clauses=("accumulation.fresh-dropout",),
 )
 class DrawsTheSameMasks(JaxFramework):

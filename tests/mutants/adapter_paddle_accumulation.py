@@ -12,7 +12,7 @@ from tests.mutants import fault
 
 @fault(
     "https://github.com/facebookresearch/mmf/pull/747",
-    component="accumulation",
+    component="accumulator",
     clauses=("accumulation.each-counts-once", "accumulation.equals-full-batch"),
 )
 class ClearsInsideWindow(PaddleFramework):

@@ -12,7 +12,7 @@ from tests.mutants import fault
 
 @fault(
     "https://github.com/paiml/aprender/pull/2123",
-    component="accumulation",
+    component="accumulator",
     clauses=("accumulation.keeps-precision",),
 )
 class SumsTheWindow(TensorFlowFramework):
@@ -30,7 +30,7 @@ class SumsTheWindow(TensorFlowFramework):
 
 @fault(
     "https://github.com/pytorch/pytorch/issues/73784",
-    component="accumulation",
+    component="accumulator",
     clauses=("accumulation.each-counts-once",),
 )
 class AccumulatorIsOverwritten(TensorFlowFramework):
@@ -48,7 +48,7 @@ class AccumulatorIsOverwritten(TensorFlowFramework):
 
 @fault(
     "https://github.com/hpcaitech/ColossalAI/issues/1028",
-    component="accumulation",
+    component="accumulator",
     clauses=("accumulation.each-counts-once",),
 )
 class AccumulatorIsNotReset(TensorFlowFramework):

@@ -11,7 +11,7 @@ from tests.mutants import fault
 
 @fault(
     "https://github.com/facebookresearch/mmf/pull/747",
-    component="accumulation",
+    component="accumulator",
     clauses=("accumulation.each-counts-once", "accumulation.equals-full-batch"),
 )
 class ZeroesInsideWindow(TorchFramework):
@@ -30,7 +30,7 @@ class ZeroesInsideWindow(TorchFramework):
 
 @fault(
     "https://github.com/huggingface/transformers/pull/34191",
-    component="accumulation",
+    component="accumulator",
     clauses=("accumulation.weighs-items",),
 )
 class MeanOfMeans(TorchFramework):

@@ -39,7 +39,7 @@ class ClippingScalesUp(ReferenceTrainer):
 
 @fault(
     "https://github.com/Lightning-AI/pytorch-lightning/issues/9330",
-    component="clip",
+    component="clipping",
     clauses=("scaling.unscales-before-clipping", "scaling.is-transparent"),
 )
 class ClipsScaledGradients(ReferenceTrainer):
@@ -53,7 +53,7 @@ class ClipsScaledGradients(ReferenceTrainer):
 
 @fault(
     "https://github.com/NVIDIA/apex/pull/1512",
-    component="clip",
+    component="clipping",
     clauses=("scaling.unscales-before-clipping", "scaling.is-transparent"),
 )
 class ClipCoefficientIsUnscaledToo(ReferenceTrainer):
@@ -66,7 +66,7 @@ class ClipCoefficientIsUnscaledToo(ReferenceTrainer):
 
 @fault(
     "https://github.com/catalyst-team/catalyst/issues/1319",
-    component="clip",
+    component="clipping",
     clauses=("scaling.reports-true-loss",),
 )
 class ReportsTheScaledNorm(ReferenceTrainer):

@@ -162,7 +162,7 @@ class ReportsTheLossDividedByCount(ReferenceTrainer):
 
 @fault(
     "https://github.com/allenai/allennlp/pull/4706",
-    component="accumulation",
+    component="accumulator",
     clauses=("accumulation.equals-full-batch",),
 )
 class ReportsTheLastMicroBatch(ReferenceTrainer):

@@ -1,0 +1,167 @@
+"""Changes of the process that outlast the test: limits, streams, handlers, threads, variables."""
+
+from __future__ import annotations
+
+import builtins
+import decimal
+import gc
+import locale
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+
+from results.record.outcomes import Outcome
+from tests.behaviours.registry import BIG, behaves
+
+
+@behaves(Outcome.ERROR)
+def low_recursion_limit() -> object:
+    for limit in range(20, 2000):
+        try:
+            sys.setrecursionlimit(limit)
+        except RecursionError:
+            continue
+        break
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def fork_that_goes_on() -> object:
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def fork_that_raises() -> object:
+    child = os.fork()
+    if not child:
+        raise ValueError("in the child")
+    os.waitpid(child, 0)
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def another_folder() -> object:
+    os.makedirs("gone", exist_ok=True)
+    os.chdir("gone")
+    os.rmdir(os.getcwd())
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def closed_streams() -> object:
+    for stream in (sys.stdout, sys.stderr):
+        stream.buffer.close()
+        stream.close()
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def closed_descriptors() -> object:
+    numbers = {1, 2, sys.stdout.fileno(), sys.stderr.fileno()}
+    for number in numbers:
+        os.close(number)
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def replaced_streams() -> object:
+    sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def handlers_replaced() -> object:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: os._exit(7))
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def alarm_left_ticking() -> object:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def threads_left_running() -> object:
+    threading.Thread(target=time.sleep, args=(3600.0,), daemon=False).start()
+    return 1.0
+
+
+@behaves(Outcome.ERROR)
+def builtins_replaced() -> object:
+    builtins.open = builtins.print = builtins.len = lambda *_, **__: sys.exit(3)  # type: ignore[assignment]
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def warnings_are_errors() -> object:
+    warnings.simplefilter("error")
+    warnings.showwarning = None  # type: ignore[assignment]
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def variables_changed() -> object:
+    os.environ.clear()
+    os.environ["OMP_NUM_THREADS"] = "77"
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def numbers_changed() -> object:
+    decimal.getcontext().prec = 2
+    np.seterr(all="raise")
+    locale.setlocale(locale.LC_ALL, "C")
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def limits_lowered() -> object:
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
+        resource.setrlimit(limit, (0, resource.getrlimit(limit)[1]))
+    return 1.0
+
+
+@behaves(Outcome.ERROR)
+def all_memory() -> object:
+    resource.setrlimit(resource.RLIMIT_AS, (2**33, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    return bytearray(2**40)
+
+
+@behaves(Outcome.PASS)
+def traced_and_uncollected() -> object:
+    gc.disable()
+    threading.excepthook = sys.excepthook = lambda *_: sys.exit(4)
+    sys.setprofile(lambda *_: None)
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def modules_gone() -> object:
+    sys.modules["json"] = None  # type: ignore[assignment]
+    sys.path.clear()
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def no_permissions() -> object:
+    os.umask(0o777)
+    return 1.0
+
+
+@behaves(Outcome.PASS)
+def prints_100_megabytes() -> object:
+    for _ in range(100):
+        sys.stdout.write("x" * (BIG // 100))
+    return 1.0
