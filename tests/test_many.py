@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -90,6 +91,24 @@ def test_folders_are_compared_as_their_records_are_and_only_two_are_kept(folders
     assert [pair.compared for pair in found.pairs] == [3, 3, 3]
     assert not any(record.verdicts for pair in found.pairs for record in (pair.old, pair.new))
     assert [line[:11] for line in compare_files(find([old]), find([new]), partial=True).unmatched] == ["torch eager"]
+
+
+def test_the_garbage_collector_pauses_while_records_are_read(folders: tuple[Path, Path]) -> None:
+    paused: list[bool] = []
+
+    def kept(record: Record) -> Record:
+        paused.append(not gc.isenabled())
+        return record
+
+    def refuse(record: Record) -> Record:
+        raise ValueError("no outline")
+
+    assert read([folders[0]], kept=kept)
+    assert paused == [True] * 4
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="no outline"):
+        read([folders[0]], kept=refuse)
+    assert gc.isenabled()
 
 
 def test_a_broken_record_without_a_partner_is_refused(folders: tuple[Path, Path]) -> None:

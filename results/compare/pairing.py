@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from results.compare.comparison import Comparison, compare
+from results.record.encoding import without_collecting
 from results.record.files import RecordError
 from results.record.outline import heading
 from results.record.reading import Record, load, load_series
@@ -77,7 +78,12 @@ def compare_files(old: Sequence[Path], new: Sequence[Path], partial: bool = Fals
     Raises:
         RecordError: one cannot be read, or a set has two records of a series.
     """
-    before, after = _keyed(old), _keyed(new)
+    with without_collecting():
+        return _compared(_keyed(old), _keyed(new), partial)
+
+
+def _compared(before: list[tuple[Key, Path]], after: list[tuple[Key, Path]], partial: bool) -> Comparisons:
+    """The comparisons of files by their series."""
     if partial:
         wanted = {key for key, _ in after}
         before = [(key, path) for key, path in before if key in wanted]

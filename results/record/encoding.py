@@ -55,7 +55,7 @@ def from_json(content: bytes) -> Record:
         VersionError: it is of another version.
         ValueError: where and why it is no record, in one sentence.
     """
-    with _without_collecting():
+    with without_collecting():
         return _read(content)
 
 
@@ -86,8 +86,11 @@ def _as_written(content: bytes) -> Any:
 
 
 @contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Pauses the garbage collector, which else looks at the growing record again and again; nothing here is a cycle."""
+def without_collecting() -> Iterator[None]:
+    """Pauses the garbage collector, which else looks at growing records again and again; none has a cycle.
+
+    What reads many records one after another pauses it for all of them: each time it goes on it looks at what is new.
+    """
     paused = gc.isenabled()
     gc.disable()
     try:

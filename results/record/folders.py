@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from results.record.encoding import without_collecting
 from results.record.files import RecordError, os_problem
 from results.record.reading import Record, load
 
@@ -36,7 +37,8 @@ def read(
     """
     if not paths and not LAST_RUNS.is_dir():
         raise RecordError("results/records", "holds no record", "run the suite first or name records")
-    return [kept(load(path)) for path in watch(find(paths or [LAST_RUNS]))]
+    with without_collecting():
+        return [kept(load(path)) for path in watch(find(paths or [LAST_RUNS]))]
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
