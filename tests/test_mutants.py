@@ -187,10 +187,18 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_one_mutant_can_be_run_by_name() -> None:
-    ended = run("ScaleGrowsToInfinity", "--of", "reference")
+@pytest.mark.parametrize(
+    ("label", "clause"),
+    [
+        ("ScaleGrowsToInfinity", "scaling.stays-finite"),
+        ("ClippingScalesUp", "accumulation.clips-only-what-is-larger"),
+    ],
+    ids=["a clause with one test", "a clause whose other tests are left out"],
+)
+def test_one_mutant_can_be_run_by_name(label: str, clause: str) -> None:
+    ended = run(label, "--of", "reference")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "caught      reference  ScaleGrowsToInfinity: scaling.stays-finite" in ended.stdout
+    assert f"caught      reference  {label}: {clause}" in ended.stdout
     assert "score 100 %: 1 of 1 mutants" in ended.stdout
 
 

@@ -106,7 +106,10 @@ class Fate:
 
 @dataclass
 class Engine:
-    """Runs pytest in a process of its own for each mutant; `folder` takes the records."""
+    """Runs pytest in a process of its own for each mutant; `folder` takes the records.
+
+    A run that leaves tests out, once their clause has failed, writes record.interrupted-1.json.
+    """
 
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="mutants-")))
     device: str = "cpu"
@@ -155,18 +158,21 @@ class Engine:
     def _run(
         self, framework: str, mode: str, tests: Sequence[str], name: str, workers: int = 1, stop: bool = False
     ) -> tuple[TestVerdict, ...]:
-        record = self.folder / f"{name}.json"
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
+        record, log = folder / "record.json", folder / "output.log"
         words = ["-q", f"--framework={framework}", f"--device={self.device}"]
         words += [f"--mode={mode}"] if mode else []
         words += ["-p", "tests.mutants.stop"] if stop else []
         words += [f"--numprocesses={workers}"] if workers > 1 else ["-p", "no:xdist"]
         words += ["--timeout=120", f"--record={record}", *tests]
-        said = _forked(words, self.folder / f"{name}.log") if workers == 1 and _light(framework) else _started(words)
-        journal = record.with_suffix(".jsonl")
+        said = _forked(words, log) if workers == 1 and _light(framework) else _started(words)
+        written = [*folder.glob("record*.json"), *folder.glob("record.jsonl")]
+        if not written:
+            raise RunError(f"{framework}: no record was written: {said}")
         try:
-            return load(record if record.exists() else journal).verdicts
-        except RecordError:
-            raise RunError(f"{framework}: no record was written: {said}") from None
+            return load(written[0]).verdicts
+        except RecordError as error:
+            raise RunError(f"{framework}: {error}: {said}") from None
 
 
 def _light(framework: str) -> bool:
