@@ -101,12 +101,12 @@ def test_the_garbage_collector_pauses_while_records_are_read(folders: tuple[Path
         return record
 
     def refuse(record: Record) -> Record:
-        raise ValueError("no outline")
+        raise ValueError(record.status)
 
     assert read([folders[0]], kept=kept)
     assert paused == [True] * 4
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="no outline"):
+    with pytest.raises(ValueError, match="complete"):
         read([folders[0]], kept=refuse)
     assert gc.isenabled()
 
