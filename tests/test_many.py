@@ -18,7 +18,7 @@ from results.record import encoding
 from results.record.files import RecordError, replace_by
 from results.record.folders import find, listed, read
 from results.record.outline import Outlines
-from results.record.reading import Record, load, load_series, write
+from results.record.reading import Record, RunSetup, load, load_series, write
 from results.report.details import payload
 from results.report.matrix import families
 from results.report.runs import runs
@@ -64,11 +64,15 @@ def test_an_outline_has_no_parts_and_shares_texts() -> None:
 
 def test_an_outline_with_details_has_all_that_a_report_shows() -> None:
     (record,) = many(1)
+    given = ((RunSetup("sincos", {"seed": place % 3}),) for place in range(len(record.verdicts)))
+    record = replace(record, verdicts=tuple(replace(v, runs=r) for v, r in zip(record.verdicts, given, strict=True)))
     make = Outlines(details=True)
     first, second = make(record), make(replace(record))
     assert first == replace(record, tensors=())
-    pairs = zip(first.verdicts, second.verdicts, strict=True)
-    assert all(a is b for one, other in pairs for a, b in zip(one.checks, other.checks, strict=True))
+    for one, other in zip(first.verdicts, second.verdicts, strict=True):
+        assert all(a is b for a, b in zip(one.checks, other.checks, strict=True))
+        assert all(a is b for a, b in zip(one.runs, other.runs, strict=True))
+    assert len({id(run) for verdict in first.verdicts for run in verdict.runs}) == 3
     assert len({id(check) for verdict in first.verdicts for check in verdict.checks}) > 500
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from results.record.model import CheckResult, Record, TestVerdict
+from results.record.model import CheckResult, Record, RunSetup, TestVerdict
 from results.record.texts import ClauseText
 
 
 class Outlines:
-    """Makes outlines of records: no fingerprints, and one object for equal texts and checks.
+    """Makes outlines of records: no fingerprints, and one object for equal texts, checks and runs.
 
     Args:
         details: whether checks, runs, costs and curves stay, as a report shows them.
@@ -20,6 +20,7 @@ class Outlines:
         self._texts: dict[str, str] = {}
         self._clauses: dict[ClauseText, ClauseText] = {}
         self._checks: dict[str, CheckResult] = {}
+        self._runs: dict[str, RunSetup] = {}
 
     def __call__(self, record: Record) -> Record:
         """The outline of a record."""
@@ -40,11 +41,14 @@ class Outlines:
             code_hash=self._text(verdict.code_hash),
             repro=self._text(verdict.repro),
             checks=tuple(map(self._check, verdict.checks)) if self._details else (),
-            runs=verdict.runs if self._details else (),
+            runs=tuple(map(self._run, verdict.runs)) if self._details else (),
         )
 
     def _check(self, check: CheckResult) -> CheckResult:
         return self._checks.setdefault(repr(check), check)
+
+    def _run(self, run: RunSetup) -> RunSetup:
+        return self._runs.setdefault(repr(run), run)
 
     def _text(self, text: str) -> str:
         return self._texts.setdefault(text, text)
