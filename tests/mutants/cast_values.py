@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,7 +140,7 @@ class _Products(Operations):
     def _product(self, op: str, function: Callable[..., Any], *operands: Tensor) -> Tensor:
         if low_here([x.format for x in operands]) is None:
             return super()._product(op, function, *operands)
-        changed = [with_gradient(x, lambda g, place=i: self.wrong(place, g)) for i, x in enumerate(operands)]
+        changed = [with_gradient(x, partial(self.wrong, place)) for place, x in enumerate(operands)]
         return super()._product(op, function, *changed)
 
 

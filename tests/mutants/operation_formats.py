@@ -223,4 +223,4 @@ class UserListIsIntersected(ReferenceFramework):
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
-        return super().autocast(precision, enabled=enabled, wide=set(wide) - LOW, low=set(low) & LOW)
+        return super().autocast(precision, enabled=enabled, wide=tuple(set(wide) - LOW), low=tuple(set(low) & LOW))

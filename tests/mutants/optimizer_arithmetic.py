@@ -8,7 +8,7 @@ import numpy as np
 
 from fixtures.recipe import SGD, AdamW
 from frameworks.reference.decisions import Arrays
-from frameworks.reference.optimizers import Arithmetic, stepper
+from frameworks.reference.optimizers import EPSILON, Arithmetic, stepper
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.mutants import fault
 
@@ -148,7 +148,8 @@ class EpsilonInsideTheRoot(ReferenceTrainer):
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         held = self.recipe
         if not isinstance(held.optimizer, SGD):
-            self.recipe = held.but(optimizer=replace(held.optimizer, epsilon=held.optimizer.epsilon**0.5))
+            epsilon = EPSILON if held.optimizer.epsilon is None else held.optimizer.epsilon
+            self.recipe = held.but(optimizer=replace(held.optimizer, epsilon=epsilon**0.5))
         super().apply_update(gradients, rate)
         self.recipe = held
 

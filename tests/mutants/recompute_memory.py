@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from frameworks.reference import scope, tape
@@ -34,8 +34,9 @@ class PolicySavesEverything(ReferenceTrainer):
 class NothingFreed(ReferenceTrainer):
     """Segments are run again, and what they computed first is kept all the same."""
 
-    def _nothing_kept(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def _nothing_kept(self) -> Iterator[None]:
+        yield
 
 
 @fault(

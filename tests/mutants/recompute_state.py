@@ -24,8 +24,9 @@ from tests.mutants import fault
 class StreamNotPutBack(ReferenceTrainer):
     """The recomputed forward draws on from where the random stream stands."""
 
-    def replay_random(self, draws: int) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def replay_random(self, draws: int) -> Iterator[None]:
+        yield
 
 
 @fault(
@@ -66,9 +67,11 @@ class StreamLeftAdvanced(ReferenceTrainer):
 class InnerStreamNotPutBack(ReferenceTrainer):
     """With segments inside segments, the recomputed forwards draw on from where the stream stands."""
 
-    def replay_random(self, draws: int) -> AbstractContextManager[None]:
+    @contextmanager
+    def replay_random(self, draws: int) -> Iterator[None]:
         nested = self.recipe.recompute is not None and self.recipe.recompute.depth > 1
-        return nullcontext() if nested else super().replay_random(draws)
+        with nullcontext() if nested else super().replay_random(draws):
+            yield
 
 
 # buffers and modes
@@ -82,8 +85,9 @@ class InnerStreamNotPutBack(ReferenceTrainer):
 class StatisticsMoveTwice(ReferenceTrainer):
     """The recomputed forward moves the running statistics again."""
 
-    def replay_buffers(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def replay_buffers(self) -> Iterator[None]:
+        yield
 
 
 Parameters = Mapping[str, Tensor]
@@ -124,8 +128,9 @@ class TrainingFlagLost(ReferenceTrainer):
 class PrecisionOfBackward(ReferenceTrainer):
     """The recomputed forward runs in the scope that is open around the backward pass."""
 
-    def replay_precision(self, former: scope.Scope) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def replay_precision(self, former: scope.Scope) -> Iterator[None]:
+        yield
 
 
 @fault(

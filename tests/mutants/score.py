@@ -34,7 +34,9 @@ class Score:
 
     def table(self, seconds: float, whole: bool = True) -> str:
         """The score by framework and family, with its totals."""
-        rows = [("mutants of", "family", "mutants", "caught", "by accident", "survived", "MUST clauses broken")]
+        rows: list[tuple[str, ...]] = [
+            ("mutants of", "family", "mutants", "caught", "by accident", "survived", "MUST clauses broken")
+        ]
         for framework in sorted({f.mutant.framework for f in self.fates}, key=lambda n: (n != "reference", n)):
             of = [f for f in self.fates if f.mutant.framework == framework]
             for family in sorted({f.mutant.family for f in of}):
