@@ -24,7 +24,7 @@ EACH = pytest.mark.parametrize(("design", "disturbed"), RECORDINGS)
 @cache
 def recorded(design: str, disturbed: bool) -> Recording:
     """A committed recording."""
-    return samples.load(samples.path(design, disturbed))
+    return samples.STORE.load(samples.name(design, disturbed))
 
 
 @EACH

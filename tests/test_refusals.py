@@ -132,6 +132,13 @@ def children(process: int) -> set[int]:
     return found
 
 
+def _heed_signals() -> None:
+    """Undoes what a shell does to processes in the background, and nohup to all."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_run_that_is_ended_ends_its_processes_and_leaves_a_record(
@@ -145,7 +152,7 @@ def test_a_run_that_is_ended_ends_its_processes_and_leaves_a_record(
             env=environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD=""),
             stdout=log,
             stderr=log,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            preexec_fn=_heed_signals,
         )
         try:
             journal = tmp_path / "run.jsonl"

@@ -27,23 +27,23 @@ def code(text: str, limit: int = 120) -> str:
 def words(text: str, limit: int = 500) -> str:
     """The text without any meaning in Markdown or HTML; it mentions nobody and links to nothing."""
     clean = _inert(one_line(text, limit)).replace("&", "&amp;")
-    return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", clean)
+    return _COMMITS.sub(r"`\g<0>`", re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", clean))
 
 
 def html(text: str, limit: int = 500) -> str:
     """The text without any meaning inside an HTML tag, where Markdown's escapes are not read."""
-    return escape(_inert(one_line(text, limit)))
+    return _COMMITS.sub(r"<code>\g<0></code>", escape(_inert(one_line(text, limit))))
 
 
 _BREAK = "\u200b"
 _REFERENCES = re.compile(r"@|#(?=\d)|\bGH-(?=\d)|\b(?:https?|ftp|mailto|xmpp):(?=\S)|\bwww(?=\.)", re.IGNORECASE)
+# What may be a commit becomes code, so that it can still be copied.
 _COMMITS = re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{7,40}\b", re.IGNORECASE)
 
 
 def _inert(text: str) -> str:
-    """The text with a space of no width inside all that GitHub makes a link of: addresses, names, issues, commits."""
-    broken = _REFERENCES.sub(lambda match: f"{match[0]}{_BREAK}", text)
-    return _COMMITS.sub(lambda match: _BREAK.join(re.findall(".{1,4}", match[0])), broken)
+    """The text with a space of no width inside all that GitHub makes a link of: addresses, names, issues."""
+    return _REFERENCES.sub(lambda match: f"{match[0]}{_BREAK}", text)
 
 
 def escaped(json_text: str) -> str:
