@@ -229,7 +229,7 @@ def test_a_crash_costs_one_test(small: Path) -> None:
 
 def test_a_hang_costs_one_test(small: Path) -> None:
     pytest.importorskip("pytest_timeout")
-    record = judged(small, "--framework=tests.misbehaving:Hanging", *TIMEOUTS, "--timeout=1")
+    record = judged(small, "--framework=tests.misbehaving:Hanging", *TIMEOUTS, "--timeout=5")
     found = by_case(record)
     assert found.pop("test_settings") is Outcome.TIMEOUT
     assert len(found) == 8
