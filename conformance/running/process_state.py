@@ -146,7 +146,8 @@ def _signals() -> Restore:
         for number, handler in stored.items():
             if handler is not None and signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
-        signal.setitimer(signal.ITIMER_REAL, max(left - time.monotonic() + begun, 1e-3) if left else 0.0, interval)
+        remaining = left - (time.monotonic() - begun)  # an alarm whose time is over has rung: it is not set again
+        signal.setitimer(signal.ITIMER_REAL, max(remaining, 0.0), interval)
 
     return restore
 
