@@ -98,7 +98,7 @@ class EpsilonUnderflows(TorchFramework):
         super().__init__(*args)
         make = torch.optim.Adam.__init__
 
-        def rounded(self: torch.optim.Adam, *given: Any, eps: float, **named: Any) -> None:
+        def rounded(self: torch.optim.Adam, *given: Any, eps: float = 1e-8, **named: Any) -> None:
             make(self, *given, eps=float(torch.tensor(eps, dtype=torch.float16)), **named)
 
         torch.optim.Adam.__init__ = rounded

@@ -19,7 +19,8 @@ class ClipsEachParameterAlone(ReferenceTrainer):
     """The norm that clipping compares is each parameter's own."""
 
     def clip(self, gradients: Arrays) -> Arrays:
-        return {k: v for name, g in gradients.items() for k, v in super(type(self), self).clip({name: g}).items()}
+        clip = super().clip
+        return {name: clip({name: g})[name] if g.any() else g for name, g in gradients.items()}
 
 
 @fault(

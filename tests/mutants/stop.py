@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from conformance.inventory.tests import code_of
+from results.record.outcomes import Outcome
 
+_SHOWN = {Outcome.FAIL.value, Outcome.MISDECLARED.value}
 _broken: set[str] = set()
 
 
@@ -23,7 +25,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notes the clause of a failed test."""
+    """Notes the clause of a test whose outcome shows the fault; an error of a mutant's own shows nothing."""
     code = code_of(report.nodeid)
-    if code is not None and report.failed:
+    if code is not None and dict(report.user_properties).get("outcome") in _SHOWN:
         _broken.add(code.clause)
