@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,12 +24,14 @@ class AdapterFile:
         imports: top-level modules of the framework, which only this adapter imports; the framework's own first.
         modes: those that `conformance run` judges unless others are asked for; empty for the framework's first one.
         serial: modes whose tests run in one process, in their order, because the framework keeps state between them.
+        laws: how drawn programs read this adapter's state, as `conformance.laws.declared` has it.
         distribution: what to install, as `frameworks.installing.distributions` reads it; None for nothing.
     """
 
     imports: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
     serial: tuple[str, ...] = ()
+    laws: Mapping[str, Any] = field(default_factory=dict)
     distribution: Mapping[str, Any] | None = None
 
 

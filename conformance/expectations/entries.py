@@ -18,6 +18,7 @@ from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from conformance.expectations.exclusions import EXCLUSION, Exclusion, read_exclusion
 from conformance.expectations.judged_versions import Bearing, Place, ordered, parsed
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import FINDING, WORKAROUND, Finding, Workaround, found, read_finding, read_workaround
@@ -125,6 +126,7 @@ class Known:
     expectations: tuple[Expectation, ...] = ()
     workarounds: tuple[Workaround, ...] = ()
     judged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    exclusions: tuple[Exclusion, ...] = ()
 
     def place(self, framework: str, version: str) -> Place:
         """Where a version of a framework stands among those that were judged.
@@ -146,6 +148,7 @@ class Known:
             self.expectations + other.expectations,
             self.workarounds + other.workarounds,
             {name: ordered(name, {*self.judged.get(name, ()), *other.judged.get(name, ())}) for name in names},
+            self.exclusions + other.exclusions,
         )
 
 
@@ -165,6 +168,11 @@ def known_of(framework: Framework, seed: int = 0) -> Known:
         known,
         expectations=tuple(entry.taken(bearing, seed) for entry, bearing in bearings if bearing is not None),
         workarounds=tuple(entry for entry in known.workarounds if entry.mode in ("*", framework.mode)),
+        exclusions=tuple(
+            entry
+            for entry in known.exclusions
+            if entry.meets(framework.device, framework.mode) and place.bearing(entry.versions) is not None
+        ),
     )
 
 
@@ -193,18 +201,20 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
     if not source.is_file():
         return Known()
     try:
-        kinds = {"finding": FINDING, "expectation": _EXPECTATION, "workaround": WORKAROUND}
+        kinds = {"finding": FINDING, "expectation": _EXPECTATION, "workaround": WORKAROUND, "exclusion": EXCLUSION}
         above, tables = read_file(source, kinds, {JUDGED})
         judged = _judged(above)
         findings = _by_id(tables["finding"], framework, folder)
         expectations = _expectations(tables["expectation"], name, framework, findings, clauses)
         workarounds = tuple(read_workaround(table, findings, folder) for table in tables["workaround"])
+        exclusions = tuple(read_exclusion(table, findings) for table in tables["exclusion"])
         used = {entry.finding.id for entry in expectations} | {entry.finding.id for entry in workarounds}
+        used |= {entry.finding.id for entry in exclusions}
         if idle := sorted(findings.keys() - used):
-            raise ValueError(f"{FILE}: no expectation and no workaround rests on the finding {idle[0]!r}")
+            raise ValueError(f"{FILE}: no expectation, workaround or exclusion rests on the finding {idle[0]!r}")
     except ValueError as error:
         raise ValueError(f"{folder.name}/{error}") from None
-    return Known(tuple(findings.values()), expectations, workarounds, {framework: judged} if judged else {})
+    return Known(tuple(findings.values()), expectations, workarounds, {framework: judged} if judged else {}, exclusions)
 
 
 def _judged(above: Table) -> tuple[str, ...]:

@@ -84,11 +84,12 @@ def same_values(
         kinds = [(array.dtype.name, array.shape) for array in map(np.asarray, (value, wanted))]
         verdict.equal(kinds[0], kinds[1], f"format and shape of the {what}", signature)
         apart = distance(np.asarray(value, np.float64), np.asarray(wanted, np.float64))
-        bound = _of_two_runs(bounds[name])
+        bound = of_two_runs(bounds[name])
         verdict.within(apart, bound, f"{what}: relative distance from that without recomputation", signature)
 
 
-def _of_two_runs(one: Bound) -> Bound:
+def of_two_runs(one: Bound) -> Bound:
+    """How far two runs, each within the bound, may be apart."""
     return Bound(2.0 * one.value, {**one.derivation, "runs": 2, "why": "a compiler may round each otherwise"})
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from conformance.doubts.vacuity import Vacuity
 from conformance.expectations.entries import Expectation, Known, known_of
+from conformance.expectations.exclusions import Exclusion
 from conformance.inventory.tests import SUITES, code_of, split
 from conformance.judging.covering_array import rows
 from conformance.judging.outcome import Judgement
@@ -50,7 +51,11 @@ _TRACEBACK = pytest.StashKey[str]()
 _INTERRUPTS = pytest.StashKey[Interrupts]()
 _STATUS = pytest.StashKey[int]()
 _RUNS = pytest.StashKey[list[TrainedRun]]()
-PROFILES = {"ci": Profile(), "nightly": Profile(20, time.time_ns() % 2**32, shrinking_s=60.0)}
+PROFILES = {
+    "ci": Profile(),
+    "quick": Profile(shrinking_s=0.0),
+    "nightly": Profile(20, time.time_ns() % 2**32, shrinking_s=60.0),
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,8 +68,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--profile",
         default="ci",
-        choices=("ci", "nightly"),
-        help="how far properties are explored: ci repeats the same cases, nightly draws 20 times as many new ones",
+        choices=tuple(PROFILES),
+        help="how far properties are explored: ci repeats the same cases, quick does not make a failing one smaller, "
+        "nightly draws 20 times as many new ones",
     )
     group.addoption(
         "--vacuity",
@@ -165,6 +171,12 @@ def subject(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
         exclusive.join(tmp_path_factory.getbasetemp().parent)
     option = pytestconfig.option
     return Subject(pytestconfig.stash[_FRAMEWORK], option.seed, PROFILES[option.profile])
+
+
+@pytest.fixture(scope="session")
+def excluded(pytestconfig: pytest.Config) -> tuple[Exclusion, ...]:
+    """What drawn programs leave out."""
+    return pytestconfig.stash[_KNOWN].exclusions
 
 
 @pytest.fixture

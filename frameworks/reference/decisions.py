@@ -161,9 +161,10 @@ class Decisions(Forward):
         """Gradients scaled down to the largest norm that the recipe allows."""
         if self.recipe.clip is None:
             return gradients
-        coefficient = self.recipe.clip / (self.gradient_norm(gradients) + self.conventions.clip_epsilon)
-        if coefficient >= 1.0:
+        norm = self.gradient_norm(gradients) + self.conventions.clip_epsilon
+        if norm <= self.recipe.clip:
             return gradients
+        coefficient = self.recipe.clip / norm
         factor = self.rounding.round(np.asarray(coefficient), "float32")
         return {name: self.rounding.round(g * factor, self.accumulator_format(name)) for name, g in gradients.items()}
 

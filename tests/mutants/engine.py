@@ -122,7 +122,7 @@ class Engine:
         """
         framework, mode = group
         tests = [SUITES] if clauses is None else _files(set(clauses))
-        verdicts = self._run(framework, mode, tests, f"baseline-{framework}-{mode}", workers)
+        verdicts = self.run(framework, mode, tests, f"baseline-{framework}-{mode}", workers)
         passed: dict[str, list[tuple[str, float]]] = {}
         for verdict in verdicts:
             if verdict.outcome is Outcome.PASS and "::test_" in verdict.test:
@@ -137,7 +137,7 @@ class Engine:
         counted = RAISED if mutant.raises else SEEN
 
         def judged(tests: list[str]) -> tuple[TestVerdict, ...]:
-            return self._run(mutant.name, mutant.mode, tests, mutant.id, stop=True) if tests else ()
+            return self.run(mutant.name, mutant.mode, tests, mutant.id, stop=True) if tests else ()
 
         def failing(verdicts: tuple[TestVerdict, ...]) -> set[str]:
             leaking = {SETTINGS} if any(v.leaks for v in verdicts) else set()
@@ -155,16 +155,31 @@ class Engine:
             elsewhere = failing(judged(whole().others(mutant.clauses))) - set(mutant.clauses)
         return Fate(mutant, broken, missed, tuple(sorted(elsewhere)), time.monotonic() - begun, unnamed)
 
-    def _run(
-        self, framework: str, mode: str, tests: Sequence[str], name: str, workers: int = 1, stop: bool = False
+    def run(
+        self,
+        framework: str,
+        mode: str,
+        tests: Sequence[str],
+        name: str,
+        workers: int = 1,
+        stop: bool = False,
+        more: Sequence[str] = (),
     ) -> tuple[TestVerdict, ...]:
+        """Runs tests on a framework; the verdicts.
+
+        Args:
+            stop: a clause that has failed once is not tested any further.
+            more: further words for pytest.
+        Raises:
+            RunError: nothing was recorded.
+        """
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
         record, log = folder / "record.json", folder / "output.log"
         words = ["-q", f"--framework={framework}", f"--device={self.device}"]
         words += [f"--mode={mode}"] if mode else []
         words += ["-p", "tests.mutants.stop"] if stop else []
         words += [f"--numprocesses={workers}"] if workers > 1 else ["-p", "no:xdist"]
-        words += ["--timeout=120", f"--record={record}", *tests]
+        words += ["--timeout=120", f"--record={record}", *more, *tests]
         said = _forked(words, log) if workers == 1 and _light(framework) else _started(words)
         written = [*folder.glob("record*.json"), *folder.glob("record.jsonl")]
         if not written:
@@ -178,7 +193,8 @@ class Engine:
 def _light(framework: str) -> bool:
     """Whether a run needs no framework but the reference, so that it can be forked off."""
     module = framework.removeprefix("tests.mutants.")
-    return framework == "reference" or (module != framework and not module.startswith("adapter_"))
+    invented = framework.startswith("tests.inventions.")
+    return framework == "reference" or invented or (module != framework and not module.startswith("adapter_"))
 
 
 def _started(words: Sequence[str]) -> str:

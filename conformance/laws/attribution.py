@@ -1,0 +1,216 @@
+"""Names the clause that a failing case breaks: by what it goes away without, by verb and by part of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from conformance.laws.features import word
+from conformance.laws.judging import Failure, Judge
+from conformance.laws.programs import (
+    Break,
+    Case,
+    CountBytes,
+    Feed,
+    Gradients,
+    Predict,
+    Restore,
+    RestoreDamaged,
+    Save,
+    Scope,
+    StartAgain,
+    Trace,
+    Verb,
+)
+from fixtures.recipe import DynamicScaling, Precision, StaticScaling
+from frameworks.contract import Unsupported
+
+Simpler = Callable[[Case], Case]
+LAW = "laws.programs"
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A failure with the clause that it breaks.
+
+    Attributes:
+        clause: id of the clause.
+        without: what the failure goes away without, "" if nothing of that kind is needed.
+    """
+
+    failure: Failure
+    clause: str
+    without: str
+
+    def __str__(self) -> str:
+        without = f"; it goes away without {self.without}" if self.without else ""
+        return f"{self.failure.text}{without}; this breaks {self.clause}"
+
+
+def _less(*kinds: type[Verb]) -> Simpler:
+    """The case without verbs of these kinds."""
+    return lambda case: replace(case, program=tuple(v for v in case.program if not isinstance(v, kinds)))
+
+
+def _but(**fields: object) -> Simpler:
+    return lambda case: replace(case, recipe=case.recipe.but(**fields))
+
+
+CAUSES: dict[str, Simpler] = {
+    "the damaged file": _less(RestoreDamaged),
+    "loading": _less(Save, Restore, RestoreDamaged),
+    "the first run": lambda case: replace(
+        _less(StartAgain)(case), program=(StartAgain(), *_less(StartAgain)(case).program)
+    ),
+    "the exception": _less(Break),
+    "the scope": _less(Scope),
+    "recomputation": _but(recompute=None),
+    "the average": _but(average=None),
+    "evaluation": _less(Predict),
+    "the look at gradients": _less(Gradients, Trace, CountBytes),
+    "clipping": _but(clip=None),
+    "scaling": _but(scaling=None),
+    "the second optimizer": _but(optimizers=1),
+    "groups": _but(groups=1),
+    "the schedule": _but(schedule=None),
+    "low precision": _but(precision=Precision()),
+}
+"""What may be taken out of a case, in this order, by what it is called."""
+
+
+def attributed(case: Case, failure: Failure, judge: Judge) -> Broken:
+    """The clause that a failure breaks."""
+    for name, simpler in CAUSES.items():
+        without = simpler(case)
+        if without == case or not without.program:
+            continue
+        try:
+            gone = judge(without) is None
+        except Unsupported:
+            continue
+        if gone:
+            return Broken(failure, clause_of(case, failure, name), name)
+    return Broken(failure, clause_of(case, failure, ""), "")
+
+
+_BY_CAUSE = {
+    "loading": "resume.bit-identical",
+    "the damaged file": "resume.truncated-file",
+    "the first run": "laws.second-run",
+    "the exception": LAW,
+    "the scope": "autocast.scope-restored",
+    "recomputation": "recompute.same-state",
+    "the average": "master.average-follows-updates",
+    "evaluation": "accumulation.evaluation-changes-nothing",
+    "the look at gradients": "accumulation.nothing-before-boundary",
+    "groups": "accumulation.groups-change-nothing",
+    "the second optimizer": "scaling.two-optimizers",
+    "the schedule": "scaling.step-count-follows-updates",
+}
+
+
+def clause_of(case: Case, failure: Failure, cause: str) -> str:
+    """The clause that is about a part of the state behind a verb, and about what the failure goes away without."""
+    verb, part = case.program[failure.place], failure.name
+    if cause == "loading" and "scaler/" in part:
+        return "resume.scaler-state"
+    if cause == "the average" and isinstance(verb, Predict):
+        return "master.average-is-evaluated"
+    if cause in _BY_CAUSE:
+        return _BY_CAUSE[cause]
+    if part.startswith("global/"):
+        return "autocast.settings-restored"
+    if part == "raised":
+        return "scaling.overflow-path-does-not-raise" if isinstance(verb, Feed) else LAW
+    match word(verb):
+        case "Save":
+            return "resume.save-has-no-side-effects"
+        case "Predict":
+            changed = not part.startswith("result/")
+            return "accumulation.evaluation-changes-nothing" if changed else "autocast.evaluation-parity"
+        case "PredictAveraged":
+            return "master.average-is-evaluated"
+        case "Accumulate" if not part.startswith(("result/", "accumulator/", "buffer/")):
+            return "accumulation.nothing-before-boundary"
+        case "Gradients" if not part.startswith(("result/", "buffer/")):
+            return "accumulation.nothing-before-boundary"
+        case "StartAgain" if "setting." in part:
+            return "scaling.defaults-are-declared"
+        case "Trace":
+            return "composition.trace-is-the-pass"
+        case "CountBytes":
+            return "cost.bytes-repeat"
+        case "RestoreDamaged":
+            return "resume.truncated-file"
+        case "Abandon":
+            return "scaling.abandoned-update-leaves-no-trace"
+    return _of_update(case, failure, cause)
+
+
+def _of_update(case: Case, failure: Failure, cause: str) -> str:
+    part, recipe = failure.name, case.recipe
+    scaled = recipe.scaling is not None
+    if part.startswith("scaler/") or part.rsplit("/", 1)[-1] in ("scale_before", "scale_after", "good_steps"):
+        return "scaling.static-is-constant" if isinstance(recipe.scaling, StaticScaling) else "scaling.automaton"
+    if part == "result/skipped":
+        return "scaling.skip-is-reported" if not failure.skipped else "scaling.detects-inf"
+    if failure.skipped:
+        return "scaling.skip-is-atomic"
+    if part.startswith(("result/loss", "result/micro_losses")):
+        return "scaling.reports-true-loss" if cause == "scaling" else "accumulation.weighs-items"
+    if part == "result/learning_rate":
+        return "scaling.step-count-follows-updates"
+    if part.startswith("steps/"):
+        return "master.counts-every-update"
+    if part.startswith("moment/"):
+        return "master.moments-keep-precision"
+    if part.startswith("average/"):
+        return "master.average-follows-updates"
+    if part.startswith("accumulator/"):
+        return "accumulation.weighs-items"
+    if cause == "clipping" or part == "result/gradient_norm":
+        return "scaling.unscales-before-clipping" if scaled else "accumulation.clips-only-what-is-larger"
+    if cause == "scaling" or isinstance(recipe.scaling, DynamicScaling):
+        return "scaling.is-transparent"
+    if recipe.accumulation > 1:
+        return "accumulation.once-per-window"
+    if cause == "low precision":
+        return "autocast.layers-honour-policy" if recipe.precision.level == "O1" else "master.small-update-survives"
+    return "composition.pairs"
+
+
+def reachable() -> frozenset[str]:
+    """The clauses that a failure can be attributed to."""
+    return frozenset(_BY_CAUSE.values()) | _OTHERS
+
+
+_OTHERS = frozenset(
+    {
+        LAW,
+        "scaling.defaults-are-declared",
+        "composition.trace-is-the-pass",
+        "cost.bytes-repeat",
+        "resume.scaler-state",
+        "master.average-is-evaluated",
+        "scaling.overflow-path-does-not-raise",
+        "resume.save-has-no-side-effects",
+        "autocast.evaluation-parity",
+        "scaling.abandoned-update-leaves-no-trace",
+        "scaling.static-is-constant",
+        "scaling.automaton",
+        "scaling.skip-is-reported",
+        "scaling.detects-inf",
+        "scaling.skip-is-atomic",
+        "scaling.reports-true-loss",
+        "accumulation.weighs-items",
+        "master.counts-every-update",
+        "master.moments-keep-precision",
+        "scaling.unscales-before-clipping",
+        "accumulation.clips-only-what-is-larger",
+        "scaling.is-transparent",
+        "accumulation.once-per-window",
+        "autocast.layers-honour-policy",
+        "master.small-update-survives",
+        "composition.pairs",
+    }
+)

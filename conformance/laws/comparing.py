@@ -1,0 +1,251 @@
+"""Judges what a framework's play left behind, verb by verb, against the oracle's.
+
+Where no rounding of the oracle decides anything, values are the oracle's to the bit. Elsewhere a value may be as far
+from the oracle's as `IMPLEMENTATION_FREEDOM` times the largest distance of a member of an ensemble, whose every
+rounding goes up or down at random, and one unit in the last place of the largest value more. Where members disagree on
+something that is counted, or on what is finite, rounding decides about it: the program is judged up to there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from conformance.judging.verdict import same_bits
+from conformance.laws.observing import REFERENCE_MOMENTS, canonical
+from conformance.laws.player import Observation, OraclePlayer, Play
+from conformance.laws.programs import Case
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE
+from fixtures.arrays import Array, format_of
+from frameworks.contract import Conventions
+from frameworks.reference.rounding import Rounding, Stochastic
+from frameworks.reference.trainer import ReferenceTrainer
+
+MEMBERS = 8
+FLOAT64 = 64 * 2.0**-53
+"""How far a float64 value, whose roundings an ensemble leaves out, may be off, relatively."""
+REPORTED = 4 * 2.0**-24
+"""How far a loss or norm may be off that float32 cannot hold: it is computed in float32 and divided by items."""
+COUNTED = ("skipped", "scale_before", "scale_after", "good_steps", "raised", "refused", "steps", "schedule", "scale")
+"""Last words of the names of what is counted or moves by powers of two; the rest are values that are rounded."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The first difference.
+
+    Attributes:
+        place: the verb's place in the program.
+        name: of the value, such as "parameter/0.weight".
+        measured, expected: the two values.
+        bound: the largest difference that was allowed, 0 where the bits had to be the same.
+    """
+
+    place: int
+    name: str
+    measured: Array
+    expected: Array
+    bound: float
+
+    def __str__(self) -> str:
+        if self.measured.shape != self.expected.shape or self.measured.size == 0:
+            return f"{self.name}: shape {self.measured.shape} against {self.expected.shape}"
+        left, right = (np.asarray(v, np.float64).ravel() for v in (self.measured, self.expected))
+        gap = _gaps(left, right)
+        worst = int(np.argmax(gap))
+        count = int(np.sum(gap > self.bound))
+        by = f"within {self.bound:.3g}" if self.bound else "to the bit"
+        most = f"{left[worst].item()!r} against {right[worst].item()!r}"
+        return f"{self.name}: {count} of {left.size} are not the oracle's {by}, furthest {most}"
+
+
+def counted(name: str) -> bool:
+    """Whether what has this name is counted, so that it cannot be off by a rounding."""
+    return name.rsplit("/", 1)[-1].rsplit(".", 1)[0] in COUNTED or name.startswith("steps/")
+
+
+class NormsInTheirFormats(ReferenceTrainer):
+    """A member, which takes every gradient's norm in the gradient's own format, as an implementation may."""
+
+    def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
+        norms = [
+            self.rounding.round(np.asarray(np.linalg.norm(g)), self.master_formats[n], g.size)
+            for n, g in gradients.items()
+        ]
+        return float(self.rounding.round(np.asarray(np.linalg.norm(norms)), "float32"))
+
+
+class Ensemble:
+    """The oracle's play of a case: to nearest, and, where asked for, with random roundings."""
+
+    def __init__(self, conventions: Conventions, case: Case, left_out: frozenset[int], seed: int) -> None:
+        self._conventions, self._case, self._left_out, self._seed = conventions, case, left_out, seed
+
+    @cached_property
+    def nearest(self) -> Play:
+        """The play that rounds to nearest."""
+        return self._play(None)
+
+    @cached_property
+    def members(self) -> tuple[Play, ...]:
+        """The plays with random roundings."""
+        return tuple(self._play(Stochastic(np.random.default_rng([self._seed, 24, i]))) for i in range(MEMBERS))
+
+    def skipped(self, place: int) -> bool:
+        """Whether the verb at a place is an update that the oracle skips."""
+        observation = self.nearest.observations[place]
+        return observation is not None and bool(observation.get("result/skipped", False))
+
+    def _play(self, rounding: Rounding | None) -> Play:
+        trainers = ReferenceTrainer if rounding is None else NormsInTheirFormats
+        play = OraclePlayer(self._conventions, self._case, rounding, trainers).play(self._left_out)
+        return Play(tuple(None if o is None else canonical(o, REFERENCE_MOMENTS) for o in play.observations))
+
+
+def first_difference(
+    measured: Sequence[Observation | None], ensemble: Ensemble, left: Mapping[int, frozenset[str]]
+) -> Apart | None:
+    """The first value that is further from the oracle's than rounding explains, by verb and then by name.
+
+    Args:
+        measured: of every verb, under canonical names; only names that the oracle has too are looked at.
+        left: beginnings of names that are not judged, by the place of the verb.
+    """
+    for place, (mine, exact) in enumerate(zip(measured, ensemble.nearest.observations, strict=True)):
+        if mine is None or exact is None:
+            continue
+        names = [n for n in exact if n in mine and not n.startswith(tuple(left.get(place, ())))]
+        unequal = [name for name in names if not _equal(mine[name], exact[name])]
+        if unequal and not _decided(ensemble, place):
+            return None
+        for name in sorted(unequal, key=_order):
+            if (bound := _bound(name, place, exact[name], ensemble)) is None:
+                continue
+            gap = _distance(mine[name], exact[name])
+            if not gap <= bound:
+                return Apart(place, name, mine[name], exact[name], bound)
+    return None
+
+
+_FLOW = ("result/", "accumulator/", "moment/", "master/", "parameter/", "average/", "buffer/")
+
+
+def _order(name: str) -> tuple[int, str]:
+    """What is counted before what is rounded, and then as an update computes one from the other."""
+    place = next((i for i, prefix in enumerate(_FLOW, 1) if name.startswith(prefix)), len(_FLOW) + 1)
+    return (0 if counted(name) else place, name)
+
+
+def _decided(ensemble: Ensemble, place: int) -> bool:
+    """Whether every member counts what the oracle counts, up to this verb."""
+    for step in range(place + 1):
+        exact = ensemble.nearest.observations[step]
+        if exact is None:
+            continue
+        for member in ensemble.members:
+            other = member.observations[step]
+            if other is None or any(not _equal(other[n], exact[n]) for n in exact if counted(n)):
+                return False
+            if any(not np.array_equal(np.isfinite(_wide(other[n])), np.isfinite(_wide(exact[n]))) for n in exact):
+                return False
+    return True
+
+
+def _bound(name: str, place: int, exact: Array, ensemble: Ensemble) -> float | None:
+    """How far a value may be from the oracle's; None where it is not judged."""
+    if counted(name):
+        return 0.0
+    spread = max(_distance(o[name], exact) for o in _others(ensemble, place))
+    finite = np.abs(_wide(exact))[np.isfinite(_wide(exact))]
+    largest = float(finite.max()) if finite.size else 0.0
+    if spread == 0.0 and exact.dtype == np.float64:
+        reported = name.startswith("result/") and exact.ndim == 0
+        return largest * (0.0 if _narrow(exact) else REPORTED if reported else FLOAT64)
+    if spread == 0.0:
+        return 0.0
+    if spread > LEARNABLE * largest:
+        return None
+    return IMPLEMENTATION_FREEDOM * spread + unit(exact) * largest
+
+
+def _others(ensemble: Ensemble, place: int) -> Iterator[Observation]:
+    for member in ensemble.members:
+        observation = member.observations[place]
+        if observation is not None:
+            yield observation
+
+
+def unit(array: Array) -> float:
+    """The unit in the last place of 1 in the array's format, float32's for what is not a float of a known format."""
+    name = array.dtype.name if array.dtype.name in ("float16", "bfloat16", "float32") else "float32"
+    return 2.0 * format_of(name).unit_roundoff
+
+
+def _narrow(array: Array) -> bool:
+    """Whether float16 holds the value, so that it has few bits."""
+    with np.errstate(over="ignore"):
+        return _equal(array.astype(np.float16), array)
+
+
+def _wide(array: Array) -> Array:
+    return np.asarray(array).astype(np.float64)
+
+
+def _equal(a: Array, b: Array) -> bool:
+    return a.shape == b.shape and bool(np.array_equal(_wide(a), _wide(b), equal_nan=True))
+
+
+def _distance(a: Array, b: Array) -> float:
+    """The largest difference of an element; infinite between shapes, and between what is finite and what is not."""
+    if a.shape != b.shape:
+        return float("inf")
+    return float(_gaps(_wide(a).ravel(), _wide(b).ravel()).max(initial=0.0))
+
+
+def _gaps(left: Array, right: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(left - right)
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
+
+
+def apart_from_twin(
+    measured: Play, twin: Play, ensembles: tuple[Ensemble, ...] = (), left: tuple[str, ...] = ()
+) -> Apart | None:
+    """The first value in which two plays of a framework differ, verb by verb.
+
+    Args:
+        ensembles: of the programs, where two of them may round otherwise: each play and its oracle may be as far from
+            the exact value as the bound says; empty where the plays have to be the same to the bit.
+        left: beginnings of names that are not compared.
+    """
+    for place, (mine, other) in enumerate(zip(measured.observations, twin.observations, strict=True)):
+        if mine is None or other is None:
+            continue
+        if not _alike(place, ensembles):
+            return None
+        names = [name for name in other if name in mine and not name.startswith(left)]
+        for name in sorted((n for n in names if not same_bits(mine[n], other[n])), key=_order):
+            bounds = [_bound_of_one(name, place, ensemble) for ensemble in ensembles]
+            if None in bounds:
+                continue
+            bound = 2.0 * sum(bound for bound in bounds if bound is not None)
+            if not ensembles or not _distance(mine[name], other[name]) <= bound:
+                return Apart(place, name, mine[name], other[name], bound)
+    return None
+
+
+def _alike(place: int, ensembles: tuple[Ensemble, ...]) -> bool:
+    """Whether the oracle counts the same in all programs behind a verb."""
+    observations = [o for o in (ensemble.nearest.observations[place] for ensemble in ensembles) if o is not None]
+    return all(_equal(o[n], observations[0][n]) for o in observations[1:] for n in o if counted(n))
+
+
+def _bound_of_one(name: str, place: int, ensemble: Ensemble) -> float | None:
+    exact = ensemble.nearest.observations[place]
+    if exact is None or name not in exact or not _decided(ensemble, place):
+        return None
+    return _bound(name, place, exact[name], ensemble)

@@ -1,0 +1,303 @@
+"""Draws recipes from what a framework declares, and programs of verbs that make sense one after the other."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from conformance.laws.grammar import models
+from conformance.laws.programs import (
+    Accumulate,
+    Apply,
+    Break,
+    Case,
+    CountBytes,
+    Damage,
+    DrawnModel,
+    Feed,
+    Given,
+    Gradients,
+    MicroBatch,
+    Predict,
+    Restore,
+    RestoreDamaged,
+    Save,
+    Scope,
+    Spike,
+    StartAgain,
+    Target,
+    Trace,
+    Train,
+    Verb,
+)
+from fixtures.layers import BatchNorm, walk
+from fixtures.recipe import (
+    SGD,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Optimizer,
+    Precision,
+    Recipe,
+    Recompute,
+    Scaling,
+    StaticScaling,
+    Steps,
+)
+from frameworks.contract import Capability, Framework, needs
+
+PRECISIONS = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
+OPTIMIZERS: tuple[Optimizer, ...] = (
+    SGD(2.0**-4),
+    SGD(2.0**-4),
+    SGD(2.0**-5, momentum=0.5),
+    SGD(2.0**-5, momentum=0.9),
+    Adam(2.0**-3, epsilon=1.0),
+    Adam(1e-3),
+    Adam(1e-3, epsilon=None),
+    AdamW(2.0**-3, epsilon=1.0, weight_decay=0.25),
+    AdamW(1e-3, weight_decay=0.01),
+)
+TARGETS: tuple[Target, ...] = ("same", "fresh", "used", "predicted", "skipped", "stopped")
+LONGEST = 8
+"""Steps that a program is drawn from; a window that is spelt out is one of them."""
+
+
+def offered(framework: Framework, recipe: Recipe) -> bool:
+    """Whether a framework declares all that a recipe asks for."""
+    return all(framework.declares(capability).supported for capability in needs(recipe))
+
+
+@st.composite
+def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
+    """Recipes from every field that the framework declares, for a model."""
+
+    def supports(capability: Capability) -> bool:
+        return framework.declares(capability).supported
+
+    def maybe(capability: Capability, chance: int) -> bool:
+        return supports(capability) and draw(st.integers(1, chance)) == 1
+
+    precisions = [p for p in PRECISIONS if offered(framework, Recipe(precision=p))]
+    recipe = Recipe(draw(st.sampled_from(OPTIMIZERS)), draw(st.sampled_from([Precision(), *precisions])))
+    recipe = recipe.but(scaling=draw(_scalings(framework)))
+    if maybe(Capability.ACCUMULATION, 2):
+        recipe = recipe.but(accumulation=draw(st.integers(2, 4)))
+    if (layers := len(drawn.layers) - 1) and maybe(Capability.RECOMPUTE, 2):
+        depth: Literal[1, 2] = 2 if supports(Capability.RECOMPUTE_NESTED) and draw(st.booleans()) else 1
+        variant = draw(st.sampled_from([None, *framework.recompute_variants()]))
+        recipe = recipe.but(recompute=Recompute(draw(st.integers(1, layers)), depth, variant))
+    if maybe(Capability.CLIP, 3):
+        recipe = recipe.but(clip=draw(st.sampled_from([2.0**-6, 0.5, 2.0, 64.0])))
+    if maybe(Capability.SCHEDULE, 3):
+        recipe = recipe.but(schedule=draw(st.sampled_from([Steps((1,), (1.0, 0.5)), Steps((1, 3), (0.5, 1.0, 0.25))])))
+    if maybe(Capability.GROUPS, 5):
+        recipe = recipe.but(groups=2)
+    elif maybe(Capability.TWO_OPTIMIZERS, 5):
+        recipe = recipe.but(optimizers=2)
+    if len(drawn.losses) > 1 and maybe(Capability.TWO_LOSSES, 3):
+        recipe = recipe.but(separate_losses=True)
+    if maybe(Capability.AVERAGE, 4):
+        recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9])))
+    return recipe.but(seed=draw(st.integers(0, 3)))
+
+
+@st.composite
+def _programs(draw: st.DrawFn, steps: _Steps) -> tuple[Verb, ...]:
+    verbs: list[Verb] = [StartAgain()]
+    for _ in range(draw(st.integers(1, LONGEST))):
+        saved = any(isinstance(verb, Save) for verb in verbs)
+        verbs += steps.verbs(draw, draw(st.sampled_from(steps.words(saved))))
+    return tuple(verbs)
+
+
+@st.composite
+def _scalings(draw: st.DrawFn, framework: Framework) -> Scaling | None:
+    kinds: list[str] = ["none", "none"]
+    kinds += ["static"] if framework.declares(Capability.STATIC_SCALING).supported else []
+    kinds += ["dynamic"] * 3 if framework.declares(Capability.DYNAMIC_SCALING).supported else []
+    kinds += ["disabled"] if framework.declares(Capability.SCALING_DISABLED).supported else []
+    match draw(st.sampled_from(kinds)):
+        case "none":
+            return None
+        case "static":
+            return StaticScaling(2.0 ** draw(st.integers(0, 12)))
+        case "disabled":
+            return DynamicScaling(enabled=False)
+    initial = 2.0 ** draw(st.sampled_from([0, 1, 4, 8, 11, 16]))
+    initial = max(initial, framework.conventions().scaler.minimum)
+    if draw(st.integers(0, 5)) == 0:
+        return DynamicScaling()
+    interval = draw(st.integers(1, 3))
+    if framework.declares(Capability.SCALING_FACTORS).supported and draw(st.booleans()):
+        return DynamicScaling(initial, 2.0 ** draw(st.integers(1, 2)), 2.0 ** -draw(st.integers(1, 3)), interval)
+    return DynamicScaling(initial, interval=interval)
+
+
+@st.composite
+def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Case:
+    """A model, a recipe and a program."""
+    drawn = draw(models(framework, dropout))
+    recipe = draw(recipes(framework, drawn))
+    return Case(drawn, recipe, draw(_programs(_Steps(framework, drawn, recipe))))
+
+
+class _Steps:
+    """The steps that a program for one model and recipe is made of."""
+
+    def __init__(self, framework: Framework, drawn: DrawnModel, recipe: Recipe) -> None:
+        self.framework, self.drawn, self.recipe = framework, drawn, recipe
+
+        def supports(capability: Capability) -> bool:
+            return framework.declares(capability).supported
+
+        flushes = framework.conventions().remainder == "flush"
+        self.flush = recipe.accumulation > 1 and supports(Capability.PARTIAL_WINDOW) and flushes
+        self.spelt = supports(Capability.ACCUMULATION)
+        self.dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
+        self.feed, self.checkpoint = supports(Capability.FEED), supports(Capability.CHECKPOINT)
+        self.unscale = supports(Capability.EXPLICIT_UNSCALE) and recipe.scaling is not None
+        self.scope = supports(Capability.AUTOCAST_SCOPE)
+        self.normalised = any(isinstance(layer, BatchNorm) for _, layer in walk(drawn.layers))
+        self.trace, self.count = supports(Capability.TRACE), supports(Capability.SAVED_BYTES)
+        self.missing = supports(Capability.MISSING_GRADIENTS)
+        self.formats = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
+
+    def words(self, saved: bool) -> list[str]:
+        """What may come next, the likelier the more often."""
+        steps = ["train", "train", "train", "gradients", "predict", "start-again"]
+        steps += ["window"] * 2 if self.spelt else []
+        steps += ["feed"] * 3 if self.feed else []
+        steps += ["save"] if self.checkpoint else []
+        steps += ["restore", "restore", "damaged"] if saved else []
+        steps += ["trace"] if self.trace and self.recipe.recompute is None else []
+        steps += ["bytes"] if self.count else []
+        steps += ["averaged"] if self.recipe.average is not None else []
+        steps += ["break"] if not self.drawn.token_level and not self.drawn.integer_inputs else []
+        steps += ["scope"] if self.scope and self.formats else []
+        return steps
+
+    def verbs(self, draw: st.DrawFn, step: str) -> list[Verb]:
+        """The verbs of a step."""
+        return self._window(draw) if step == "window" else [self._verb(draw, step)]
+
+    def _verb(self, draw: st.DrawFn, step: str) -> Verb:
+        match step:
+            case "train":
+                return Train(self._micros(draw, self.recipe.accumulation))
+            case "feed":
+                return self._feed(draw)
+            case "gradients":
+                return Gradients(self._micros(draw, draw(st.integers(1, self.recipe.accumulation))))
+            case "predict" | "averaged":
+                return Predict(MicroBatch(draw(st.integers(1, 3)), draw(st.integers(0, 9))), step == "averaged")
+            case "save":
+                return Save(draw(st.integers(0, 1)))
+            case "restore":
+                return Restore(draw(st.integers(0, 1)), draw(st.sampled_from(self._targets())))
+            case "damaged":
+                damages: list[Damage] = ["cut", "foreign", "missing"]
+                file = draw(st.sampled_from([0.0, 0.5, 0.99]))
+                return RestoreDamaged(draw(st.integers(0, 1)), draw(st.sampled_from(damages)), file)
+            case "start-again":
+                return StartAgain(draw(st.integers(0, 3)) == 0)
+            case "trace":
+                return Trace(self._micro(draw))
+            case "bytes":
+                return CountBytes(MicroBatch(draw(st.integers(2, 4)), draw(st.integers(0, 9))))
+            case "break":
+                return Break(MicroBatch(2, draw(st.integers(0, 9))))
+            case _:
+                return Scope(draw(st.sampled_from(self.formats)), draw(st.booleans()), draw(st.booleans()))
+
+    def _targets(self) -> list[Target]:
+        left_out = {
+            *(() if self.dynamic and self.feed else ("skipped",)),
+            *(() if self.recipe.accumulation > 1 else ("stopped",)),
+        }
+        return [target for target in TARGETS if target not in left_out]
+
+    def _micros(self, draw: st.DrawFn, count: int) -> tuple[MicroBatch, ...]:
+        micros = tuple(self._micro(draw) for _ in range(count))
+        return micros if any(self._items(m) for m in micros) else (MicroBatch(2), *micros[1:])
+
+    def _micro(self, draw: st.DrawFn) -> MicroBatch:
+        size, seed = draw(st.sampled_from([2, 2, 3, 4, 5] + [1] * (not self.normalised))), draw(st.integers(0, 99))
+        rare = draw(st.integers(0, 7))
+        if not self.drawn.integer_inputs and rare < 2:
+            spoilt = math.inf if self.dynamic and rare == 0 else None
+            return MicroBatch(size, seed, magnitude=draw(st.sampled_from([-10, 4, 9])), spoilt=spoilt)
+        if self.drawn.token_level:
+            return MicroBatch(size, seed, draw(st.sampled_from(["none", "ragged", "ragged", "empty"])))
+        if self.missing and len(self.drawn.losses) > 1 and draw(st.integers(0, 3)) == 0:
+            return MicroBatch(size, seed, heads=(draw(st.sampled_from([name for name, _ in self.drawn.losses])),))
+        return MicroBatch(size, seed)
+
+    def _items(self, micro: MicroBatch) -> int:
+        return micro.batch(self.drawn).items
+
+    def _window(self, draw: st.DrawFn) -> list[Verb]:
+        """A window in its micro-batches, with other verbs between them, ended, flushed or left open by a new run."""
+        k = self.recipe.accumulation
+        count = draw(st.integers(1, k)) if self.flush else k
+        micros = self._micros(draw, count)
+        items = sum(self._items(micro) for micro in micros)
+        verbs: list[Verb] = []
+        for place, micro in enumerate(micros):
+            if place:
+                verbs += self._between(draw, micros[place], items)
+            verbs.append(Accumulate(micro, items))
+        return [*verbs, Apply(flush=count < k)]
+
+    def _between(self, draw: st.DrawFn, micro: MicroBatch, items: int) -> list[Verb]:
+        kinds = ["nothing", "nothing", "predict"] + (["save"] if self.checkpoint else [])
+        kinds += ["averaged"] if self.recipe.average is not None else []
+        kinds += ["break"] if not self.drawn.token_level and not self.drawn.integer_inputs else []
+        match draw(st.sampled_from(kinds)):
+            case "nothing":
+                return []
+            case "save":
+                slot = draw(st.integers(2, 3))
+                into = draw(st.sampled_from(self._targets()))
+                again: list[Verb] = [Accumulate(micro, items)] if draw(st.booleans()) and into != "stopped" else []
+                last = self.recipe.accumulation <= 2
+                return [Save(slot), *([] if last else again), Restore(slot, into)]
+            case kind:
+                return [self._verb(draw, kind)]
+
+    def _feed(self, draw: st.DrawFn) -> Feed:
+        window = tuple(self._given(draw) for _ in range(self.recipe.accumulation))
+        if not self.unscale:
+            return Feed(window, times=draw(st.sampled_from([1] * 12 + [7] * 3 + [140])))
+        match draw(st.sampled_from(["plain", "plain", "plain", "by-hand", "abandon", "poison", "often"])):
+            case "by-hand":
+                return Feed(window, unscale_calls=1)
+            case "abandon":
+                return Feed(window, abandon=True)
+            case "poison":
+                return Feed(
+                    window, poison=Given(0.0, (Spike(draw(st.sampled_from([math.inf, math.nan, 0.5])), 0.5, 0.5),))
+                )
+            case "often":
+                return Feed(window, times=draw(st.sampled_from([7, 7, 7, 140])))
+            case _:
+                return Feed(window)
+
+    def _given(self, draw: st.DrawFn) -> Given:
+        base = draw(st.sampled_from([0.0, 0.25, 1.0, -0.5, 2.0**-14, 2.0**-24]))
+        rare = [math.inf, -math.inf, math.nan, 2.0**127, -(2.0**120), 2.0**15] if self.dynamic else [2.0**10]
+        spikes = draw(
+            st.lists(
+                st.builds(
+                    Spike,
+                    st.sampled_from([*rare, 1.0, 2.0**-20]),
+                    st.sampled_from([i / 16 for i in range(16)]),
+                    st.sampled_from([0.0, 0.3, 0.5, 0.999999]),
+                ),
+                max_size=2 if draw(st.integers(0, 2)) == 0 else 0,
+            )
+        )
+        missing = draw(st.sampled_from([None, None, None, 0.0, 0.5, 0.99])) if self.missing else None
+        return Given(base, tuple(spikes), missing)

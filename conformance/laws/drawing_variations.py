@@ -1,0 +1,109 @@
+"""Draws variations: the case of each, and in what the two plays differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from conformance.laws.drawing import TARGETS, cases, recipes
+from conformance.laws.grammar import models
+from conformance.laws.holding import Program
+from conformance.laws.programs import (
+    Accumulate,
+    Apply,
+    Case,
+    Feed,
+    Given,
+    Gradients,
+    MicroBatch,
+    Target,
+    Trace,
+    Train,
+    Verb,
+)
+from conformance.laws.variations import Cut, Recomputed, Resumed, Scaled, SecondRun
+from fixtures.layers import BatchNorm, walk
+from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
+from frameworks.contract import Capability, Framework
+
+LONG = 1000
+"""An interval that no drawn program reaches the end of."""
+
+
+def programs(framework: Framework) -> st.SearchStrategy[Program]:
+    """Cases to be set against the oracle."""
+    return cases(framework).map(Program)
+
+
+@st.composite
+def recomputed(draw: st.DrawFn, framework: Framework) -> Recomputed:
+    """Cases with dropout and recomputation."""
+    case = draw(cases(framework, dropout=True))
+    if case.recipe.recompute is None:
+        segments = draw(st.integers(1, len(case.drawn.layers) - 1))
+        variant = draw(st.sampled_from([None, *framework.recompute_variants()]))
+        case = replace(case, recipe=case.recipe.but(recompute=Recompute(segments, variant=variant)))
+    return Recomputed(case)
+
+
+@st.composite
+def scaled(draw: st.DrawFn, framework: Framework) -> Scaled:
+    """Cases in which nothing overflows or underflows, and a scale."""
+    case = draw(cases(framework, dropout=True))
+    recipe = case.recipe.but(scaling=None)
+    if recipe.precision.format == "float16":
+        recipe = recipe.but(precision=replace(recipe.precision, level="O0", format="float32"))
+    program = tuple(_tame(verb) for verb in case.program)
+    scalings: list[Scaling] = []
+    exponent = draw(st.integers(1, 16))
+    if framework.declares(Capability.STATIC_SCALING).supported:
+        scalings.append(StaticScaling(2.0**exponent))
+    if framework.declares(Capability.DYNAMIC_SCALING).supported:
+        scalings.append(DynamicScaling(2.0**exponent, interval=LONG))
+    return Scaled(replace(case, recipe=recipe, program=program), draw(st.sampled_from(scalings)))
+
+
+def _tame(verb: Verb) -> Verb:
+    """A verb whose gradients are of ordinary size, and whose scaler is not asked for."""
+    match verb:
+        case Feed(window=window):
+            return Feed(tuple(Given(max(-1.0, min(1.0, given.base))) for given in window))
+        case Train(micros=micros) | Gradients(micros=micros):
+            return replace(verb, micros=tuple(replace(micro, spoilt=None) for micro in micros))
+        case Accumulate(micro=micro) | Trace(micro=micro):
+            return replace(verb, micro=replace(micro, spoilt=None))
+        case _:
+            return verb
+
+
+@st.composite
+def resumed(draw: st.DrawFn, framework: Framework) -> Resumed:
+    """Cases with dropout, and a place between two windows."""
+    case = draw(cases(framework, dropout=True))
+    places = [0]
+    waiting = False
+    for place, verb in enumerate(case.program, 1):
+        waiting = isinstance(verb, Accumulate) or (waiting and not isinstance(verb, Apply))
+        places += [] if waiting else [place]
+    targets: list[Target] = [t for t in TARGETS if t not in ("skipped", "stopped")]
+    return Resumed(case, draw(st.sampled_from(places)), draw(st.sampled_from(targets)))
+
+
+@st.composite
+def second_runs(draw: st.DrawFn, framework: Framework) -> SecondRun:
+    """Two cases, the first of which may end anywhere."""
+    case = draw(cases(framework, dropout=True))
+    first = draw(cases(framework, dropout=True))
+    first = replace(first, program=first.program[: draw(st.integers(1, len(first.program)))])
+    return SecondRun(case, first, in_turn=draw(st.booleans()))
+
+
+@st.composite
+def cuts(draw: st.DrawFn, framework: Framework) -> Cut:
+    """One to three windows of up to eight samples, and micro-batches of any sizes."""
+    drawn = draw(models(framework).filter(lambda m: not any(isinstance(la, BatchNorm) for _, la in walk(m.layers))))
+    recipe = draw(recipes(framework, drawn)).but(accumulation=1, recompute=None)
+    sizes = tuple(draw(st.lists(st.integers(1, 4), min_size=2, max_size=4)))
+    micros = [MicroBatch(sum(sizes), draw(st.integers(0, 99))) for _ in range(draw(st.integers(1, 3)))]
+    return Cut(Case(drawn, recipe, tuple(Train((micro,)) for micro in micros)), sizes)

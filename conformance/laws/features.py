@@ -1,0 +1,161 @@
+"""Names for what a case holds: what coverage counts, and what an exclusion is stated in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from conformance.laws.programs import (
+    Accumulate,
+    Apply,
+    Case,
+    CountBytes,
+    Feed,
+    Gradients,
+    MicroBatch,
+    Predict,
+    Restore,
+    Scope,
+    StartAgain,
+    Trace,
+    Train,
+    Verb,
+)
+from fixtures.layers import walk
+from fixtures.recipe import SGD, DynamicScaling, StaticScaling
+
+LARGE = 10**5
+"""Values that a large parameter has at least."""
+HUGE, TINY = 2.0**14, 2.0**-13
+
+
+def features(case: Case) -> frozenset[str]:
+    """Every feature of a case."""
+    return frozenset([*recipe_features(case), *model_features(case), *program_features(case)])
+
+
+def recipe_features(case: Case) -> Iterator[str]:
+    """What the recipe asks for."""
+    recipe = case.recipe
+    yield f"precision={recipe.precision.label}"
+    optimizer = recipe.optimizer
+    momentum = isinstance(optimizer, SGD) and optimizer.momentum > 0
+    yield f"optimizer={'Momentum' if momentum else type(optimizer).__name__}"
+    if not isinstance(optimizer, SGD) and optimizer.epsilon is None:
+        yield "epsilon=default"
+    match recipe.scaling:
+        case None:
+            yield "scaling=none"
+        case StaticScaling():
+            yield "scaling=static"
+        case DynamicScaling(enabled=False):
+            yield "scaling=disabled"
+        case DynamicScaling():
+            yield "scaling=dynamic"
+            yield from ["scaling=factors"] if recipe.scaling.growth is not None else []
+    yield "accumulation>1" if recipe.accumulation > 1 else "accumulation=1"
+    if recipe.recompute is not None:
+        yield "recompute"
+        yield f"recompute.depth={recipe.recompute.depth}"
+        yield f"recompute.variant={recipe.recompute.variant or 'default'}"
+        if (len(case.drawn.layers) - 1) % recipe.recompute.segments:
+            yield "recompute.uneven"
+    flags = {
+        "clip": recipe.clip is not None,
+        "schedule": recipe.schedule is not None,
+        "groups=2": recipe.groups > 1,
+        "optimizers=2": recipe.optimizers > 1,
+        "separate-losses": recipe.separate_losses,
+        "average": recipe.average is not None,
+    }
+    yield from (name for name, there in flags.items() if there)
+
+
+def model_features(case: Case) -> Iterator[str]:
+    """What the model is made of."""
+    drawn = case.drawn
+    yield "values=exact" if drawn.exact else "values=rounded"
+    yield from (f"layer={type(layer).__name__}" for _, layer in walk(drawn.layers))
+    yield from (f"loss={kind}" for _, kind in drawn.losses)
+    yield from (f"head={head.format}" for head in drawn.model.heads.heads)
+    yield f"heads={len(drawn.losses)}"
+    if drawn.token_level:
+        yield "token-level"
+    if drawn.integer_inputs:
+        yield "token-ids"
+    sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
+    yield from ["parameter=large"] if max(sizes) >= LARGE else []
+    yield from ["parameter=one-element"] if min(sizes) == 1 else []
+    yield from ["parameter=odd"] if any(size % 2 and size > 1 for size in sizes) else []
+
+
+def program_features(case: Case) -> Iterator[str]:
+    """What the program does."""
+    for verb in case.program:
+        yield f"verb={word(verb)}"
+        yield from _data(verb)
+    waiting = False
+    for verb in case.program:
+        if waiting and not isinstance(verb, Accumulate | Apply):
+            yield f"mid-window={word(verb)}"
+        waiting = isinstance(verb, Accumulate) or (waiting and not isinstance(verb, Apply))
+
+
+def word(verb: Verb) -> str:
+    """A verb's name."""
+    match verb:
+        case Apply(flush=True):
+            return "Flush"
+        case Predict(averaged=True):
+            return "PredictAveraged"
+        case Feed(abandon=True):
+            return "Abandon"
+        case Restore(into=into):
+            return f"Restore.{into}"
+        case StartAgain(onward=True):
+            return "StartAgain.onward"
+        case _:
+            return type(verb).__name__
+
+
+def _data(verb: Verb) -> Iterator[str]:
+    match verb:
+        case Feed(window=window):
+            values = [value for given in window for value in (given.base, *(s.value for s in given.spikes))]
+            for value in values:
+                yield f"feed={_size(value)}"
+            flags = {
+                "unscaled-by-hand": verb.unscale_calls is not None,
+                "poisoned": verb.poison is not None,
+                "often": verb.times > 1,
+                "missing": any(given.missing is not None for given in window),
+            }
+            yield from (f"feed={name}" for name, there in flags.items() if there)
+        case Accumulate(micro=micro) | Predict(micro=micro) | Trace(micro=micro) | CountBytes(micro=micro):
+            yield from _micro((micro,))
+        case Train(micros=micros) | Gradients(micros=micros):
+            yield from _micro(micros)
+            if len({micro.size for micro in micros}) > 1:
+                yield "window=ragged"
+        case Scope():
+            yield f"scope={verb.format}"
+
+
+def _micro(micros: tuple[MicroBatch, ...]) -> Iterator[str]:
+    for micro in micros:
+        yield f"mask={micro.mask}"
+        yield from ["batch=one-sample"] if micro.size == 1 else []
+        yield from ["targets=missing"] if micro.heads else []
+        yield from ["inputs=large"] if micro.magnitude > 0 else []
+        yield from ["inputs=small"] if micro.magnitude < 0 else []
+        yield from ["inputs=infinite"] if micro.spoilt is not None else []
+
+
+def _size(value: float) -> str:
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if value == 0.0:
+        return "zero"
+    return "huge" if abs(value) >= HUGE else "tiny" if abs(value) <= TINY else "ordinary"

@@ -1,0 +1,137 @@
+"""Holds a law over drawn cases in a test: the first failure becomes a verdict that names the clause it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from hypothesis.strategies import SearchStrategy
+
+from conformance.expectations.exclusions import Exclusion
+from conformance.judging.subject import Subject
+from conformance.judging.verdict import Check, Verdict, Violation
+from conformance.laws.attribution import attributed
+from conformance.laws.declared import LawsOfAdapter, laws_of
+from conformance.laws.features import features
+from conformance.laws.judging import Failure, against_the_oracle
+from conformance.laws.programs import Case
+from conformance.laws.searching import Search
+from frameworks.contract import Framework
+
+Excluded = tuple[Exclusion, ...]
+
+
+class Instance(Protocol):
+    """What a law is held over: a program against the oracle, or a variation against the case itself."""
+
+    def words(self) -> frozenset[str]:
+        """Its features, which exclusions may name."""
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+        """What is wrong."""
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
+        """The clause that a failure breaks, and the sentence that says so."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A case, played by the framework and by the oracle."""
+
+    case: Case
+
+    def words(self) -> frozenset[str]:
+        return features(self.case)
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+        return against_the_oracle(subject, laws, self.case)
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
+        broken = attributed(self.case, failure, lambda case: against_the_oracle(subject, laws, case))
+        return broken.clause, str(broken)
+
+
+def explore(
+    subject: Subject,
+    verdict: Verdict,
+    excluded: Excluded,
+    draw: Callable[[Framework], SearchStrategy[Instance]],
+    part: int,
+    share: float,
+) -> None:
+    """Holds a law over instances that `draw` gives for the framework.
+
+    Args:
+        excluded: what is known to go wrong; instances that meet such a condition are not drawn.
+        part: number of the test among those of the law; each draws its own.
+        share: of the adapter's number of programs.
+    Raises:
+        Violation: the law is broken; the signature is the id of the clause that the failure breaks.
+        Unsupported: the framework refused everything that was drawn.
+    """
+    __tracebackhide__ = True
+    laws = _laws(subject)
+    profile = subject.profile
+    before = subject.framework.global_state()
+
+    def judge(instance: Instance) -> Failure | None:
+        subject.framework.restore_global_state(before)
+        with np.errstate(all="ignore"):
+            return instance.failure(subject, laws)
+
+    def allowed(instance: Instance) -> bool:
+        return not any(entry.leaves_out(instance.words()) for entry in excluded)
+
+    search: Search[Instance, Failure] = Search(judge)
+    chosen = subject.seed if profile.seed is None else profile.seed
+    strategy = draw(subject.framework)
+    strategy = strategy.filter(allowed) if excluded else strategy
+    count = max(1, round(laws.programs * share)) * profile.factor
+    search.run(strategy, count, 1000 * chosen + part, profile.shrinking_s)
+    if search.smallest is not None:
+        instance, failure = search.smallest
+        _broken(subject, verdict, laws, instance, failure)
+    if not search.judged and search.refusal is not None:
+        raise search.refusal
+    what = f"{search.judged} drawn, {search.refused} refused"
+    verdict.checks.append(Check("the law holds for every drawn case", True, what, "all"))
+
+
+def hold(subject: Subject, verdict: Verdict, instance: Instance) -> None:
+    """Holds a law over one instance.
+
+    Raises:
+        Violation: it is broken.
+    """
+    __tracebackhide__ = True
+    laws = _laws(subject)
+    with np.errstate(all="ignore"):
+        failure = instance.failure(subject, laws)
+    if failure is not None:
+        _broken(subject, verdict, laws, instance, failure)
+    verdict.checks.append(Check("the law holds for this case", True, "1 case", "all"))
+
+
+def _broken(subject: Subject, verdict: Verdict, laws: LawsOfAdapter, instance: Instance, failure: Failure) -> None:
+    __tracebackhide__ = True
+    with np.errstate(all="ignore"):
+        clause, text = instance.clause(subject, laws, failure)
+    verdict.checks.append(Check("the law holds for every drawn case", False, text, "no difference"))
+    raise Violation(clause, f"{text}\n{as_test(instance)}")
+
+
+def as_test(instance: Instance) -> str:
+    """A plain test of one instance, to paste into a file of `conformance/suites`."""
+    return (
+        "the smallest case found, as a test of its own:\n\n"
+        "from conformance.laws.pasted import *\n\n"
+        '@clause("laws.programs")\n'
+        "def test_example(subject: Subject, verdict: Verdict) -> None:\n"
+        f"    hold(subject, verdict, {instance!r})\n"
+    )
+
+
+def _laws(subject: Subject) -> LawsOfAdapter:
+    return laws_of(subject.framework)

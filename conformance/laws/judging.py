@@ -1,0 +1,139 @@
+"""Judges a case: its play on the framework against the oracle's, and what a difference breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from conformance.judging.subject import Subject
+from conformance.judging.verdict import same_bits
+from conformance.laws.comparing import Apart, Ensemble, first_difference
+from conformance.laws.declared import LawsOfAdapter
+from conformance.laws.observing import canonical, ends_by_itself
+from conformance.laws.player import Observation, Play, PlayFailed, SubjectPlayer
+from conformance.laws.programs import Accumulate, Apply, Break, Case, Verb
+from fixtures.recipe import DynamicScaling
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that broke a law.
+
+    Attributes:
+        place: of the verb behind which it shows.
+        name: of the value that differs, "raised" where the verb raised.
+        skipped: whether the oracle skips the update of that verb.
+        text: what differs, in one sentence.
+    """
+
+    place: int
+    name: str
+    skipped: bool
+    text: str
+
+
+Judge = Callable[[Case], Failure | None]
+
+
+def play(subject: Subject, case: Case) -> Play:
+    """The case on the framework under judgement.
+
+    Raises:
+        PlayFailed: a verb raised.
+        Unsupported: the framework refuses the recipe.
+    """
+    with TemporaryDirectory() as folder:
+        return SubjectPlayer(subject, case, Path(folder)).play()
+
+
+def play_in_turn(subject: Subject, *cases: Case) -> list[Play]:
+    """The cases on the framework under judgement, a verb of each in turn.
+
+    Raises:
+        PlayFailed: a verb raised.
+        Unsupported: the framework refuses a recipe.
+    """
+    with ExitStack() as folders:
+        players = [SubjectPlayer(subject, case, Path(folders.enter_context(TemporaryDirectory()))) for case in cases]
+        rounds = list(zip_longest(*(player.steps() for player in players)))
+    return [Play(tuple(each[i] for each in rounds[: len(case.program)])) for i, case in enumerate(cases)]
+
+
+def against_the_oracle(subject: Subject, laws: LawsOfAdapter, case: Case) -> Failure | None:
+    """The first difference between the framework's play and the oracle's."""
+    try:
+        measured = play(subject, case)
+    except PlayFailed as failed:
+        return Failure(failed.place, "raised", False, str(failed))
+    ensemble = ensemble_of(subject, case, measured)
+    if (leak := _leaked(case, measured)) is not None:
+        return leak
+    observations = canonical_play(measured, laws, case).observations
+    apart = first_difference(observations, ensemble, not_judged(subject, laws, case))
+    return None if apart is None else failure_of(case, ensemble, apart)
+
+
+def _leaked(case: Case, measured: Play) -> Failure | None:
+    """The first verb behind which a setting of the process is another one than behind the first."""
+    first: Observation | None = None
+    for place, observation in enumerate(measured.observations):
+        if observation is None:
+            continue
+        settings = {name: value for name, value in observation.items() if name.startswith("global/")}
+        first = settings if first is None else first
+        for name, value in settings.items():
+            if name not in first or not same_bits(value, first[name]):
+                text = f"behind verb {place + 1}, {case.program[place]!r}: {name} is {value}, and was {first.get(name)}"
+                return Failure(place, name, False, text)
+    return None
+
+
+def canonical_play(measured: Play, laws: LawsOfAdapter, case: Case) -> Play:
+    """A play of the framework under canonical names."""
+    slots = laws.slots(case.recipe.optimizer)
+    return Play(tuple(None if each is None else canonical(each, slots) for each in measured.observations))
+
+
+def ensemble_of(subject: Subject, case: Case, measured: Play) -> Ensemble:
+    """The oracle's plays of what the framework played, without recomputation, which must not show."""
+    plain = replace(case, recipe=subject.seeded(case.recipe).but(recompute=None))
+    return Ensemble(subject.conventions, plain, measured.left_out, subject.seed)
+
+
+def failure_of(case: Case, ensemble: Ensemble, apart: Apart) -> Failure:
+    """The failure that a difference is."""
+    skipped = ensemble.skipped(apart.place)
+    where = f"behind verb {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
+    return Failure(apart.place, apart.name, skipped, f"{where}: {apart}")
+
+
+def not_judged(subject: Subject, laws: LawsOfAdapter, case: Case) -> Mapping[int, frozenset[str]]:
+    """Beginnings of names that are not set against the oracle's, by the place of the verb."""
+    always = frozenset(laws.not_compared) | {"random/", "result/bytes"}
+    moved = always | {"buffer/"}
+    left: dict[int, frozenset[str]] = {}
+    broken = False
+    for place, verb in enumerate(case.program):
+        broken = broken or isinstance(verb, Break)
+        left[place] = moved if broken else always
+        if _ends_early(subject, case, place, verb):
+            left[place] |= _STATE
+    return left
+
+
+_STATE = {"parameter/", "master/", "moment/", "steps/", "average/", "accumulator/", "scaler/"}
+
+
+def _ends_early(subject: Subject, case: Case, place: int, verb: Verb) -> bool:
+    """Whether a framework that ends its windows by itself has done so behind this verb, and the oracle has not."""
+    if not isinstance(verb, Accumulate):
+        return False
+    scaler = case.recipe.scaling
+    if subject.conventions.scaler.counts == "micro-batches" and isinstance(scaler, DynamicScaling):
+        return True
+    later = case.program[place + 1 : place + 2]
+    return ends_by_itself(subject.conventions) and bool(later) and isinstance(later[0], Apply)

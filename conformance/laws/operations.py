@@ -1,0 +1,204 @@
+"""Laws of single calls: operations in nests of precision scopes, and functions that are recomputed."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.judging.replaying import of_two_runs
+from conformance.judging.subject import Subject
+from conformance.judging.verdict import same_bits, shown
+from conformance.laws.comparing import MEMBERS, unit
+from conformance.laws.declared import LawsOfAdapter
+from conformance.laws.judging import Failure
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
+from conformance.oracle.function_bounds import function_bounds
+from fixtures.arrays import FORMATS, Array
+from fixtures.recipe import FormatName, Precision
+from frameworks.contract import OpResult, RecomputeCase
+from frameworks.operations import CATALOGUE
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.rounding import Nearest, Rounding, Stochastic
+
+FIXED = ("conv2d", "max_pool", "average_pool", "kl_divergence", "binary_cross_entropy_logits", "gather_ids")
+"""Operations whose operands cannot take any shape or value; they are drawn as the catalogue has them."""
+RANDOM = ("dropout",)
+"""Operations that give something else every time."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A precision scope; `wide` and `low` name operations for the framework's own lists."""
+
+    format: FormatName
+    enabled: bool = True
+    wide: tuple[str, ...] = ()
+    low: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scoped:
+    """An operation in a nest of scopes, behind other scopes that were left.
+
+    Attributes:
+        op: a name of the catalogue.
+        sizes: by what the catalogue's sizes 4 and 8 are replaced.
+        format: of the operands that are floats.
+        before: scopes that were opened and left, each by an exception if `raises`.
+        nest: scopes that are open, the innermost last.
+        seed: of the operands' values.
+    """
+
+    op: str
+    sizes: tuple[int, int]
+    format: FormatName
+    before: tuple[Region, ...]
+    raises: bool
+    nest: tuple[Region, ...]
+    seed: int
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        scopes = {f"scope={region.format}" for region in (*self.before, *self.nest)}
+        lists = {"scope=lists"} if any(region.wide or region.low for region in (*self.before, *self.nest)) else set()
+        nested = {"scope=nested"} if len(self.nest) > 1 else set()
+        return frozenset({f"operation={self.op}", f"operand={self.format}", *scopes, *lists, *nested})
+
+    def arrays(self) -> tuple[Array, ...]:
+        """The operands."""
+        rng = np.random.default_rng([self.seed, 25])
+        made = CATALOGUE[self.op]()
+        if self.op in FIXED:
+            return tuple(self._cast(array) for array in made)
+        sizes: dict[int, int] = {4: self.sizes[0], 8: self.sizes[1]}
+        arrays: list[Array] = []
+        for array in made:
+            shape = [sizes.get(int(n), int(n)) for n in array.shape]
+            if array.dtype.kind in "iu":
+                arrays.append(rng.integers(0, self.sizes[1], shape))
+            elif (array > 0).all():
+                arrays.append(self._cast(rng.uniform(0.25, 1.75, shape).astype(np.float32)))
+            else:
+                arrays.append(self._cast(rng.standard_normal(shape).astype(np.float32)))
+        return tuple(arrays)
+
+    def _cast(self, array: Array) -> Array:
+        return array if array.dtype.kind in "iu" else array.astype(FORMATS[self.format].dtype)
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+        """The difference between the operation here and in the innermost scope alone."""
+        arrays = self.arrays()
+        alone = _run(subject, self.nest[-1:], self.op, arrays)
+        for region in self.before:
+            _leave(subject, region, self.raises)
+        here = _run(subject, self.nest, self.op, arrays)
+        if here.dtype != alone.dtype:
+            return _failed(
+                "format", f"{self.op} gives {here.dtype} here and {alone.dtype} in the innermost scope alone"
+            )
+        if not same_bits(here.value, alone.value):
+            values = f"{shown(here.value)} here and {shown(alone.value)} in the innermost scope alone"
+            return _failed("value", f"{self.op} gives {values}")
+        usual = _run(subject, self.nest[-1:], self.op, tuple(self._cast(array) for array in CATALOGUE[self.op]()))
+        if usual.dtype != alone.dtype:
+            shapes = [array.shape for array in arrays]
+            return _failed("shape", f"{self.op} gives {alone.dtype} for shapes {shapes} and {usual.dtype} for others")
+        return self._beyond_rounding(subject, arrays, alone)
+
+    def _beyond_rounding(self, subject: Subject, arrays: tuple[Array, ...], result: OpResult) -> Failure | None:
+        """The value against the oracle's, for an oracle that computes the operation in the format of the result."""
+        scope = self.nest[-1].format
+        if result.value.dtype.kind in "iub" or result.dtype not in (scope, "float32"):
+            return None
+        here = (self.op,)
+        low, wide = (here, ()) if result.dtype == scope else ((), here)
+
+        def computed(rounding: Rounding) -> Array:
+            oracle = ReferenceFramework("cpu", conventions=subject.conventions, rounding=rounding)
+            with oracle.autocast(Precision("O1", scope), wide=wide, low=low):
+                return oracle.run_op(self.op, *arrays).value.astype(np.float64)
+
+        exact = computed(Nearest())
+        members = [computed(Stochastic(np.random.default_rng([self.seed, 27, i]))) for i in range(MEMBERS)]
+        if not all(np.isfinite(each).all() for each in (exact, *members)):
+            return None
+        spread = max(float(np.abs(member - exact).max()) for member in members)
+        largest = float(np.abs(exact).max())
+        bound = IMPLEMENTATION_FREEDOM * spread + unit(result.value) * largest
+        apart = float(np.abs(result.value.astype(np.float64) - exact).max())
+        if apart <= bound:
+            return None
+        return _failed("value", f"{self.op} in {result.dtype} is {apart:.3g} off, where rounding explains {bound:.3g}")
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+        """The clause that a failure breaks, and the sentence that says so."""
+        clause = {"shape": "autocast.matmul-is-low"}.get(failure.name, "autocast.scope-nests")
+        if len(self.nest) == 1 and self.before:
+            clause = "autocast.scope-restored"
+        return clause, f"{failure.text}; this breaks {clause}"
+
+
+def _run(subject: Subject, nest: tuple[Region, ...], op: str, arrays: tuple[Array, ...]) -> OpResult:
+    with ExitStack() as scopes:
+        for region in nest:
+            scopes.enter_context(_scope(subject, region))
+        return subject.framework.run_op(op, *arrays)
+
+
+def _scope(subject: Subject, region: Region) -> AbstractContextManager[None]:
+    precision = Precision("O1", region.format)
+    return subject.framework.autocast(precision, enabled=region.enabled, wide=region.wide, low=region.low)
+
+
+def _leave(subject: Subject, region: Region, raises: bool) -> None:
+    try:
+        with _scope(subject, region):
+            if raises:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+
+
+def _failed(name: str, text: str) -> Failure:
+    return Failure(0, name, False, text)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A recomputed call of Σ tanh(x·w), with x (n, m) and w (m, k) of these sizes."""
+
+    way: RecomputeCase
+    variant: str | None
+    sizes: tuple[int, int, int]
+    seed: int
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        return frozenset({f"call={self.way}", f"recompute.variant={self.variant or 'default'}"})
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+        """The difference from the plain call."""
+        rng = np.random.default_rng([self.seed, 26])
+        n, m, k = self.sizes
+        x, w = rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
+        here = subject.framework.recompute(self.way, x, w, self.variant)
+        plain = subject.framework.recompute("plain", x, w)
+        bounds = function_bounds(x, w, subject.seed) if subject.conventions.compiled else {}
+        for name in ("value", "x", "w"):
+            mine, other = getattr(here, name), getattr(plain, name)
+            if name == "x" and self.way == "no-grad-input":
+                continue
+            if mine is not None and other is not None and bounds:
+                apart = distance(np.asarray(mine, np.float64), np.asarray(other, np.float64))
+                if apart <= of_two_runs(bounds[name]).value:
+                    continue
+            if not same_bits(mine, other):
+                return _failed(name, f"{name} of the recomputed call is {shown(mine)}, of the plain one {shown(other)}")
+        return None
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+        """The clause that a failure breaks, and the sentence that says so."""
+        clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
+        return clause, f"{failure.text}; this breaks {clause}"

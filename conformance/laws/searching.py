@@ -1,0 +1,77 @@
+"""Looks for a case that breaks a law: Hypothesis draws, makes the first failure smaller, and it is named."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
+
+from frameworks.contract import Unsupported
+
+C = TypeVar("C")
+F = TypeVar("F")
+
+
+class _Broken(Exception):  # noqa: N818 - how a failure leaves Hypothesis
+    """The law does not hold for a case."""
+
+
+@dataclass
+class Search(Generic[C, F]):
+    """One exploration of a law.
+
+    Attributes:
+        judge: what is wrong with a case, None for nothing; raises `Unsupported` where a framework refuses it.
+        judged, refused: how many cases held or broke the law, and how many the framework refused.
+        refusal: the last refusal.
+        smallest: the last failing case with its failure, the smallest that was found in time.
+    """
+
+    judge: Callable[[C], F | None]
+    judged: int = 0
+    refused: int = 0
+    refusal: Unsupported | None = None
+    smallest: tuple[C, F] | None = None
+    _end: float = field(default=math.inf, repr=False)
+
+    def run(self, cases: SearchStrategy[C], examples: int, chosen: int, shrinking_s: float) -> None:
+        """Draws up to `examples` cases from a seed, until one breaks the law, and makes that smaller for a while."""
+        phases = (Phase.generate, Phase.shrink) if shrinking_s > 0 else (Phase.generate,)
+
+        def hold(case: C) -> None:
+            if time.monotonic() > self._end and self.smallest is not None and case != self.smallest[0]:
+                return
+            try:
+                failure = self.judge(case)
+            except Unsupported as refusal:
+                self.refused, self.refusal = self.refused + 1, refusal
+                return
+            self.judged += 1
+            if failure is not None:
+                if self.smallest is None:
+                    self._end = time.monotonic() + shrinking_s
+                self.smallest = case, failure
+                raise _Broken
+
+        drawn = settings(
+            max_examples=examples,
+            database=None,
+            deadline=None,
+            derandomize=False,
+            phases=phases,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+        )
+        try:
+            seed(chosen)(drawn(given(cases)(hold)))()
+        except _Broken:
+            pass
+        except BaseException:
+            if self.smallest is None:
+                raise

@@ -1,0 +1,175 @@
+"""Plays a case in another way that has to end alike; no oracle is needed where both ways round alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from conformance.judging.subject import Subject
+from conformance.laws.comparing import Apart, apart_from_twin
+from conformance.laws.declared import LawsOfAdapter
+from conformance.laws.features import features
+from conformance.laws.judging import Failure, canonical_play, ensemble_of, play, play_in_turn
+from conformance.laws.player import Play, PlayFailed
+from conformance.laws.programs import (
+    Case,
+    Restore,
+    Save,
+    Target,
+    Train,
+)
+from fixtures.recipe import Scaling
+
+SLOT = 9
+"""Under this number a variation saves; no drawn program does."""
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """A case, played as its recipe says and without recomputation."""
+
+    case: Case
+
+    def words(self) -> frozenset[str]:
+        return features(self.case)
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+        plain = replace(self.case, recipe=self.case.recipe.but(recompute=None))
+        kept = replace(self.case, drawn=self.case.drawn.without_masks())
+        compiled = subject.conventions.compiled
+        return _compared(subject, self.case, plain, kept if compiled else None, ("global/", "result/bytes"))
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+        return _said("recompute.same-state", failure)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A case without scaling, and with a scale by which nothing overflows."""
+
+    case: Case
+    scaling: Scaling
+
+    @property
+    def _scaled(self) -> Case:
+        return replace(self.case, recipe=self.case.recipe.but(scaling=self.scaling))
+
+    def words(self) -> frozenset[str]:
+        return features(self.case) | features(self._scaled)
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+        left = ("scaler/", "accumulator/", "result/scale", "result/good", "result/setting", "result/back", "global/")
+        return _compared(subject, self._scaled, self.case, None, left)
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+        return _said("scaling.is-transparent", failure)
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A case, and the same with a save and a load before the verb at `place`."""
+
+    case: Case
+    place: int
+    into: Target
+
+    def words(self) -> frozenset[str]:
+        return features(self.case)
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+        program = self.case.program
+        longer = (*program[: self.place], Save(SLOT), Restore(SLOT, self.into), *program[self.place :])
+        resumed = replace(self.case, program=longer)
+        return _compared(subject, resumed, self.case, None, (), (self.place, self.place + 2))
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+        return _said("resume.bit-identical", failure)
+
+
+@dataclass(frozen=True)
+class SecondRun:
+    """A case played alone, and behind another one that is left where its program ends, or in turn with it."""
+
+    case: Case
+    first: Case
+    in_turn: bool = False
+
+    def words(self) -> frozenset[str]:
+        return features(self.case) | features(self.first)
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+        try:
+            alone = play(subject, self.case)
+            if self.in_turn:
+                after, _ = play_in_turn(subject, self.case, self.first)
+            else:
+                play(subject, self.first)
+                after = play(subject, self.case)
+        except PlayFailed as failed:
+            return Failure(failed.place, "raised", False, str(failed))
+        return _failure(self.case, apart_from_twin(after, alone))
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+        return _said("laws.second-run", failure)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Windows of samples, whole and cut into micro-batches of these sizes."""
+
+    case: Case
+    sizes: tuple[int, ...]
+
+    @property
+    def _cut(self) -> Case:
+        program = tuple(replace(verb, cut=self.sizes) for verb in self.case.program if isinstance(verb, Train))
+        return Case(self.case.drawn, self.case.recipe.but(accumulation=len(self.sizes)), program)
+
+    def words(self) -> frozenset[str]:
+        return features(self.case) | features(self._cut)
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+        try:
+            plays = [canonical_play(play(subject, each), laws, each) for each in (self.case, self._cut)]
+        except PlayFailed as failed:
+            return Failure(failed.place, "raised", False, str(failed))
+        ensembles = tuple(ensemble_of(subject, each, plays[0]) for each in (self.case, self._cut))
+        left = ("global/", "random/", "result/micro", *laws.not_compared)
+        return _failure(self.case, apart_from_twin(plays[1], plays[0], ensembles, left))
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+        return _said("accumulation.equals-full-batch", failure)
+
+
+def _compared(
+    subject: Subject,
+    case: Case,
+    twin: Case,
+    rounded: Case | None = None,
+    left: tuple[str, ...] = (),
+    inserted: tuple[int, int] = (0, 0),
+) -> Failure | None:
+    """How the play of a case differs from that of its twin.
+
+    Args:
+        rounded: a case whose ensemble says how far two programs may round apart; None for to the bit.
+        inserted: places of the verbs that the twin does not have.
+    """
+    try:
+        measured, expected = play(subject, case), play(subject, twin)
+    except PlayFailed as failed:
+        return Failure(failed.place, "raised", False, str(failed))
+    start, stop = inserted
+    aligned = Play((*measured.observations[:start], *measured.observations[stop:]))
+    ensembles = () if rounded is None else (ensemble_of(subject, rounded, expected),)
+    return _failure(twin, apart_from_twin(aligned, expected, ensembles, left))
+
+
+def _failure(case: Case, apart: Apart | None) -> Failure | None:
+    if apart is None:
+        return None
+    where = f"behind verb {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
+    return Failure(apart.place, apart.name, False, f"{where}: {apart}".replace("the oracle's", "the other play's"))
+
+
+def _said(clause: str, failure: Failure) -> tuple[str, str]:
+    return clause, f"{failure.text}; this breaks {clause}"

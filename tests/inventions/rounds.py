@@ -1,0 +1,121 @@
+"""Runs a round of invention: for every fault, the first test that fails, the laws before all others."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+
+from tests.inventions import FAULTS
+from tests.mutants.engine import RAISED, SUITES, Engine
+
+FOLDER = Path(__file__).parent
+LAWS = f"{SUITES}/test_laws.py"
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Invention:
+    """A fault of a round."""
+
+    name: str
+    text: str
+    link: str
+    clause: str
+    kind: str
+
+    @property
+    def label(self) -> str:
+        """The class's name."""
+        return self.name.rpartition(":")[2]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the suites said of a fault.
+
+    Attributes:
+        test: the first test that failed, "" if none did.
+        clause: the clause of that test.
+        breaks: the signature that it failed with; of a law, the clause that the failure breaks.
+        message: the beginning of its message.
+    """
+
+    fault: str
+    test: str = ""
+    clause: str = ""
+    breaks: str = ""
+    message: str = ""
+
+    @property
+    def by_laws(self) -> bool:
+        """Whether drawn programs showed it."""
+        return self.clause.startswith("laws.")
+
+
+def rounds() -> list[str]:
+    """Every round, the oldest first."""
+    return sorted(path.name for path in FOLDER.glob("round_*") if path.is_dir())
+
+
+def inventions(name: str) -> list[Invention]:
+    """The faults of a round, in the order of its modules.
+
+    Raises:
+        ValueError: there is no such round.
+    """
+    if name not in rounds():
+        raise ValueError(f"there is no round {name!r}; there are {', '.join(rounds())}")
+    package = f"tests.inventions.{name}"
+    for module in pkgutil.iter_modules([str(FOLDER / name)]):
+        if module.name.startswith("faults"):
+            import_module(f"{package}.{module.name}")
+    return [
+        Invention(f"{made.__module__}:{made.__name__}", " ".join((made.__doc__ or "").split()), link, clause, kind)
+        for made in FAULTS
+        if made.__module__.startswith(f"{package}.")
+        for link, clause, kind in [(getattr(made, "link"), getattr(made, "clause"), getattr(made, "kind"))]  # noqa: B009
+    ]
+
+
+def seen(engine: Engine, fault: Invention) -> Seen:
+    """What the suites say of a fault: the laws first, then all other tests, up to the first failure."""
+    others = [str(path) for path in sorted(Path(SUITES).glob("test_*.py")) if path.name != Path(LAWS).name]
+    for tests in ([LAWS], others):
+        verdicts = engine.run(fault.name, "", tests, fault.label, more=["--exitfirst", "--profile=quick"])
+        for verdict in verdicts:
+            if verdict.outcome in RAISED or verdict.leaks:
+                return Seen(fault.label, verdict.test, verdict.clause, verdict.signature or "", verdict.message[:300])
+    return Seen(fault.label)
+
+
+def run(faults: Sequence[Invention], workers: int) -> list[Seen]:
+    """What the suites say of every fault, printed as it ends."""
+    engine = Engine()
+
+    def judged(fault: Invention) -> Seen:
+        result = seen(engine, fault)
+        word = "laws" if result.by_laws else "suites" if result.test else "MISSED"
+        print(f"{word:7} {fault.kind:9} {fault.label}: {result.breaks or '-'}  ({fault.clause})", flush=True)
+        return result
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(judged, faults))
+
+
+def stored(name: str) -> dict[str, object]:
+    """What a round came to when it was run for the first time."""
+    content: dict[str, object] = json.loads((FOLDER / name / RESULT).read_text("utf-8"))
+    return content
+
+
+def store(name: str, results: Sequence[Seen], **about: str) -> None:
+    """Writes what a round came to; a stored result stands."""
+    path = FOLDER / name / RESULT
+    if not path.exists():
+        faults = [asdict(each) for each in results]
+        path.write_text(json.dumps({**about, "faults": faults}, indent=1, sort_keys=True) + "\n", "utf-8")
