@@ -55,8 +55,8 @@ class StaleSkipReport(ReferenceTrainer):
     "https://github.com/PaddlePaddle/Paddle/pull/30777", clause="accumulation.clips-only-what-is-larger", kind="real"
 )
 class ZeroGradientClipsToNan(ReferenceTrainer):
-    """Clipping divides by each parameter's own norm, so that a gradient of nothing but zeros comes out as NaN, also in a
-    window that is below the bound."""
+    """Clipping divides by each parameter's own norm, so that a gradient of nothing but zeros comes out as NaN, also in
+    a window that is below the bound."""
 
     def clip(self, gradients: Arrays) -> Arrays:
         clipped = super().clip(gradients)

@@ -52,8 +52,8 @@ class AverageWithFirstStatistics(ReferenceTrainer):
     kind="real",
 )
 class CheckpointOfSwappedWeights(ReferenceTrainer):
-    """After an evaluation with the average the weights are swapped back only when training goes on: a checkpoint that is
-    written in between holds the average in their place."""
+    """After an evaluation with the average the weights are swapped back only when training goes on: a checkpoint that
+    is written in between holds the average in their place."""
 
     _swapped = False
 
