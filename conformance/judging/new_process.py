@@ -14,7 +14,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fixtures.arrays import Array
 from fixtures.model import Model, Window
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 LIMIT_S = 240
 """How long the new process may take, in seconds."""
+
+
+class Runnable(Protocol):
+    """What can be run in a process of its own; it and what it returns can be pickled."""
+
+    def run(self) -> Any:
+        """Does the work."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,9 @@ def resumed(subject: Subject, model: Model, recipe: Recipe, saved: Path, *window
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
-    states: list[dict[str, Array]] = _apart(Task(*_same(subject), model, subject.seeded(recipe), saved, windows), saved)
+    states: list[dict[str, Array]] = apart(
+        Task(*same_framework(subject), model, subject.seeded(recipe), saved, windows), saved
+    )
     return states
 
 
@@ -88,15 +97,23 @@ def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, p
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
-    return int(_apart(PeakTask(*_same(subject), model, subject.seeded(recipe), window), place))
+    return int(apart(PeakTask(*same_framework(subject), model, subject.seeded(recipe), window), place))
 
 
-def _same(subject: Subject) -> tuple[str, str, str]:
+def same_framework(subject: Subject) -> tuple[str, str, str]:
+    """Path, device and mode by which `frameworks.registry.load` makes the subject's framework again."""
     made = type(subject.framework)
     return f"{made.__module__}:{made.__qualname__}", subject.framework.device, subject.framework.mode
 
 
-def _apart(task: Task | PeakTask, place: Path) -> Any:
+def apart(task: Runnable, place: Path) -> Any:
+    """What a task's `run` returns in a process of its own.
+
+    Args:
+        place: where two files may be written beside.
+    Raises:
+        RuntimeError: the process failed; the message is the end of what it wrote.
+    """
     given, result = place.with_name(f"{place.name}.task"), place.with_name(f"{place.name}.result")
     given.write_bytes(pickle.dumps(task))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -108,5 +125,5 @@ def _apart(task: Task | PeakTask, place: Path) -> Any:
 
 
 if __name__ == "__main__":
-    asked: Task | PeakTask = pickle.loads(Path(sys.argv[1]).read_bytes())
+    asked: Runnable = pickle.loads(Path(sys.argv[1]).read_bytes())
     Path(sys.argv[2]).write_bytes(pickle.dumps(asked.run()))

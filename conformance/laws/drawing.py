@@ -19,6 +19,7 @@ from conformance.laws.programs import (
     Feed,
     Given,
     Gradients,
+    MaskKind,
     MicroBatch,
     Predict,
     Restore,
@@ -31,6 +32,7 @@ from conformance.laws.programs import (
     Trace,
     Train,
     Verb,
+    Way,
 )
 from fixtures.layers import BatchNorm, walk
 from fixtures.recipe import (
@@ -99,7 +101,7 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
         recipe = recipe.but(optimizers=2)
     if len(drawn.losses) > 1 and maybe(Capability.TWO_LOSSES, 3):
         recipe = recipe.but(separate_losses=True)
-    if maybe(Capability.AVERAGE, 4):
+    if maybe(Capability.AVERAGE, 3):
         recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9])))
     return recipe.but(seed=draw(st.integers(0, 3)))
 
@@ -107,10 +109,26 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
 @st.composite
 def _programs(draw: st.DrawFn, steps: _Steps) -> tuple[Verb, ...]:
     verbs: list[Verb] = [StartAgain()]
+    chosen = draw(_repertoires(steps))
     for _ in range(draw(st.integers(1, LONGEST))):
         saved = any(isinstance(verb, Save) for verb in verbs)
-        verbs += steps.verbs(draw, draw(st.sampled_from(steps.words(saved))))
+        words = [word for word in steps.words(saved) if word in chosen]
+        verbs += steps.verbs(draw, draw(st.sampled_from(words)))
     return tuple(verbs)
+
+
+@st.composite
+def _repertoires(draw: st.DrawFn, steps: _Steps) -> frozenset[str]:
+    """What steps a program is made of: all, or a few, which then meet each other more often.
+
+    Source: Groce et al., "Swarm testing", ISSTA 2012.
+    """
+    every = sorted({*steps.words(saved=True)})
+    if draw(st.integers(0, 3)) == 0:
+        return frozenset(every)
+    updates = [word for word in every if word in ("train", "feed", "window")]
+    few = draw(st.lists(st.sampled_from(every), min_size=1, max_size=4))
+    return frozenset({draw(st.sampled_from(updates)), *few, *({"save"} & {*every})})
 
 
 @st.composite
@@ -159,9 +177,13 @@ class _Steps:
         self.dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
         self.feed, self.checkpoint = supports(Capability.FEED), supports(Capability.CHECKPOINT)
         self.unscale = supports(Capability.EXPLICIT_UNSCALE) and recipe.scaling is not None
+        self.second_unscale = supports(Capability.SECOND_UNSCALE)
         self.scope = supports(Capability.AUTOCAST_SCOPE)
-        self.normalised = any(isinstance(layer, BatchNorm) for _, layer in walk(drawn.layers))
+        biased = framework.conventions().running_variance == "biased"
+        self.several = not biased and any(isinstance(layer, BatchNorm) for _, layer in walk(drawn.layers))
         self.trace, self.count = supports(Capability.TRACE), supports(Capability.SAVED_BYTES)
+        self.breaks = not drawn.token_level and not drawn.integer_inputs
+        self.by_itself = framework.conventions().remainder != "flush"
         self.missing = supports(Capability.MISSING_GRADIENTS)
         self.formats = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
 
@@ -174,8 +196,8 @@ class _Steps:
         steps += ["restore", "restore", "damaged"] if saved else []
         steps += ["trace"] if self.trace and self.recipe.recompute is None else []
         steps += ["bytes"] if self.count else []
-        steps += ["averaged"] if self.recipe.average is not None else []
-        steps += ["break"] if not self.drawn.token_level and not self.drawn.integer_inputs else []
+        steps += ["averaged"] * 2 if self.recipe.average is not None else []
+        steps += ["break", "break-update"] if self.breaks else []
         steps += ["scope"] if self.scope and self.formats else []
         return steps
 
@@ -208,7 +230,11 @@ class _Steps:
             case "bytes":
                 return CountBytes(MicroBatch(draw(st.integers(2, 4)), draw(st.integers(0, 9))))
             case "break":
-                return Break(MicroBatch(2, draw(st.integers(0, 9))))
+                ways: list[Way] = ["accumulate", "predict"]
+                return Break(MicroBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(ways)))
+            case "break-update":
+                others: list[Way] = ["update", "gradients"]
+                return Break(MicroBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(others)))
             case _:
                 return Scope(draw(st.sampled_from(self.formats)), draw(st.booleans()), draw(st.booleans()))
 
@@ -224,13 +250,17 @@ class _Steps:
         return micros if any(self._items(m) for m in micros) else (MicroBatch(2), *micros[1:])
 
     def _micro(self, draw: st.DrawFn) -> MicroBatch:
-        size, seed = draw(st.sampled_from([2, 2, 3, 4, 5] + [1] * (not self.normalised))), draw(st.integers(0, 99))
+        size, seed = draw(st.sampled_from([2, 2, 3, 4, 5] + [1] * (not self.several))), draw(st.integers(0, 99))
         rare = draw(st.integers(0, 7))
         if not self.drawn.integer_inputs and rare < 2:
             spoilt = math.inf if self.dynamic and rare == 0 else None
+            if rare == 1 and draw(st.booleans()):
+                return MicroBatch(size, seed, constant=True)
             return MicroBatch(size, seed, magnitude=draw(st.sampled_from([-10, 4, 9])), spoilt=spoilt)
         if self.drawn.token_level:
-            return MicroBatch(size, seed, draw(st.sampled_from(["none", "ragged", "ragged", "empty"])))
+            masks: list[MaskKind] = ["none", "ragged", "ragged", "empty"]
+            mask = draw(st.sampled_from(masks))
+            return MicroBatch(size, seed, mask, constant=rare == 2)
         if self.missing and len(self.drawn.losses) > 1 and draw(st.integers(0, 3)) == 0:
             return MicroBatch(size, seed, heads=(draw(st.sampled_from([name for name, _ in self.drawn.losses])),))
         return MicroBatch(size, seed)
@@ -247,23 +277,27 @@ class _Steps:
         verbs: list[Verb] = []
         for place, micro in enumerate(micros):
             if place:
-                verbs += self._between(draw, micros[place], items)
+                verbs += self._between(draw, micro, items, last=place == k - 1)
             verbs.append(Accumulate(micro, items))
+        if not self.by_itself:
+            verbs += self._between(draw, micros[-1], items, last=True)
         return [*verbs, Apply(flush=count < k)]
 
-    def _between(self, draw: st.DrawFn, micro: MicroBatch, items: int) -> list[Verb]:
-        kinds = ["nothing", "nothing", "predict"] + (["save"] if self.checkpoint else [])
+    def _between(self, draw: st.DrawFn, micro: MicroBatch, items: int, last: bool) -> list[Verb]:
+        """A verb that changes nothing, inside a window; `last` if one micro-batch more would end it."""
+        kinds = ["nothing", "nothing", "predict"] + (["save", "save"] if self.checkpoint else [])
         kinds += ["averaged"] if self.recipe.average is not None else []
-        kinds += ["break"] if not self.drawn.token_level and not self.drawn.integer_inputs else []
+        kinds += ["break"] if self.breaks else []
+        kinds += ["trace"] if self.trace and self.recipe.recompute is None else []
+        kinds += ["bytes"] if self.count else []
         match draw(st.sampled_from(kinds)):
             case "nothing":
                 return []
             case "save":
                 slot = draw(st.integers(2, 3))
                 into = draw(st.sampled_from(self._targets()))
-                again: list[Verb] = [Accumulate(micro, items)] if draw(st.booleans()) and into != "stopped" else []
-                last = self.recipe.accumulation <= 2
-                return [Save(slot), *([] if last else again), Restore(slot, into)]
+                again: list[Verb] = [Accumulate(micro, items)] if draw(st.booleans()) and not last else []
+                return [Save(slot), *again, Restore(slot, into)]
             case kind:
                 return [self._verb(draw, kind)]
 
@@ -271,9 +305,11 @@ class _Steps:
         window = tuple(self._given(draw) for _ in range(self.recipe.accumulation))
         if not self.unscale:
             return Feed(window, times=draw(st.sampled_from([1] * 12 + [7] * 3 + [140])))
-        match draw(st.sampled_from(["plain", "plain", "plain", "by-hand", "abandon", "poison", "often"])):
+        match draw(st.sampled_from(["plain", "plain", "plain", "by-hand", "twice", "abandon", "poison", "often"])):
             case "by-hand":
                 return Feed(window, unscale_calls=1)
+            case "twice":
+                return Feed(window, unscale_calls=2 if self.second_unscale else 1)
             case "abandon":
                 return Feed(window, abandon=True)
             case "poison":

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from conformance.laws.drawing import PRECISIONS, offered
-from conformance.laws.operations import RANDOM, Call, Region, Scoped
+from conformance.laws.operations import RANDOM, Call, Calls, Region, Scoped
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Capability, Framework, RecomputeCase
 from frameworks.operations import CATALOGUE
 
-WAYS: tuple[RecomputeCase, ...] = ("positional", "tuple", "list", "dict", "keyword", "no-grad-input")
+WAYS: tuple[RecomputeCase, ...] = ("positional", "tuple", "list", "dict", "keyword", "no-grad-input", "raises")
 SIZES = (4, 5, 7, 8, 9, 16, 33)
 """No size is below 4, since the catalogue's labels are."""
 
@@ -38,8 +38,13 @@ def scoped(draw: st.DrawFn, framework: Framework) -> Scoped:
     return Scoped(op, sizes, operand, before, draw(st.booleans()), nest, draw(st.integers(0, 99)))
 
 
+def calls(framework: Framework) -> st.SearchStrategy[Calls]:
+    """One to three calls."""
+    return st.lists(_calls(framework), min_size=1, max_size=3).map(lambda drawn: Calls(tuple(drawn)))
+
+
 @st.composite
-def calls(draw: st.DrawFn, framework: Framework) -> Call:
+def _calls(draw: st.DrawFn, framework: Framework) -> Call:
     """Every way to pass arguments, at sizes from one on."""
     size = st.sampled_from([1, 2, 3, 5, 8, 17])
     variant = draw(st.sampled_from([None, *framework.recompute_variants()]))

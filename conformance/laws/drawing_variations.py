@@ -22,8 +22,8 @@ from conformance.laws.programs import (
     Train,
     Verb,
 )
-from conformance.laws.variations import Cut, Recomputed, Resumed, Scaled, SecondRun
-from fixtures.layers import BatchNorm, walk
+from conformance.laws.variations import Cut, Elsewhere, Recomputed, Resumed, Scaled, SecondRun
+from fixtures.layers import BatchNorm, Dropout, walk
 from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework
 
@@ -93,10 +93,34 @@ def resumed(draw: st.DrawFn, framework: Framework) -> Resumed:
 @st.composite
 def second_runs(draw: st.DrawFn, framework: Framework) -> SecondRun:
     """Two cases, the first of which may end anywhere."""
-    case = draw(cases(framework, dropout=True))
-    first = draw(cases(framework, dropout=True))
+    case, alike = draw(_alike(framework))
+    first = alike if draw(st.booleans()) else draw(cases(framework, dropout=True))
     first = replace(first, program=first.program[: draw(st.integers(1, len(first.program)))])
     return SecondRun(case, first, in_turn=draw(st.booleans()))
+
+
+def elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
+    """A handful of cases, and each with something changed."""
+    pairs = st.lists(_alike(framework), min_size=4, max_size=4)
+    return pairs.map(lambda drawn: Elsewhere(tuple(case for pair in drawn for case in pair)))
+
+
+@st.composite
+def _alike(draw: st.DrawFn, framework: Framework) -> tuple[Case, Case]:
+    """A case and another with the same shapes: other rates of dropout, optimizer, weights or seed, or no clipping."""
+    case = draw(cases(framework, dropout=True))
+    other = draw(cases(framework, dropout=True))
+    recipe = case.recipe
+    rate = draw(st.sampled_from([0.125, 0.375, 0.75]))
+    rates = tuple(Dropout(rate) if isinstance(layer, Dropout) else layer for layer in case.drawn.layers)
+    changed = {
+        "rates": replace(case, drawn=replace(case.drawn, layers=rates)),
+        "optimizer": replace(case, recipe=recipe.but(optimizer=other.recipe.optimizer)),
+        "weights": replace(case, drawn=replace(case.drawn, seed=case.drawn.seed + 1)),
+        "seed": replace(case, recipe=recipe.but(seed=recipe.seed + 1)),
+        "clip": replace(case, recipe=recipe.but(clip=None)),
+    }
+    return case, changed[draw(st.sampled_from(sorted(changed)))]
 
 
 @st.composite

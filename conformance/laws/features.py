@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from conformance.laws.programs import (
     Accumulate,
     Apply,
+    Break,
     Case,
     CountBytes,
     Feed,
@@ -84,6 +85,8 @@ def model_features(case: Case) -> Iterator[str]:
     if drawn.integer_inputs:
         yield "token-ids"
     sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
+    yield from ["weights=large"] if drawn.gain > 0 else []
+    yield from ["weights=small"] if drawn.gain < 0 else []
     yield from ["parameter=large"] if max(sizes) >= LARGE else []
     yield from ["parameter=one-element"] if min(sizes) == 1 else []
     yield from ["parameter=odd"] if any(size % 2 and size > 1 for size in sizes) else []
@@ -104,6 +107,8 @@ def program_features(case: Case) -> Iterator[str]:
 def word(verb: Verb) -> str:
     """A verb's name."""
     match verb:
+        case Break(way=way):
+            return f"Break.{way}"
         case Apply(flush=True):
             return "Flush"
         case Predict(averaged=True):
@@ -126,6 +131,7 @@ def _data(verb: Verb) -> Iterator[str]:
                 yield f"feed={_size(value)}"
             flags = {
                 "unscaled-by-hand": verb.unscale_calls is not None,
+                "unscaled-twice": verb.unscale_calls == 2,
                 "poisoned": verb.poison is not None,
                 "often": verb.times > 1,
                 "missing": any(given.missing is not None for given in window),
@@ -148,6 +154,7 @@ def _micro(micros: tuple[MicroBatch, ...]) -> Iterator[str]:
         yield from ["targets=missing"] if micro.heads else []
         yield from ["inputs=large"] if micro.magnitude > 0 else []
         yield from ["inputs=small"] if micro.magnitude < 0 else []
+        yield from ["inputs=constant"] if micro.constant else []
         yield from ["inputs=infinite"] if micro.spoilt is not None else []
 
 

@@ -31,6 +31,7 @@ WIDTHS = (1, 2, 3, 5, 7, 8, 13)
 LARGE = 2**15 + 3
 """Rows of a table that has more than 10^5 values with `LARGE_WIDTH` columns."""
 LARGE_WIDTH = 4
+_EPSILONS = st.sampled_from([1e-5, 1e-12])
 CURVED: tuple[ActivationKind, ...] = ("relu", "gelu", "tanh", "sigmoid")
 
 
@@ -57,7 +58,13 @@ def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Draw
             layers = (*layers, Dropout(0.5))
     heads, losses = draw(_heads(framework, kind))
     return DrawnModel(
-        (*layers, heads), sample, losses, kind == "tokens", exact=kind == "exact", seed=draw(st.integers(0, 9))
+        (*layers, heads),
+        sample,
+        losses,
+        kind == "tokens",
+        exact=kind == "exact",
+        seed=draw(st.integers(0, 9)),
+        gain=draw(st.sampled_from([0, 0, 0, 0, 3, -5])),
     )
 
 
@@ -94,7 +101,7 @@ def _block(draw: st.DrawFn, width: int, exact: bool) -> tuple[tuple[Layer, ...],
         case "bare":
             return (Dense(units, bias=False),), units
         case "layer-norm":
-            return (LayerNorm(), Dense(units)), units
+            return (LayerNorm(draw(_EPSILONS)), Dense(units)), units
         case _:
             return (Dense(units), BatchNorm(draw(st.sampled_from([0.1, 0.5])))), units
 
@@ -108,11 +115,11 @@ def _token_layers(draw: st.DrawFn) -> tuple[tuple[Layer, ...], Shape]:
     for _ in range(draw(st.integers(0, 2))):
         kind = draw(st.sampled_from(["attention", "dense", "norm"]))
         if kind == "attention":
-            layers.append(Residual((LayerNorm(), SelfAttention(2))))
+            layers.append(Residual((LayerNorm(draw(_EPSILONS)), SelfAttention(2))))
         elif kind == "dense":
             layers.append(Residual((Dense(7), Activation("gelu"), Dense(width))))
         else:
-            layers.append(LayerNorm())
+            layers.append(LayerNorm(draw(_EPSILONS)))
     return tuple(layers), (length,)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.judging.replaying import of_two_runs
 from conformance.judging.subject import Subject
-from conformance.judging.verdict import same_bits, shown
+from conformance.judging.verdict import cleaned, same_bits, shown
 from conformance.laws.comparing import MEMBERS, unit
 from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.judging import Failure
@@ -17,7 +17,7 @@ from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
 from conformance.oracle.function_bounds import function_bounds
 from fixtures.arrays import FORMATS, Array
 from fixtures.recipe import FormatName, Precision
-from frameworks.contract import OpResult, RecomputeCase
+from frameworks.contract import OpResult, RecomputeCase, Unsupported
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.rounding import Nearest, Rounding, Stochastic
@@ -166,6 +166,27 @@ def _failed(name: str, text: str) -> Failure:
 
 
 @dataclass(frozen=True)
+class Calls:
+    """Recomputed calls in a row, the last of which is compared; one on the way may raise."""
+
+    calls: tuple[Call, ...]
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        return frozenset(word for call in self.calls for word in call.words())
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+        """The first difference of a call from the plain one."""
+        return next(filter(None, (call.failure(subject, laws) for call in self.calls)), None)
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
+        """The clause that a failure breaks, and the sentence that says so."""
+        if len(self.calls) > 1 and self.calls[-1].failure(subject, laws) is None:
+            return "recompute.failure-leaves-no-trace", f"{failure.text}; this breaks recompute.failure-leaves-no-trace"
+        return self.calls[-1].clause(subject, laws, failure)
+
+
+@dataclass(frozen=True)
 class Call:
     """A recomputed call of Σ tanh(x·w), with x (n, m) and w (m, k) of these sizes."""
 
@@ -183,7 +204,13 @@ class Call:
         rng = np.random.default_rng([self.seed, 26])
         n, m, k = self.sizes
         x, w = rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
-        here = subject.framework.recompute(self.way, x, w, self.variant)
+        try:
+            here = subject.framework.recompute(self.way, x, w, self.variant)
+        except Unsupported:
+            raise
+        except Exception as error:
+            raised = f"a recomputed call, {self}, raised {type(error).__name__}: {cleaned(str(error))[:200]}"
+            return None if self.way == "raises" else _failed("raised", raised)
         plain = subject.framework.recompute("plain", x, w)
         bounds = function_bounds(x, w, subject.seed) if subject.conventions.compiled else {}
         for name in ("value", "x", "w"):

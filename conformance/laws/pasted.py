@@ -13,6 +13,7 @@ from math import inf, nan
 
 from conformance.judging.kit import Subject, Verdict, clause
 from conformance.laws.holding import Program, hold
+from conformance.laws.operations import Call, Calls, Region, Scoped
 from conformance.laws.programs import (
     Accumulate,
     Apply,
@@ -72,6 +73,8 @@ __all__ = [
     "Apply",
     "BatchNorm",
     "Break",
+    "Call",
+    "Calls",
     "Case",
     "Convolution",
     "CountBytes",
@@ -97,6 +100,7 @@ __all__ = [
     "Recipe",
     "Recompute",
     "Recomputed",
+    "Region",
     "Residual",
     "Restore",
     "RestoreDamaged",
@@ -104,6 +108,7 @@ __all__ = [
     "Save",
     "Scaled",
     "Scope",
+    "Scoped",
     "SecondRun",
     "SelfAttention",
     "Spike",

@@ -148,8 +148,8 @@ class Player(ABC):
                 return self.traced(micro)
             case CountBytes(micro=micro):
                 return {"bytes": trainer.saved_bytes(micro.batch(drawn))}
-            case Break(micro=micro):
-                return {"raised": self.breaks(micro)}
+            case Break():
+                return {"raised": self.breaks(verb)}
             case Scope():
                 self.scope(verb)
         return {}
@@ -159,8 +159,15 @@ class Player(ABC):
         parameters = self.case.drawn.model.weights(0)
         window = [given.gradients(parameters) for given in verb.window]
         poison = None if verb.poison is None else verb.poison.gradients(parameters)
-        for _ in range(verb.times):
-            update = self.trainer.feed(*window, unscale_calls=verb.unscale_calls, poison=poison, abandon=verb.abandon)
+        try:
+            for _ in range(verb.times):
+                update = self.trainer.feed(
+                    *window, unscale_calls=verb.unscale_calls, poison=poison, abandon=verb.abandon
+                )
+        except RuntimeError:
+            if (verb.unscale_calls or 0) < 2:
+                raise
+            return {"refused": True}
         return _told(update)
 
     def traced(self, micro: MicroBatch) -> Mapping[str, object]:
@@ -177,12 +184,21 @@ class Player(ABC):
             for name, value in self.trainer.master_parameters().items()
         }
 
-    def breaks(self, micro: MicroBatch) -> bool:
+    def breaks(self, verb: Break) -> bool:
         """Whether a micro-batch whose inputs are a value too wide raises."""
-        batch = micro.batch(self.case.drawn)
+        batch = verb.micro.batch(self.case.drawn)
         wider = np.concatenate([batch.inputs, batch.inputs[..., :1]], axis=-1)
+        broken = Batch(wider, batch.targets, batch.mask)
         try:
-            self.trainer.accumulate(Batch(wider, batch.targets, batch.mask), batch.items)
+            match verb.way:
+                case "accumulate":
+                    self.trainer.accumulate(broken, broken.items)
+                case "update":
+                    self.trainer.update((broken,))
+                case "gradients":
+                    self.trainer.gradients((broken,))
+                case "predict":
+                    self.trainer.predict(wider)
         except Unsupported:
             raise
         except Exception:
@@ -221,8 +237,8 @@ class SubjectPlayer(Player):
         return self._subject.state(self.trainer)
 
     def save(self, slot: int) -> None:
-        path = self._folder / f"{slot}-{len(list(self._folder.iterdir()))}"
-        path.mkdir()
+        path = self._folder / str(slot)
+        path.mkdir(exist_ok=True)
         waiting = bool(self.trainer.accumulator())
         try:
             self.trainer.save(path)

@@ -13,6 +13,7 @@ from fixtures.layers import Dropout, Embedding, Layer, Positions, Shape
 from fixtures.model import Batch, LossKind, Model, Window
 from fixtures.recipe import FormatName, Recipe
 
+Way = Literal["accumulate", "update", "gradients", "predict"]
 MaskKind = Literal["none", "ragged", "empty"]
 Damage = Literal["cut", "foreign", "missing"]
 Target = Literal["same", "fresh", "used", "predicted", "skipped", "stopped"]
@@ -29,6 +30,7 @@ class DrawnModel:
         layers, sample, losses, token_level: as in `Model`; token ids go in where the first layer is an embedding.
         exact: whether weights and inputs are such values, or normally distributed ones.
         seed: of the weights and of nothing else.
+        gain: weights but for biases are multiplied by 2 to its power.
     """
 
     layers: tuple[Layer, ...]
@@ -37,6 +39,7 @@ class DrawnModel:
     token_level: bool = False
     exact: bool = True
     seed: int = 0
+    gain: int = 0
 
     @property
     def integer_inputs(self) -> bool:
@@ -71,7 +74,8 @@ class DrawnModel:
                 rows = int(np.prod(shape[:-1]))
                 places = rng.permutation(rows) % columns
                 chosen = np.ones((rows, columns)) if name in tables else places[:, None] == np.arange(columns)
-                starts.append((name, np.where(chosen, rng.choice([-1.0, 1.0], (rows, columns)), 0.0).reshape(shape)))
+                starts.append((name, np.where(chosen, rng.choice([-1.0, 1.0], (rows, columns)), 0.0)))
+                starts[-1] = name, np.ldexp(starts[-1][1], self.gain).reshape(shape)
             elif kind == "bias":
                 starts.append((name, rng.choice([-0.5, 0.0, 0.5], shape)))
         return tuple(starts)
@@ -80,6 +84,8 @@ class DrawnModel:
         weights = model.weights(self.seed)
         rng = np.random.default_rng([self.seed, 22])
         for name, value in weights.items():
+            if name.endswith("weight"):
+                weights[name] = np.ldexp(value, self.gain)
             if name.rsplit(".", 1)[1] in ("bias", "shift"):
                 weights[name] = (0.25 * rng.standard_normal(value.shape)).astype(value.dtype)
         return tuple(weights.items())
@@ -99,6 +105,7 @@ class MicroBatch:
         heads: names of the heads that the batch brings targets for, empty for all.
         magnitude: inputs that are no ids are multiplied by 2 to its power.
         spoilt: what stands in the last element of such inputs, None for an ordinary value.
+        constant: whether all inputs, ids too, are one value.
     """
 
     size: int
@@ -107,6 +114,7 @@ class MicroBatch:
     heads: tuple[str, ...] = ()
     magnitude: int = 0
     spoilt: float | None = None
+    constant: bool = False
 
     def batch(self, drawn: DrawnModel) -> Batch:
         """The data for a model."""
@@ -120,6 +128,8 @@ class MicroBatch:
             inputs = np.ldexp(rng.choice([-1.0, 1.0], shape), rng.integers(-1, 2, shape) + self.magnitude)
         else:
             inputs = np.ldexp(rng.standard_normal(shape), self.magnitude)
+        if self.constant:
+            inputs = np.full_like(inputs, inputs.reshape(-1)[-1])
         if self.spoilt is not None and not drawn.integer_inputs:
             inputs.reshape(-1)[-1] = self.spoilt
         heads = {head.name: head for head in drawn.model.heads.heads}
@@ -273,9 +283,10 @@ class CountBytes:
 
 @dataclass(frozen=True)
 class Break:
-    """A micro-batch of the wrong width, whose forward raises."""
+    """A micro-batch of the wrong width, whose forward raises, by one of the verbs that take one."""
 
     micro: MicroBatch
+    way: Way = "accumulate"
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from conformance.judging.new_process import apart, same_framework
 from conformance.judging.subject import Subject
 from conformance.laws.comparing import Apart, apart_from_twin
 from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.features import features
 from conformance.laws.judging import Failure, canonical_play, ensemble_of, play, play_in_turn
-from conformance.laws.player import Play, PlayFailed
+from conformance.laws.player import Observation, Play, PlayFailed
 from conformance.laws.programs import (
     Case,
     Restore,
@@ -18,6 +21,8 @@ from conformance.laws.programs import (
     Train,
 )
 from fixtures.recipe import Scaling
+from frameworks.contract import Unsupported
+from frameworks.registry import load
 
 SLOT = 9
 """Under this number a variation saves; no drawn program does."""
@@ -110,6 +115,59 @@ class SecondRun:
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
         return _said("laws.second-run", failure)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Cases played here one after the other, and in a process of their own in the opposite order."""
+
+    cases: tuple[Case, ...]
+
+    def words(self) -> frozenset[str]:
+        return frozenset(word for case in self.cases for word in features(case))
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+        here = [_played(subject, case) for case in self.cases]
+        with TemporaryDirectory() as folder:
+            there = [*reversed(apart(PlaysTask.of(subject, tuple(reversed(self.cases))), Path(folder) / "plays"))]
+        for case, mine, other in zip(self.cases, here, there, strict=True):
+            if mine is None or other is None:
+                continue
+            if (failure := _failure(case, apart_from_twin(mine, Play(other), left=("global/",)))) is not None:
+                return failure
+        return None
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+        return _said("laws.processes", failure)
+
+
+@dataclass(frozen=True)
+class PlaysTask:
+    """Cases to play in a process of their own; `framework` is an adapter's "package.module:Class"."""
+
+    framework: str
+    device: str
+    mode: str
+    seed: int
+    cases: tuple[Case, ...]
+
+    @classmethod
+    def of(cls, subject: Subject, cases: tuple[Case, ...]) -> PlaysTask:
+        """The cases on the same framework, device, mode and seed."""
+        return cls(*same_framework(subject), subject.seed, cases)
+
+    def run(self) -> list[tuple[Observation | None, ...] | None]:
+        """What can be seen after every verb, None for a case that is refused or raises."""
+        subject = Subject(load(self.framework, self.device, self.mode), self.seed)
+        plays = [_played(subject, case) for case in self.cases]
+        return [each.observations if isinstance(each, Play) else None for each in plays]
+
+
+def _played(subject: Subject, case: Case) -> Play | None:
+    try:
+        return play(subject, case)
+    except (PlayFailed, Unsupported):
+        return None
 
 
 @dataclass(frozen=True)

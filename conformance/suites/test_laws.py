@@ -69,3 +69,8 @@ def test_any_operation_heeds_the_innermost_scope_alone(
 def test_any_recomputed_call_is_the_plain_one(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
     need(subject, Capability.RECOMPUTE_CASES)
     explore(subject, verdict, excluded, drawing_operations.calls, 70, share=1 / 16)
+
+
+@clause("laws.processes")
+def test_any_program_is_the_same_in_another_process(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
+    explore(subject, verdict, excluded, drawing.elsewhere, 80, share=0.0)
