@@ -9,28 +9,28 @@ from conformance.laws.features import word
 from conformance.laws.judging import Failure, Judge
 from conformance.laws.programs import (
     Break,
-    Case,
     CountBytes,
+    DrawnCase,
     Feed,
     Gradients,
+    OpenScope,
     Predict,
     Restore,
     RestoreDamaged,
     Save,
-    Scope,
     StartAgain,
-    Trace,
+    TraceLayers,
     Verb,
 )
 from fixtures.recipe import DynamicScaling, Precision, StaticScaling
 from frameworks.contract import Unsupported
 
-Simpler = Callable[[Case], Case]
+Simpler = Callable[[DrawnCase], DrawnCase]
 LAW = "laws.programs"
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenClause:
     """A failure with the clause that it breaks.
 
     Attributes:
@@ -63,11 +63,11 @@ CAUSES: dict[str, Simpler] = {
         _less(StartAgain)(case), program=(StartAgain(), *_less(StartAgain)(case).program)
     ),
     "the exception": _less(Break),
-    "the scope": _less(Scope),
+    "the scope": _less(OpenScope),
     "recomputation": _but(recompute=None),
     "the average": _but(average=None),
     "evaluation": _less(Predict),
-    "the look at gradients": _less(Gradients, Trace, CountBytes),
+    "the look at gradients": _less(Gradients, TraceLayers, CountBytes),
     "clipping": _but(clip=None),
     "scaling": _but(scaling=None),
     "the second optimizer": _but(optimizers=1),
@@ -78,7 +78,7 @@ CAUSES: dict[str, Simpler] = {
 """What may be taken out of a case, in this order, by what it is called."""
 
 
-def attributed(case: Case, failure: Failure, judge: Judge) -> Broken:
+def attributed(case: DrawnCase, failure: Failure, judge: Judge) -> BrokenClause:
     """The clause that a failure breaks."""
     for name, simpler in CAUSES.items():
         without = simpler(case)
@@ -89,8 +89,8 @@ def attributed(case: Case, failure: Failure, judge: Judge) -> Broken:
         except Unsupported:
             continue
         if gone:
-            return Broken(failure, clause_of(case, failure, name), name)
-    return Broken(failure, clause_of(case, failure, ""), "")
+            return BrokenClause(failure, clause_of(case, failure, name), name)
+    return BrokenClause(failure, clause_of(case, failure, ""), "")
 
 
 _BY_CAUSE = {
@@ -109,7 +109,7 @@ _BY_CAUSE = {
 }
 
 
-def clause_of(case: Case, failure: Failure, cause: str) -> str:
+def clause_of(case: DrawnCase, failure: Failure, cause: str) -> str:
     """The clause that is about a part of the state behind a verb, and about what the failure goes away without."""
     verb, part = case.program[failure.place], failure.name
     if cause == "loading" and "scaler/" in part:
@@ -136,7 +136,7 @@ def clause_of(case: Case, failure: Failure, cause: str) -> str:
             return "accumulation.nothing-before-boundary"
         case "StartAgain" if "setting." in part:
             return "scaling.defaults-are-declared"
-        case "Trace":
+        case "TraceLayers":
             return "composition.trace-is-the-pass"
         case "CountBytes":
             return "cost.bytes-repeat"
@@ -147,7 +147,7 @@ def clause_of(case: Case, failure: Failure, cause: str) -> str:
     return _of_update(case, failure, cause)
 
 
-def _of_update(case: Case, failure: Failure, cause: str) -> str:
+def _of_update(case: DrawnCase, failure: Failure, cause: str) -> str:
     part, recipe = failure.name, case.recipe
     scaled = recipe.scaling is not None
     if part.startswith("scaler/") or part.rsplit("/", 1)[-1] in ("scale_before", "scale_after", "good_steps"):

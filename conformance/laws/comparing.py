@@ -17,7 +17,7 @@ import numpy as np
 from conformance.judging.verdict import same_bits
 from conformance.laws.observing import REFERENCE_MOMENTS, canonical
 from conformance.laws.player import Observation, OraclePlayer, Play
-from conformance.laws.programs import Case
+from conformance.laws.programs import DrawnCase
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE
 from fixtures.arrays import Array, format_of
 from frameworks.contract import Conventions
@@ -34,7 +34,7 @@ COUNTED = ("skipped", "scale_before", "scale_after", "good_steps", "raised", "re
 
 
 @dataclass(frozen=True)
-class Apart:
+class Unlike:
     """The first difference.
 
     Attributes:
@@ -81,7 +81,7 @@ class NormsInTheirFormats(ReferenceTrainer):
 class Ensemble:
     """The oracle's play of a case: to nearest, and, where asked for, with random roundings."""
 
-    def __init__(self, conventions: Conventions, case: Case, left_out: frozenset[int], seed: int) -> None:
+    def __init__(self, conventions: Conventions, case: DrawnCase, left_out: frozenset[int], seed: int) -> None:
         self._conventions, self._case, self._left_out, self._seed = conventions, case, left_out, seed
 
     @cached_property
@@ -107,7 +107,7 @@ class Ensemble:
 
 def first_difference(
     measured: Sequence[Observation | None], ensemble: Ensemble, left: Mapping[int, frozenset[str]]
-) -> Apart | None:
+) -> Unlike | None:
     """The first value that is further from the oracle's than rounding explains, by verb and then by name.
 
     Args:
@@ -126,7 +126,7 @@ def first_difference(
                 continue
             gap = _distance(mine[name], exact[name])
             if not gap <= bound:
-                return Apart(place, name, mine[name], exact[name], bound)
+                return Unlike(place, name, mine[name], exact[name], bound)
     return None
 
 
@@ -214,7 +214,7 @@ def _gaps(left: Array, right: Array) -> Array:
 
 def apart_from_twin(
     measured: Play, twin: Play, ensembles: tuple[Ensemble, ...] = (), left: tuple[str, ...] = ()
-) -> Apart | None:
+) -> Unlike | None:
     """The first value in which two plays of a framework differ, verb by verb.
 
     Args:
@@ -234,7 +234,7 @@ def apart_from_twin(
                 continue
             bound = 2.0 * sum(bound for bound in bounds if bound is not None)
             if not ensembles or not _distance(mine[name], other[name]) <= bound:
-                return Apart(place, name, mine[name], other[name], bound)
+                return Unlike(place, name, mine[name], other[name], bound)
     return None
 
 

@@ -12,24 +12,24 @@ from conformance.laws.programs import (
     Accumulate,
     Apply,
     Break,
-    Case,
     CountBytes,
     Damage,
+    DrawnBatch,
+    DrawnCase,
     DrawnModel,
     Feed,
     Given,
     Gradients,
     MaskKind,
-    MicroBatch,
+    OpenScope,
     Predict,
     Restore,
     RestoreDamaged,
     Save,
-    Scope,
     Spike,
     StartAgain,
     Target,
-    Trace,
+    TraceLayers,
     Train,
     Verb,
     Way,
@@ -155,11 +155,11 @@ def _scalings(draw: st.DrawFn, framework: Framework) -> Scaling | None:
 
 
 @st.composite
-def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Case:
+def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> DrawnCase:
     """A model, a recipe and a program."""
     drawn = draw(models(framework, dropout))
     recipe = draw(recipes(framework, drawn))
-    return Case(drawn, recipe, draw(_programs(_Steps(framework, drawn, recipe))))
+    return DrawnCase(drawn, recipe, draw(_programs(_Steps(framework, drawn, recipe))))
 
 
 class _Steps:
@@ -214,7 +214,7 @@ class _Steps:
             case "gradients":
                 return Gradients(self._micros(draw, draw(st.integers(1, self.recipe.accumulation))))
             case "predict" | "averaged":
-                return Predict(MicroBatch(draw(st.integers(1, 3)), draw(st.integers(0, 9))), step == "averaged")
+                return Predict(DrawnBatch(draw(st.integers(1, 3)), draw(st.integers(0, 9))), step == "averaged")
             case "save":
                 return Save(draw(st.integers(0, 1)))
             case "restore":
@@ -226,17 +226,17 @@ class _Steps:
             case "start-again":
                 return StartAgain(draw(st.integers(0, 3)) == 0)
             case "trace":
-                return Trace(self._micro(draw))
+                return TraceLayers(self._micro(draw))
             case "bytes":
-                return CountBytes(MicroBatch(draw(st.integers(2, 4)), draw(st.integers(0, 9))))
+                return CountBytes(DrawnBatch(draw(st.integers(2, 4)), draw(st.integers(0, 9))))
             case "break":
                 ways: list[Way] = ["accumulate", "predict"]
-                return Break(MicroBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(ways)))
+                return Break(DrawnBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(ways)))
             case "break-update":
                 others: list[Way] = ["update", "gradients"]
-                return Break(MicroBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(others)))
+                return Break(DrawnBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(others)))
             case _:
-                return Scope(draw(st.sampled_from(self.formats)), draw(st.booleans()), draw(st.booleans()))
+                return OpenScope(draw(st.sampled_from(self.formats)), draw(st.booleans()), draw(st.booleans()))
 
     def _targets(self) -> list[Target]:
         left_out = {
@@ -245,27 +245,27 @@ class _Steps:
         }
         return [target for target in TARGETS if target not in left_out]
 
-    def _micros(self, draw: st.DrawFn, count: int) -> tuple[MicroBatch, ...]:
+    def _micros(self, draw: st.DrawFn, count: int) -> tuple[DrawnBatch, ...]:
         micros = tuple(self._micro(draw) for _ in range(count))
-        return micros if any(self._items(m) for m in micros) else (MicroBatch(2), *micros[1:])
+        return micros if any(self._items(m) for m in micros) else (DrawnBatch(2), *micros[1:])
 
-    def _micro(self, draw: st.DrawFn) -> MicroBatch:
+    def _micro(self, draw: st.DrawFn) -> DrawnBatch:
         size, seed = draw(st.sampled_from([2, 2, 3, 4, 5] + [1] * (not self.several))), draw(st.integers(0, 99))
         rare = draw(st.integers(0, 7))
         if not self.drawn.integer_inputs and rare < 2:
             spoilt = math.inf if self.dynamic and rare == 0 else None
             if rare == 1 and draw(st.booleans()):
-                return MicroBatch(size, seed, constant=True)
-            return MicroBatch(size, seed, magnitude=draw(st.sampled_from([-10, 4, 9])), spoilt=spoilt)
+                return DrawnBatch(size, seed, constant=True)
+            return DrawnBatch(size, seed, magnitude=draw(st.sampled_from([-10, 4, 9])), spoilt=spoilt)
         if self.drawn.token_level:
             masks: list[MaskKind] = ["none", "ragged", "ragged", "empty"]
             mask = draw(st.sampled_from(masks))
-            return MicroBatch(size, seed, mask, constant=rare == 2)
+            return DrawnBatch(size, seed, mask, constant=rare == 2)
         if self.missing and len(self.drawn.losses) > 1 and draw(st.integers(0, 3)) == 0:
-            return MicroBatch(size, seed, heads=(draw(st.sampled_from([name for name, _ in self.drawn.losses])),))
-        return MicroBatch(size, seed)
+            return DrawnBatch(size, seed, heads=(draw(st.sampled_from([name for name, _ in self.drawn.losses])),))
+        return DrawnBatch(size, seed)
 
-    def _items(self, micro: MicroBatch) -> int:
+    def _items(self, micro: DrawnBatch) -> int:
         return micro.batch(self.drawn).items
 
     def _window(self, draw: st.DrawFn) -> list[Verb]:
@@ -283,7 +283,7 @@ class _Steps:
             verbs += self._between(draw, micros[-1], items, last=True)
         return [*verbs, Apply(flush=count < k)]
 
-    def _between(self, draw: st.DrawFn, micro: MicroBatch, items: int, last: bool) -> list[Verb]:
+    def _between(self, draw: st.DrawFn, micro: DrawnBatch, items: int, last: bool) -> list[Verb]:
         """A verb that changes nothing, inside a window; `last` if one micro-batch more would end it."""
         kinds = ["nothing", "nothing", "predict"] + (["save", "save"] if self.checkpoint else [])
         kinds += ["averaged"] if self.recipe.average is not None else []

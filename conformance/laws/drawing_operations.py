@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from conformance.laws.drawing import PRECISIONS, offered
-from conformance.laws.operations import RANDOM, Call, Calls, Region, Scoped
+from conformance.laws.operations import RANDOM, Call, Calls, NestedScope, Scoped
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Capability, Framework, RecomputeCase
 from frameworks.operations import CATALOGUE
@@ -26,10 +26,10 @@ def scoped(draw: st.DrawFn, framework: Framework) -> Scoped:
     op = draw(st.sampled_from(products) | st.sampled_from(operations))
     lists = framework.declares(Capability.AUTOCAST_LISTS).supported
 
-    def region() -> Region:
+    def region() -> NestedScope:
         listed = ((op,), ()) if lists and draw(st.integers(0, 4)) == 0 else ((), ())
         wide, low = listed if draw(st.booleans()) else listed[::-1]
-        return Region(draw(st.sampled_from(formats)), draw(st.integers(0, 3)) > 0, wide, low)
+        return NestedScope(draw(st.sampled_from(formats)), draw(st.integers(0, 3)) > 0, wide, low)
 
     before = tuple(region() for _ in range(draw(st.integers(0, 2))))
     nest = tuple(region() for _ in range(draw(st.integers(1, 3))))

@@ -12,17 +12,17 @@ from conformance.laws.holding import Program
 from conformance.laws.programs import (
     Accumulate,
     Apply,
-    Case,
+    DrawnBatch,
+    DrawnCase,
     Feed,
     Given,
     Gradients,
-    MicroBatch,
     Target,
-    Trace,
+    TraceLayers,
     Train,
     Verb,
 )
-from conformance.laws.variations import Cut, Elsewhere, Recomputed, Resumed, Scaled, SecondRun
+from conformance.laws.variations import CutWindows, Elsewhere, RecomputedCase, ResumedCase, ScaledCase, SecondRun
 from fixtures.layers import BatchNorm, Dropout, walk
 from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework
@@ -37,18 +37,18 @@ def programs(framework: Framework) -> st.SearchStrategy[Program]:
 
 
 @st.composite
-def recomputed(draw: st.DrawFn, framework: Framework) -> Recomputed:
+def recomputed(draw: st.DrawFn, framework: Framework) -> RecomputedCase:
     """Cases with dropout and recomputation."""
     case = draw(cases(framework, dropout=True))
     if case.recipe.recompute is None:
         segments = draw(st.integers(1, len(case.drawn.layers) - 1))
         variant = draw(st.sampled_from([None, *framework.recompute_variants()]))
         case = replace(case, recipe=case.recipe.but(recompute=Recompute(segments, variant=variant)))
-    return Recomputed(case)
+    return RecomputedCase(case)
 
 
 @st.composite
-def scaled(draw: st.DrawFn, framework: Framework) -> Scaled:
+def scaled(draw: st.DrawFn, framework: Framework) -> ScaledCase:
     """Cases in which nothing overflows or underflows, and a scale."""
     case = draw(cases(framework, dropout=True))
     recipe = case.recipe.but(scaling=None)
@@ -61,7 +61,7 @@ def scaled(draw: st.DrawFn, framework: Framework) -> Scaled:
         scalings.append(StaticScaling(2.0**exponent))
     if framework.declares(Capability.DYNAMIC_SCALING).supported:
         scalings.append(DynamicScaling(2.0**exponent, interval=LONG))
-    return Scaled(replace(case, recipe=recipe, program=program), draw(st.sampled_from(scalings)))
+    return ScaledCase(replace(case, recipe=recipe, program=program), draw(st.sampled_from(scalings)))
 
 
 def _tame(verb: Verb) -> Verb:
@@ -71,14 +71,14 @@ def _tame(verb: Verb) -> Verb:
             return Feed(tuple(Given(max(-1.0, min(1.0, given.base))) for given in window))
         case Train(micros=micros) | Gradients(micros=micros):
             return replace(verb, micros=tuple(replace(micro, spoilt=None) for micro in micros))
-        case Accumulate(micro=micro) | Trace(micro=micro):
+        case Accumulate(micro=micro) | TraceLayers(micro=micro):
             return replace(verb, micro=replace(micro, spoilt=None))
         case _:
             return verb
 
 
 @st.composite
-def resumed(draw: st.DrawFn, framework: Framework) -> Resumed:
+def resumed(draw: st.DrawFn, framework: Framework) -> ResumedCase:
     """Cases with dropout, and a place between two windows."""
     case = draw(cases(framework, dropout=True))
     places = [0]
@@ -87,7 +87,7 @@ def resumed(draw: st.DrawFn, framework: Framework) -> Resumed:
         waiting = isinstance(verb, Accumulate) or (waiting and not isinstance(verb, Apply))
         places += [] if waiting else [place]
     targets: list[Target] = [t for t in TARGETS if t not in ("skipped", "stopped")]
-    return Resumed(case, draw(st.sampled_from(places)), draw(st.sampled_from(targets)))
+    return ResumedCase(case, draw(st.sampled_from(places)), draw(st.sampled_from(targets)))
 
 
 @st.composite
@@ -106,7 +106,7 @@ def elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
 
 
 @st.composite
-def _alike(draw: st.DrawFn, framework: Framework) -> tuple[Case, Case]:
+def _alike(draw: st.DrawFn, framework: Framework) -> tuple[DrawnCase, DrawnCase]:
     """A case and another with the same shapes: other rates of dropout, optimizer, weights or seed, or no clipping."""
     case = draw(cases(framework, dropout=True))
     other = draw(cases(framework, dropout=True))
@@ -124,10 +124,10 @@ def _alike(draw: st.DrawFn, framework: Framework) -> tuple[Case, Case]:
 
 
 @st.composite
-def cuts(draw: st.DrawFn, framework: Framework) -> Cut:
+def cuts(draw: st.DrawFn, framework: Framework) -> CutWindows:
     """One to three windows of up to eight samples, and micro-batches of any sizes."""
     drawn = draw(models(framework).filter(lambda m: not any(isinstance(la, BatchNorm) for _, la in walk(m.layers))))
     recipe = draw(recipes(framework, drawn)).but(accumulation=1, recompute=None)
     sizes = tuple(draw(st.lists(st.integers(1, 4), min_size=2, max_size=4)))
-    micros = [MicroBatch(sum(sizes), draw(st.integers(0, 99))) for _ in range(draw(st.integers(1, 3)))]
-    return Cut(Case(drawn, recipe, tuple(Train((micro,)) for micro in micros)), sizes)
+    micros = [DrawnBatch(sum(sizes), draw(st.integers(0, 99))) for _ in range(draw(st.integers(1, 3)))]
+    return CutWindows(DrawnCase(drawn, recipe, tuple(Train((micro,)) for micro in micros)), sizes)

@@ -9,16 +9,16 @@ from conformance.laws.programs import (
     Accumulate,
     Apply,
     Break,
-    Case,
     CountBytes,
+    DrawnBatch,
+    DrawnCase,
     Feed,
     Gradients,
-    MicroBatch,
+    OpenScope,
     Predict,
     Restore,
-    Scope,
     StartAgain,
-    Trace,
+    TraceLayers,
     Train,
     Verb,
 )
@@ -30,12 +30,12 @@ LARGE = 10**5
 HUGE, TINY = 2.0**14, 2.0**-13
 
 
-def features(case: Case) -> frozenset[str]:
+def features(case: DrawnCase) -> frozenset[str]:
     """Every feature of a case."""
     return frozenset([*recipe_features(case), *model_features(case), *program_features(case)])
 
 
-def recipe_features(case: Case) -> Iterator[str]:
+def recipe_features(case: DrawnCase) -> Iterator[str]:
     """What the recipe asks for."""
     recipe = case.recipe
     yield f"precision={recipe.precision.label}"
@@ -72,7 +72,7 @@ def recipe_features(case: Case) -> Iterator[str]:
     yield from (name for name, there in flags.items() if there)
 
 
-def model_features(case: Case) -> Iterator[str]:
+def model_features(case: DrawnCase) -> Iterator[str]:
     """What the model is made of."""
     drawn = case.drawn
     yield "values=exact" if drawn.exact else "values=rounded"
@@ -92,7 +92,7 @@ def model_features(case: Case) -> Iterator[str]:
     yield from ["parameter=odd"] if any(size % 2 and size > 1 for size in sizes) else []
 
 
-def program_features(case: Case) -> Iterator[str]:
+def program_features(case: DrawnCase) -> Iterator[str]:
     """What the program does."""
     for verb in case.program:
         yield f"verb={word(verb)}"
@@ -137,17 +137,17 @@ def _data(verb: Verb) -> Iterator[str]:
                 "missing": any(given.missing is not None for given in window),
             }
             yield from (f"feed={name}" for name, there in flags.items() if there)
-        case Accumulate(micro=micro) | Predict(micro=micro) | Trace(micro=micro) | CountBytes(micro=micro):
+        case Accumulate(micro=micro) | Predict(micro=micro) | TraceLayers(micro=micro) | CountBytes(micro=micro):
             yield from _micro((micro,))
         case Train(micros=micros) | Gradients(micros=micros):
             yield from _micro(micros)
             if len({micro.size for micro in micros}) > 1:
                 yield "window=ragged"
-        case Scope():
+        case OpenScope():
             yield f"scope={verb.format}"
 
 
-def _micro(micros: tuple[MicroBatch, ...]) -> Iterator[str]:
+def _micro(micros: tuple[DrawnBatch, ...]) -> Iterator[str]:
     for micro in micros:
         yield f"mask={micro.mask}"
         yield from ["batch=one-sample"] if micro.size == 1 else []

@@ -16,7 +16,7 @@ from conformance.laws.attribution import attributed
 from conformance.laws.declared import LawsOfAdapter, laws_of
 from conformance.laws.features import features
 from conformance.laws.judging import Failure, against_the_oracle
-from conformance.laws.programs import Case
+from conformance.laws.programs import DrawnCase
 from conformance.laws.searching import Search
 from frameworks.contract import Framework
 
@@ -40,7 +40,7 @@ class Instance(Protocol):
 class Program:
     """A case, played by the framework and by the oracle."""
 
-    case: Case
+    case: DrawnCase
 
     def words(self) -> frozenset[str]:
         return features(self.case)

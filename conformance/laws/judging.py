@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 
 from conformance.judging.subject import Subject
 from conformance.judging.verdict import same_bits
-from conformance.laws.comparing import Apart, Ensemble, first_difference
+from conformance.laws.comparing import Ensemble, Unlike, first_difference
 from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.observing import canonical, ends_by_itself
 from conformance.laws.player import Observation, Play, PlayFailed, SubjectPlayer
-from conformance.laws.programs import Accumulate, Apply, Break, Case, Verb
+from conformance.laws.programs import Accumulate, Apply, Break, DrawnCase, Verb
 from fixtures.recipe import DynamicScaling
 
 
@@ -36,10 +36,10 @@ class Failure:
     text: str
 
 
-Judge = Callable[[Case], Failure | None]
+Judge = Callable[[DrawnCase], Failure | None]
 
 
-def play(subject: Subject, case: Case) -> Play:
+def play(subject: Subject, case: DrawnCase) -> Play:
     """The case on the framework under judgement.
 
     Raises:
@@ -50,7 +50,7 @@ def play(subject: Subject, case: Case) -> Play:
         return SubjectPlayer(subject, case, Path(folder)).play()
 
 
-def play_in_turn(subject: Subject, *cases: Case) -> list[Play]:
+def play_in_turn(subject: Subject, *cases: DrawnCase) -> list[Play]:
     """The cases on the framework under judgement, a verb of each in turn.
 
     Raises:
@@ -63,7 +63,7 @@ def play_in_turn(subject: Subject, *cases: Case) -> list[Play]:
     return [Play(tuple(each[i] for each in rounds[: len(case.program)])) for i, case in enumerate(cases)]
 
 
-def against_the_oracle(subject: Subject, laws: LawsOfAdapter, case: Case) -> Failure | None:
+def against_the_oracle(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Failure | None:
     """The first difference between the framework's play and the oracle's."""
     try:
         measured = play(subject, case)
@@ -77,7 +77,7 @@ def against_the_oracle(subject: Subject, laws: LawsOfAdapter, case: Case) -> Fai
     return None if apart is None else failure_of(case, ensemble, apart)
 
 
-def _leaked(case: Case, measured: Play) -> Failure | None:
+def _leaked(case: DrawnCase, measured: Play) -> Failure | None:
     """The first verb behind which a setting of the process is another one than behind the first."""
     first: Observation | None = None
     for place, observation in enumerate(measured.observations):
@@ -92,26 +92,26 @@ def _leaked(case: Case, measured: Play) -> Failure | None:
     return None
 
 
-def canonical_play(measured: Play, laws: LawsOfAdapter, case: Case) -> Play:
+def canonical_play(measured: Play, laws: LawsOfAdapter, case: DrawnCase) -> Play:
     """A play of the framework under canonical names."""
     slots = laws.slots(case.recipe.optimizer)
     return Play(tuple(None if each is None else canonical(each, slots) for each in measured.observations))
 
 
-def ensemble_of(subject: Subject, case: Case, measured: Play) -> Ensemble:
+def ensemble_of(subject: Subject, case: DrawnCase, measured: Play) -> Ensemble:
     """The oracle's plays of what the framework played, without recomputation, which must not show."""
     plain = replace(case, recipe=subject.seeded(case.recipe).but(recompute=None))
     return Ensemble(subject.conventions, plain, measured.left_out, subject.seed)
 
 
-def failure_of(case: Case, ensemble: Ensemble, apart: Apart) -> Failure:
+def failure_of(case: DrawnCase, ensemble: Ensemble, apart: Unlike) -> Failure:
     """The failure that a difference is."""
     skipped = ensemble.skipped(apart.place)
     where = f"behind verb {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
     return Failure(apart.place, apart.name, skipped, f"{where}: {apart}")
 
 
-def not_judged(subject: Subject, laws: LawsOfAdapter, case: Case) -> Mapping[int, frozenset[str]]:
+def not_judged(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Mapping[int, frozenset[str]]:
     """Beginnings of names that are not set against the oracle's, by the place of the verb."""
     always = frozenset(laws.not_compared) | {"random/", "result/bytes"}
     moved = always | {"buffer/"}
@@ -128,7 +128,7 @@ def not_judged(subject: Subject, laws: LawsOfAdapter, case: Case) -> Mapping[int
 _STATE = {"parameter/", "master/", "moment/", "steps/", "average/", "accumulator/", "scaler/"}
 
 
-def _ends_early(subject: Subject, case: Case, place: int, verb: Verb) -> bool:
+def _ends_early(subject: Subject, case: DrawnCase, place: int, verb: Verb) -> bool:
     """Whether a framework that ends its windows by itself has done so behind this verb, and the oracle has not."""
     if not isinstance(verb, Accumulate):
         return False

@@ -29,7 +29,7 @@ RANDOM = ("dropout",)
 
 
 @dataclass(frozen=True)
-class Region:
+class NestedScope:
     """A precision scope; `wide` and `low` name operations for the framework's own lists."""
 
     format: FormatName
@@ -54,9 +54,9 @@ class Scoped:
     op: str
     sizes: tuple[int, int]
     format: FormatName
-    before: tuple[Region, ...]
+    before: tuple[NestedScope, ...]
     raises: bool
-    nest: tuple[Region, ...]
+    nest: tuple[NestedScope, ...]
     seed: int
 
     def words(self) -> frozenset[str]:
@@ -140,19 +140,19 @@ class Scoped:
         return clause, f"{failure.text}; this breaks {clause}"
 
 
-def _run(subject: Subject, nest: tuple[Region, ...], op: str, arrays: tuple[Array, ...]) -> OpResult:
+def _run(subject: Subject, nest: tuple[NestedScope, ...], op: str, arrays: tuple[Array, ...]) -> OpResult:
     with ExitStack() as scopes:
         for region in nest:
             scopes.enter_context(_scope(subject, region))
         return subject.framework.run_op(op, *arrays)
 
 
-def _scope(subject: Subject, region: Region) -> AbstractContextManager[None]:
+def _scope(subject: Subject, region: NestedScope) -> AbstractContextManager[None]:
     precision = Precision("O1", region.format)
     return subject.framework.autocast(precision, enabled=region.enabled, wide=region.wide, low=region.low)
 
 
-def _leave(subject: Subject, region: Region, raises: bool) -> None:
+def _leave(subject: Subject, region: NestedScope, raises: bool) -> None:
     try:
         with _scope(subject, region):
             if raises:
@@ -167,7 +167,7 @@ def _failed(name: str, text: str) -> Failure:
 
 @dataclass(frozen=True)
 class Calls:
-    """Recomputed calls in a row, the last of which is compared; one on the way may raise."""
+    """RecomputedCase calls in a row, the last of which is compared; one on the way may raise."""
 
     calls: tuple[Call, ...]
 

@@ -4,7 +4,7 @@ from conformance.laws.pasted import *
 
 @clause("laws.programs")
 def test_example(subject: Subject, verdict: Verdict) -> None:
-    hold(subject, verdict, Program(Case(...)))
+    hold(subject, verdict, Program(DrawnCase(...)))
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from math import inf, nan
 
 from conformance.judging.kit import Subject, Verdict, clause
 from conformance.laws.holding import Program, hold
-from conformance.laws.operations import Call, Calls, Region, Scoped
+from conformance.laws.operations import Call, Calls, NestedScope, Scoped
 from conformance.laws.programs import (
     Accumulate,
     Apply,
     Break,
-    Case,
     CountBytes,
+    DrawnBatch,
+    DrawnCase,
     DrawnModel,
     Feed,
     Given,
     Gradients,
-    MicroBatch,
+    OpenScope,
     Predict,
     Restore,
     RestoreDamaged,
     Save,
-    Scope,
     Spike,
     StartAgain,
-    Trace,
+    TraceLayers,
     Train,
 )
-from conformance.laws.variations import Cut, Recomputed, Resumed, Scaled, SecondRun
+from conformance.laws.variations import CutWindows, RecomputedCase, ResumedCase, ScaledCase, SecondRun
 from fixtures.layers import (
     Activation,
     BatchNorm,
@@ -75,11 +75,12 @@ __all__ = [
     "Break",
     "Call",
     "Calls",
-    "Case",
     "Convolution",
     "CountBytes",
-    "Cut",
+    "CutWindows",
     "Dense",
+    "DrawnBatch",
+    "DrawnCase",
     "DrawnModel",
     "Dropout",
     "DynamicScaling",
@@ -92,22 +93,21 @@ __all__ = [
     "Heads",
     "LayerNorm",
     "MaxPool",
-    "MicroBatch",
+    "NestedScope",
+    "OpenScope",
     "Positions",
     "Precision",
     "Predict",
     "Program",
     "Recipe",
     "Recompute",
-    "Recomputed",
-    "Region",
+    "RecomputedCase",
     "Residual",
     "Restore",
     "RestoreDamaged",
-    "Resumed",
+    "ResumedCase",
     "Save",
-    "Scaled",
-    "Scope",
+    "ScaledCase",
     "Scoped",
     "SecondRun",
     "SelfAttention",
@@ -116,7 +116,7 @@ __all__ = [
     "StaticScaling",
     "Steps",
     "Subject",
-    "Trace",
+    "TraceLayers",
     "Train",
     "Verdict",
     "clause",

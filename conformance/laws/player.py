@@ -17,20 +17,20 @@ from conformance.laws.programs import (
     Accumulate,
     Apply,
     Break,
-    Case,
     CountBytes,
     Damage,
+    DrawnBatch,
+    DrawnCase,
     Feed,
     Gradients,
-    MicroBatch,
+    OpenScope,
     Predict,
     Restore,
     RestoreDamaged,
     Save,
-    Scope,
     StartAgain,
     Target,
-    Trace,
+    TraceLayers,
     Train,
     Verb,
 )
@@ -70,7 +70,7 @@ class PlayFailed(Exception):  # noqa: N818 - what is judged, not an error of our
 class Player(ABC):
     """Plays a case on the runs that `make` gives."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: DrawnCase) -> None:
         self.case = case
         self.trainer = self.make()
 
@@ -87,7 +87,7 @@ class Player(ABC):
         """Goes on from a moment that was kept.
 
         Raises:
-            LeftOut: nothing was kept under this number.
+            NotPlayed: nothing was kept under this number.
         """
 
     def state(self) -> Observation:
@@ -107,10 +107,10 @@ class Player(ABC):
         for place, verb in enumerate(self.case.program):
             try:
                 if place in left_out:
-                    raise LeftOut
+                    raise NotPlayed
                 result = self.do(verb)
                 observation = {f"result/{name}": np.asarray(v) for name, v in result.items()} | self.state()
-            except (Unsupported, LeftOut):
+            except (Unsupported, NotPlayed):
                 yield None
             except Exception as error:
                 raise PlayFailed(place, verb, error) from error
@@ -144,13 +144,13 @@ class Player(ABC):
             case StartAgain(onward=onward):
                 self.trainer = self.make(self.onward() if onward else None)
                 return {f"setting.{name}": value for name, value in self.trainer.scaler_settings().items()}
-            case Trace(micro=micro):
+            case TraceLayers(micro=micro):
                 return self.traced(micro)
             case CountBytes(micro=micro):
                 return {"bytes": trainer.saved_bytes(micro.batch(drawn))}
             case Break():
                 return {"raised": self.breaks(verb)}
-            case Scope():
+            case OpenScope():
                 self.scope(verb)
         return {}
 
@@ -170,7 +170,7 @@ class Player(ABC):
             return {"refused": True}
         return _told(update)
 
-    def traced(self, micro: MicroBatch) -> Mapping[str, object]:
+    def traced(self, micro: DrawnBatch) -> Mapping[str, object]:
         """Outputs and gradients of every layer, and the parameters' gradients."""
         shown = self.trainer.trace(micro.batch(self.case.drawn))
         kinds = {"output": shown.outputs, "back": shown.gradients, "gradient": shown.parameters}
@@ -210,22 +210,22 @@ class Player(ABC):
         """Whether a damaged save is refused.
 
         Raises:
-            LeftOut: nothing was kept under its number.
+            NotPlayed: nothing was kept under its number.
         """
 
     @abstractmethod
-    def scope(self, verb: Scope) -> None:
+    def scope(self, verb: OpenScope) -> None:
         """Opens a precision scope and leaves it."""
 
 
-class LeftOut(Exception):  # noqa: N818 - not an error
+class NotPlayed(Exception):  # noqa: N818 - not an error
     """This verb is not played."""
 
 
 class SubjectPlayer(Player):
     """Plays a case on the framework under judgement; checkpoints are files below `folder`."""
 
-    def __init__(self, subject: Subject, case: Case, folder: Path) -> None:
+    def __init__(self, subject: Subject, case: DrawnCase, folder: Path) -> None:
         self._subject, self._folder = subject, folder
         self._saved: dict[int, Path] = {}
         super().__init__(case)
@@ -245,15 +245,15 @@ class SubjectPlayer(Player):
         except (RuntimeError, ValueError):
             if waiting:
                 self._saved.pop(slot, None)
-                raise LeftOut from None
+                raise NotPlayed from None
             raise
         self._saved[slot] = path
 
     def restore(self, slot: int, into: Target) -> None:
         if slot not in self._saved:
-            raise LeftOut
+            raise NotPlayed
         target = self.trainer if into == "same" else self.make()
-        micro = MicroBatch(2, seed=77)
+        micro = DrawnBatch(2, seed=77)
         batch = micro.batch(self.case.drawn)
         match into:
             case "used":
@@ -270,7 +270,7 @@ class SubjectPlayer(Player):
 
     def restore_damaged(self, verb: RestoreDamaged) -> bool:
         if verb.slot not in self._saved:
-            raise LeftOut
+            raise NotPlayed
         path = self._folder / f"damaged-{len(list(self._folder.iterdir()))}"
         shutil.copytree(self._saved[verb.slot], path)
         files = sorted(each for each in path.rglob("*") if each.is_file())
@@ -281,7 +281,7 @@ class SubjectPlayer(Player):
             return True
         return False
 
-    def scope(self, verb: Scope) -> None:
+    def scope(self, verb: OpenScope) -> None:
         framework = self._subject.framework
         try:
             with framework.autocast(Precision("O1", verb.format), enabled=verb.enabled):
@@ -295,7 +295,7 @@ class OraclePlayer(Player):
     """Plays a case on the reference, which follows a framework's conventions; a moment is kept as a copy."""
 
     def __init__(
-        self, conventions: Conventions, case: Case, rounding: Rounding | None, trainers: type[ReferenceTrainer]
+        self, conventions: Conventions, case: DrawnCase, rounding: Rounding | None, trainers: type[ReferenceTrainer]
     ) -> None:
         self._framework = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
         self._framework.trainer_class = trainers
@@ -310,15 +310,15 @@ class OraclePlayer(Player):
 
     def restore(self, slot: int, into: Target) -> None:  # noqa: ARG002 - where it goes makes no difference
         if slot not in self._kept:
-            raise LeftOut
+            raise NotPlayed
         self.trainer = copy.deepcopy(self._kept[slot])
 
     def restore_damaged(self, verb: RestoreDamaged) -> bool:
         if verb.slot not in self._kept:
-            raise LeftOut
+            raise NotPlayed
         return True
 
-    def scope(self, verb: Scope) -> None:
+    def scope(self, verb: OpenScope) -> None:
         """Nothing: no scope of the process reaches a run."""
 
 

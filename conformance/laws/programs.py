@@ -96,7 +96,7 @@ def _tables(model: Model) -> set[str]:
 
 
 @dataclass(frozen=True)
-class MicroBatch:
+class DrawnBatch:
     """One micro-batch of drawn data.
 
     Attributes:
@@ -184,7 +184,7 @@ class Given:
 class Accumulate:
     """Forward and backward of a micro-batch of a window with so many items."""
 
-    micro: MicroBatch
+    micro: DrawnBatch
     items: int
 
 
@@ -199,7 +199,7 @@ class Apply:
 class Train:
     """A whole window by `Trainer.update`; with `cut` its only micro-batch is cut into micro-batches of these sizes."""
 
-    micros: tuple[MicroBatch, ...]
+    micros: tuple[DrawnBatch, ...]
     cut: tuple[int, ...] = ()
 
 
@@ -218,14 +218,14 @@ class Feed:
 class Gradients:
     """The gradients of a window, without an update."""
 
-    micros: tuple[MicroBatch, ...]
+    micros: tuple[DrawnBatch, ...]
 
 
 @dataclass(frozen=True)
 class Predict:
     """An evaluation, of the average if `averaged`."""
 
-    micro: MicroBatch
+    micro: DrawnBatch
     averaged: bool = False
 
 
@@ -268,29 +268,29 @@ class StartAgain:
 
 
 @dataclass(frozen=True)
-class Trace:
+class TraceLayers:
     """A look at every layer in the pass of one micro-batch."""
 
-    micro: MicroBatch
+    micro: DrawnBatch
 
 
 @dataclass(frozen=True)
 class CountBytes:
     """A count of the bytes that a micro-batch keeps between forward and backward."""
 
-    micro: MicroBatch
+    micro: DrawnBatch
 
 
 @dataclass(frozen=True)
 class Break:
     """A micro-batch of the wrong width, whose forward raises, by one of the verbs that take one."""
 
-    micro: MicroBatch
+    micro: DrawnBatch
     way: Way = "accumulate"
 
 
 @dataclass(frozen=True)
-class Scope:
+class OpenScope:
     """The framework's own precision scope, opened and left between two verbs, by an exception if `raises`."""
 
     format: FormatName
@@ -309,22 +309,22 @@ Verb = (
     | Restore
     | RestoreDamaged
     | StartAgain
-    | Trace
+    | TraceLayers
     | CountBytes
     | Break
-    | Scope
+    | OpenScope
 )
 
 
 @dataclass(frozen=True)
-class Case:
+class DrawnCase:
     """A program of verbs on a model under a recipe."""
 
     drawn: DrawnModel
     recipe: Recipe
     program: tuple[Verb, ...]
 
-    def window(self, micros: tuple[MicroBatch, ...], cut: tuple[int, ...] = ()) -> Window:
+    def window(self, micros: tuple[DrawnBatch, ...], cut: tuple[int, ...] = ()) -> Window:
         """The data of a window."""
         window = tuple(micro.batch(self.drawn) for micro in micros)
         return window[0].split(*cut) if cut else window

@@ -17,7 +17,7 @@ C = TypeVar("C")
 F = TypeVar("F")
 
 
-class _Broken(Exception):  # noqa: N818 - how a failure leaves Hypothesis
+class _Failing(Exception):  # noqa: N818 - how a failure leaves Hypothesis
     """The law does not hold for a case."""
 
 
@@ -56,7 +56,7 @@ class Search(Generic[C, F]):
                 if self.smallest is None:
                     self._end = time.monotonic() + shrinking_s
                 self.smallest = case, failure
-                raise _Broken
+                raise _Failing
 
         drawn = settings(
             max_examples=examples,
@@ -70,7 +70,7 @@ class Search(Generic[C, F]):
         )
         try:
             seed(chosen)(drawn(given(cases)(hold)))()
-        except _Broken:
+        except _Failing:
             pass
         except BaseException:
             if self.smallest is None:

@@ -8,13 +8,13 @@ from tempfile import TemporaryDirectory
 
 from conformance.judging.new_process import apart, same_framework
 from conformance.judging.subject import Subject
-from conformance.laws.comparing import Apart, apart_from_twin
+from conformance.laws.comparing import Unlike, apart_from_twin
 from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.features import features
 from conformance.laws.judging import Failure, canonical_play, ensemble_of, play, play_in_turn
 from conformance.laws.player import Observation, Play, PlayFailed
 from conformance.laws.programs import (
-    Case,
+    DrawnCase,
     Restore,
     Save,
     Target,
@@ -29,10 +29,10 @@ SLOT = 9
 
 
 @dataclass(frozen=True)
-class Recomputed:
+class RecomputedCase:
     """A case, played as its recipe says and without recomputation."""
 
-    case: Case
+    case: DrawnCase
 
     def words(self) -> frozenset[str]:
         return features(self.case)
@@ -48,14 +48,14 @@ class Recomputed:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledCase:
     """A case without scaling, and with a scale by which nothing overflows."""
 
-    case: Case
+    case: DrawnCase
     scaling: Scaling
 
     @property
-    def _scaled(self) -> Case:
+    def _scaled(self) -> DrawnCase:
         return replace(self.case, recipe=self.case.recipe.but(scaling=self.scaling))
 
     def words(self) -> frozenset[str]:
@@ -70,10 +70,10 @@ class Scaled:
 
 
 @dataclass(frozen=True)
-class Resumed:
+class ResumedCase:
     """A case, and the same with a save and a load before the verb at `place`."""
 
-    case: Case
+    case: DrawnCase
     place: int
     into: Target
 
@@ -94,8 +94,8 @@ class Resumed:
 class SecondRun:
     """A case played alone, and behind another one that is left where its program ends, or in turn with it."""
 
-    case: Case
-    first: Case
+    case: DrawnCase
+    first: DrawnCase
     in_turn: bool = False
 
     def words(self) -> frozenset[str]:
@@ -121,7 +121,7 @@ class SecondRun:
 class Elsewhere:
     """Cases played here one after the other, and in a process of their own in the opposite order."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[DrawnCase, ...]
 
     def words(self) -> frozenset[str]:
         return frozenset(word for case in self.cases for word in features(case))
@@ -149,10 +149,10 @@ class PlaysTask:
     device: str
     mode: str
     seed: int
-    cases: tuple[Case, ...]
+    cases: tuple[DrawnCase, ...]
 
     @classmethod
-    def of(cls, subject: Subject, cases: tuple[Case, ...]) -> PlaysTask:
+    def of(cls, subject: Subject, cases: tuple[DrawnCase, ...]) -> PlaysTask:
         """The cases on the same framework, device, mode and seed."""
         return cls(*same_framework(subject), subject.seed, cases)
 
@@ -163,7 +163,7 @@ class PlaysTask:
         return [each.observations if isinstance(each, Play) else None for each in plays]
 
 
-def _played(subject: Subject, case: Case) -> Play | None:
+def _played(subject: Subject, case: DrawnCase) -> Play | None:
     try:
         return play(subject, case)
     except (PlayFailed, Unsupported):
@@ -171,16 +171,16 @@ def _played(subject: Subject, case: Case) -> Play | None:
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutWindows:
     """Windows of samples, whole and cut into micro-batches of these sizes."""
 
-    case: Case
+    case: DrawnCase
     sizes: tuple[int, ...]
 
     @property
-    def _cut(self) -> Case:
+    def _cut(self) -> DrawnCase:
         program = tuple(replace(verb, cut=self.sizes) for verb in self.case.program if isinstance(verb, Train))
-        return Case(self.case.drawn, self.case.recipe.but(accumulation=len(self.sizes)), program)
+        return DrawnCase(self.case.drawn, self.case.recipe.but(accumulation=len(self.sizes)), program)
 
     def words(self) -> frozenset[str]:
         return features(self.case) | features(self._cut)
@@ -200,9 +200,9 @@ class Cut:
 
 def _compared(
     subject: Subject,
-    case: Case,
-    twin: Case,
-    rounded: Case | None = None,
+    case: DrawnCase,
+    twin: DrawnCase,
+    rounded: DrawnCase | None = None,
     left: tuple[str, ...] = (),
     inserted: tuple[int, int] = (0, 0),
 ) -> Failure | None:
@@ -222,7 +222,7 @@ def _compared(
     return _failure(twin, apart_from_twin(aligned, expected, ensembles, left))
 
 
-def _failure(case: Case, apart: Apart | None) -> Failure | None:
+def _failure(case: DrawnCase, apart: Unlike | None) -> Failure | None:
     if apart is None:
         return None
     where = f"behind verb {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
