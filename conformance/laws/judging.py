@@ -15,7 +15,7 @@ from conformance.laws.comparing import Ensemble, Unlike, first_difference
 from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.observing import canonical, ends_by_itself
 from conformance.laws.player import Observation, Play, PlayFailed, SubjectPlayer
-from conformance.laws.programs import Accumulate, Apply, Break, DrawnCase, Verb
+from conformance.laws.programs import Accumulate, Apply, Break, DrawnCase, Feed, Verb
 from fixtures.recipe import DynamicScaling
 
 
@@ -120,6 +120,8 @@ def not_judged(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Mappin
     for place, verb in enumerate(case.program):
         broken = broken or isinstance(verb, Break)
         left[place] = moved if broken else always
+        if isinstance(verb, Feed):
+            left[place] |= {"result/micro_losses"}
         if _ends_early(subject, case, place, verb):
             left[place] |= _STATE
     return left

@@ -19,6 +19,10 @@ MOVES_ALWAYS = "flax's DynamicScale, which alone has two factors, moves with eve
 UNSCALES_ITSELF = (
     "flax's DynamicScale, which alone has two factors, unscales by itself and has no call to do so by hand"
 )
+TAKES_EACH_IN = (
+    "optax.MultiSteps takes in each micro-batch, and makes the window's update with the last, so that nothing can come "
+    "between the window's gradients and their update"
+)
 
 _REFUSED: dict[Capability, str] = {
     Capability.AUTOCAST_SCOPE: "JAX, Flax and JMP have no scope that casts what operations take: a Linen module is "

@@ -178,6 +178,15 @@ def flax_unscales_by_hand() -> bool:
     return bool((scale.unscale(gradient) == 1.0).all())
 
 
+def window_waits_for_the_caller() -> bool:
+    """The last micro-batch of a window leaves the window's update to the caller."""
+    window = optax.MultiSteps(optax.sgd(0.5), every_k_schedule=2)
+    updates, state = weight_of(), window.init(weight_of())
+    for _ in range(2):
+        updates, state = window.update(weight_of(), state, weight_of())
+    return bool((updates == 0.0).all())
+
+
 OF_OPTIMIZERS: dict[Capability, Attempt] = {
     Capability.DYNAMIC_SCALING: _dynamic_scaling,
     Capability.STATIC_SCALING: _static_scaling,

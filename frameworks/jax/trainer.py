@@ -20,11 +20,13 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, BaseTrainer, LossLedger, ending, over_window, traced_paths, unscaled_in_trace
-from frameworks.contract import Capability, Gradients, LayerTrace, Update
+from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.jax import checkpoint, scaler
 from frameworks.jax.arrays import Flat, to_array, wide_formats
+from frameworks.jax.declarations import TAKES_EACH_IN
 from frameworks.jax.losses import Loaded, load_batch
 from frameworks.jax.network import leaves_of, segments
+from frameworks.jax.optimizer_probes import window_waits_for_the_caller
 from frameworks.jax.optimizers import (
     RunState,
     accumulated,
@@ -198,9 +200,10 @@ class JaxTrainer(BaseTrainer):
     ) -> Update:
         if (unscale_calls or 0) > 1 and not scaler.unscales_itself(self.scale):
             raise self.refusal(Capability.SECOND_UNSCALE)
-        calls = scaler.unscale_calls(self.scale, unscale_calls, by_hand=poison is not None or abandon)
-        if self.recipe.accumulation > 1 and (poison is not None or abandon):
-            raise ValueError("optax.MultiSteps has taken in each micro-batch before the window's update")
+        by_hand = poison is not None or abandon
+        calls = scaler.unscale_calls(self.scale, unscale_calls, by_hand=by_hand)
+        if by_hand and self.recipe.accumulation > 1:
+            raise Unsupported(Capability.EXPLICIT_UNSCALE, TAKES_EACH_IN, window_waits_for_the_caller)
         self._begin(len(window))
         with self.scope():
             for mapping in window:
