@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from conformance.laws.observing import REFERENCE_MOMENTS, canonical
 from conformance.laws.player import Observation, OraclePlayer, Play
 from conformance.laws.programs import DrawnCase
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE
-from fixtures.arrays import Array, format_of
+from fixtures.arrays import Array, format_of, wider
 from frameworks.contract import Conventions
 from frameworks.reference.rounding import Rounding, Stochastic
 from frameworks.reference.trainer import ReferenceTrainer
@@ -68,14 +68,13 @@ def counted(name: str) -> bool:
 
 
 class NormsInTheirFormats(ReferenceTrainer):
-    """A member, which takes every gradient's norm in the gradient's own format, as an implementation may."""
+    """A member, which takes every gradient's norm in the gradient's own format, and theirs in the widest of these."""
 
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
-        norms = [
-            self.rounding.round(np.asarray(np.linalg.norm(g)), self.master_formats[n], g.size)
-            for n, g in gradients.items()
-        ]
-        return float(self.rounding.round(np.asarray(np.linalg.norm(norms)), "float32"))
+        formats = {name: self.master_formats[name] for name in gradients}
+        norms = [self.rounding.round(np.asarray(np.linalg.norm(g)), formats[n], g.size) for n, g in gradients.items()]
+        widest = reduce(wider, formats.values()) if formats else "float32"
+        return float(self.rounding.round(np.asarray(np.linalg.norm(norms)), widest, len(norms)))
 
 
 class Ensemble:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from conformance.laws.drawing import TARGETS, cases, recipes
+from conformance.laws.drawing import TARGETS, cases, recipes, variants
 from conformance.laws.grammar import models
 from conformance.laws.holding import Program
 from conformance.laws.programs import (
@@ -42,8 +42,8 @@ def recomputed(draw: st.DrawFn, framework: Framework) -> RecomputedCase:
     case = draw(cases(framework, dropout=True))
     if case.recipe.recompute is None:
         segments = draw(st.integers(1, len(case.drawn.layers) - 1))
-        variant = draw(st.sampled_from([None, *framework.recompute_variants()]))
-        case = replace(case, recipe=case.recipe.but(recompute=Recompute(segments, variant=variant)))
+        recompute = Recompute(segments, variant=draw(variants(framework, case.drawn)))
+        case = replace(case, recipe=case.recipe.but(recompute=recompute))
     return RecomputedCase(case)
 
 

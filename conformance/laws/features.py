@@ -42,8 +42,9 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
     optimizer = recipe.optimizer
     momentum = isinstance(optimizer, SGD) and optimizer.momentum > 0
     yield f"optimizer={'Momentum' if momentum else type(optimizer).__name__}"
-    if not isinstance(optimizer, SGD) and optimizer.epsilon is None:
-        yield "epsilon=default"
+    if not isinstance(optimizer, SGD):
+        yield from ["epsilon=default"] if optimizer.epsilon is None else []
+        yield from ["epsilon=tiny"] if optimizer.epsilon is None or optimizer.epsilon <= TINY else []
     match recipe.scaling:
         case None:
             yield "scaling=none"

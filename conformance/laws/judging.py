@@ -16,7 +16,7 @@ from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.observing import canonical, ends_by_itself
 from conformance.laws.player import Observation, Play, PlayFailed, SubjectPlayer
 from conformance.laws.programs import Accumulate, Apply, Break, DrawnCase, Feed, Verb
-from fixtures.recipe import DynamicScaling
+from fixtures.recipe import DynamicScaling, StaticScaling
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,8 @@ def failure_of(case: DrawnCase, ensemble: Ensemble, apart: Unlike) -> Failure:
 def not_judged(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Mapping[int, frozenset[str]]:
     """Beginnings of names that are not set against the oracle's, by the place of the verb."""
     always = frozenset(laws.not_compared) | {"random/", "result/bytes"}
+    if isinstance(case.recipe.scaling, StaticScaling):
+        always |= _OF_MOVING_SCALES
     moved = always | {"buffer/"}
     left: dict[int, frozenset[str]] = {}
     broken = False
@@ -127,6 +129,8 @@ def not_judged(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Mappin
     return left
 
 
+_OF_MOVING_SCALES = {"result/setting.growth", "result/setting.backoff", "result/setting.interval"}
+"""What a constant scale does not have; a scaler that is kept from moving may show some, and none of them acts."""
 _STATE = {"parameter/", "master/", "moment/", "steps/", "average/", "accumulator/", "scaler/"}
 
 

@@ -26,6 +26,8 @@ FIXED = ("conv2d", "max_pool", "average_pool", "kl_divergence", "binary_cross_en
 """Operations whose operands cannot take any shape or value; they are drawn as the catalogue has them."""
 RANDOM = ("dropout",)
 """Operations that give something else every time."""
+REFUSABLE: tuple[RecomputeCase, ...] = ("tuple", "list", "dict", "keyword", "raises")
+"""Ways to pass arguments that a framework may refuse by an exception, and the one that is to raise."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +90,23 @@ class Scoped:
         return array if array.dtype.kind in "iu" else array.astype(FORMATS[self.format].dtype)
 
     def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
-        """The difference between the operation here and in the innermost scope alone."""
+        """The difference between the operation here and in the innermost scope alone.
+
+        What the framework refuses there, such as operands in another low format, is not judged.
+        """
         arrays = self.arrays()
-        alone = _run(subject, self.nest[-1:], self.op, arrays)
+        try:
+            alone = _run(subject, self.nest[-1:], self.op, arrays)
+        except Unsupported:
+            raise
+        except Exception:
+            return None
         for region in self.before:
             _leave(subject, region, self.raises)
-        here = _run(subject, self.nest, self.op, arrays)
+        try:
+            here = _run(subject, self.nest, self.op, arrays)
+        except Exception as error:
+            return _failed("raised", f"{self.op} raises {error!r} here, and nothing in the innermost scope alone")
         if here.dtype != alone.dtype:
             return _failed(
                 "format", f"{self.op} gives {here.dtype} here and {alone.dtype} in the innermost scope alone"
@@ -200,7 +213,7 @@ class Call:
         return frozenset({f"call={self.way}", f"recompute.variant={self.variant or 'default'}"})
 
     def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
-        """The difference from the plain call."""
+        """The difference from the plain call; a container, or arguments by name, may be refused."""
         rng = np.random.default_rng([self.seed, 26])
         n, m, k = self.sizes
         x, w = rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
@@ -210,7 +223,7 @@ class Call:
             raise
         except Exception as error:
             raised = f"a recomputed call, {self}, raised {type(error).__name__}: {cleaned(str(error))[:200]}"
-            return None if self.way == "raises" else _failed("raised", raised)
+            return None if self.way in REFUSABLE else _failed("raised", raised)
         plain = subject.framework.recompute("plain", x, w)
         bounds = function_bounds(x, w, subject.seed) if subject.conventions.compiled else {}
         for name in ("value", "x", "w"):

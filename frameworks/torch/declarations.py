@@ -25,13 +25,19 @@ _COMPILED_REFUSED: dict[Capability, str] = {
     Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so layers' gradients are not shown",
 }
 
-_NO_UNSCALING = "clipping wants unscaled gradients; GradScaler.unscale_ refuses a float16 model's float16 ones, and "
-
 
 def no_clipping() -> str:
     """Why scaled gradients of a float16 model cannot be clipped under an optimizer that has to unscale them itself."""
-    others = "Adam takes no others" if has_gradient_formats() else "this version of PyTorch gives it no others"
-    return _NO_UNSCALING + others
+    return f"clipping wants unscaled gradients; GradScaler.unscale_ refuses a float16 model's float16 ones, {_others()}"
+
+
+def no_unscaling() -> str:
+    """Why scaled gradients of a float16 model cannot be unscaled by hand under such an optimizer."""
+    return f"GradScaler.unscale_ refuses a float16 model's float16 gradients, {_others()}"
+
+
+def _others() -> str:
+    return f"and {'Adam takes no others' if has_gradient_formats() else 'this version of PyTorch gives it no others'}"
 
 
 def no_scope(level: str) -> str:
