@@ -161,7 +161,7 @@ def _bound(name: str, place: int, exact: Array, ensemble: Ensemble) -> float | N
     finite = np.abs(_wide(exact))[np.isfinite(_wide(exact))]
     largest = float(finite.max()) if finite.size else 0.0
     if spread == 0.0 and exact.dtype == np.float64:
-        reported = name.startswith("result/") and exact.ndim == 0
+        reported = name.startswith("result/") and "." not in name
         return largest * (0.0 if _narrow(exact) else REPORTED if reported else FLOAT64)
     if spread == 0.0:
         return 0.0

@@ -235,7 +235,7 @@ class _Steps:
             case "start-again":
                 return StartAgain(draw(st.integers(0, 3)) == 0)
             case "trace":
-                return TraceLayers(self._micro(draw))
+                return TraceLayers(*self._micros(draw, 1))
             case "bytes":
                 return CountBytes(DrawnBatch(draw(st.integers(2, 4)), draw(st.integers(0, 9))))
             case "break":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from conformance.laws.programs import (
     Accumulate,
     Apply,
@@ -22,12 +24,12 @@ from conformance.laws.programs import (
     Train,
     Verb,
 )
-from fixtures.layers import walk
-from fixtures.recipe import SGD, DynamicScaling, StaticScaling
+from fixtures.layers import BatchNorm, walk
+from fixtures.recipe import SGD, AdamW, DynamicScaling, StaticScaling
 
 LARGE = 10**5
 """Values that a large parameter has at least."""
-HUGE, TINY = 2.0**14, 2.0**-13
+HUGE, BIG, TINY = 2.0**14, 2.0**6, 2.0**-13
 
 
 def features(case: DrawnCase) -> frozenset[str]:
@@ -42,6 +44,10 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
     optimizer = recipe.optimizer
     momentum = isinstance(optimizer, SGD) and optimizer.momentum > 0
     yield f"optimizer={'Momentum' if momentum else type(optimizer).__name__}"
+    if isinstance(optimizer, SGD) and optimizer.momentum != float(np.float32(optimizer.momentum)):
+        yield "momentum=inexact"
+    if isinstance(optimizer, AdamW) and optimizer.weight_decay != float(np.float32(optimizer.weight_decay)):
+        yield "weight-decay=inexact"
     if not isinstance(optimizer, SGD):
         yield from ["epsilon=default"] if optimizer.epsilon is None else []
         yield from ["epsilon=tiny"] if optimizer.epsilon is None or optimizer.epsilon <= TINY else []
@@ -98,6 +104,9 @@ def program_features(case: DrawnCase) -> Iterator[str]:
     for verb in case.program:
         yield f"verb={word(verb)}"
         yield from _data(verb)
+    flat = any(isinstance(layer, BatchNorm) and len(shape) == 1 for _, layer, shape in case.drawn.model.shapes())
+    if flat and any(micro.size == 1 for verb in case.program for micro in _trained(verb)):
+        yield "normalised=one-value"
     waiting = False
     for verb in case.program:
         if waiting and not isinstance(verb, Accumulate | Apply):
@@ -122,6 +131,17 @@ def word(verb: Verb) -> str:
             return "StartAgain.onward"
         case _:
             return type(verb).__name__
+
+
+def _trained(verb: Verb) -> tuple[DrawnBatch, ...]:
+    """The micro-batches that a verb passes through the model in training."""
+    match verb:
+        case Accumulate(micro=micro) | TraceLayers(micro=micro) | CountBytes(micro=micro):
+            return (micro,)
+        case Train(micros=micros) | Gradients(micros=micros):
+            return micros
+        case _:
+            return ()
 
 
 def _data(verb: Verb) -> Iterator[str]:
@@ -166,4 +186,6 @@ def _size(value: float) -> str:
         return "inf" if value > 0 else "-inf"
     if value == 0.0:
         return "zero"
-    return "huge" if abs(value) >= HUGE else "tiny" if abs(value) <= TINY else "ordinary"
+    if abs(value) >= BIG:
+        return "huge" if abs(value) >= HUGE else "large"
+    return "tiny" if abs(value) <= TINY else "ordinary"

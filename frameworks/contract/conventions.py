@@ -37,6 +37,8 @@ class Conventions:
     Attributes:
         adam_epsilon: "outside": m̂ / (√v̂ + ε); "inside": α·√(1-β2ᵗ)/(1-β1ᵗ) · m / (√v + ε), Kingma & Ba's epsilon-hat.
         adam_correction: the format that 1 − βᵗ is computed in; float32 costs half of its digits in the first updates.
+        adam_share: the format that 1 − β, a gradient's share in its moment, is computed in for weights that are not
+            float64; float32 costs half of its digits.
         momentum_rate: "outside": v ← μv + g, p ← p − αv; "inside": v ← μv − αg, p ← p + v.
         running_variance: which variance batch norm's running statistics take in.
         clip_epsilon: added to the global norm when the clip coefficient is computed.
@@ -52,6 +54,7 @@ class Conventions:
 
     adam_epsilon: Literal["outside", "inside"] = "outside"
     adam_correction: Literal["float64", "float32"] = "float64"
+    adam_share: Literal["float64", "float32"] = "float64"
     momentum_rate: Literal["outside", "inside"] = "outside"
     running_variance: Literal["unbiased", "biased"] = "biased"
     clip_epsilon: float = 0.0

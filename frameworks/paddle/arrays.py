@@ -31,10 +31,15 @@ def to_tensor(value: Array, like: Any = None) -> Any:
     return paddle.to_tensor(array.astype(wanted))
 
 
+def kept_gradient(parameter: Any) -> Any:
+    """A copy of the parameter's gradient, whose memory `clear_grad` frees under every tensor that shares it."""
+    return None if parameter.grad is None else parameter.grad.detach().clone()
+
+
 def put_gradient(parameter: Any, value: Any) -> None:
     """Makes `value` the gradient of `parameter`, which has none if it is None; Paddle 2 takes no None by assignment."""
     if value is None:
-        parameter.clear_gradient(set_to_zero=False)
+        parameter.clear_gradient(False)
     else:
         parameter.grad = value
 

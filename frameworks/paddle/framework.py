@@ -49,7 +49,7 @@ class PaddleFramework(OneGraph):
         return dynamic_attempts(forced=self.mode == FORCED)
 
     def conventions(self) -> Conventions:
-        return Conventions(adam_correction="float32")
+        return Conventions(adam_correction="float32", adam_share="float32")
 
     def recompute_variants(self) -> tuple[str, ...]:
         return (REENTRANT, HOOKS)

@@ -150,3 +150,8 @@ def mark_of(share: Share, named: Mapping[str, Any]) -> dict[str, bytes]:
 def has_moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
     """Whether a mark is another one."""
     return any(after[name] != value for name, value in before.items())
+
+
+def overflowed(share: Share) -> bool:
+    """Whether the last step was told by `GradScaler` that a gradient is not finite, and so moved nothing."""
+    return bool(share.optimizer._get_auxiliary_var("found_inf"))

@@ -19,11 +19,20 @@ from fixtures.recipe import Recipe
 from frameworks.base import NO_SCALER, BaseTrainer, LossLedger, MicroBatch, over_window
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.paddle import checkpoint, saved_bytes
-from frameworks.paddle.arrays import canonical, put_gradient, stored, to_numpy, to_tensor
+from frameworks.paddle.arrays import canonical, kept_gradient, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.forced import forced_scaler, refuse_what_differs
 from frameworks.paddle.losses import BatchTensors, add, batch_tensors, item_losses
 from frameworks.paddle.network import Network
-from frameworks.paddle.optimizers import Share, build_shares, has_moved, mark_of, refuse_mixed_clip, slots, steps_of
+from frameworks.paddle.optimizers import (
+    Share,
+    build_shares,
+    has_moved,
+    mark_of,
+    overflowed,
+    refuse_mixed_clip,
+    slots,
+    steps_of,
+)
 from frameworks.paddle.scaler import (
     UpdateAfterLosses,
     build_scaler,
@@ -187,7 +196,7 @@ class DygraphTrainer(BaseTrainer):
         applied = [not skipped] * len(self.shares)
         if before and skipped is None:
             applied = [
-                has_moved(mark, mark_of(share, self.network.named))
+                has_moved(mark, mark_of(share, self.network.named)) or not overflowed(share)
                 for mark, share in zip(marks, self.shares, strict=True)
             ]
         for share, was_applied in zip(self.shares, applied, strict=True):
@@ -206,7 +215,7 @@ class DygraphTrainer(BaseTrainer):
         return {} if self.scaler is None else self.scaler.state_dict()
 
     def gradients(self, window: Window) -> dict[str, Array]:
-        former = {name: parameter.grad for name, parameter in self.network.named.items()}
+        former = {name: kept_gradient(parameter) for name, parameter in self.network.named.items()}
         self._drop_gradients()
         with self._running():
             scaler = None

@@ -84,8 +84,9 @@ def _adam(
     epsilon = r.epsilon(EPSILON if optimizer.epsilon is None else optimizer.epsilon)
     if isinstance(optimizer, AdamW):
         p = r(p * r.number(1.0 - rate * optimizer.weight_decay))
-    first = r(r(r.number(beta1) * slots["first_moment"]) + r(r.number(1.0 - beta1) * g))
-    second = r(r(r.number(beta2) * slots["second_moment"]) + r(r(r.number(1.0 - beta2) * g) * g))
+    shares = [_share(beta, conventions, r) for beta in (beta1, beta2)]
+    first = r(r(r.number(beta1) * slots["first_moment"]) + r(r.number(shares[0]) * g))
+    second = r(r(r.number(beta2) * slots["second_moment"]) + r(r(r.number(shares[1]) * g) * g))
     one, two = (_correction(beta, count, conventions, r) for beta in (beta1, beta2))
     if conventions.adam_epsilon == "inside":
         moved = r(r(r.number(rate * np.sqrt(two) / one) * first) / r(r(np.sqrt(second)) + epsilon))
@@ -93,6 +94,13 @@ def _adam(
         root = r(r(np.sqrt(second)) / r.number(float(np.sqrt(two))))
         moved = r(r.number(rate / one) * r(first / r(root + epsilon)))
     return r(p - moved), {"first_moment": first, "second_moment": second}
+
+
+def _share(beta: float, conventions: Conventions, r: Arithmetic) -> float:
+    """1 − β, a gradient's share in its moment."""
+    if conventions.adam_share == "float64" or r.format == "float64":
+        return 1.0 - beta
+    return float(np.float32(1.0) - np.float32(beta))
 
 
 def _correction(beta: float, count: int, conventions: Conventions, r: Arithmetic) -> float:

@@ -43,7 +43,7 @@ class StaticFramework(OneGraph):
 
     def conventions(self) -> Conventions:
         rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))
-        return Conventions(adam_correction="float32", compiled=True, scaler=rule)
+        return Conventions(adam_correction="float32", adam_share="float32", compiled=True, scaler=rule)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> StaticTrainer:
         return StaticTrainer(model, recipe, weights)
