@@ -21,7 +21,7 @@ from conformance.laws.programs import DrawnCase
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE
 from fixtures.arrays import Array, format_of, wider
 from frameworks.contract import Conventions
-from frameworks.reference.rounding import Rounding, Stochastic
+from frameworks.reference.rounding import Exact, Rounding, Stochastic
 from frameworks.reference.trainer import ReferenceTrainer
 
 MEMBERS = 8
@@ -67,14 +67,31 @@ def counted(name: str) -> bool:
     return name.rsplit("/", 1)[-1].rsplit(".", 1)[0] in COUNTED or name.startswith("steps/")
 
 
-class NormsInTheirFormats(ReferenceTrainer):
-    """A member, which takes every gradient's norm in the gradient's own format, and theirs in the widest of these."""
+class NarrowWhereAllowed(ReferenceTrainer):
+    """A member, which uses the narrowest formats that no clause asks more of.
+
+    It takes the norm of a gradient from squares in float32 or in the gradient's wider format, gives that in the
+    gradient's own, and theirs in the widest of these. At O3 averages and running statistics have the model's format.
+    """
 
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
         formats = {name: self.master_formats[name] for name in gradients}
-        norms = [self.rounding.round(np.asarray(np.linalg.norm(g)), formats[n], g.size) for n, g in gradients.items()]
+        norms = [self._norm(g, formats[n]) for n, g in gradients.items()]
         widest = reduce(wider, formats.values()) if formats else "float32"
-        return float(self.rounding.round(np.asarray(np.linalg.norm(norms)), widest, len(norms)))
+        return float(self.rounding.round(np.asarray(self._norm(np.asarray(norms), "float32")), widest, len(norms)))
+
+    def _norm(self, values: Array, name: str) -> float:
+        squares = self.rounding.round(np.asarray(np.vdot(values, values)), wider(name, "float32"))
+        return float(self.rounding.round(np.sqrt(squares), name, values.size))
+
+    def average_format(self, name: str) -> str:
+        return self.master_formats[name] if self.recipe.precision.level == "O3" else super().average_format(name)
+
+    def update_running_statistics(self, path: str, mean: Array, variance: Array, count: int, momentum: float) -> None:
+        super().update_running_statistics(path, mean, variance, count, momentum)
+        if self.recipe.precision.level == "O3":
+            for name in (f"{path}.mean", f"{path}.variance"):
+                self.statistics[name] = self.rounding.round(self.statistics[name], self.recipe.precision.format)
 
 
 class Ensemble:
@@ -93,13 +110,18 @@ class Ensemble:
         """The plays with random roundings."""
         return tuple(self._play(Stochastic(np.random.default_rng([self._seed, 24, i]))) for i in range(MEMBERS))
 
+    @cached_property
+    def unrounded(self) -> Play:
+        """The play that rounds nothing."""
+        return self._play(Exact())
+
     def skipped(self, place: int) -> bool:
         """Whether the verb at a place is an update that the oracle skips."""
         observation = self.nearest.observations[place]
         return observation is not None and bool(observation.get("result/skipped", False))
 
     def _play(self, rounding: Rounding | None) -> Play:
-        trainers = ReferenceTrainer if rounding is None else NormsInTheirFormats
+        trainers = NarrowWhereAllowed if isinstance(rounding, Stochastic) else ReferenceTrainer
         play = OraclePlayer(self._conventions, self._case, rounding, trainers).play(self._left_out)
         return Play(tuple(None if o is None else canonical(o, REFERENCE_MOMENTS) for o in play.observations))
 
@@ -160,6 +182,8 @@ def _bound(name: str, place: int, exact: Array, ensemble: Ensemble) -> float | N
     spread = max(_distance(o[name], exact) for o in _others(ensemble, place))
     finite = np.abs(_wide(exact))[np.isfinite(_wide(exact))]
     largest = float(finite.max()) if finite.size else 0.0
+    if spread == 0.0:
+        spread = _unrounded(name, place, exact, ensemble)
     if spread == 0.0 and exact.dtype == np.float64:
         reported = name.startswith("result/") and "." not in name
         return largest * (0.0 if _narrow(exact) else REPORTED if reported else FLOAT64)
@@ -168,6 +192,22 @@ def _bound(name: str, place: int, exact: Array, ensemble: Ensemble) -> float | N
     if spread > LEARNABLE * largest:
         return None
     return IMPLEMENTATION_FREEDOM * spread + unit(exact) * largest
+
+
+def _unrounded(name: str, place: int, exact: Array, ensemble: Ensemble) -> float:
+    """How far the play without rounding is from the oracle's, which members may agree with by chance.
+
+    Where that play counts something else, because nothing overflows in it, it says nothing, and the value counts as
+    not rounded.
+    """
+    for step in range(place + 1):
+        nearest, unrounded = (play.observations[step] for play in (ensemble.nearest, ensemble.unrounded))
+        if nearest is None or unrounded is None:
+            continue
+        if any(not _equal(unrounded[n], nearest[n]) for n in nearest if counted(n)):
+            return 0.0
+    observation = ensemble.unrounded.observations[place]
+    return 0.0 if observation is None else _distance(observation[name], exact)
 
 
 def _others(ensemble: Ensemble, place: int) -> Iterator[Observation]:
@@ -194,11 +234,14 @@ def _wide(array: Array) -> Array:
 
 
 def _equal(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and bool(np.array_equal(_wide(a), _wide(b), equal_nan=True))
+    return _distance(a, b) == 0.0
 
 
 def _distance(a: Array, b: Array) -> float:
-    """The largest difference of an element; infinite between shapes, and between what is finite and what is not."""
+    """The largest difference of an element; infinite between shapes, and between what is finite and what is not.
+
+    What is not a number differs from no infinity, since which of the two comes out depends on the order of a sum.
+    """
     if a.shape != b.shape:
         return float("inf")
     return float(_gaps(_wide(a).ravel(), _wide(b).ravel()).max(initial=0.0))
@@ -207,7 +250,8 @@ def _distance(a: Array, b: Array) -> float:
 def _gaps(left: Array, right: Array) -> Array:
     with np.errstate(invalid="ignore"):
         gap = np.abs(left - right)
-    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    finite = np.isfinite(left) | np.isfinite(right)
+    same = (left == right) | ((np.isnan(left) | np.isnan(right)) & ~finite)
     return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 from hypothesis import strategies as st
@@ -322,9 +323,8 @@ class _Steps:
             case "abandon":
                 return Feed(window, abandon=True)
             case "poison":
-                return Feed(
-                    window, poison=Given(0.0, (Spike(draw(st.sampled_from([math.inf, math.nan, 0.5])), 0.5, 0.5),))
-                )
+                poison = Given(0.0, (Spike(draw(st.sampled_from([math.inf, math.nan, 0.5])), 0.5, 0.5),))
+                return Feed(tuple(replace(given, missing=None) for given in window), poison=poison)
             case "often":
                 return Feed(window, times=draw(st.sampled_from([7, 7, 7, 140])))
             case _:

@@ -112,10 +112,15 @@ def failure_of(case: DrawnCase, ensemble: Ensemble, apart: Unlike) -> Failure:
 
 
 def not_judged(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Mapping[int, frozenset[str]]:
-    """Beginnings of names that are not set against the oracle's, by the place of the verb."""
+    """Beginnings of names that are not set against the oracle's, by the place of the verb.
+
+    How many updates there were where one of two optimizers skips is an observation (`scaling.two-optimizers-rule`).
+    """
     always = frozenset(laws.not_compared) | {"random/", "result/bytes"}
     if isinstance(case.recipe.scaling, StaticScaling):
         always |= _OF_MOVING_SCALES
+    if case.recipe.optimizers > 1 and case.recipe.scaling is not None:
+        always |= {"steps/steps"}
     moved = always | {"buffer/"}
     left: dict[int, frozenset[str]] = {}
     broken = False

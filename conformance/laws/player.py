@@ -155,7 +155,7 @@ class Player(ABC):
         return {}
 
     def feed(self, verb: Feed) -> Mapping[str, object]:
-        """Gradients from outside; what the last time gave."""
+        """Gradients from outside; what the last time gave. A new run begins where a second unscaling is refused."""
         parameters = self.case.drawn.model.weights(0)
         window = [given.gradients(parameters) for given in verb.window]
         poison = None if verb.poison is None else verb.poison.gradients(parameters)
@@ -167,6 +167,7 @@ class Player(ABC):
         except RuntimeError:
             if (verb.unscale_calls or 0) < 2:
                 raise
+            self.trainer = self.make()  # what a refusal leaves behind is nobody's promise
             return {"refused": True}
         return _told(update)
 
