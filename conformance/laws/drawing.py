@@ -169,14 +169,19 @@ def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Drawn
     """A model, a recipe and a program."""
     drawn = draw(models(framework, dropout))
     recipe = draw(recipes(framework, drawn))
-    return DrawnCase(drawn, recipe, draw(_programs(_Steps(framework, drawn, recipe))))
+    even = recipe.accumulation > 1 and draw(st.booleans())
+    return DrawnCase(drawn, recipe, draw(_programs(_Steps(framework, drawn, recipe, even))))
 
 
 class _Steps:
-    """The steps that a program for one model and recipe is made of."""
+    """The steps that a program for one model and recipe is made of.
 
-    def __init__(self, framework: Framework, drawn: DrawnModel, recipe: Recipe) -> None:
-        self.framework, self.drawn, self.recipe = framework, drawn, recipe
+    Attributes:
+        even: whether the micro-batches of a window are of one size, so that any way of weighing them is the same.
+    """
+
+    def __init__(self, framework: Framework, drawn: DrawnModel, recipe: Recipe, even: bool) -> None:
+        self.framework, self.drawn, self.recipe, self.even = framework, drawn, recipe, even
 
         def supports(capability: Capability) -> bool:
             return framework.declares(capability).supported
@@ -257,6 +262,8 @@ class _Steps:
 
     def _micros(self, draw: st.DrawFn, count: int) -> tuple[DrawnBatch, ...]:
         micros = tuple(self._micro(draw) for _ in range(count))
+        if self.even:
+            micros = tuple(replace(micro, size=micros[0].size, mask="none") for micro in micros)
         return micros if any(self._items(m) for m in micros) else (DrawnBatch(2), *micros[1:])
 
     def _micro(self, draw: st.DrawFn) -> DrawnBatch:

@@ -128,6 +128,8 @@ def cuts(draw: st.DrawFn, framework: Framework) -> CutWindows:
     """One to three windows of up to eight samples, and micro-batches of any sizes."""
     drawn = draw(models(framework).filter(lambda m: not any(isinstance(la, BatchNorm) for _, la in walk(m.layers))))
     recipe = draw(recipes(framework, drawn)).but(accumulation=1, recompute=None)
-    sizes = tuple(draw(st.lists(st.integers(1, 4), min_size=2, max_size=4)))
+    count = draw(st.integers(2, 4))
+    even = st.integers(1, 4).map(lambda size: (size,) * count)
+    sizes = draw(even | st.tuples(*[st.integers(1, 4)] * count))
     micros = [DrawnBatch(sum(sizes), draw(st.integers(0, 99))) for _ in range(draw(st.integers(1, 3)))]
     return CutWindows(DrawnCase(drawn, recipe, tuple(Train((micro,)) for micro in micros)), sizes)

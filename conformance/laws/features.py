@@ -24,7 +24,7 @@ from conformance.laws.programs import (
     Train,
     Verb,
 )
-from fixtures.layers import BatchNorm, walk
+from fixtures.layers import Activation, BatchNorm, walk
 from fixtures.recipe import SGD, AdamW, DynamicScaling, StaticScaling
 
 LARGE = 10**5
@@ -84,6 +84,7 @@ def model_features(case: DrawnCase) -> Iterator[str]:
     drawn = case.drawn
     yield "values=exact" if drawn.exact else "values=rounded"
     yield from (f"layer={type(layer).__name__}" for _, layer in walk(drawn.layers))
+    yield from (f"activation={layer.kind}" for _, layer in walk(drawn.layers) if isinstance(layer, Activation))
     yield from (f"loss={kind}" for _, kind in drawn.losses)
     yield from (f"head={head.format}" for head in drawn.model.heads.heads)
     yield f"heads={len(drawn.losses)}"
@@ -94,6 +95,7 @@ def model_features(case: DrawnCase) -> Iterator[str]:
     sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
     yield from ["weights=large"] if drawn.gain > 0 else []
     yield from ["weights=small"] if drawn.gain < 0 else []
+    yield from ["parameters=few"] if len(sizes) < 4 else []
     yield from ["parameter=large"] if max(sizes) >= LARGE else []
     yield from ["parameter=one-element"] if min(sizes) == 1 else []
     yield from ["parameter=odd"] if any(size % 2 and size > 1 for size in sizes) else []
@@ -107,11 +109,31 @@ def program_features(case: DrawnCase) -> Iterator[str]:
     flat = any(isinstance(layer, BatchNorm) and len(shape) == 1 for _, layer, shape in case.drawn.model.shapes())
     if flat and any(micro.size == 1 for verb in case.program for micro in _trained(verb)):
         yield "normalised=one-value"
-    waiting = False
+    for window in windows(case):
+        yield from ["window=unequal-items"] if len(set(window)) > 1 else []
+    waiting = moved = False
     for verb in case.program:
+        yield from ["break=after-a-step"] if moved and isinstance(verb, Break) else []
+        moved = isinstance(verb, Accumulate | Train) or (moved and not isinstance(verb, StartAgain))
         if waiting and not isinstance(verb, Accumulate | Apply):
             yield f"mid-window={word(verb)}"
         waiting = isinstance(verb, Accumulate) or (waiting and not isinstance(verb, Apply))
+
+
+def windows(case: DrawnCase) -> Iterator[list[int]]:
+    """The items of each micro-batch, window by window."""
+    open_window: list[int] = []
+    for verb in case.program:
+        match verb:
+            case Accumulate(micro=micro):
+                open_window.append(micro.batch(case.drawn).items)
+            case Train(micros=micros) | Gradients(micros=micros):
+                cut = verb.cut if isinstance(verb, Train) else ()
+                yield [batch.items for batch in case.window(micros, cut)]
+            case Apply() | StartAgain():
+                yield open_window
+                open_window = []
+    yield open_window
 
 
 def word(verb: Verb) -> str:
@@ -155,6 +177,7 @@ def _data(verb: Verb) -> Iterator[str]:
                 "unscaled-twice": verb.unscale_calls == 2,
                 "poisoned": verb.poison is not None,
                 "often": verb.times > 1,
+                "a-hundred-times": verb.times >= 100,
                 "missing": any(given.missing is not None for given in window),
             }
             yield from (f"feed={name}" for name, there in flags.items() if there)

@@ -35,8 +35,10 @@ class Conventions:
     """Legitimate differences that a framework declares; the reference follows them, so that parity can be tight.
 
     Attributes:
+        adam_default_epsilon: Adam's epsilon for a recipe that leaves it to the framework.
         adam_epsilon: "outside": m̂ / (√v̂ + ε); "inside": α·√(1-β2ᵗ)/(1-β1ᵗ) · m / (√v + ε), Kingma & Ba's epsilon-hat.
-        adam_correction: the format that 1 − βᵗ is computed in; float32 costs half of its digits in the first updates.
+        adam_correction: the format that β is rounded to, and 1 − βᵗ computed in; float32 costs half of its digits in
+            the first updates, for float64 weights too.
         adam_share: the format that 1 − β, a gradient's share in its moment, is computed in for weights that are not
             float64; float32 costs half of its digits.
         momentum_rate: "outside": v ← μv + g, p ← p − αv; "inside": v ← μv − αg, p ← p + v.
@@ -52,6 +54,7 @@ class Conventions:
         keeps_products: recomputation variants that keep matrix products by definition.
     """
 
+    adam_default_epsilon: float = 1e-8
     adam_epsilon: Literal["outside", "inside"] = "outside"
     adam_correction: Literal["float64", "float32"] = "float64"
     adam_share: Literal["float64", "float32"] = "float64"

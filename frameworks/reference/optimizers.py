@@ -12,8 +12,8 @@ from fixtures.recipe import SGD, Adam, AdamW, Optimizer
 from frameworks.contract import Conventions
 from frameworks.reference.rounding import Rounding
 
-EPSILON = 1e-8
-"""Kingma & Ba's, arXiv:1412.6980, for a recipe that leaves it to the framework."""
+EPSILON = Conventions().adam_default_epsilon
+"""Kingma & Ba's, arXiv:1412.6980."""
 
 
 def slot_names(optimizer: Optimizer) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def _adam(
 ) -> tuple[Array, dict[str, Array]]:
     """Source: Kingma & Ba 2015, algorithm 1 and the end of section 2; Loshchilov & Hutter 2019, algorithm 2."""
     beta1, beta2 = optimizer.beta1, optimizer.beta2
-    epsilon = r.epsilon(EPSILON if optimizer.epsilon is None else optimizer.epsilon)
+    epsilon = r.epsilon(conventions.adam_default_epsilon if optimizer.epsilon is None else optimizer.epsilon)
     if isinstance(optimizer, AdamW):
         p = r(p * r.number(1.0 - rate * optimizer.weight_decay))
     shares = [_share(beta, conventions, r) for beta in (beta1, beta2)]
@@ -107,4 +107,5 @@ def _correction(beta: float, count: int, conventions: Conventions, r: Arithmetic
     """1 − βᵗ, the share of the zeros that the moments began with."""
     if conventions.adam_correction == "float64":
         return 1.0 - beta**count
-    return r.number(1.0 - r.number(beta**count))
+    narrow = r.rounding.constant(beta, "float32")
+    return r.number(1.0 - r.number(narrow**count))

@@ -65,6 +65,7 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
 def conventions(mode: str) -> Conventions:
     """As Keras documents its optimizers, or as their source reads where the documentation is silent."""
     return Conventions(
+        adam_default_epsilon=1e-7,
         adam_epsilon="inside",
         adam_correction="float32",
         momentum_rate="inside",

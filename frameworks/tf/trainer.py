@@ -150,8 +150,9 @@ class TensorFlowTrainer(BaseTrainer):
     def accumulator(self) -> dict[str, Array]:
         if self._position() == 0:
             return {}
-        held = {s.removeprefix(ACCUMULATOR): v for s, v in self._slots.items() if s.startswith(ACCUMULATOR)}
-        return {name: self._bound.canonical(name, as_array(variable)) for name, variable in held.items()}
+        sums = {s.removeprefix(ACCUMULATOR): as_array(v) for s, v in self._slots.items() if s.startswith(ACCUMULATOR)}
+        steps = self._recipe.accumulation
+        return {name: self._bound.canonical(name, v / np.asarray(steps, v.dtype)) for name, v in sums.items()}
 
     def random_state(self) -> dict[str, Array]:
         return {path: as_array(seed.state) for path, seed in self._bound.seeds.items()}
