@@ -29,6 +29,8 @@ class Tool:
 TOOLS: Mapping[str, Tool] = {
     "test": Tool("The suite's own tests, by pytest.", ("pytest", "--numprocesses=2", "--timeout=120", "tests")),
     "mutants": Tool("Is every fault of tests/mutants caught by its clauses?", ("tests.mutants",)),
+    "inventions": Tool("Rounds of faults by authors who had not seen the suites.", ("tests.inventions",)),
+    "drawn": Tool("What the laws draw, and what they never do.", ("conformance.laws.coverage",)),
     "programs": Tool(
         "The program of every finding, with installed frameworks.",
         ("pytest", "--numprocesses=2", "--timeout=180", "tests/programs.py", "tests/test_cache_folder.py"),

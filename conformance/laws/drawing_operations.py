@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from conformance.laws.drawing import PRECISIONS, offered
-from conformance.laws.operations import RANDOM, Call, Calls, NestedScope, Scoped
+from conformance.laws.operations import RANDOM, Call, Calls, NestedScope, ScopedOperation
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Capability, Framework, RecomputeCase
 from frameworks.operations import CATALOGUE
@@ -16,7 +16,7 @@ SIZES = (4, 5, 7, 8, 9, 16, 33)
 
 
 @st.composite
-def scoped(draw: st.DrawFn, framework: Framework) -> Scoped:
+def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     """Operations in up to three scopes, behind up to two others."""
     formats: list[FormatName] = [
         p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))
@@ -35,7 +35,7 @@ def scoped(draw: st.DrawFn, framework: Framework) -> Scoped:
     nest = tuple(region() for _ in range(draw(st.integers(1, 3))))
     sizes = draw(st.sampled_from(SIZES)), draw(st.sampled_from(SIZES))
     operand = draw(st.sampled_from(["float32", "float32", *formats]))
-    return Scoped(op, sizes, operand, before, draw(st.booleans()), nest, draw(st.integers(0, 99)))
+    return ScopedOperation(op, sizes, operand, before, draw(st.booleans()), nest, draw(st.integers(0, 99)))
 
 
 def calls(framework: Framework) -> st.SearchStrategy[Calls]:

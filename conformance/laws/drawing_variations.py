@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance.laws.drawing import TARGETS, cases, recipes, variants
 from conformance.laws.grammar import models
-from conformance.laws.holding import Program
+from conformance.laws.instances import Program
 from conformance.laws.programs import (
     Accumulate,
     Apply,

@@ -2,78 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
-
 import numpy as np
-from hypothesis.strategies import SearchStrategy
 
 from conformance.expectations.exclusions import Exclusion
-from conformance.judging.subject import Subject
+from conformance.judging.subject import Subject, need
 from conformance.judging.verdict import Check, Verdict, Violation
-from conformance.laws.attribution import attributed
 from conformance.laws.declared import LawsOfAdapter, laws_of
-from conformance.laws.features import features
-from conformance.laws.judging import Failure, against_the_oracle
-from conformance.laws.programs import DrawnCase
+from conformance.laws.instances import Instance
+from conformance.laws.judging import Failure
+from conformance.laws.parts import LAWS
 from conformance.laws.searching import Search
-from frameworks.contract import Framework
 
 Excluded = tuple[Exclusion, ...]
-
-
-class Instance(Protocol):
-    """What a law is held over: a program against the oracle, or a variation against the case itself."""
-
-    def words(self) -> frozenset[str]:
-        """Its features, which exclusions may name."""
-
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
-        """What is wrong."""
-
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the sentence that says so."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """A case, played by the framework and by the oracle."""
-
-    case: DrawnCase
-
-    def words(self) -> frozenset[str]:
-        return features(self.case)
-
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
-        return against_the_oracle(subject, laws, self.case)
-
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
-        broken = attributed(self.case, failure, lambda case: against_the_oracle(subject, laws, case))
-        return broken.clause, str(broken)
 
 
 def explore(
     subject: Subject,
     verdict: Verdict,
     excluded: Excluded,
-    draw: Callable[[Framework], SearchStrategy[Instance]],
-    part: int,
-    share: float,
+    clause: str,
+    part: int = 0,
 ) -> None:
-    """Holds a law over instances that `draw` gives for the framework.
+    """Holds the law of a clause over instances that are drawn for the framework.
 
     Args:
         excluded: what is known to go wrong; instances that meet such a condition are not drawn.
         part: number of the test among those of the law; each draws its own.
-        share: of the adapter's number of programs.
     Raises:
         Violation: the law is broken; the signature is the id of the clause that the failure breaks.
         Unsupported: the framework refused everything that was drawn.
     """
     __tracebackhide__ = True
     laws = _laws(subject)
-    profile = subject.profile
+    law, profile = LAWS[clause], subject.profile
+    need(subject, *law.needs)
     before = subject.framework.global_state()
 
     def judge(instance: Instance) -> Failure | None:
@@ -86,10 +48,9 @@ def explore(
 
     search: Search[Instance, Failure] = Search(judge)
     chosen = subject.seed if profile.seed is None else profile.seed
-    strategy = draw(subject.framework)
+    strategy = law.draw(subject.framework)
     strategy = strategy.filter(allowed) if excluded else strategy
-    count = max(1, round(laws.programs * share)) * profile.factor
-    search.run(strategy, count, 1000 * chosen + part, profile.shrinking_s)
+    search.run(strategy, law.count(laws) * profile.factor, law.seed(chosen, part), profile.shrinking_s)
     if search.smallest is not None:
         instance, failure = search.smallest
         _broken(subject, verdict, laws, instance, failure)

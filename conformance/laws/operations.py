@@ -41,7 +41,7 @@ class NestedScope:
 
 
 @dataclass(frozen=True)
-class Scoped:
+class ScopedOperation:
     """An operation in a nest of scopes, behind other scopes that were left.
 
     Attributes:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from math import inf, nan
 
 from conformance.judging.kit import Subject, Verdict, clause
-from conformance.laws.holding import Program, hold
-from conformance.laws.operations import Call, Calls, NestedScope, Scoped
+from conformance.laws.holding import hold
+from conformance.laws.instances import Program
+from conformance.laws.operations import Call, Calls, NestedScope, ScopedOperation
 from conformance.laws.programs import (
     Accumulate,
     Apply,
@@ -108,7 +109,7 @@ __all__ = [
     "ResumedCase",
     "Save",
     "ScaledCase",
-    "Scoped",
+    "ScopedOperation",
     "SecondRun",
     "SelfAttention",
     "Spike",

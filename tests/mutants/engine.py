@@ -34,6 +34,9 @@ PRELOADED = (
     "scipy.special",
     "sklearn.datasets",
 )
+QUICK = ("--profile=quick",)
+"""A failing case of a law is not made smaller."""
+
 LIMIT_S = 600
 SEEN = {Outcome.FAIL, Outcome.MISDECLARED}
 RAISED = SEEN | {Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH}
@@ -137,7 +140,7 @@ class Engine:
         counted = RAISED if mutant.raises else SEEN
 
         def judged(tests: list[str]) -> tuple[TestVerdict, ...]:
-            return self.run(mutant.name, mutant.mode, tests, mutant.id, stop=True) if tests else ()
+            return self.run(mutant.name, mutant.mode, tests, mutant.id, stop=True, more=QUICK) if tests else ()
 
         def failing(verdicts: tuple[TestVerdict, ...]) -> set[str]:
             leaking = {SETTINGS} if any(v.leaks for v in verdicts) else set()

@@ -42,7 +42,7 @@ class _AdamInFormat(ReferenceTrainer):
     clauses=("master.adam-epsilon-survives",),
 )
 class EpsilonIsRoundedToZero(_AdamInFormat):
-    """Adam's epsilon is rounded to the weights' format, in which it is zero."""
+    """Adam's epsilon is rounded to the weights' format, where 1e-8 is zero if that is float16."""
 
 
 @fault(
@@ -165,8 +165,9 @@ class EpsilonIsDividedByTheCorrection(ReferenceTrainer):
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         held = self.recipe
         if not isinstance(held.optimizer, SGD):
+            epsilon = EPSILON if held.optimizer.epsilon is None else held.optimizer.epsilon
             correction = (1.0 - held.optimizer.beta2 ** (self.steps + 1)) ** 0.5
-            self.recipe = held.but(optimizer=replace(held.optimizer, epsilon=held.optimizer.epsilon / correction))
+            self.recipe = held.but(optimizer=replace(held.optimizer, epsilon=epsilon / correction))
         super().apply_update(gradients, rate)
         self.recipe = held
 

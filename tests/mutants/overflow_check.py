@@ -65,7 +65,7 @@ class Float64IsNotLookedAt(ReferenceTrainer):
     clauses=("scaling.automaton",),
 )
 class SumOverflowsInTheCheck(ReferenceTrainer):
-    """The sum of squares is checked in float32, which large finite gradients overflow."""
+    """The check looks at the sum of squares in float32, which a single large finite gradient overflows."""
 
     def found_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
         return not all(bool(np.isfinite(np.sum(g.astype(np.float32) ** 2))) for g in gradients.values())

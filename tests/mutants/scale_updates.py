@@ -236,7 +236,14 @@ class ScaleIsFloat16(ReferenceTrainer):
     ) -> None:
         super().__init__(model, recipe, conventions, ops, weights)
         if self.scaler is not None:
-            self.scaler = self.scaler.at(min(self.scaler.scale, 65504.0), 0)
+            self.scaler = self._narrowed(self.scaler)
+
+    def next_scale(self, scaler: LossScale, finite: bool) -> LossScale:
+        return self._narrowed(super().next_scale(scaler, finite))
+
+    @staticmethod
+    def _narrowed(scaler: LossScale) -> LossScale:
+        return scaler.at(float(np.float16(min(scaler.scale, 65504.0))), scaler.good_steps)
 
     def scaler_state(self) -> Arrays:
         return {n: v.astype(np.float16) if n == "scale" else v for n, v in super().scaler_state().items()}

@@ -1,0 +1,187 @@
+"""What the laws draw, and what they never do: features, pairs of them, verbs behind verbs, and clauses.
+
+    conformance self drawn                       what the profile ci draws for the reference
+    conformance self drawn --framework torch     for another framework, which has to be installed
+    conformance self drawn --seed 3
+
+Nothing is played: the same draws are made again from the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise, product
+
+from conformance.expectations.entries import known_of
+from conformance.expectations.exclusions import Exclusion
+from conformance.laws import vocabulary
+from conformance.laws.attribution import reachable
+from conformance.laws.declared import laws_of
+from conformance.laws.features import features, word
+from conformance.laws.instances import Instance, Program
+from conformance.laws.operations import Calls, ScopedOperation
+from conformance.laws.parts import LAWS
+from conformance.laws.programs import DrawnCase
+from conformance.laws.searching import Search
+from conformance.laws.variations import CutWindows, Elsewhere, RecomputedCase, ResumedCase, ScaledCase, SecondRun
+from conformance.spec.clauses import load_clauses
+from frameworks.contract import Framework, MissingDevice
+from frameworks.registry import UnknownFramework, load
+
+SIZES = ((1, 1), (2, 9), (10, 99), (100, 99_999), (100_000, math.inf))
+"""Values of a parameter, from and to."""
+
+
+@dataclass
+class Drawn:
+    """Counts over what was drawn.
+
+    Attributes:
+        programs: how many.
+        features: programs, operations and calls by feature.
+        pairs: programs by pair of features of two fields.
+        steps: programs by a verb and the one right behind it.
+        sizes: parameters by their number of values.
+    """
+
+    programs: int = 0
+    features: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[frozenset[str]] = field(default_factory=Counter)
+    steps: Counter[tuple[str, str]] = field(default_factory=Counter)
+    sizes: Counter[int] = field(default_factory=Counter)
+
+    def add(self, instance: Instance) -> None:
+        """Counts an instance of a law."""
+        if isinstance(instance, ScopedOperation | Calls):
+            self.features.update(instance.words())
+            return
+        for case in _cases(instance):
+            self._add(case)
+
+    def _add(self, case: DrawnCase) -> None:
+        words = features(case)
+        self.programs += 1
+        self.features.update(words)
+        inside = [word for names in vocabulary.FIELDS.values() for word in names if word in words]
+        self.pairs.update(frozenset(pair) for pair in combinations(inside, 2))
+        self.steps.update({(word(a), word(b)) for a, b in pairwise(case.program)})
+        self.sizes.update(math.prod(shape) for shape in case.drawn.model.parameter_shapes().values())
+
+
+def _cases(instance: Instance) -> tuple[DrawnCase, ...]:
+    match instance:
+        case SecondRun(case=case, first=first):
+            return (case, first)
+        case Elsewhere(cases=cases):
+            return cases
+        case Program(case=case) | RecomputedCase(case=case) | ScaledCase(case=case):
+            return (case,)
+        case ResumedCase(case=case) | CutWindows(case=case):
+            return (case,)
+        case _:
+            return ()
+
+
+def drawn(framework: Framework, excluded: Iterable[Exclusion] = (), seed: int = 0) -> Drawn:
+    """What the profile "ci" draws at a seed, without playing it."""
+    excluded, counts, laws = tuple(excluded), Drawn(), laws_of(framework)
+    for law in LAWS.values():
+        if not all(framework.declares(capability).supported for capability in law.needs):
+            continue
+        strategy = law.draw(framework)
+        if excluded:
+            strategy = strategy.filter(lambda i: not any(entry.leaves_out(i.words()) for entry in excluded))
+        for part in range(law.parts):
+            Search[Instance, None](counts.add).run(strategy, law.count(laws), law.seed(seed, part), 0.0)
+    return counts
+
+
+def never(counts: Drawn, framework: Framework) -> dict[str, list[str]]:
+    """What was never drawn, by kind; what the framework does not declare is left out for its precisions."""
+    precisions = vocabulary.offered_precisions(framework)
+    fields = {
+        name: [word for word in words if name != "precision" or word in precisions]
+        for name, words in vocabulary.FIELDS.items()
+    }
+    pairs = [(a, b) for (_, first), (_, second) in combinations(fields.items(), 2) for a, b in product(first, second)]
+    kinds = {
+        "recipes": [word for words in fields.values() for word in words] + [*vocabulary.OTHERS],
+        "models": [*vocabulary.MODELS],
+        "verbs": [*vocabulary.VERBS],
+        "data": [*vocabulary.DATA],
+        "operations": [*vocabulary.OPERATIONS],
+    }
+    missing = {
+        kind: [word for word in words if not counts.features[_counted(kind, word)]] for kind, words in kinds.items()
+    }
+    missing["pairs"] = [f"{a} with {b}" for a, b in pairs if not counts.pairs[frozenset((a, b))]]
+    return missing
+
+
+def _counted(kind: str, word: str) -> str:
+    return f"verb={word}" if kind == "verbs" else word
+
+
+def table(counts: Drawn, framework: Framework) -> str:
+    """The counts as Markdown: how much of each kind was drawn, and what never."""
+    missing = never(counts, framework)
+    precisions = vocabulary.offered_precisions(framework)
+    totals = {
+        "recipes": sum(len(words) for words in vocabulary.FIELDS.values()) + len(vocabulary.OTHERS),
+        "models": len(vocabulary.MODELS),
+        "verbs": len(vocabulary.VERBS),
+        "data": len(vocabulary.DATA),
+        "operations": len(vocabulary.OPERATIONS),
+    }
+    totals["recipes"] -= len(vocabulary.FIELDS["precision"]) - len(precisions)
+    lines = [
+        f"{framework.name}: {counts.programs} programs, {sum(counts.steps.values())} times a verb behind another.",
+        "",
+        "| kind | drawn | never |",
+        "|---|---|---|",
+    ]
+    for kind, total in totals.items():
+        lines.append(f"| {kind} | {total - len(missing[kind])} of {total} | {_listed(missing[kind])} |")
+    met = sum(1 for count in counts.pairs.values() if count)
+    lines.append(f"| pairs of two fields | {met} of {met + len(missing['pairs'])} | {_listed(missing['pairs'])} |")
+    lines.append(f"| verb behind verb | {len(counts.steps)} | |")
+    for low, high in SIZES:
+        count = sum(n for size, n in counts.sizes.items() if low <= size <= high)
+        name = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {int(high)}"
+        lines.append(f"| parameters of {name} values | {count} | |")
+    return "\n".join(lines)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return "; ".join(f"`{word}`" for word in words) or "-"
+
+
+def beyond_drawing() -> list[str]:
+    """Binding clauses that no failure of a drawn program can be attributed to: their own tests alone judge them."""
+    drawn_for = reachable() | LAWS.keys()
+    return [clause.id for clause in load_clauses().values() if clause.level.judged and clause.id not in drawn_for]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints what is drawn for a framework; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="conformance self drawn", description="What the laws draw, and what never.")
+    parser.add_argument("--framework", default="reference", metavar="NAME", help="whose recipes are drawn")
+    parser.add_argument("--mode", default=None, metavar="NAME", help="the adapter's mode; its first by default")
+    parser.add_argument("--seed", default=0, type=int, metavar="N", help="the seed of the run")
+    given = parser.parse_args(arguments)
+    try:
+        framework = load(given.framework, "cpu", given.mode)
+    except (UnknownFramework, MissingDevice) as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return 2
+    print(table(drawn(framework, known_of(framework).exclusions, given.seed), framework))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

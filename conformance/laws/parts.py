@@ -1,0 +1,54 @@
+"""The laws by name: what each is held over, in how many tests, with which share of an adapter's programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis.strategies import SearchStrategy
+
+from conformance.laws import drawing_operations, drawing_variations
+from conformance.laws.declared import LawsOfAdapter
+from frameworks.contract import Capability, Framework
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law.
+
+    Attributes:
+        number: tells its draws from those of the other laws.
+        draw: what it is held over, for a framework.
+        parts: tests that share the work.
+        share: of an adapter's number of programs, for all parts together.
+        needs: what the framework has to declare.
+    """
+
+    number: int
+    draw: Callable[[Framework], SearchStrategy[Any]]
+    parts: int
+    share: float
+    needs: tuple[Capability, ...] = ()
+
+    def count(self, laws: LawsOfAdapter) -> int:
+        """Examples of one part."""
+        return max(1, round(laws.programs * self.share / self.parts))
+
+    def seed(self, seed: int, part: int) -> int:
+        """What a part draws from."""
+        return 10_000 * seed + 10 * self.number + part
+
+
+LAWS: Mapping[str, Law] = {
+    "laws.programs": Law(0, drawing_variations.programs, 8, 1.0),
+    "laws.recomputation": Law(1, drawing_variations.recomputed, 2, 1 / 8, (Capability.RECOMPUTE,)),
+    "laws.scales": Law(2, drawing_variations.scaled, 1, 1 / 16, (Capability.DYNAMIC_SCALING,)),
+    "laws.restores": Law(3, drawing_variations.resumed, 2, 1 / 8, (Capability.CHECKPOINT,)),
+    "laws.second-run": Law(4, drawing_variations.second_runs, 2, 1 / 8),
+    "laws.windows": Law(5, drawing_variations.cuts, 1, 1 / 64, (Capability.ACCUMULATION,)),
+    "laws.operations": Law(6, drawing_operations.scoped, 2, 1 / 2, (Capability.AUTOCAST_SCOPE,)),
+    "laws.calls": Law(7, drawing_operations.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
+    "laws.processes": Law(8, drawing_variations.elsewhere, 1, 0.0),
+}
+"""By the id of the clause."""

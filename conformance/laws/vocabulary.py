@@ -1,0 +1,108 @@
+"""Every feature that the laws can draw, so that what was never drawn can be named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fixtures.recipe import Precision, Recipe
+from frameworks.contract import Capability, Framework, needs
+from frameworks.operations import CATALOGUE
+
+_LOW = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "precision": ("precision=O0", *(f"precision={precision.label}" for precision in _LOW)),
+    "optimizer": tuple(f"optimizer={name}" for name in ("SGD", "Momentum", "Adam", "AdamW")),
+    "scaling": tuple(f"scaling={name}" for name in ("none", "static", "dynamic", "disabled")),
+    "accumulation": ("accumulation=1", "accumulation>1"),
+    "recompute": ("recompute",),
+    "clip": ("clip",),
+    "schedule": ("schedule",),
+    "groups": ("groups=2", "optimizers=2"),
+    "losses": ("separate-losses",),
+    "average": ("average",),
+    "values": ("values=exact", "values=rounded"),
+}
+"""Features of a recipe, and of a model's values, by field: those of two fields can meet."""
+
+MODELS = (
+    *(
+        f"layer={name}"
+        for name in (
+            "Dense",
+            "Convolution",
+            "BatchNorm",
+            "LayerNorm",
+            "Embedding",
+            "Positions",
+            "SelfAttention",
+            "Dropout",
+            "Activation",
+            "Flatten",
+            "MaxPool",
+            "Residual",
+            "Heads",
+        )
+    ),
+    "loss=squared_error",
+    "loss=cross_entropy",
+    "head=compute",
+    "head=float64",
+    "heads=1",
+    "heads=2",
+    "token-ids",
+    "token-level",
+    "parameter=large",
+    "parameter=one-element",
+    "parameter=odd",
+    "weights=large",
+    "weights=small",
+)
+VERBS = (
+    "Accumulate",
+    "Apply",
+    "Flush",
+    "Train",
+    "Feed",
+    "Abandon",
+    "Gradients",
+    "Predict",
+    "PredictAveraged",
+    "Save",
+    *(f"Restore.{into}" for into in ("same", "fresh", "used", "predicted", "skipped", "stopped")),
+    "RestoreDamaged",
+    "StartAgain",
+    "StartAgain.onward",
+    "TraceLayers",
+    "CountBytes",
+    *(f"Break.{way}" for way in ("accumulate", "update", "gradients", "predict")),
+    "OpenScope",
+)
+DATA = (
+    *(f"feed={kind}" for kind in ("zero", "tiny", "ordinary", "huge", "inf", "-inf", "nan")),
+    *(f"feed={kind}" for kind in ("unscaled-by-hand", "unscaled-twice", "poisoned", "often", "missing")),
+    *(f"mask={kind}" for kind in ("none", "ragged", "empty")),
+    *(f"inputs={kind}" for kind in ("large", "small", "constant", "infinite")),
+    "window=ragged",
+    "targets=missing",
+    "batch=one-sample",
+)
+OTHERS = (
+    "epsilon=default",
+    "scaling=factors",
+    "recompute.depth=1",
+    "recompute.depth=2",
+    "recompute.uneven",
+    *(f"mid-window={verb}" for verb in ("Predict", "PredictAveraged", "Save", "TraceLayers", "CountBytes")),
+)
+OPERATIONS = tuple(f"operation={name}" for name in CATALOGUE)
+
+
+def offered_precisions(framework: Framework) -> frozenset[str]:
+    """Precisions that a framework declares, as features."""
+    declared = {f"precision={p.label}" for p in _LOW if _declares(framework, p)}
+    return frozenset({"precision=O0", *declared})
+
+
+def _declares(framework: Framework, precision: Precision) -> bool:
+    asked: tuple[Capability, ...] = needs(Recipe(precision=precision))
+    return all(framework.declares(capability).supported for capability in asked)

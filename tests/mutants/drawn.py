@@ -1,0 +1,186 @@
+"""Faults that drawn programs show: what is remembered for too long, and shapes and moments that nobody wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from fixtures.arrays import Array
+from fixtures.model import Batch
+from fixtures.recipe import Precision
+from frameworks.contract import RecomputeCase, RecomputeResult
+from frameworks.reference import ReferenceFramework, scope
+from frameworks.reference.decisions import Arrays
+from frameworks.reference.forward import Moment
+from frameworks.reference.tensor import Tensor
+from frameworks.reference.trainer import ReferenceTrainer
+from tests.mutants import fault
+
+
+@fault(
+    "https://github.com/mosaicml/composer/pull/1999",
+    component="unscaling",
+    clauses=("laws.programs",),
+)
+class RefusalLeavesTheMark(ReferenceTrainer):
+    """A second request to unscale is refused, and the next window is taken for one that is unscaled already."""
+
+    _armed = False
+
+    def unscale_gradients(self) -> None:
+        try:
+            super().unscale_gradients()
+        except RuntimeError:
+            self._armed = True
+            raise
+
+    def empty_accumulator(self) -> None:
+        super().empty_accumulator()
+        self.window.unscaled, self._armed = self._armed, False
+
+
+@fault(
+    "https://github.com/allenai/OLMo-core/pull/828",
+    component="replay",
+    clauses=("laws.recomputation",),
+)
+class MasksOfTheFirstMicroBatch(ReferenceTrainer):
+    """The random stream is noted once a window: in later micro-batches the first one's masks are drawn again."""
+
+    _first: int | None = None
+    _begun = 0
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        self._begun = self.draws
+        if self._first is None or not self.window.micro_batches:
+            self._first = self.draws
+        return super().accumulate(batch, items)
+
+    def recompute_segment(self, moment: Moment) -> AbstractContextManager[Any]:
+        first = self._begun if self._first is None else self._first
+        return super().recompute_segment(replace(moment, draws=moment.draws - self._begun + first))
+
+
+@fault(
+    "https://github.com/tensorflow/tensorflow/pull/55310",
+    component="unscaling",
+    clauses=("laws.scales",),
+)
+class ReciprocalIsHeldLow(ReferenceTrainer):
+    """Unscaling multiplies by the reciprocal of the scale, held in float16 without subnormals: zero from 2^15 on."""
+
+    def unscale(self, name: str, gradient: Array) -> Array:
+        assert self.scaler is not None
+        reciprocal = 1.0 / self.scaler.scale
+        return self.rounding.round(
+            gradient * (reciprocal if reciprocal >= 2.0**-14 else 0.0), self.accumulator_format(name)
+        )
+
+
+@fault(
+    "https://github.com/m2lines/Samudra/pull/313",
+    component="checkpoint",
+    clauses=("laws.restores",),
+)
+class AverageIsOfTheReceiver(ReferenceTrainer):
+    """A load leaves the average of the run that it goes into where it was."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        before = dict(self.averages)
+        super().load_state(arrays)
+        self.averages = before
+
+
+@fault(
+    "https://github.com/mala-project/mala/issues/374",
+    component="schedule",
+    clauses=("laws.second-run",),
+)
+class EveryRunScalesTheRate(ReferenceTrainer):
+    """What a run does to the learning rate when it begins stays for the next one of the process."""
+
+    _runs: ClassVar[list[int]] = []
+
+    def learning_rate(self) -> float:
+        if self.steps == 0 and id(self) not in self._runs:
+            self._runs.append(id(self))
+        return super().learning_rate() * (1.0 + 2.0**-6 * self._runs.index(id(self)) if id(self) in self._runs else 1.0)
+
+
+@fault(
+    "https://github.com/ml-explore/mlx-lm/pull/1413",
+    component="window",
+    clauses=("laws.windows",),
+)
+class ItemsCountedInWholeBatches(ReferenceTrainer):
+    """A micro-batch weighs as much as the first one of its window, however many items it holds."""
+
+    _first = 1
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        if not self.window.micro_batches:
+            self._first = max(1, batch.items)
+        return super().accumulate(batch, items)
+
+    def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
+        made = super().normalise(loss, batch_items, window_items)
+        return Tensor(made.value * self._first / max(1, batch_items), made.format)
+
+
+@fault(
+    "https://github.com/deepspeedai/DeepSpeed/pull/7883",
+    component="scope",
+    clauses=("laws.operations",),
+)
+class ListsOfTheOuterScopeStay(ReferenceFramework):
+    """A scope adds its user lists to those of the scope around it, where they are to take their place."""
+
+    def autocast(
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        return self._added(precision, frozenset(wide), frozenset(low)) if enabled else scope.opened(scope.Scope())
+
+    @contextmanager
+    def _added(self, precision: Precision, wide: frozenset[str], low: frozenset[str]) -> Iterator[None]:
+        around = scope.current()
+        with scope.opened(scope.Scope(precision, wide | around.wide, low | around.low)):
+            yield
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/37874",
+    component="recomputed call",
+    clauses=("laws.calls",),
+)
+class RefusesAfterAFailure(ReferenceFramework):
+    """The mark of a recomputation that is under way stays when it fails, and every later one is refused."""
+
+    under_way = False
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        if type(self).under_way:
+            raise RuntimeError("a recomputation is under way already")
+        type(self).under_way = True
+        result = super().recompute(case, x, w, variant)
+        type(self).under_way = False
+        return result
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/pull/14253",
+    component="dropout",
+    clauses=("laws.processes",),
+)
+class StreamOfTheProcess(ReferenceTrainer):
+    """A run's random stream begins where the last mask of the process left off."""
+
+    _process: ClassVar[list[int]] = [0]
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        if self.draws == 0:
+            self.draws = self._process[0]
+        mask = super().draw_mask(shape, rate)
+        self._process[0] = self.draws
+        return mask
