@@ -78,16 +78,20 @@ VERBS = (
     "OpenScope",
 )
 DATA = (
-    *(f"feed={kind}" for kind in ("zero", "tiny", "ordinary", "huge", "inf", "-inf", "nan")),
+    *(f"feed={kind}" for kind in ("zero", "tiny", "ordinary", "large", "huge", "inf", "-inf", "nan")),
     *(f"feed={kind}" for kind in ("unscaled-by-hand", "unscaled-twice", "poisoned", "often", "missing")),
     *(f"mask={kind}" for kind in ("none", "ragged", "empty")),
     *(f"inputs={kind}" for kind in ("large", "small", "constant", "infinite")),
     "window=ragged",
     "targets=missing",
     "batch=one-sample",
+    "normalised=one-value",
 )
 OTHERS = (
     "epsilon=default",
+    "epsilon=tiny",
+    "momentum=inexact",
+    "weight-decay=inexact",
     "scaling=factors",
     "recompute.depth=1",
     "recompute.depth=2",

@@ -26,6 +26,8 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "conformance.pages.blocks:changes": ("upgrades", "example", "changes"),
     "conformance.pages.blocks:promises": tuple(PROMISES),
     "conformance.pages.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
+    "conformance.pages.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
+    "tests.inventions.rounds:blocks": ("scores", "inventions", "missed inventions"),
     "benchmarks.overhead.tables:blocks": ("overhead",),
     "benchmarks.roofline.tables:blocks": ("roofline",),
     "benchmarks.suite.tables:blocks": ("suite cost",),

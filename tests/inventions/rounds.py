@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from tests.inventions import FAULTS
 from tests.mutants.engine import RAISED, SUITES, Engine
@@ -16,6 +18,7 @@ from tests.mutants.engine import RAISED, SUITES, Engine
 FOLDER = Path(__file__).parent
 LAWS = f"{SUITES}/test_laws.py"
 RESULT = "result.json"
+MUTATION = FOLDER.parents[1] / "docs" / "mutation.md"
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,47 @@ def run(faults: Sequence[Invention], workers: int) -> list[Seen]:
         return list(pool.map(judged, faults))
 
 
-def stored(name: str) -> dict[str, object]:
+def blocks() -> dict[str, str]:
+    """What every round came to when its faults were met for the first time, and why some were missed."""
+    lines = ["| round | faults | from real bugs | caught at first sight | by drawn programs |", "|---|---|---|---|---|"]
+    missed = ["| round | fault | what is wrong | why it was missed |", "|---|---|---|---|"]
+    for name in rounds():
+        if not (FOLDER / name / RESULT).exists():
+            continue
+        result, faults = stored(name), {fault.label: fault for fault in inventions(name)}
+        shown = [Seen(**each) for each in result["faults"]]
+        caught = [each for each in shown if each.test]
+        real = sum(faults[each.fault].kind == "real" for each in shown)
+        share = f"{len(caught)} of {len(shown)} ({100 * len(caught) // len(shown)} %)"
+        word = _word(name)
+        lines.append(f"| {word} | {len(shown)} | {real} | {share} | {sum(each.by_laws for each in caught)} |")
+        reasons = result.get("reasons", {})
+        missed += [
+            f"| {word} | {each.fault} | {faults[each.fault].text} | {reasons.get(each.fault, '')} |"
+            for each in shown
+            if not each.test
+        ]
+    return {"scores": _scores(), "inventions": "\n".join(lines), "missed inventions": "\n".join(missed)}
+
+
+def _word(name: str) -> str:
+    return name.removeprefix("round_").replace("_", "-")
+
+
+def _scores() -> str:
+    """The regression gate, as the page of the mutants has it, and the rate at first sight, of every round."""
+    gate = re.search(r"^score \d+ %: (\d+ of \d+) mutants", MUTATION.read_text("utf-8"), re.MULTILINE)
+    shown = {name: stored(name)["faults"] for name in rounds() if (FOLDER / name / RESULT).exists()}
+    rates = [
+        f"{sum(bool(each['test']) for each in faults)} of {len(faults)} ({_word(name)})"
+        for name, faults in shown.items()
+    ]
+    return f"  regression gate {gate[1] if gate else 'not measured'} mutants; at first sight {', '.join(rates)} faults."
+
+
+def stored(name: str) -> dict[str, Any]:
     """What a round came to when it was run for the first time."""
-    content: dict[str, object] = json.loads((FOLDER / name / RESULT).read_text("utf-8"))
+    content: dict[str, Any] = json.loads((FOLDER / name / RESULT).read_text("utf-8"))
     return content
 
 

@@ -1,0 +1,29 @@
+"""The blocks about drawn programs: what is drawn, what is left out and why, and what drawing does not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from conformance.expectations.entries import load_known
+from conformance.laws.coverage import beyond_drawing, drawn, table
+from frameworks.registry import built_in, load
+
+
+def blocks() -> Mapping[str, str]:
+    """The texts of the blocks by name."""
+    reference = load("reference", "cpu")
+    return {
+        "drawn": table(drawn(reference), reference),
+        "left out of drawing": exclusions(),
+        "beyond drawing": ", ".join(f"[{clause}](clauses.md#{clause})" for clause in beyond_drawing()),
+    }
+
+
+def exclusions() -> str:
+    """Every exclusion as a row: where, under which condition, and what goes wrong there."""
+    lines = ["| framework | mode | a program that has | finding |", "|---|---|---|---|"]
+    for name in built_in():
+        for entry in load_known([name]).exclusions:
+            when = " and ".join(f"`{feature}`" for feature in entry.when)
+            lines.append(f"| {name} | {entry.mode} | {when} | [{entry.finding.id}]({entry.finding.text.link}) |")
+    return "\n".join(lines)

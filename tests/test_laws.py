@@ -1,0 +1,222 @@
+"""The laws: silent on the reference, failures that name a clause and can be pasted, exclusions, and what is drawn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from conformance.expectations.entries import load_known, read_known
+from conformance.expectations.exclusions import Exclusion
+from conformance.judging.subject import Profile, Subject
+from conformance.judging.verdict import Verdict, Violation
+from conformance.laws import coverage, pasted, vocabulary
+from conformance.laws.attribution import attributed, reachable
+from conformance.laws.comparing import Ensemble
+from conformance.laws.declared import laws_of
+from conformance.laws.holding import explore
+from conformance.laws.instances import Program
+from conformance.laws.judging import against_the_oracle, play
+from conformance.laws.parts import LAWS
+from conformance.laws.programs import (
+    DrawnBatch,
+    DrawnCase,
+    DrawnModel,
+    Feed,
+    Given,
+    Predict,
+    Restore,
+    Save,
+    Spike,
+    StartAgain,
+    Train,
+)
+from conformance.laws.searching import Search
+from conformance.spec.clauses import load_clauses
+from fixtures.layers import Dense, Head, Heads
+from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe
+from frameworks.contract import Framework
+from frameworks.reference import ReferenceFramework
+from frameworks.registry import built_in, load
+
+MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
+WINDOW = (DrawnBatch(2), DrawnBatch(2, seed=1))
+SCALED = Recipe(SGD(2.0**-4), scaling=DynamicScaling(initial=16.0, interval=2), accumulation=2)
+INFINITE = Given(1.0, (Spike(float("inf"), 0.0, 0.0),))
+SKIPPED = DrawnCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), Feed((INFINITE, Given(1.0)))))
+RESUMED = DrawnCase(
+    MODEL,
+    SCALED.but(average=0.5),
+    (StartAgain(), Train(WINDOW), Save(), Train(WINDOW), Restore(), Predict(DrawnBatch(1))),
+)
+SEEN = Profile(shrinking_s=0.0)
+
+
+def subject(name: str = "reference", seed: int = 0) -> Subject:
+    """A framework by name, or a mutant of tests/mutants by module and class."""
+    return Subject(load(name if name == "reference" else f"tests.mutants.{name}", "cpu"), seed, SEEN)
+
+
+@pytest.mark.parametrize("clause", LAWS)
+def test_a_law_is_silent_on_the_reference_at_another_seed(clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.laws.holding.laws_of", lambda f: replace(laws_of(f), programs=48))
+    verdict = Verdict()
+    explore(subject(seed=3), verdict, (), clause)
+    assert all(check.passed for check in verdict.checks)
+    assert not verdict.checks[-1].measured.startswith("0 drawn")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "case", "clause"),
+    [
+        ("skipped_updates:SkipIsAnUpdateOfZeros", SKIPPED, "scaling.skip-is-atomic"),
+        ("scale_updates:OverflowKeepsTheCount", SKIPPED, "scaling.automaton"),
+        ("weight_average:AverageIsNotSaved", RESUMED, "resume.bit-identical"),
+        ("weight_average:StartsFromZeros", RESUMED, "master.average-follows-updates"),
+    ],
+)
+def test_a_failure_is_attributed_to_the_clause_that_it_breaks(mutant: str, case: DrawnCase, clause: str) -> None:
+    broken = subject(mutant)
+    laws = laws_of(broken.framework)
+    failure = against_the_oracle(broken, laws, case)
+    assert failure is not None
+    assert attributed(case, failure, lambda other: against_the_oracle(broken, laws, other)).clause == clause
+
+
+def test_the_same_cases_hold_on_the_reference() -> None:
+    laws = laws_of(subject().framework)
+    assert [against_the_oracle(subject(), laws, case) for case in (SKIPPED, RESUMED)] == [None, None]
+
+
+def test_a_failure_can_be_pasted_as_a_test() -> None:
+    with pytest.raises(Violation) as raised:
+        explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), "laws.programs")
+    source = str(raised.value).split("\n\n", 1)[1]
+    assert raised.value.signature in load_clauses()
+    names: dict[str, object] = {}
+    exec(compile(source, "pasted", "exec"), names)
+    test = names["test_example"]
+    assert isinstance(test, Callable)  # type: ignore[arg-type]
+    with pytest.raises(Violation) as again:
+        test(subject("scale_updates:OverflowKeepsTheCount"), Verdict())  # type: ignore[operator]
+    assert again.value.signature == raised.value.signature
+    test(subject(), Verdict())  # type: ignore[operator]
+
+
+def test_the_same_seed_gives_the_same_verdict() -> None:
+    texts = []
+    for _ in range(2):
+        with pytest.raises(Violation) as raised:
+            explore(subject("clipping:ClipsEachParameterAlone"), Verdict(), (), "laws.programs", 1)
+        texts.append(str(raised.value))
+    assert texts[0] == texts[1]
+
+
+def test_values_that_need_no_rounding_are_asked_for_to_the_bit() -> None:
+    exact = DrawnCase(MODEL, Recipe(SGD(2.0**-4)), (StartAgain(), Train((DrawnBatch(2),))))
+    ensemble = Ensemble(subject().conventions, exact, frozenset(), 0)
+    for member in ensemble.members:
+        for mine, other in zip(member.observations, ensemble.nearest.observations, strict=True):
+            assert mine is not None
+            assert other is not None
+            assert all(np.array_equal(mine[name], other[name]) for name in other if name.startswith("parameter/"))
+
+
+def test_a_program_that_is_played_twice_is_the_same() -> None:
+    one, other = (play(subject(), RESUMED).observations for _ in range(2))
+    for mine, again in zip(one, other, strict=True):
+        assert mine is not None
+        assert again is not None
+        assert mine.keys() == again.keys()
+        assert all(np.array_equal(mine[name], again[name], equal_nan=True) for name in mine if "global" not in name)
+
+
+def test_what_an_exclusion_names_is_not_drawn() -> None:
+    finding = load_known(["torch"]).findings[0]
+    entry = Exclusion(finding, ">=0", "*", "*", ("optimizer=Adam", "clip"))
+    found: list[frozenset[str]] = []
+    search: Search[Program, None] = Search(lambda program: found.append(program.words()))
+    strategy = LAWS["laws.programs"].draw(subject().framework)
+    search.run(strategy.filter(lambda p: not entry.leaves_out(p.words())), 60, 0, 0.0)
+    assert found
+    assert not any({"optimizer=Adam", "clip"} <= words for words in found)
+
+
+WORDS = {
+    *(word for words in vocabulary.FIELDS.values() for word in words),
+    *vocabulary.MODELS,
+    *vocabulary.DATA,
+    *vocabulary.OTHERS,
+    *vocabulary.OPERATIONS,
+    *(f"verb={verb}" for verb in vocabulary.VERBS),
+}
+
+
+@pytest.mark.parametrize("framework", sorted(built_in()))
+def test_every_exclusion_is_stated_in_words_that_can_be_drawn(framework: str) -> None:
+    open_ended = re.compile(r"(recompute\.variant|call|scope|operand|mid-window|precision|format)=.+")
+    for entry in load_known([framework]).exclusions:
+        strange = [word for word in entry.when if word not in WORDS and not open_ended.fullmatch(word)]
+        assert not strange, f"{entry.finding.id}: {strange}"
+
+
+GOOD = """
+[[finding]]
+id = "bad"
+class = "documented"
+consequence = "silent-corruption"
+reason = "It is wrong."
+link = "https://example.org/page"
+link_shows = "It says so."
+
+[[exclusion]]
+finding = "bad"
+versions = ">=1"
+when = ["clip"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('when = ["clip"]', "when = []", "names no feature"),
+        ('versions = ">=1"', 'versions = "one"', "not a PEP 440 specifier"),
+        ('finding = "bad"\nversions', 'finding = "other"\nversions', "other"),
+    ],
+)
+def test_an_exclusion_that_is_none_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "expectations.toml").write_text(GOOD.replace(old, new), "utf-8")
+    with pytest.raises(ValueError, match=message):
+        read_known(tmp_path, "torch")
+
+
+def test_what_is_drawn_and_what_never_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework: Framework = ReferenceFramework("cpu")
+    monkeypatch.setattr(coverage, "laws_of", lambda f: replace(laws_of(f), programs=8))
+    few = coverage.drawn(framework)
+    assert few.programs > 8
+    assert sum(few.steps.values()) > 0
+    assert coverage.never(few, framework)["pairs"]
+    assert "| verbs |" in coverage.table(few, framework)
+
+
+def test_every_clause_of_an_attribution_exists() -> None:
+    assert reachable() <= load_clauses().keys()
+    assert set(coverage.beyond_drawing()) <= load_clauses().keys() - reachable()
+
+
+def test_a_search_stops_at_the_smallest_case_that_it_finds() -> None:
+    search: Search[int, str] = Search(lambda number: "large" if number > 10 else None)
+    search.run(st.integers(0, 1000), 200, 0, 5.0)
+    assert search.smallest == (11, "large")
+
+
+def test_the_precision_of_a_pasted_case_is_the_one_that_was_drawn() -> None:
+    case = DrawnCase(MODEL, SCALED.but(precision=Precision("O1", "float16")), (StartAgain(),))
+    names = {name: getattr(pasted, name) for name in pasted.__all__}
+    assert eval(repr(case), names) == case
