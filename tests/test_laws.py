@@ -52,7 +52,7 @@ SKIPPED = DrawnCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), Feed((INFINITE,
 RESUMED = DrawnCase(
     MODEL,
     SCALED.but(average=0.5),
-    (StartAgain(), Train(WINDOW), Save(), Train(WINDOW), Restore(), Predict(DrawnBatch(1))),
+    (StartAgain(), Train(WINDOW), Train(WINDOW), Save(), Train(WINDOW), Restore(), Predict(DrawnBatch(1))),
 )
 SEEN = Profile(shrinking_s=0.0)
 
