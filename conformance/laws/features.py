@@ -60,7 +60,9 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
             yield "scaling=disabled"
         case DynamicScaling():
             yield "scaling=dynamic"
-            yield from ["scaling=factors"] if recipe.scaling.growth is not None else []
+            growth, backoff = recipe.scaling.growth, recipe.scaling.backoff
+            yield from ["scaling=factors"] if growth is not None else []
+            yield from ["scaling=unequal-factors"] if growth and backoff and growth * backoff != 1.0 else []
     yield "accumulation>1" if recipe.accumulation > 1 else "accumulation=1"
     if recipe.recompute is not None:
         yield "recompute"

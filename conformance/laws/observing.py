@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from conformance.laws.player import Observation
 from frameworks.contract import Conventions
 
-COMPARED = ("result/", "parameter/", "master/", "buffer/", "scaler/", "accumulator/", "moment/", "steps/", "average/")
+COMPARED = (
+    *("result/", "parameter/", "master/", "buffer/", "scaler/", "accumulator/", "moment/", "steps/", "average/"),
+    "window/",
+)
 REFERENCE_MOMENTS = {slot: slot for slot in ("momentum", "first_moment", "second_moment")}
 STEPS = "steps"
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from conformance.judging.subject import Subject
-from conformance.judging.verdict import cleaned
+from conformance.judging.verdict import cleaned, same_bits
+from conformance.laws.members import NotesDrops
 from conformance.laws.programs import (
     Accumulate,
     Apply,
@@ -39,8 +40,8 @@ from fixtures.model import Batch
 from fixtures.recipe import Precision
 from frameworks.contract import Conventions, Trainer, Unsupported, Update
 from frameworks.reference import ReferenceFramework
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.rounding import Rounding
-from frameworks.reference.trainer import ReferenceTrainer
 
 Observation = dict[str, Array]
 """What can be seen after a verb: its result under "result/...", the run's state under the prefixes of `Trainer.state`.
@@ -211,7 +212,7 @@ class Player(ABC):
         """Whether a damaged save is refused.
 
         Raises:
-            NotPlayed: nothing was kept under its number.
+            NotPlayed: nothing was kept under its number, or the damage is to a file that nothing depends on.
         """
 
     @abstractmethod
@@ -229,6 +230,7 @@ class SubjectPlayer(Player):
     def __init__(self, subject: Subject, case: DrawnCase, folder: Path) -> None:
         self._subject, self._folder = subject, folder
         self._saved: dict[int, Path] = {}
+        self._states: dict[int, Observation] = {}
         super().__init__(case)
 
     def make(self, weights: dict[str, Array] | None = None) -> Trainer:
@@ -248,7 +250,7 @@ class SubjectPlayer(Player):
                 self._saved.pop(slot, None)
                 raise NotPlayed from None
             raise
-        self._saved[slot] = path
+        self._saved[slot], self._states[slot] = path, self.trainer.state()
 
     def restore(self, slot: int, into: Target) -> None:
         if slot not in self._saved:
@@ -276,11 +278,23 @@ class SubjectPlayer(Player):
         shutil.copytree(self._saved[verb.slot], path)
         files = sorted(each for each in path.rglob("*") if each.is_file())
         damage(files[int(verb.file * len(files))], verb.damage)
+        if self._loses_nothing(path, self._states[verb.slot]):
+            raise NotPlayed
         try:
             self.trainer.restore(path)
         except ValueError:
             return True
         return False
+
+    def _loses_nothing(self, path: Path, saved: Observation) -> bool:
+        """Whether a new run takes all that was saved from files one of which is damaged, and so was not needed."""
+        target = self.make()
+        try:
+            target.restore(path)
+        except ValueError:
+            return False
+        state = target.state()
+        return state.keys() == saved.keys() and all(same_bits(state[name], saved[name]) for name in saved)
 
     def scope(self, verb: OpenScope) -> None:
         framework = self._subject.framework
@@ -296,15 +310,24 @@ class OraclePlayer(Player):
     """Plays a case on the reference, which follows a framework's conventions; a moment is kept as a copy."""
 
     def __init__(
-        self, conventions: Conventions, case: DrawnCase, rounding: Rounding | None, trainers: type[ReferenceTrainer]
+        self,
+        conventions: Conventions,
+        case: DrawnCase,
+        rounding: Rounding | None,
+        trainers: type[NotesDrops] = NotesDrops,
+        operations: type[Operations] = Operations,
     ) -> None:
         self._framework = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
-        self._framework.trainer_class = trainers
+        self._framework.trainer_class, self._framework.operations_class = trainers, operations
         self._kept: dict[int, Trainer] = {}
         super().__init__(case)
 
     def make(self, weights: dict[str, Array] | None = None) -> Trainer:
         return self._framework.trainer(self.case.drawn.model, self.case.recipe, weights)
+
+    def state(self) -> Observation:
+        dropped = self.trainer.dropped if isinstance(self.trainer, NotesDrops) else 0
+        return self.trainer.state() | {"window/dropped": np.array(dropped)}
 
     def save(self, slot: int) -> None:
         self._kept[slot] = copy.deepcopy(self.trainer)

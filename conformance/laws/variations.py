@@ -37,11 +37,11 @@ class RecomputedCase:
     def words(self) -> frozenset[str]:
         return features(self.case)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
         plain = replace(self.case, recipe=self.case.recipe.but(recompute=None))
         kept = replace(self.case, drawn=self.case.drawn.without_masks())
-        compiled = subject.conventions.compiled
-        return _compared(subject, self.case, plain, kept if compiled else None, ("global/", "result/bytes"))
+        rounded = kept if subject.conventions.compiled else None
+        return _compared(subject, laws, self.case, plain, rounded, ("global/", "result/bytes"))
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
         return _said("recompute.same-state", failure)
@@ -61,9 +61,10 @@ class ScaledCase:
     def words(self) -> frozenset[str]:
         return features(self.case) | features(self._scaled)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
         left = ("scaler/", "accumulator/", "result/scale", "result/good", "result/setting", "result/back", "global/")
-        return _compared(subject, self._scaled, self.case, None, left)
+        kept = replace(self._scaled, drawn=self.case.drawn.without_masks())
+        return _compared(subject, laws, self._scaled, self.case, kept if subject.conventions.compiled else None, left)
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
         return _said("scaling.is-transparent", failure)
@@ -80,11 +81,11 @@ class ResumedCase:
     def words(self) -> frozenset[str]:
         return features(self.case)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
         program = self.case.program
         longer = (*program[: self.place], Save(SLOT), Restore(SLOT, self.into), *program[self.place :])
         resumed = replace(self.case, program=longer)
-        return _compared(subject, resumed, self.case, None, (), (self.place, self.place + 2))
+        return _compared(subject, laws, resumed, self.case, None, (), (self.place, self.place + 2))
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
         return _said("resume.bit-identical", failure)
@@ -200,6 +201,7 @@ class CutWindows:
 
 def _compared(
     subject: Subject,
+    laws: LawsOfAdapter,
     case: DrawnCase,
     twin: DrawnCase,
     rounded: DrawnCase | None = None,
@@ -218,8 +220,11 @@ def _compared(
         return Failure(failed.place, "raised", False, str(failed))
     start, stop = inserted
     aligned = Play((*measured.observations[:start], *measured.observations[stop:]))
-    ensembles = () if rounded is None else (ensemble_of(subject, rounded, expected),)
-    return _failure(twin, apart_from_twin(aligned, expected, ensembles, left))
+    if rounded is None:
+        return _failure(twin, apart_from_twin(aligned, expected, (), left))
+    ensembles = (ensemble_of(subject, rounded, expected),)
+    aligned, expected = (canonical_play(each, laws, twin) for each in (aligned, expected))
+    return _failure(twin, apart_from_twin(aligned, expected, ensembles, (*left, *laws.not_compared)))
 
 
 def _failure(case: DrawnCase, apart: Unlike | None) -> Failure | None:

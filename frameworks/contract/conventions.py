@@ -42,10 +42,13 @@ class Conventions:
         adam_share: the format that 1 − β, a gradient's share in its moment, is computed in for weights that are not
             float64; float32 costs half of its digits.
         momentum_rate: "outside": v ← μv + g, p ← p − αv; "inside": v ← μv − αg, p ← p + v.
+        normalisation: the format of normalisation layers' weights in the model at level O2, "low" for the recipe's.
+        variance: "centred": the mean of squared deviations; "difference": the mean of squares without the squared mean.
         running_variance: which variance batch norm's running statistics take in.
         clip_epsilon: added to the global norm when the clip coefficient is computed.
         nonfinite_micro_batch: what one non-finite micro-batch costs.
         remainder: what happens to an incomplete window at the end of an epoch.
+        static_skips: whether an overflow skips an update under a static scale too.
         partial_overflow: under one scaler and two optimizers, whose update an overflow skips.
         accumulates: whether a window sums scaled gradients, so that the scale has to stay, or unscaled ones.
         compiled: whether a compiler may fuse operations and keep more precision than was asked for, so that two
@@ -59,10 +62,13 @@ class Conventions:
     adam_correction: Literal["float64", "float32"] = "float64"
     adam_share: Literal["float64", "float32"] = "float64"
     momentum_rate: Literal["outside", "inside"] = "outside"
+    normalisation: Literal["float32", "low"] = "float32"
+    variance: Literal["centred", "difference"] = "centred"
     running_variance: Literal["unbiased", "biased"] = "biased"
     clip_epsilon: float = 0.0
     nonfinite_micro_batch: Literal["drop-window", "drop-micro-batch"] = "drop-window"
     remainder: Literal["flush", "carry", "drop"] = "flush"
+    static_skips: bool = True
     partial_overflow: Literal["skip-overflowing", "skip-all"] = "skip-overflowing"
     accumulates: Literal["scaled", "unscaled"] = "scaled"
     compiled: bool = False

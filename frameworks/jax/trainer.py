@@ -140,7 +140,11 @@ class JaxTrainer(BaseTrainer):
         """A window of one micro-batch is one compiled program, unless something waits for `apply`."""
         if len(window) > 1 or self.recipe.accumulation > 1 or self.ledger.micro_batches:
             self._begin(len(window))
-            return super().update(window)
+            try:
+                return super().update(window)
+            finally:
+                if not self.ledger.micro_batches:
+                    self.resize(self.recipe.accumulation)
         (batch,) = window
         with self.scope() if self._wide or self._eager else nullcontext():
             before, rate = self._scale(), self._rate()
@@ -163,7 +167,8 @@ class JaxTrainer(BaseTrainer):
         """Makes windows of another length, on the same state of `optax.MultiSteps`."""
         if length != self.length:
             self.length = length
-            self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
+            with self.scope():
+                self.train_state = self.train_state.replace(tx=transformation(replace(self._rules, length=length)))
 
     def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import autograd.numpy as anp
 import numpy as np
@@ -15,15 +15,22 @@ from frameworks.reference.saved_bytes import SavedForBackward
 from frameworks.reference.special import erf, logistic
 from frameworks.reference.tensor import Tensor, converted, plain, rounded
 
+Variance = Literal["centred", "difference"]
+
 Round = Callable[..., Any]
 """Rounds an intermediate value to the computing format; a second argument says how many terms it is the sum of."""
 
 
 class Operations:
-    """The operations under one rounding. `formats` and `cast` are the decisions that a broken twin overrides."""
+    """The operations under one rounding. `formats` and `cast` are the decisions that a broken twin overrides.
 
-    def __init__(self, rounding: Rounding) -> None:
+    Attributes:
+        variance: as in `Conventions`.
+    """
+
+    def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
         self.rounding = rounding
+        self.variance = variance
         self.tape: SavedForBackward | None = None
 
     def formats(self, op: str, *operands: str) -> tuple[str, str]:
@@ -99,7 +106,7 @@ class Operations:
         self._keep_bytes(8 * int(np.prod(x.shape[:-1])))
 
         def compute(a: Any, g: Any, b: Any, r: Round) -> Any:
-            return r(normalise(a, (-1,), epsilon, r)[0]) * g + b
+            return r(normalise(a, (-1,), epsilon, r, self.variance)[0]) * g + b
 
         return self.apply("layer_norm", compute, x, scale, shift, keep="operands")
 
@@ -116,7 +123,7 @@ class Operations:
 
         def compute(a: Any, g: Any, b: Any, r: Round) -> Any:
             if given is None:
-                y, mean, variance = normalise(a, axes, epsilon, r)
+                y, mean, variance = normalise(a, axes, epsilon, r, self.variance)
                 statistics.extend(plain(s).reshape(-1) for s in (mean, variance))
             else:
                 y = (a - given[0]) * r(1.0 / anp.sqrt(given[1] + epsilon))
@@ -172,12 +179,25 @@ class Operations:
         return self.apply("squared_error", compute, outputs, targets)
 
 
-def normalise(x: Any, axes: tuple[int, ...], epsilon: float, r: Round) -> tuple[Any, Any, Any]:
-    """x with mean 0 and variance 1 over `axes`, the mean and the biased variance."""
+def normalise(
+    x: Any, axes: tuple[int, ...], epsilon: float, r: Round, how: Variance = "centred", measured: Any = None
+) -> tuple[Any, Any, Any]:
+    """x with mean 0 and variance 1 over `axes`, the mean and the biased variance.
+
+    Args:
+        how: the variance is computed, as in `Conventions`.
+        measured: x once more where mean and variance are to be taken of it apart, None for x itself.
+    """
     terms = int(np.prod([x.shape[axis] for axis in axes]))
-    mean = r(anp.mean(x, axis=axes, keepdims=True), terms)
+    measured = x if measured is None else measured
+    mean = r(anp.mean(measured, axis=axes, keepdims=True), terms)
     centred = r(x - mean)
-    variance = r(anp.mean(centred * centred, axis=axes, keepdims=True), terms)
+    if how == "difference":
+        squares = r(anp.mean(r(measured * measured), axis=axes, keepdims=True), terms)
+        variance = anp.maximum(0.0, r(squares - r(mean * mean)))
+    else:
+        apart = centred if measured is x else r(measured - mean)
+        variance = r(anp.mean(apart * apart, axis=axes, keepdims=True), terms)
     return centred * r(1.0 / anp.sqrt(variance + epsilon)), mean, variance
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fixtures.arrays import Array, wider
 from fixtures.model import Model
-from fixtures.recipe import Recipe
+from fixtures.recipe import Recipe, StaticScaling
 from frameworks.contract import Conventions
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.forward import Forward, master_format
@@ -95,7 +95,7 @@ class Decisions(Forward):
         if self.scaler is not None and alone:
             gradients = {name: self.unscale(name, g) for name, g in gradients.items()}
             self.window.unscaled = True
-            finite = not self.found_nonfinite(gradients)
+            finite = not (self.skips() and self.found_nonfinite(gradients))
             if rule.counts == "micro-batches":
                 self.scaler = self.next_scale(self.scaler, finite)
             if not finite and self.conventions.nonfinite_micro_batch == "drop-micro-batch":
@@ -134,12 +134,18 @@ class Decisions(Forward):
         return not all(bool(np.isfinite(g).all()) for g in gradients.values())
 
     def judge(self) -> frozenset[int]:
-        """Numbers of the optimizers whose gradients are not finite now."""
+        """Numbers of the optimizers whose gradients are not finite now, and whose update is skipped for it."""
+        if not self.skips():
+            return frozenset()
         owners = {self.optimizer_of(name) for name in self.masters}
         applied = {name: self.as_applied(name, g) for name, g in self.window.gradients.items()}
         shares = {o: {n: g for n, g in applied.items() if self.optimizer_of(n) == o} for o in owners}
         found = frozenset(o for o, share in shares.items() if self.found_nonfinite(share))
         return frozenset(owners) if found and self.conventions.partial_overflow == "skip-all" else found
+
+    def skips(self) -> bool:
+        """Whether an overflow skips an update."""
+        return self.conventions.static_skips or not isinstance(self.recipe.scaling, StaticScaling)
 
     def as_applied(self, name: str, gradient: Array) -> Array:
         """A gradient in the format that the optimizer takes it in: narrower than the accumulator's at O3."""

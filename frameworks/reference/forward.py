@@ -43,7 +43,8 @@ class Forward:
         self.conventions = conventions
         self.ops = ops
         self.rounding = ops.rounding
-        self.formats = {name: stored_format(model, recipe.precision, name) for name in model.parameter_shapes()}
+        names = model.parameter_shapes()
+        self.formats = {name: stored_format(model, recipe.precision, name, conventions) for name in names}
         self.scope = scope.Scope(recipe.precision)
         self.draws = 0
         self.statistics = {name: value.astype(np.float64) for name, value in model.buffers().items()}
@@ -197,8 +198,8 @@ class Forward:
             self.ops.tape = former
 
 
-def stored_format(model: Model, precision: Precision, name: str) -> str:
-    """Format of a parameter in the model: float64 heads stay so, and normalisation layers stay float32 at O2."""
+def stored_format(model: Model, precision: Precision, name: str, conventions: Conventions) -> str:
+    """Format of a parameter in the model: float64 heads stay so, and normalisation layers may stay float32 at O2."""
     if model.parameter_format(name) == "float64":
         return "float64"
     path = name.rpartition(".")[0]
@@ -207,7 +208,8 @@ def stored_format(model: Model, precision: Precision, name: str) -> str:
         case "O0" | "O1":
             return "float32"
         case "O2":
-            return "float32" if path in norms else precision.format
+            wide = path in norms and conventions.normalisation == "float32"
+            return "float32" if wide else precision.format
         case "O3":
             return precision.format
 

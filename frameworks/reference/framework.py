@@ -73,7 +73,7 @@ class ReferenceFramework(BaseFramework):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
         self.require_recipe(recipe)
-        ops = self.operations_class(self.rounding)
+        ops = self.operations_class(self.rounding, self._conventions.variance)
         return self.bound(self.trainer_class(model, recipe, self._conventions, ops, weights))
 
     def autocast(

@@ -150,7 +150,8 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         """Ends a window without a step: the scale moves by what the gradients are, and nothing else does."""
         window, rate = self.window, self.learning_rate()
         if self.scaler is not None and self.conventions.scaler.counts == "updates":
-            self.scaler = self.next_scale(self.scaler, not (window.latched or window.scaled_overflow or self.judge()))
+            bad = window.dropped or window.latched or window.scaled_overflow or self.judge()
+            self.scaler = self.next_scale(self.scaler, not bad)
         self.empty_accumulator()
         scale, good = (1.0, None) if self.scaler is None else (self.scaler.scale, self.scaler.good_steps)
         return Update(math.nan, (), window.scale, scale, good, skipped=True, gradient_norm=None, learning_rate=rate)

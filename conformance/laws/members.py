@@ -1,0 +1,56 @@
+"""Runs of the oracle for the laws: what they note, and what members of an ensemble may do in another way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fixtures.arrays import Array
+from frameworks.reference.arithmetic import Operations, Round, normalise
+from frameworks.reference.tensor import Tensor, plain
+from frameworks.reference.trainer import ReferenceTrainer
+
+
+class NotesDrops(ReferenceTrainer):
+    """The oracle's run, which notes how many micro-batches were dropped so far."""
+
+    dropped = 0
+
+    def take_micro_batch(self, gradients: dict[str, Array]) -> None:
+        before = self.window.dropped
+        super().take_micro_batch(gradients)
+        self.dropped += self.window.dropped - before
+
+    def unscale_gradients(self) -> None:
+        """Nothing for the caller to do where gradients were unscaled as they were taken in."""
+        alone = self.conventions.nonfinite_micro_batch == "drop-micro-batch"
+        if not (alone and self.window.unscaled):
+            super().unscale_gradients()
+
+
+class NormsInParts(Operations):
+    """Normalisation whose gradient is the sum of two parts, each of which is rounded to the operand's format.
+
+    The operand is cast once for its mean and variance, and once to be normalised. In low formats the gradient may be
+    far smaller than its two parts, so that their roundings decide about all of its digits.
+    """
+
+    def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
+        def compute(a: Any, measured: Any, g: Any, b: Any, r: Round) -> Any:
+            return r(normalise(a, (-1,), epsilon, r, self.variance, measured)[0]) * g + b
+
+        return self.apply("layer_norm", compute, x, x, scale, shift)
+
+    def batch_norm(
+        self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float, given: tuple[Array, Array] | None
+    ) -> tuple[Tensor, Array, Array]:
+        if given is not None:
+            return super().batch_norm(x, scale, shift, epsilon, given)
+        axes = tuple(range(len(x.shape) - 1))
+        statistics: list[Array] = []
+
+        def compute(a: Any, measured: Any, g: Any, b: Any, r: Round) -> Any:
+            y, mean, variance = normalise(a, axes, epsilon, r, self.variance, measured)
+            statistics.extend(plain(s).reshape(-1) for s in (mean, variance))
+            return r(y) * g + b
+
+        return self.apply("batch_norm", compute, x, x, scale, shift), statistics[0], statistics[1]
