@@ -95,7 +95,7 @@ class Decisions(Forward):
         if self.scaler is not None and alone:
             gradients = {name: self.unscale(name, g) for name, g in gradients.items()}
             self.window.unscaled = True
-            finite = not (self.skips() and self.found_nonfinite(gradients))
+            finite = not (self.overflow_skips() and self.found_nonfinite(gradients))
             if rule.counts == "micro-batches":
                 self.scaler = self.next_scale(self.scaler, finite)
             if not finite and self.conventions.nonfinite_micro_batch == "drop-micro-batch":
@@ -135,7 +135,7 @@ class Decisions(Forward):
 
     def judge(self) -> frozenset[int]:
         """Numbers of the optimizers whose gradients are not finite now, and whose update is skipped for it."""
-        if not self.skips():
+        if not self.overflow_skips():
             return frozenset()
         owners = {self.optimizer_of(name) for name in self.masters}
         applied = {name: self.as_applied(name, g) for name, g in self.window.gradients.items()}
@@ -143,7 +143,7 @@ class Decisions(Forward):
         found = frozenset(o for o, share in shares.items() if self.found_nonfinite(share))
         return frozenset(owners) if found and self.conventions.partial_overflow == "skip-all" else found
 
-    def skips(self) -> bool:
+    def overflow_skips(self) -> bool:
         """Whether an overflow skips an update."""
         return self.conventions.static_skips or not isinstance(self.recipe.scaling, StaticScaling)
 
