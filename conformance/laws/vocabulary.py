@@ -54,6 +54,7 @@ MODELS = (
     "parameter=large",
     "parameter=one-element",
     "parameter=odd",
+    "parameters=few",
     "weights=large",
     "weights=small",
 )
@@ -83,6 +84,7 @@ DATA = (
     *(f"mask={kind}" for kind in ("none", "ragged", "empty")),
     *(f"inputs={kind}" for kind in ("large", "small", "constant", "infinite")),
     "window=ragged",
+    "window=unequal-items",
     "targets=missing",
     "batch=one-sample",
     "normalised=one-value",
