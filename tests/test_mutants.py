@@ -39,7 +39,7 @@ class Script(Engine):
     def __init__(self, *found: Iterable[TestVerdict]) -> None:
         self.found, self.asked = list(found), []
 
-    def _run(self, *given: Any, **_: Any) -> tuple[TestVerdict, ...]:
+    def run(self, *given: Any, **_: Any) -> tuple[TestVerdict, ...]:
         self.asked.append(list(given[2]))
         return tuple(self.found.pop(0))
 
