@@ -99,12 +99,12 @@ class NarrowWhereAllowed(NotesDrops):
     """
 
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
+        if not gradients:
+            return 0.0
         formats = {name: self.master_formats[name] for name in gradients}
         norms = [self._norm(g, formats[n]) for n, g in gradients.items()]
-        widest = reduce(wider, formats.values()) if formats else "float32"
-        return float(
-            self.rounding.round(np.asarray(self._norm(np.asarray(norms), "float32")), widest, max(1, len(norms)))
-        )
+        widest = reduce(wider, formats.values())
+        return float(self.rounding.round(np.asarray(self._norm(np.asarray(norms), "float32")), widest, len(norms)))
 
     def _norm(self, values: Array, name: str) -> float:
         squares = self.rounding.round(np.asarray(np.vdot(values, values)), wider(name, "float32"))
@@ -239,7 +239,9 @@ def _decided(ensemble: Ensemble, place: int) -> bool:
             continue
         for member in ensemble.members:
             other = member.observations[step]
-            if other is None or any(not _equal(other[n], exact[n]) for n in exact if counted(n)):
+            if other is None or other.keys() != exact.keys():
+                return False
+            if any(not _equal(other[n], exact[n]) for n in exact if counted(n)):
                 return False
             if any(not np.array_equal(np.isfinite(_wide(other[n])), np.isfinite(_wide(exact[n]))) for n in exact):
                 return False

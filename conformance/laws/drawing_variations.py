@@ -38,8 +38,9 @@ def programs(framework: Framework) -> st.SearchStrategy[Program]:
 
 @st.composite
 def recomputed(draw: st.DrawFn, framework: Framework) -> RecomputedCase:
-    """Cases with dropout and recomputation."""
-    case = draw(cases(framework, dropout=True))
+    """Cases with recomputation, and most of them with dropout."""
+    drawn = cases(framework, dropout=draw(st.integers(0, 3)) > 0)
+    case = draw(drawn.filter(lambda case: len(case.drawn.layers) > 1))
     if case.recipe.recompute is None:
         segments = draw(st.integers(1, len(case.drawn.layers) - 1))
         recompute = Recompute(segments, variant=draw(variants(framework, case.drawn)))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+import numpy as np
 
 from conformance.judging.new_process import apart, same_framework
 from conformance.judging.subject import Subject
@@ -23,6 +26,9 @@ from conformance.laws.programs import (
 from fixtures.recipe import Scaling
 from frameworks.contract import Unsupported
 from frameworks.registry import load
+
+HUGE = 2.0**96
+"""No scale that is drawn makes a smaller value, or what it was computed from, infinite in float32."""
 
 SLOT = 9
 """Under this number a variation saves; no drawn program does."""
@@ -64,7 +70,9 @@ class ScaledCase:
     def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
         left = ("scaler/", "accumulator/", "result/scale", "result/good", "result/setting", "result/back", "global/")
         kept = replace(self._scaled, drawn=self.case.drawn.without_masks())
-        return _compared(subject, laws, self._scaled, self.case, kept if subject.conventions.compiled else None, left)
+        return _compared(
+            subject, laws, self._scaled, self.case, kept if subject.conventions.compiled else None, left, largest=HUGE
+        )
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
         return _said("scaling.is-transparent", failure)
@@ -207,12 +215,14 @@ def _compared(
     rounded: DrawnCase | None = None,
     left: tuple[str, ...] = (),
     inserted: tuple[int, int] = (0, 0),
+    largest: float = np.inf,
 ) -> Failure | None:
     """How the play of a case differs from that of its twin.
 
     Args:
         rounded: a case whose ensemble says how far two programs may round apart; None for to the bit.
         inserted: places of the verbs that the twin does not have.
+        largest: plays are compared up to where the twin comes to a value that is larger.
     """
     try:
         measured, expected = play(subject, case), play(subject, twin)
@@ -220,11 +230,18 @@ def _compared(
         return Failure(failed.place, "raised", False, str(failed))
     start, stop = inserted
     aligned = Play((*measured.observations[:start], *measured.observations[stop:]))
-    if rounded is None:
+    ensembles = () if rounded is None else (ensemble_of(subject, rounded, expected),)
+    ordinary = tuple(takewhile(lambda each: each is None or _below(each, largest), expected.observations))
+    aligned, expected = Play(aligned.observations[: len(ordinary)]), Play(ordinary)
+    if not ensembles:
         return _failure(twin, apart_from_twin(aligned, expected, (), left))
-    ensembles = (ensemble_of(subject, rounded, expected),)
     aligned, expected = (canonical_play(each, laws, twin) for each in (aligned, expected))
     return _failure(twin, apart_from_twin(aligned, expected, ensembles, (*left, *laws.not_compared)))
+
+
+def _below(observation: Observation, largest: float) -> bool:
+    arrays = (value for value in observation.values() if value.dtype.kind not in "USO")
+    return not any(bool((np.abs(value.astype(np.float64)) > largest).any()) for value in arrays)
 
 
 def _failure(case: DrawnCase, apart: Unlike | None) -> Failure | None:

@@ -39,6 +39,7 @@ class Conventions:
         adam_epsilon: "outside": m̂ / (√v̂ + ε); "inside": α·√(1-β2ᵗ)/(1-β1ᵗ) · m / (√v + ε), Kingma & Ba's epsilon-hat.
         adam_correction: the format that β is rounded to, and 1 − βᵗ computed in; float32 costs half of its digits in
             the first updates, for float64 weights too.
+        adam_counts: whose updates the t of 1 − βᵗ counts, where a parameter had no gradient in some of them.
         adam_share: the format that 1 − β, a gradient's share in its moment, is computed in for weights that are not
             float64; float32 costs half of its digits.
         momentum_rate: "outside": v ← μv + g, p ← p − αv; "inside": v ← μv − αg, p ← p + v.
@@ -60,6 +61,7 @@ class Conventions:
     adam_default_epsilon: float = 1e-8
     adam_epsilon: Literal["outside", "inside"] = "outside"
     adam_correction: Literal["float64", "float32"] = "float64"
+    adam_counts: Literal["parameter", "optimizer"] = "parameter"
     adam_share: Literal["float64", "float32"] = "float64"
     momentum_rate: Literal["outside", "inside"] = "outside"
     normalisation: Literal["float32", "low"] = "float32"

@@ -182,7 +182,8 @@ class Decisions(Forward):
             self.counts[name] += 1
             taken = self.as_applied(name, gradient)
             slots = {slot: values[name] for slot, values in self.slots.items()}
-            self.masters[name], moved = step(self.masters[name], slots, taken, rate, self.counts[name])
+            count = self.counts[name] if self.conventions.adam_counts == "parameter" else self.steps + 1
+            self.masters[name], moved = step(self.masters[name], slots, taken, rate, count)
             for slot, value in moved.items():
                 self.slots[slot][name] = value
         self.steps += 1

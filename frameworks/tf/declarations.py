@@ -68,6 +68,7 @@ def conventions(mode: str) -> Conventions:
         adam_default_epsilon=1e-7,
         adam_epsilon="inside",
         adam_correction="float32",
+        adam_counts="optimizer",
         momentum_rate="inside",
         running_variance="biased",
         clip_epsilon=0.0,
