@@ -108,7 +108,7 @@ class NarrowWhereAllowed(NotesDrops):
 
     def _norm(self, values: Array, name: str) -> float:
         squares = self.rounding.round(np.asarray(np.vdot(values, values)), wider(name, "float32"))
-        return float(self.rounding.round(np.sqrt(squares), name, values.size))
+        return float(self.rounding.round(np.sqrt(squares), name, max(1, values.size)))
 
     def average_format(self, name: str) -> str:
         return self.master_formats[name] if self.recipe.precision.level == "O3" else super().average_format(name)
@@ -124,7 +124,7 @@ class Ensemble:
     """The oracle's play of a case: to nearest, and, where asked for, with random roundings."""
 
     def __init__(self, conventions: Conventions, case: DrawnCase, left_out: frozenset[int], seed: int) -> None:
-        self._conventions, self._case, self._left_out, self._seed = conventions, case, left_out, seed
+        self.conventions, self._case, self._left_out, self._seed = conventions, case, left_out, seed
 
     @cached_property
     def nearest(self) -> Play:
@@ -154,7 +154,7 @@ class Ensemble:
 
         Such a window takes in as many others, so that it is another one than the oracle's, and so are those behind it.
         """
-        several = self._case.recipe.accumulation > 1 and ends_by_itself(self._conventions)
+        several = self._case.recipe.accumulation > 1 and ends_by_itself(self.conventions)
         return several and any(bool(o.get("window/dropped", 0)) for o in self._of_run(place))
 
     def lost(self, place: int) -> bool:
@@ -182,7 +182,7 @@ class Ensemble:
     def _play(self, rounding: Rounding | None) -> Play:
         member = isinstance(rounding, Stochastic)
         trainers, operations = (NarrowWhereAllowed, NormsInParts) if member else (NotesDrops, Operations)
-        player = OraclePlayer(self._conventions, self._case, rounding, trainers, operations)
+        player = OraclePlayer(self.conventions, self._case, rounding, trainers, operations)
         play = player.play(self._left_out)
         return Play(tuple(None if o is None else canonical(o, REFERENCE_MOMENTS) for o in play.observations))
 
@@ -255,8 +255,8 @@ def _bound(name: str, place: int, exact: Array, ensemble: Ensemble) -> float | N
     spread = max(_distance(o[name], exact) for o in _others(ensemble, place))
     finite = np.abs(_wide(exact))[np.isfinite(_wide(exact))]
     largest = float(finite.max()) if finite.size else 0.0
-    if spread == 0.0:
-        spread = _unrounded(name, place, exact, ensemble)
+    if spread == 0.0 or ensemble.conventions.compiled:
+        spread = max(spread, _unrounded(name, place, exact, ensemble))
     if spread <= FLOAT64 * largest and exact.dtype == np.float64:
         reported = name.startswith("result/") and "." not in name
         return largest * (0.0 if _narrow(exact) else REPORTED if reported else FLOAT64)

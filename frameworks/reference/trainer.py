@@ -130,7 +130,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
             with np.errstate(all="ignore"):
                 if not window.unscaled:
                     self.unscale_gradients()
-                norm = self.gradient_norm(window.gradients)
+                norm = self.gradient_norm(window.gradients) if window.gradients else None
                 skipped = self._step(rate)
         if self.window_ended() or self.conventions.remainder == "drop":
             self.empty_accumulator()
