@@ -144,6 +144,11 @@ class Ensemble:
         """The play that rounds nothing."""
         return self._play(Exact())
 
+    @property
+    def level(self) -> str:
+        """The recipe's level of precision."""
+        return self._case.recipe.precision.level
+
     def skipped(self, place: int) -> bool:
         """Whether the verb at a place is an update that the oracle skips."""
         observation = self.nearest.observations[place]
@@ -211,6 +216,7 @@ def first_difference(
         for name in sorted(unequal, key=_order):
             if (bound := _bound(name, place, exact[name], ensemble)) is None:
                 continue
+            bound += _of_layers_format(name, mine[name], exact[name], ensemble)
             gap = _distance(mine[name], exact[name])
             if not gap <= bound:
                 return Unlike(place, name, mine[name], exact[name], bound)
@@ -220,6 +226,13 @@ def first_difference(
 def _promised(name: str, exact: Observation) -> bool:
     """Whether a clause says what the value is: an average begins with the first applied update."""
     return not name.startswith("average/") or bool(exact.get("steps/steps", 0))
+
+
+def _of_layers_format(name: str, mine: Array, exact: Array, ensemble: Ensemble) -> float:
+    """What the rounding of a layer's output may add at O1, where layers without products choose their format."""
+    if not name.startswith(("result/output.", "result/back.")) or ensemble.level != "O1":
+        return 0.0
+    return unit(mine) * float(np.abs(_wide(exact)).max(initial=0.0)) if unit(mine) > unit(exact) else 0.0
 
 
 _FLOW = ("result/", "accumulator/", "moment/", "master/", "parameter/", "average/", "buffer/")
