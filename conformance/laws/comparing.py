@@ -15,7 +15,7 @@ from functools import cached_property, reduce
 import numpy as np
 
 from conformance.judging.verdict import same_bits
-from conformance.laws.members import NormsInParts, NotesDrops
+from conformance.laws.members import NotesDrops, PartsAndTiles
 from conformance.laws.observing import REFERENCE_MOMENTS, canonical, ends_by_itself
 from conformance.laws.player import Observation, OraclePlayer, Play
 from conformance.laws.programs import DrawnCase, StartAgain
@@ -186,7 +186,7 @@ class Ensemble:
 
     def _play(self, rounding: Rounding | None) -> Play:
         member = isinstance(rounding, Stochastic)
-        trainers, operations = (NarrowWhereAllowed, NormsInParts) if member else (NotesDrops, Operations)
+        trainers, operations = (NarrowWhereAllowed, PartsAndTiles) if member else (NotesDrops, Operations)
         player = OraclePlayer(self.conventions, self._case, rounding, trainers, operations)
         play = player.play(self._left_out)
         return Play(tuple(None if o is None else canonical(o, REFERENCE_MOMENTS) for o in play.observations))
@@ -342,7 +342,11 @@ def _gaps(left: Array, right: Array) -> Array:
 
 
 def apart_from_twin(
-    measured: Play, twin: Play, ensembles: tuple[Ensemble, ...] = (), left: tuple[str, ...] = ()
+    measured: Play,
+    twin: Play,
+    ensembles: tuple[Ensemble, ...] = (),
+    left: tuple[str, ...] = (),
+    underflow: float = 0.0,
 ) -> Unlike | None:
     """The first value in which two plays of a framework differ, verb by verb.
 
@@ -350,6 +354,7 @@ def apart_from_twin(
         ensembles: of the programs, where two of them may round otherwise: each play and its oracle may be as far from
             the exact value as the bound says; empty where the plays have to be the same to the bit.
         left: beginnings of names that are not compared.
+        underflow: values smaller than this are equal.
     """
     for place, (mine, other) in enumerate(zip(measured.observations, twin.observations, strict=True)):
         if mine is None or other is None:
@@ -357,7 +362,7 @@ def apart_from_twin(
         if not _alike(place, ensembles):
             return None
         names = [name for name in other if name in mine and not name.startswith(left)]
-        for name in sorted((n for n in names if not same_bits(mine[n], other[n])), key=_order):
+        for name in sorted((n for n in names if not _same(mine[n], other[n], underflow)), key=_order):
             bounds = [_bound_of_one(name, place, ensemble) for ensemble in ensembles]
             if None in bounds or (ensembles and not np.isfinite(_wide(other[name])).all()):
                 continue
@@ -367,10 +372,22 @@ def apart_from_twin(
     return None
 
 
+def _same(a: Array, b: Array, underflow: float) -> bool:
+    """Whether two values have the same bits, but for what is smaller than `underflow`."""
+    if same_bits(a, b) or not underflow or a.shape != b.shape or a.dtype != b.dtype:
+        return same_bits(a, b)
+    small = np.maximum(np.abs(_wide(a)), np.abs(_wide(b))) < underflow
+    return same_bits(np.where(small, np.zeros_like(a), a), np.where(small, np.zeros_like(b), b))
+
+
 def _alike(place: int, ensembles: tuple[Ensemble, ...]) -> bool:
-    """Whether the oracle counts the same in all programs behind a verb."""
+    """Whether the oracle counts the same in all programs behind a verb, and the same is finite."""
     observations = [o for o in (ensemble.nearest.observations[place] for ensemble in ensembles) if o is not None]
-    return all(_equal(o[n], observations[0][n]) for o in observations[1:] for n in o if counted(n))
+    pairs = [(name, o[name], observations[0][name]) for o in observations[1:] for name in o]
+    return all(
+        _equal(a, b) if counted(name) else a.shape != b.shape or not _distance(0.0 * _wide(a), 0.0 * _wide(b))
+        for name, a, b in pairs
+    )
 
 
 def _bound_of_one(name: str, place: int, ensemble: Ensemble) -> float | None:

@@ -126,9 +126,13 @@ def _alike(draw: st.DrawFn, framework: Framework) -> tuple[DrawnCase, DrawnCase]
 
 @st.composite
 def cuts(draw: st.DrawFn, framework: Framework) -> CutWindows:
-    """One to three windows of up to eight samples, and micro-batches of any sizes."""
+    """One to three windows of up to eight samples, and micro-batches of any sizes.
+
+    Float16 has no scaling here: whether a window overflows it depends on where the window is cut.
+    """
     drawn = draw(models(framework).filter(lambda m: not any(isinstance(la, BatchNorm) for _, la in walk(m.layers))))
     recipe = draw(recipes(framework, drawn)).but(accumulation=1, recompute=None)
+    recipe = recipe.but(scaling=None) if recipe.precision.format == "float16" else recipe
     count = draw(st.integers(2, 4))
     even = st.integers(1, 4).map(lambda size: (size,) * count)
     sizes = draw(even | st.tuples(*[st.integers(1, 4)] * count))

@@ -108,6 +108,8 @@ def program_features(case: DrawnCase) -> Iterator[str]:
     for verb in case.program:
         yield f"verb={word(verb)}"
         yield from _data(verb)
+        if isinstance(verb, Feed) and _optimizer_without_gradient(case, verb):
+            yield "feed=optimizer-without-gradient"
     flat = any(isinstance(layer, BatchNorm) and len(shape) == 1 for _, layer, shape in case.drawn.model.shapes())
     if flat and any(micro.size == 1 for verb in case.program for micro in _trained(verb)):
         yield "normalised=one-value"
@@ -136,6 +138,14 @@ def windows(case: DrawnCase) -> Iterator[list[int]]:
                 yield open_window
                 open_window = []
     yield open_window
+
+
+def _optimizer_without_gradient(case: DrawnCase, verb: Feed) -> bool:
+    """Whether some optimizer owns nothing but parameters that no micro-batch has a gradient for."""
+    shapes = case.drawn.model.parameter_shapes()
+    given = [g.gradients({name: np.zeros(()) for name in shapes}) for g in verb.window]
+    with_gradient = {i for i, name in enumerate(shapes) if any(each[name] is not None for each in given)}
+    return {i % case.recipe.optimizers for i in with_gradient} != set(range(case.recipe.optimizers))
 
 
 def word(verb: Verb) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import autograd.numpy as anp
+import numpy as np
+
 from fixtures.arrays import Array
 from frameworks.reference.arithmetic import Operations, Round, normalise
 from frameworks.reference.tensor import Tensor, plain
@@ -54,3 +57,23 @@ class NormsInParts(Operations):
             return r(y) * g + b
 
         return self.apply("batch_norm", compute, x, x, scale, shift), statistics[0], statistics[1]
+
+
+class PartsAndTiles(NormsInParts):
+    """And attention whose backward pass takes the sum over a row of shares from the rounded output.
+
+    Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithm 4: dS = P ∘ (dP − rowsum(dO ∘ O)).
+    """
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        mixed = super().attention(query, key, value)
+        computing, _ = self.formats("attention", query.format, key.format, value.format)
+        q, k, v = (self.cast(x, computing).value for x in (query, key, value))
+        scores = anp.matmul(q, anp.swapaxes(k, -1, -2)) / np.sqrt(q.shape[-1])
+        powers = np.exp(plain(scores) - plain(scores).max(axis=-1, keepdims=True))
+        shares = powers / powers.sum(axis=-1, keepdims=True)
+        off = mixed.plain() - shares @ plain(v)
+        if not (np.isfinite(off).all() and np.isfinite(plain(scores)).all()):
+            return mixed
+        nothing = anp.sum(shares * (scores - plain(scores)), axis=-1, keepdims=True)
+        return Tensor(mixed.value - off * nothing, mixed.format)

@@ -29,7 +29,8 @@ from frameworks.registry import load
 
 HUGE = 2.0**96
 """No scale that is drawn makes a smaller value, or what it was computed from, infinite in float32."""
-
+SMALLEST = 2.0**-126
+"""The smallest normal value of float32 and bfloat16; below it a scale of 1 loses bits that a larger one keeps."""
 SLOT = 9
 """Under this number a variation saves; no drawn program does."""
 
@@ -70,9 +71,8 @@ class ScaledCase:
     def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
         left = ("scaler/", "accumulator/", "result/scale", "result/good", "result/setting", "result/back", "global/")
         kept = replace(self._scaled, drawn=self.case.drawn.without_masks())
-        return _compared(
-            subject, laws, self._scaled, self.case, kept if subject.conventions.compiled else None, left, largest=HUGE
-        )
+        rounded = kept if subject.conventions.compiled else None
+        return _compared(subject, laws, self._scaled, self.case, rounded, left, largest=HUGE, underflow=SMALLEST)
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
         return _said("scaling.is-transparent", failure)
@@ -216,6 +216,7 @@ def _compared(
     left: tuple[str, ...] = (),
     inserted: tuple[int, int] = (0, 0),
     largest: float = np.inf,
+    underflow: float = 0.0,
 ) -> Failure | None:
     """How the play of a case differs from that of its twin.
 
@@ -223,6 +224,7 @@ def _compared(
         rounded: a case whose ensemble says how far two programs may round apart; None for to the bit.
         inserted: places of the verbs that the twin does not have.
         largest: plays are compared up to where the twin comes to a value that is larger.
+        underflow: values smaller than this are equal.
     """
     try:
         measured, expected = play(subject, case), play(subject, twin)
@@ -234,9 +236,9 @@ def _compared(
     ordinary = tuple(takewhile(lambda each: each is None or _below(each, largest), expected.observations))
     aligned, expected = Play(aligned.observations[: len(ordinary)]), Play(ordinary)
     if not ensembles:
-        return _failure(twin, apart_from_twin(aligned, expected, (), left))
+        return _failure(twin, apart_from_twin(aligned, expected, (), left, underflow))
     aligned, expected = (canonical_play(each, laws, twin) for each in (aligned, expected))
-    return _failure(twin, apart_from_twin(aligned, expected, ensembles, (*left, *laws.not_compared)))
+    return _failure(twin, apart_from_twin(aligned, expected, ensembles, (*left, *laws.not_compared), underflow))
 
 
 def _below(observation: Observation, largest: float) -> bool:

@@ -81,6 +81,7 @@ VERBS = (
 DATA = (
     *(f"feed={kind}" for kind in ("zero", "tiny", "ordinary", "large", "huge", "inf", "-inf", "nan")),
     *(f"feed={kind}" for kind in ("unscaled-by-hand", "unscaled-twice", "poisoned", "often", "missing")),
+    "feed=optimizer-without-gradient",
     *(f"mask={kind}" for kind in ("none", "ragged", "empty")),
     *(f"inputs={kind}" for kind in ("large", "small", "constant", "infinite")),
     "window=ragged",
