@@ -224,7 +224,12 @@ def first_difference(
 
 
 def _promised(name: str, exact: Observation) -> bool:
-    """Whether a clause says what the value is: an average begins with the first applied update."""
+    """Whether a clause says what the value is.
+
+    An average begins with the first applied update; how far what is not a number spreads through a layer is open.
+    """
+    if name.startswith("result/back.") and bool(np.isnan(_wide(exact[name])).any()):
+        return False
     return not name.startswith("average/") or bool(exact.get("steps/steps", 0))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.reference.arithmetic import Operations, Round, normalise
+from frameworks.reference.arithmetic import UNARY, Operations, Round, normalise
 from frameworks.reference.tensor import Tensor, plain
 from frameworks.reference.trainer import ReferenceTrainer
 
@@ -59,9 +60,13 @@ class NormsInParts(Operations):
         return self.apply("batch_norm", compute, x, x, scale, shift), statistics[0], statistics[1]
 
 
+_SLOPES: dict[str, Callable[[Array], Array]] = {"tanh": lambda y: 1.0 - y * y, "sigmoid": lambda y: y * (1.0 - y)}
+
+
 class PartsAndTiles(NormsInParts):
     """And attention whose backward pass takes the sum over a row of shares from the rounded output.
 
+    The slopes of tanh and of the sigmoid are taken from their rounded outputs too.
     Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithm 4: dS = P ∘ (dP − rowsum(dO ∘ O)).
     """
 
@@ -77,3 +82,14 @@ class PartsAndTiles(NormsInParts):
             return mixed
         nothing = anp.sum(shares * (scores - plain(scores)), axis=-1, keepdims=True)
         return Tensor(mixed.value - off * nothing, mixed.format)
+
+    def activation(self, kind: str, x: Tensor) -> Tensor:
+        slope = _SLOPES.get(kind)
+        if slope is None or not np.isfinite(x.plain()).all():
+            return super().activation(kind, x)
+
+        def compute(a: Any, r: Round) -> Any:
+            y = plain(r(UNARY[kind](plain(a))))
+            return y + slope(y) * (a - plain(a))
+
+        return self.apply(kind, compute, x, keep="result")
