@@ -206,6 +206,7 @@ def first_difference(
             continue
         names = [n for n in exact if n in mine and not n.startswith(tuple(left.get(place, ())))]
         names = [n for n in names if _promised(n, exact)]
+        mine, exact = _where_finite(mine, exact)
         unequal = [name for name in names if not _equal(mine[name], exact[name])]
         if unequal and ensemble.adrift(place):
             continue
@@ -238,6 +239,24 @@ def _of_layers_format(name: str, mine: Array, exact: Array, ensemble: Ensemble) 
     if not name.startswith(("result/output.", "result/back.")) or ensemble.level != "O1":
         return 0.0
     return unit(mine) * float(np.abs(_wide(exact)).max(initial=0.0)) if unit(mine) > unit(exact) else 0.0
+
+
+_BACKWARD = ("accumulator/", "result/gradient.", "result/back.")
+"""What a backward pass gives: where it overflows, no clause says which gradients that reaches, nor what they become."""
+
+
+def _where_finite(mine: Observation, exact: Observation) -> tuple[Observation, Observation]:
+    """Two observations; where the oracle's gradients overflow, those that are not finite in one are zero in both."""
+    gradients = [name for name in exact if name in mine and name.startswith(_BACKWARD)]
+    if all(np.isfinite(_wide(exact[name])).all() for name in gradients):
+        return mine, exact
+    mine, exact = dict(mine), dict(exact)
+    for name in gradients:
+        if mine[name].shape == exact[name].shape:
+            finite = np.isfinite(_wide(mine[name])) & np.isfinite(_wide(exact[name]))
+            for each in (mine, exact):
+                each[name] = np.where(finite, each[name], np.zeros_like(each[name]))
+    return mine, exact
 
 
 _FLOW = ("result/", "accumulator/", "moment/", "master/", "parameter/", "average/", "buffer/")

@@ -113,6 +113,9 @@ def program_features(case: DrawnCase) -> Iterator[str]:
     flat = any(isinstance(layer, BatchNorm) and len(shape) == 1 for _, layer, shape in case.drawn.model.shapes())
     if flat and any(micro.size == 1 for verb in case.program for micro in _trained(verb)):
         yield "normalised=one-value"
+    widths = {shape[0] for shape in case.drawn.model.parameter_shapes().values() if len(shape) == 1}
+    if any(micro.size in widths for verb in case.program for micro in _trained(verb)):
+        yield "batch=width"
     for window in windows(case):
         yield from ["window=unequal-items"] if len(set(window)) > 1 else []
     waiting = moved = False

@@ -78,7 +78,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "divide": paddle.divide,
     "maximum": paddle.maximum,
     "where": lambda a, b: paddle.where(a > 0, a, b),
-    "concatenate": lambda a, b: paddle.concat([a, b]),
+    "concatenate": lambda a, b: paddle.concat([a, b], axis=-1),
     "stack": lambda a, b: paddle.stack([a, b]),
     "max_pool": lambda x: F.max_pool2d(x, 2, data_format="NHWC"),
     "average_pool": lambda x: F.avg_pool2d(x, 2, data_format="NHWC"),

@@ -112,16 +112,19 @@ def slots(share: Share, parameters: Mapping[str, Any]) -> dict[str, Array]:
     return found
 
 
-def steps_of(optimizer: Optimizer, state: Mapping[str, Array]) -> int | None:
-    """Applied updates as Adam's accumulated power of beta2 shows them; None for optimizers that count nothing."""
-    powers = [float(value) for slot, value in state.items() if slot.startswith("beta2_pow")]
+def counters(optimizer: Optimizer, state: Mapping[str, Array]) -> dict[str, Array]:
+    """Applied updates as Adam's accumulated powers of beta2 show them: "steps.PARAMETER" of each, "steps" the most.
+
+    Empty for optimizers that count nothing, and where a power is not one.
+    """
     if not isinstance(optimizer, Adam | AdamW):
-        return None
-    if not powers:
-        return 0
-    if not 0.0 < min(powers) < 1.0:
-        return None
-    return round(math.log(min(powers)) / math.log(optimizer.beta2)) - 1
+        return {}
+    powers = {slot.partition("/")[2]: float(value) for slot, value in state.items() if slot.startswith("beta2_pow")}
+    if not all(0.0 < power < 1.0 for power in powers.values()):
+        return {}
+    counts = {name: round(math.log(power) / math.log(optimizer.beta2)) - 1 for name, power in powers.items()}
+    found = {"steps": np.array(max(counts.values(), default=0), np.int64)}
+    return found | {f"steps.{name}": np.array(count, np.int64) for name, count in counts.items()}
 
 
 def refuse_mixed_clip(parameters: Iterable[Any]) -> None:

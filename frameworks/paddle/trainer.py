@@ -26,12 +26,12 @@ from frameworks.paddle.network import Network
 from frameworks.paddle.optimizers import (
     Share,
     build_shares,
+    counters,
     has_moved,
     mark_of,
     overflowed,
     refuse_mixed_clip,
     slots,
-    steps_of,
 )
 from frameworks.paddle.scaler import (
     UpdateAfterLosses,
@@ -298,8 +298,7 @@ class DygraphTrainer(BaseTrainer):
         for place, share in enumerate(self.shares):
             for slot, value in slots(share, self.network.named).items():
                 found[f"{slot}/{place}" if slot == "schedule" and place else slot] = value
-        steps = steps_of(self.recipe.optimizer, found)
-        return found if steps is None else {**found, "steps": np.array(steps, np.int64)}
+        return found | counters(self.recipe.optimizer, found)
 
     def buffers(self) -> dict[str, Array]:
         return {name: to_numpy(value) for name, value in self.network.statistics.items()}

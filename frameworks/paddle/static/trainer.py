@@ -16,7 +16,7 @@ from frameworks.base import BaseTrainer
 from frameworks.contract import Capability, Gradients, LayerTrace, Update
 from frameworks.paddle import saved_bytes
 from frameworks.paddle.arrays import canonical, stored
-from frameworks.paddle.optimizers import steps_of
+from frameworks.paddle.optimizers import counters
 from frameworks.paddle.scaler import skipped_by_counters
 from frameworks.paddle.static import checkpoint
 from frameworks.paddle.static.builds import Programs
@@ -182,8 +182,7 @@ class StaticTrainer(BaseTrainer):
                 slots[f"{slot}/{owners[owner]}"] = canonical(self.store.read(variable))
         for place, scheduler in enumerate(self.schedulers()):
             slots[f"schedule/{place}" if place else "schedule"] = np.array(scheduler.last_epoch, np.int64)
-        steps = steps_of(self.recipe.optimizer, slots)
-        return slots if steps is None else {**slots, "steps": np.array(steps, np.int64)}
+        return slots | counters(self.recipe.optimizer, slots)
 
     def buffers(self) -> dict[str, Array]:
         return {name: self.store.read(self.stored_names[f"buffer/{name}"]) for name in self.model.buffer_shapes()}
