@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from fixtures.arrays import Array
 from fixtures.model import Batch
 from fixtures.recipe import Precision
-from frameworks.contract import RecomputeCase, RecomputeResult
+from frameworks.contract import RecomputeCase, RecomputeResult, Update
 from frameworks.reference import ReferenceFramework, scope
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.forward import Moment
@@ -20,25 +20,20 @@ from tests.mutants import fault
 
 
 @fault(
-    "https://github.com/mosaicml/composer/pull/1999",
-    component="unscaling",
+    "https://github.com/huggingface/accelerate/issues/2828",
+    component="skip report",
     clauses=("laws.programs",),
 )
-class RefusalLeavesTheMark(ReferenceTrainer):
-    """A second request to unscale is refused, and the next window is taken for one that is unscaled already."""
+class SkipIsReportedForGood(ReferenceTrainer):
+    """Once an update was skipped, every later one of a window of several micro-batches is reported as skipped too."""
 
-    _armed = False
+    _skipped = False
 
-    def unscale_gradients(self) -> None:
-        try:
-            super().unscale_gradients()
-        except RuntimeError:
-            self._armed = True
-            raise
-
-    def empty_accumulator(self) -> None:
-        super().empty_accumulator()
-        self.window.unscaled, self._armed = self._armed, False
+    def apply(self) -> Update:
+        several = self.window.micro_batches > 1
+        update = super().apply()
+        self._skipped = update.skipped or (several and self._skipped)
+        return replace(update, skipped=self._skipped)
 
 
 @fault(
