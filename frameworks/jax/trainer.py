@@ -21,21 +21,13 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, BaseTrainer, LossLedger, ending, over_window, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
-from frameworks.jax import checkpoint, scaler
+from frameworks.jax import checkpoint, optimizers, scaler
 from frameworks.jax.arrays import Flat, to_array, wide_formats
 from frameworks.jax.declarations import TAKES_EACH_IN
 from frameworks.jax.losses import Loaded, load_batch
 from frameworks.jax.network import leaves_of, segments
 from frameworks.jax.optimizer_probes import window_waits_for_the_caller
-from frameworks.jax.optimizers import (
-    RunState,
-    accumulated,
-    applied,
-    optimizer_state,
-    rules_of,
-    schedule_of,
-    transformation,
-)
+from frameworks.jax.optimizers import RunState, accumulated, applied, rules_of, schedule_of, transformation
 from frameworks.jax.recompute import runs_in_a_pass
 from frameworks.jax.saved_bytes import saved_bytes
 from frameworks.jax.scaler import Judged
@@ -280,7 +272,7 @@ class JaxTrainer(BaseTrainer):
         return self.layout.arrays(self.leaves)
 
     def optimizer_state(self) -> dict[str, Array]:
-        return optimizer_state(self.train_state, self.layout)
+        return optimizers.optimizer_state(self.train_state, self.layout)
 
     def buffers(self) -> dict[str, Array]:
         return self.layout.arrays(self.moved.buffers)

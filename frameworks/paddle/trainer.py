@@ -18,21 +18,12 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_SCALER, BaseTrainer, LossLedger, MicroBatch, over_window
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
-from frameworks.paddle import checkpoint, saved_bytes
+from frameworks.paddle import checkpoint, optimizers, saved_bytes
 from frameworks.paddle.arrays import canonical, kept_gradient, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.forced import forced_scaler, refuse_what_differs
 from frameworks.paddle.losses import BatchTensors, add, batch_tensors, item_losses
 from frameworks.paddle.network import Network
-from frameworks.paddle.optimizers import (
-    Share,
-    build_shares,
-    counters,
-    has_moved,
-    mark_of,
-    overflowed,
-    refuse_mixed_clip,
-    slots,
-)
+from frameworks.paddle.optimizers import Share, build_shares, has_moved, mark_of, refuse_mixed_clip, slots
 from frameworks.paddle.scaler import (
     UpdateAfterLosses,
     build_scaler,
@@ -196,7 +187,7 @@ class DygraphTrainer(BaseTrainer):
         applied = [not skipped] * len(self.shares)
         if before and skipped is None:
             applied = [
-                has_moved(mark, mark_of(share, self.network.named)) or not overflowed(share)
+                has_moved(mark, mark_of(share, self.network.named)) or not optimizers.overflowed(share)
                 for mark, share in zip(marks, self.shares, strict=True)
             ]
         for share, was_applied in zip(self.shares, applied, strict=True):
@@ -298,7 +289,7 @@ class DygraphTrainer(BaseTrainer):
         for place, share in enumerate(self.shares):
             for slot, value in slots(share, self.network.named).items():
                 found[f"{slot}/{place}" if slot == "schedule" and place else slot] = value
-        return found | counters(self.recipe.optimizer, found)
+        return found | optimizers.counters(self.recipe.optimizer, found)
 
     def buffers(self) -> dict[str, Array]:
         return {name: to_numpy(value) for name, value in self.network.statistics.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from fixtures.recipe import SGD, Adam, AdamW, Optimizer
-from frameworks.contract import Capability
+from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe
+from frameworks.contract import Capability, Unsupported
 from frameworks.torch.compiling import compiled, kept_buffers
+from frameworks.torch.declarations import no_unscaling
 
 Probe = Callable[[str], bool]
 GRADIENTS = (torch.float16, torch.float32)
@@ -180,6 +182,12 @@ def _average(device: str) -> bool:
         average.update_parameters(network)
         seen += [weight.item() for weight in average.parameters()]
     return seen == [1.0, 0.5]
+
+
+def by_hand_refused(recipe: Recipe, device: str) -> Unsupported:
+    """The refusal to unscale the gradients of a float16 model by hand."""
+    attempt = partial(float16_clipped, recipe.optimizer, device)
+    return Unsupported(Capability.EXPLICIT_UNSCALE, no_unscaling(), attempt)
 
 
 def float16_clipped(optimizer: Optimizer, device: str) -> bool:

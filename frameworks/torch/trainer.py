@@ -20,10 +20,9 @@ from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, 
 from frameworks.torch import checkpoint
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.compiling import begin_anew, compiled, kept_buffers
-from frameworks.torch.declarations import no_unscaling
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
 from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
-from frameworks.torch.optimizer_probes import float16_clipped
+from frameworks.torch.optimizer_probes import by_hand_refused
 from frameworks.torch.optimizers import averaged_model, optimizer_state, steppers
 from frameworks.torch.saved_bytes import SavedBytes
 from frameworks.torch.scaler import constant_scale, grad_scaler, wants_float32_gradients, wants_fused
@@ -177,10 +176,8 @@ class TorchTrainer(BaseTrainer):
         poison: Gradients | None = None,
         abandon: bool = False,
     ) -> Update:
-        by_hand = bool(unscale_calls) or poison is not None or abandon
-        if by_hand and wants_fused(self.recipe):
-            attempt = partial(float16_clipped, self.recipe.optimizer, self.device)
-            raise Unsupported(Capability.EXPLICIT_UNSCALE, no_unscaling(), attempt)
+        if wants_fused(self.recipe) and (unscale_calls or poison is not None or abandon):
+            raise by_hand_refused(self.recipe, self.device)
         for mapping in window:
             parts = [
                 (self.slots[name].tensor * self.slots[name].tensor_of(value)).sum()
