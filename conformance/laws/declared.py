@@ -19,7 +19,7 @@ PROGRAMS = 96
 REFERENCE_PROGRAMS = 768
 """Those of the reference, whose programs take a hundredth of a second."""
 
-_KEYS = {"programs", "moments", "not-compared"}
+_KEYS = {"programs", "moments", "not-compared", "not-judged"}
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,13 @@ class LawsOfAdapter:
         moments: canonical slot ("momentum", "first_moment", "second_moment", "steps") by the framework's own, by the
             kind of optimizer.
         not_compared: why something of the state cannot be set against the oracle's, by the beginning of its name.
+        not_judged: why the profile "ci" draws nothing in a mode, by the mode.
     """
 
     programs: int = PROGRAMS
     moments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     not_compared: Mapping[str, str] = field(default_factory=dict)
+    not_judged: Mapping[str, str] = field(default_factory=dict)
 
     def slots(self, optimizer: Optimizer) -> Mapping[str, str]:
         """The canonical slot by the framework's own, for a recipe's optimizer."""
@@ -55,4 +57,9 @@ def laws_of(framework: Framework) -> LawsOfAdapter:
     table: Mapping[str, Any] = (adapter_file(name) if name in known() else AdapterFile()).laws
     if unknown := sorted(table.keys() - _KEYS):
         raise ValueError(f"{name}: adapter.toml: [laws] has no key {unknown[0]!r}")
-    return LawsOfAdapter(table.get("programs", PROGRAMS), table.get("moments", {}), table.get("not-compared", {}))
+    return LawsOfAdapter(
+        table.get("programs", PROGRAMS),
+        table.get("moments", {}),
+        table.get("not-compared", {}),
+        table.get("not-judged", {}),
+    )

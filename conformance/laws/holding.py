@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from conformance.expectations.exclusions import Exclusion
-from conformance.judging.subject import Subject, need
+from conformance.judging.subject import Profile, Subject, need
 from conformance.judging.verdict import Check, Verdict, Violation
 from conformance.laws.declared import LawsOfAdapter, laws_of
 from conformance.laws.instances import Instance
@@ -31,11 +31,14 @@ def explore(
     Raises:
         Violation: the law is broken; the signature is the id of the clause that the failure breaks.
         Unsupported: the framework refused everything that was drawn.
+        Abstention: the adapter's file says that this mode is not judged in the profile "ci".
     """
     __tracebackhide__ = True
     laws = _laws(subject)
     law, profile = LAWS[clause], subject.profile
     need(subject, *law.needs)
+    if profile == Profile() and (reason := laws.not_judged.get(subject.framework.mode)):
+        verdict.abstain(reason)
     before = subject.framework.global_state()
 
     def judge(instance: Instance) -> Failure | None:
