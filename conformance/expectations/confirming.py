@@ -127,9 +127,9 @@ class _Confirmation:
         return Confirmed(after, self.version, tuple(changes), taken, tuple(self._unnamed()))
 
     def _idle(self, text: str) -> list[str]:
-        """Findings of which the last entry was dropped, and that no workaround names."""
+        """Findings of which the last entry was dropped, and that no workaround and no exclusion names."""
         content = tomllib.loads(text)
-        tables = [*content.get("expectation", ()), *content.get("workaround", ())]
+        tables = [entry for heading in ("expectation", "workaround", "exclusion") for entry in content.get(heading, ())]
         used = {table["finding"] for table in tables}
         return [finding.id for finding in self.known.findings if finding.id not in used]
 

@@ -37,6 +37,7 @@ PROVIDED = {
     "row": ("conformance", "judging", "covering_array", "rows"),
     "dropping_row": ("conformance", "judging", "covering_array", "rows"),
     "workaround": ("conformance", "spec", "findings", "Workaround"),
+    "excluded": ("conformance", "expectations", "exclusions", "Exclusion"),
 }
 """What the plugin gives a test under the name of a parameter."""
 

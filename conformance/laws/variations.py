@@ -137,10 +137,13 @@ class Elsewhere:
 
     def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
         here = [_played(subject, case) for case in self.cases]
+        refusals = [each for each in here if isinstance(each, Unsupported)]
+        if len(refusals) == len(here):
+            raise refusals[-1]
         with TemporaryDirectory() as folder:
             there = [*reversed(apart(PlaysTask.of(subject, tuple(reversed(self.cases))), Path(folder) / "plays"))]
         for case, mine, other in zip(self.cases, here, there, strict=True):
-            if mine is None or other is None:
+            if not isinstance(mine, Play) or other is None:
                 continue
             if (failure := _failure(case, apart_from_twin(mine, Play(other), left=("global/",)))) is not None:
                 return failure
@@ -172,10 +175,12 @@ class PlaysTask:
         return [each.observations if isinstance(each, Play) else None for each in plays]
 
 
-def _played(subject: Subject, case: DrawnCase) -> Play | None:
+def _played(subject: Subject, case: DrawnCase) -> Play | Unsupported | None:
     try:
         return play(subject, case)
-    except (PlayFailed, Unsupported):
+    except Unsupported as refusal:
+        return refusal
+    except PlayFailed:
         return None
 
 
