@@ -137,9 +137,11 @@ class Known:
         return Place(parsed(framework, version), self.judged.get(framework, ()))
 
     def expected(self, finding: Finding, version: str) -> bool:
-        """Whether some failure at this version of the framework rests on the finding."""
+        """Whether a failure at this version, or what drawn programs leave out, rests on the finding."""
         place = self.place(finding.framework, version)
-        return any(place.bearing(entry.versions) for entry in self.expectations if entry.finding == finding)
+        ranges = [entry.versions for entry in self.expectations if entry.finding == finding]
+        ranges += [entry.versions for entry in self.exclusions if entry.finding == finding]
+        return any(place.bearing(versions) for versions in ranges)
 
     def __add__(self, other: Known) -> Known:
         names = self.judged.keys() | other.judged.keys()
