@@ -8,7 +8,7 @@ from autograd.tracer import isbox
 
 from fixtures.arrays import Array
 from frameworks.reference import scope
-from frameworks.reference.arithmetic import Operations
+from frameworks.reference.arithmetic import Operations, Variance
 from frameworks.reference.rounding import Rounding
 from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
@@ -23,8 +23,8 @@ from tests.mutants import fault
 class CastWithoutGradientIsReused(Operations):
     """A weight's cast that was made without gradients is cached, and used where gradients are wanted."""
 
-    def __init__(self, rounding: Rounding) -> None:
-        super().__init__(rounding)
+    def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
+        super().__init__(rounding, variance)
         self.held: dict[tuple[int, str], tuple[Tensor, Array]] = {}
 
     def cast(self, x: Tensor, target: str) -> Tensor:
