@@ -16,8 +16,8 @@ from conformance.judging.subject import Profile, Subject
 from conformance.judging.verdict import Verdict, Violation
 from conformance.laws import coverage, features, pasted
 from conformance.laws.attribution import attributed, reachable
-from conformance.laws.comparing import Ensemble
 from conformance.laws.declared import laws_of
+from conformance.laws.ensemble import Ensemble
 from conformance.laws.holding import explore
 from conformance.laws.instances import Program
 from conformance.laws.judging import against_the_oracle, play

@@ -1,4 +1,4 @@
-"""What drawn programs leave out because a framework is known to do it wrongly, as data beside the expectations."""
+"""What drawn programs leave out because a framework is known to do it wrongly, as data next to the expectations."""
 
 from __future__ import annotations
 

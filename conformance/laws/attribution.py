@@ -110,7 +110,7 @@ _BY_CAUSE = {
 
 
 def clause_of(case: DrawnCase, failure: Failure, cause: str) -> str:
-    """The clause that is about a part of the state behind a verb, and about what the failure goes away without."""
+    """The clause that is about a part of the state after a verb, and about what the failure goes away without."""
     verb, part = case.program[failure.place], failure.name
     if cause == "loading" and "scaler/" in part:
         return "resume.scaler-state"

@@ -1,4 +1,4 @@
-"""What the laws draw, and what they never do: features, pairs of them, verbs behind verbs, and clauses.
+"""What the laws draw, and what they never do: features, pairs of them, verbs after verbs, and clauses.
 
     conformance self drawn                       what the profile ci draws for the reference
     conformance self drawn --framework torch     for another framework, which has to be installed
@@ -45,7 +45,7 @@ class Drawn:
         programs: how many.
         features: programs, operations and calls by feature.
         pairs: programs by pair of features of two fields.
-        steps: programs by a verb and the one right behind it.
+        steps: programs by a verb and the one right after it.
         sizes: parameters by their number of values.
     """
 
@@ -140,7 +140,7 @@ def table(counts: Drawn, framework: Framework) -> str:
     }
     totals["recipes"] -= len(vocabulary.FIELDS["precision"]) - len(precisions)
     lines = [
-        f"{framework.name}: {counts.programs} programs, {sum(counts.steps.values())} times a verb behind another.",
+        f"{framework.name}: {counts.programs} programs, {sum(counts.steps.values())} times a verb after another.",
         "",
         "| kind | drawn | never |",
         "|---|---|---|",
@@ -149,7 +149,7 @@ def table(counts: Drawn, framework: Framework) -> str:
         lines.append(f"| {kind} | {total - len(missing[kind])} of {total} | {_listed(missing[kind])} |")
     met = sum(1 for count in counts.pairs.values() if count)
     lines.append(f"| pairs of two fields | {met} of {met + len(missing['pairs'])} | {_listed(missing['pairs'])} |")
-    lines.append(f"| verb behind verb | {len(counts.steps)} | |")
+    lines.append(f"| verb after verb | {len(counts.steps)} | |")
     for low, high in SIZES:
         count = sum(n for size, n in counts.sizes.items() if low <= size <= high)
         name = f"{low}" if low == high else f"{low} or more" if high == math.inf else f"{low} to {int(high)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from conformance.laws.drawing import PRECISIONS, offered
+from conformance.laws.drawing_recipes import PRECISIONS, offered
 from conformance.laws.operations import RANDOM, Call, Calls, NestedScope, ScopedOperation
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Capability, Framework, RecomputeCase
@@ -17,7 +17,7 @@ SIZES = (4, 5, 7, 8, 9, 16, 33)
 
 @st.composite
 def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
-    """Operations in up to three scopes, behind up to two others."""
+    """Operations in up to three scopes, after up to two others."""
     formats: list[FormatName] = [
         p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))
     ]

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from conformance.laws.drawing import TARGETS, cases, recipes, variants
+from conformance.laws.drawing import TARGETS, cases
+from conformance.laws.drawing_recipes import recipes, variants
 from conformance.laws.grammar import models
 from conformance.laws.instances import Program
 from conformance.laws.programs import (

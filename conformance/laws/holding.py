@@ -89,7 +89,7 @@ def _broken(subject: Subject, verdict: Verdict, laws: LawsOfAdapter, instance: I
 def as_test(instance: Instance) -> str:
     """A plain test of one instance, to paste into a file of `conformance/suites`."""
     return (
-        "the smallest case found, as a test of its own:\n\n"
+        "the smallest failing case, as a test of its own:\n\n"
         "from conformance.laws.pasted import *\n\n"
         '@clause("laws.programs")\n'
         "def test_example(subject: Subject, verdict: Verdict) -> None:\n"

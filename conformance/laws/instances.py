@@ -1,4 +1,4 @@
-"""What a law is held over: a drawn program and the oracle, a program and a variation of it, or single calls."""
+"""What a law is checked on: a drawn program and the oracle, a program and a variation of it, or single calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.laws.programs import DrawnCase
 
 
 class Instance(Protocol):
-    """What a law is held over: a program against the oracle, or a variation against the case itself."""
+    """What a law is checked on: a program against the oracle, or a variation against the case itself."""
 
     def words(self) -> frozenset[str]:
         """Its features, which exclusions may name."""

@@ -11,11 +11,13 @@ from tempfile import TemporaryDirectory
 
 from conformance.judging.subject import Subject
 from conformance.judging.verdict import same_bits
-from conformance.laws.comparing import Ensemble, Unlike, first_difference
+from conformance.laws.comparing import Unlike, first_difference
 from conformance.laws.declared import LawsOfAdapter
+from conformance.laws.ensemble import Ensemble
 from conformance.laws.observing import canonical, ends_by_itself
-from conformance.laws.player import Observation, Play, PlayFailed, SubjectPlayer
+from conformance.laws.player import Observation, Play, PlayFailed
 from conformance.laws.programs import Accumulate, Apply, Break, DrawnCase, Feed, Verb
+from conformance.laws.subject_player import SubjectPlayer
 from fixtures.recipe import DynamicScaling, StaticScaling
 
 
@@ -24,7 +26,7 @@ class Failure:
     """A case that broke a law.
 
     Attributes:
-        place: of the verb behind which it shows.
+        place: of the verb after which it shows.
         name: of the value that differs, "raised" where the verb raised.
         skipped: whether the oracle skips the update of that verb.
         text: what differs, in one sentence.
@@ -34,6 +36,15 @@ class Failure:
     name: str
     skipped: bool
     text: str
+
+    def breaking(self, clause: str) -> str:
+        """What differs, and the clause that this breaks."""
+        return f"{self.text}; this breaks {clause}"
+
+    @classmethod
+    def raised(cls, failed: PlayFailed) -> Failure:
+        """The failure that a verb which raised is."""
+        return cls(failed.place, "raised", False, str(failed))
 
 
 Judge = Callable[[DrawnCase], Failure | None]
@@ -68,7 +79,7 @@ def against_the_oracle(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -
     try:
         measured = play(subject, case)
     except PlayFailed as failed:
-        return Failure(failed.place, "raised", False, str(failed))
+        return Failure.raised(failed)
     ensemble = ensemble_of(subject, case, measured)
     if (leak := _leaked(case, measured)) is not None:
         return leak
@@ -78,7 +89,7 @@ def against_the_oracle(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -
 
 
 def _leaked(case: DrawnCase, measured: Play) -> Failure | None:
-    """The first verb behind which a setting of the process is another one than behind the first."""
+    """The first verb after which a setting of the process is another one than after the first."""
     first: Observation | None = None
     for place, observation in enumerate(measured.observations):
         if observation is None:
@@ -87,7 +98,7 @@ def _leaked(case: DrawnCase, measured: Play) -> Failure | None:
         first = settings if first is None else first
         for name, value in settings.items():
             if name not in first or not same_bits(value, first[name]):
-                text = f"behind verb {place + 1}, {case.program[place]!r}: {name} is {value}, and was {first.get(name)}"
+                text = f"after verb {place + 1}, {case.program[place]!r}: {name} is {value}, and was {first.get(name)}"
                 return Failure(place, name, False, text)
     return None
 
@@ -107,7 +118,7 @@ def ensemble_of(subject: Subject, case: DrawnCase, measured: Play) -> Ensemble:
 def failure_of(case: DrawnCase, ensemble: Ensemble, apart: Unlike) -> Failure:
     """The failure that a difference is."""
     skipped = ensemble.skipped(apart.place)
-    where = f"behind verb {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
+    where = f"after verb {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
     return Failure(apart.place, apart.name, skipped, f"{where}: {apart}")
 
 
@@ -140,7 +151,7 @@ _STATE = {"parameter/", "master/", "moment/", "steps/", "average/", "accumulator
 
 
 def _ends_early(subject: Subject, case: DrawnCase, place: int, verb: Verb) -> bool:
-    """Whether a framework that ends its windows by itself has done so behind this verb, and the oracle has not."""
+    """Whether a framework that ends its windows by itself has done so after this verb, and the oracle has not."""
     if not isinstance(verb, Accumulate):
         return False
     scaler = case.recipe.scaling

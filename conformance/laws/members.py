@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
 
-from fixtures.arrays import Array
+from fixtures.arrays import Array, wider
 from frameworks.reference.arithmetic import UNARY, Operations, Round, normalise
+from frameworks.reference.rounding import Stochastic
 from frameworks.reference.tensor import Tensor, plain
 from frameworks.reference.trainer import ReferenceTrainer
 
@@ -93,3 +95,51 @@ class PartsAndTiles(NormsInParts):
             return y + slope(y) * (a - plain(a))
 
         return self.apply(kind, compute, x, keep="result")
+
+
+class RoundedEverywhere(Stochastic):
+    """Rounds float64 values too, each by up to half a unit, so that what cancels in one order of a sum is seen."""
+
+    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
+        if format_name != "float64":
+            return super().round(array, format_name, terms)
+        return np.asarray(array * (1.0 + 2.0**-52 * (self._rng.random(np.shape(array)) - 0.5)))
+
+
+class RoundedApart(RoundedEverywhere):
+    """Rounds equal values one by one, as kernels do that do not compute every row of a product in one way."""
+
+    def _truncated(self, value: Array, dropped: int) -> Array:
+        bits = value.reshape(-1).view(np.uint64)
+        bits = bits + self._rng.integers(1 << dropped, size=bits.size, dtype=np.uint64)
+        bits &= np.uint64((1 << 64) - (1 << dropped))
+        return bits.view(np.float64).reshape(value.shape)
+
+
+class NarrowWhereAllowed(NotesDrops):
+    """A member, which uses the narrowest formats that no clause asks more of.
+
+    It takes the norm of a gradient from squares in float32 or in the gradient's wider format, gives that in the
+    gradient's own, and theirs in the widest of these. At O3 averages and running statistics have the model's format.
+    """
+
+    def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
+        if not gradients:
+            return 0.0
+        formats = {name: self.master_formats[name] for name in gradients}
+        norms = [self._norm(g, formats[n]) for n, g in gradients.items()]
+        widest = reduce(wider, formats.values())
+        return float(self.rounding.round(np.asarray(self._norm(np.asarray(norms), "float32")), widest, len(norms)))
+
+    def _norm(self, values: Array, name: str) -> float:
+        squares = self.rounding.round(np.asarray(np.vdot(values, values)), wider(name, "float32"))
+        return float(self.rounding.round(np.sqrt(squares), name, max(1, values.size)))
+
+    def average_format(self, name: str) -> str:
+        return self.master_formats[name] if self.recipe.precision.level == "O3" else super().average_format(name)
+
+    def update_running_statistics(self, path: str, mean: Array, variance: Array, count: int, momentum: float) -> None:
+        super().update_running_statistics(path, mean, variance, count, momentum)
+        if self.recipe.precision.level == "O3":
+            for name in (f"{path}.mean", f"{path}.variance"):
+                self.statistics[name] = self.rounding.round(self.statistics[name], self.recipe.precision.format)

@@ -10,8 +10,9 @@ import numpy as np
 from conformance.judging.replaying import of_two_runs
 from conformance.judging.subject import Subject
 from conformance.judging.verdict import cleaned, same_bits, shown
-from conformance.laws.comparing import MEMBERS, unit
 from conformance.laws.declared import LawsOfAdapter
+from conformance.laws.distances import unit
+from conformance.laws.ensemble import MEMBERS
 from conformance.laws.judging import Failure
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
 from conformance.oracle.function_bounds import function_bounds
@@ -26,6 +27,7 @@ FIXED = ("conv2d", "max_pool", "average_pool", "kl_divergence", "binary_cross_en
 """Operations whose operands cannot take any shape or value; they are drawn as the catalogue has them."""
 OWN_EPSILON = ("layer_norm", "instance_norm", "batch_norm", "rms_norm")
 """Operations to which the catalogue gives no epsilon, so that each framework takes its own."""
+TRACELESS = "recompute.failure-leaves-no-trace"
 RANDOM = ("dropout",)
 """Operations that give something else every time."""
 REFUSABLE: tuple[RecomputeCase, ...] = ("tuple", "list", "dict", "keyword", "raises")
@@ -44,7 +46,7 @@ class NestedScope:
 
 @dataclass(frozen=True)
 class ScopedOperation:
-    """An operation in a nest of scopes, behind other scopes that were left.
+    """An operation in a nest of scopes, after other scopes that were left.
 
     Attributes:
         op: a name of the catalogue.
@@ -155,7 +157,7 @@ class ScopedOperation:
         clause = {"shape": "autocast.matmul-is-low"}.get(failure.name, "autocast.scope-nests")
         if len(self.nest) == 1 and self.before:
             clause = "autocast.scope-restored"
-        return clause, f"{failure.text}; this breaks {clause}"
+        return clause, failure.breaking(clause)
 
 
 def _nearby(array: Array, rng: np.random.Generator) -> Array:
@@ -212,7 +214,7 @@ class Calls:
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the sentence that says so."""
         if len(self.calls) > 1 and self.calls[-1].failure(subject, laws) is None:
-            return "recompute.failure-leaves-no-trace", f"{failure.text}; this breaks recompute.failure-leaves-no-trace"
+            return TRACELESS, failure.breaking(TRACELESS)
         return self.calls[-1].clause(subject, laws, failure)
 
 
@@ -258,4 +260,4 @@ class Call:
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
         """The clause that a failure breaks, and the sentence that says so."""
         clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
-        return clause, f"{failure.text}; this breaks {clause}"
+        return clause, failure.breaking(clause)

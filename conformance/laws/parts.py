@@ -1,4 +1,4 @@
-"""The laws by name: what each is held over, in how many tests, with which share of an adapter's programs."""
+"""The laws by name: what each is checked on, in how many tests, with which share of an adapter's programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Law:
 
     Attributes:
         number: tells its draws from those of the other laws.
-        draw: what it is held over, for a framework.
+        draw: what it is checked on, for a framework.
         parts: tests that share the work.
         share: of an adapter's number of programs, for all parts together.
         needs: what the framework has to declare.

@@ -1,25 +1,19 @@
-"""Plays a case, verb by verb, on runs of a framework or of the oracle, and notes what each verb left behind."""
+"""Plays a case, verb by verb, on runs of a framework or of the oracle, and notes what can be seen after each verb."""
 
 from __future__ import annotations
 
-import copy
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 import numpy as np
 
-from conformance.judging.subject import Subject
-from conformance.judging.verdict import cleaned, same_bits
-from conformance.laws.members import NotesDrops
+from conformance.judging.verdict import cleaned
 from conformance.laws.programs import (
     Accumulate,
     Apply,
     Break,
     CountBytes,
-    Damage,
     DrawnBatch,
     DrawnCase,
     Feed,
@@ -37,11 +31,7 @@ from conformance.laws.programs import (
 )
 from fixtures.arrays import Array
 from fixtures.model import Batch
-from fixtures.recipe import Precision
-from frameworks.contract import Conventions, Trainer, Unsupported, Update
-from frameworks.reference import ReferenceFramework
-from frameworks.reference.arithmetic import Operations
-from frameworks.reference.rounding import Rounding
+from frameworks.contract import Trainer, Unsupported, Update
 
 Observation = dict[str, Array]
 """What can be seen after a verb: its result under "result/...", the run's state under the prefixes of `Trainer.state`.
@@ -168,7 +158,7 @@ class Player(ABC):
         except RuntimeError:
             if (verb.unscale_calls or 0) < 2:
                 raise
-            self.trainer = self.make()  # what a refusal leaves behind is nobody's promise
+            self.trainer = self.make()  # no clause says what a refusal leaves
             return {"refused": True}
         return _told(update)
 
@@ -222,139 +212,6 @@ class Player(ABC):
 
 class NotPlayed(Exception):  # noqa: N818 - not an error
     """This verb is not played."""
-
-
-class SubjectPlayer(Player):
-    """Plays a case on the framework under judgement; checkpoints are files below `folder`."""
-
-    def __init__(self, subject: Subject, case: DrawnCase, folder: Path) -> None:
-        self._subject, self._folder = subject, folder
-        self._saved: dict[int, Path] = {}
-        self._states: dict[int, Observation] = {}
-        super().__init__(case)
-
-    def make(self, weights: dict[str, Array] | None = None) -> Trainer:
-        return self._subject.trainer(self.case.drawn.model, self.case.recipe, weights)
-
-    def state(self) -> Observation:
-        return self._subject.state(self.trainer)
-
-    def save(self, slot: int) -> None:
-        path = self._folder / str(slot)
-        path.mkdir(exist_ok=True)
-        waiting = bool(self.trainer.accumulator())
-        try:
-            self.trainer.save(path)
-        except (RuntimeError, ValueError):
-            if waiting:
-                self._saved.pop(slot, None)
-                raise NotPlayed from None
-            raise
-        self._saved[slot], self._states[slot] = path, self.trainer.state()
-
-    def restore(self, slot: int, into: Target) -> None:
-        if slot not in self._saved:
-            raise NotPlayed
-        target = self.trainer if into == "same" else self.make()
-        micro = DrawnBatch(2, seed=77)
-        batch = micro.batch(self.case.drawn)
-        match into:
-            case "used":
-                target.update(self.case.window((micro,) * self.case.recipe.accumulation))
-            case "predicted":
-                target.predict(batch.inputs)
-            case "stopped":
-                target.accumulate(batch, batch.items * self.case.recipe.accumulation)
-            case "skipped":
-                gradients = {name: np.full_like(v, np.inf) for name, v in target.parameters().items()}
-                target.feed(*[gradients] * self.case.recipe.accumulation)
-        target.restore(self._saved[slot])
-        self.trainer = target
-
-    def restore_damaged(self, verb: RestoreDamaged) -> bool:
-        if verb.slot not in self._saved:
-            raise NotPlayed
-        path = self._folder / f"damaged-{len(list(self._folder.iterdir()))}"
-        shutil.copytree(self._saved[verb.slot], path)
-        files = sorted(each for each in path.rglob("*") if each.is_file())
-        damage(files[int(verb.file * len(files))], verb.damage)
-        if self._loses_nothing(path, self._states[verb.slot]):
-            raise NotPlayed
-        try:
-            self.trainer.restore(path)
-        except ValueError:
-            return True
-        return False
-
-    def _loses_nothing(self, path: Path, saved: Observation) -> bool:
-        """Whether a new run takes all that was saved from files one of which is damaged, and so was not needed."""
-        target = self.make()
-        try:
-            target.restore(path)
-        except ValueError:
-            return False
-        state = target.state()
-        return state.keys() == saved.keys() and all(same_bits(state[name], saved[name]) for name in saved)
-
-    def scope(self, verb: OpenScope) -> None:
-        framework = self._subject.framework
-        try:
-            with framework.autocast(Precision("O1", verb.format), enabled=verb.enabled):
-                if verb.raises:
-                    raise ZeroDivisionError
-        except ZeroDivisionError:
-            pass
-
-
-class OraclePlayer(Player):
-    """Plays a case on the reference, which follows a framework's conventions; a moment is kept as a copy."""
-
-    def __init__(
-        self,
-        conventions: Conventions,
-        case: DrawnCase,
-        rounding: Rounding | None,
-        trainers: type[NotesDrops] = NotesDrops,
-        operations: type[Operations] = Operations,
-    ) -> None:
-        self._framework = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
-        self._framework.trainer_class, self._framework.operations_class = trainers, operations
-        self._kept: dict[int, Trainer] = {}
-        super().__init__(case)
-
-    def make(self, weights: dict[str, Array] | None = None) -> Trainer:
-        return self._framework.trainer(self.case.drawn.model, self.case.recipe, weights)
-
-    def state(self) -> Observation:
-        dropped = self.trainer.dropped if isinstance(self.trainer, NotesDrops) else 0
-        return self.trainer.state() | {"window/dropped": np.array(dropped)}
-
-    def save(self, slot: int) -> None:
-        self._kept[slot] = copy.deepcopy(self.trainer)
-
-    def restore(self, slot: int, into: Target) -> None:  # noqa: ARG002 - where it goes makes no difference
-        if slot not in self._kept:
-            raise NotPlayed
-        self.trainer = copy.deepcopy(self._kept[slot])
-
-    def restore_damaged(self, verb: RestoreDamaged) -> bool:
-        if verb.slot not in self._kept:
-            raise NotPlayed
-        return True
-
-    def scope(self, verb: OpenScope) -> None:
-        """Nothing: no scope of the process reaches a run."""
-
-
-def damage(path: Path, how: Damage) -> None:
-    """Cuts a file in half, puts something else in its place, or takes it away."""
-    match how:
-        case "cut":
-            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        case "foreign":
-            path.write_bytes(b"not a checkpoint at all")
-        case "missing":
-            path.unlink()
 
 
 def _told(update: Update) -> dict[str, object]:

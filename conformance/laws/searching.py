@@ -27,9 +27,9 @@ class Search(Generic[C, F]):
 
     Attributes:
         judge: what is wrong with a case, None for nothing; raises `Unsupported` where a framework refuses it.
-        judged, refused: how many cases held or broke the law, and how many the framework refused.
+        judged, refused: how many cases kept or broke the law, and how many the framework refused.
         refusal: the last refusal.
-        smallest: the last failing case with its failure, the smallest that was found in time.
+        smallest: the last failing case with its failure, the smallest in the time that there was.
     """
 
     judge: Callable[[C], F | None]

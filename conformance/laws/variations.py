@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,9 +36,21 @@ SLOT = 9
 """Under this number a variation saves; no drawn program does."""
 
 
+class Variation:
+    """A case, and another way to play it; `breaks` is the clause that a difference between the two breaks."""
+
+    breaks: ClassVar[str]
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+        """The clause that a failure breaks, and the sentence that says so."""
+        return self.breaks, failure.breaking(self.breaks)
+
+
 @dataclass(frozen=True)
-class RecomputedCase:
+class RecomputedCase(Variation):
     """A case, played as its recipe says and without recomputation."""
+
+    breaks = "recompute.same-state"
 
     case: DrawnCase
 
@@ -50,13 +63,12 @@ class RecomputedCase:
         rounded = kept if subject.conventions.compiled else None
         return _compared(subject, laws, self.case, plain, rounded, ("global/", "result/bytes"))
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
-        return _said("recompute.same-state", failure)
-
 
 @dataclass(frozen=True)
-class ScaledCase:
+class ScaledCase(Variation):
     """A case without scaling, and with a scale by which nothing overflows."""
+
+    breaks = "scaling.is-transparent"
 
     case: DrawnCase
     scaling: Scaling
@@ -74,13 +86,12 @@ class ScaledCase:
         rounded = kept if subject.conventions.compiled else None
         return _compared(subject, laws, self._scaled, self.case, rounded, left, largest=HUGE, underflow=SMALLEST)
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
-        return _said("scaling.is-transparent", failure)
-
 
 @dataclass(frozen=True)
-class ResumedCase:
+class ResumedCase(Variation):
     """A case, and the same with a save and a load before the verb at `place`."""
+
+    breaks = "resume.bit-identical"
 
     case: DrawnCase
     place: int
@@ -95,13 +106,12 @@ class ResumedCase:
         resumed = replace(self.case, program=longer)
         return _compared(subject, laws, resumed, self.case, None, (), (self.place, self.place + 2))
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
-        return _said("resume.bit-identical", failure)
-
 
 @dataclass(frozen=True)
-class SecondRun:
-    """A case played alone, and behind another one that is left where its program ends, or in turn with it."""
+class SecondRun(Variation):
+    """A case played alone, and after another one that is left where its program ends, or in turn with it."""
+
+    breaks = "laws.second-run"
 
     case: DrawnCase
     first: DrawnCase
@@ -119,16 +129,15 @@ class SecondRun:
                 play(subject, self.first)
                 after = play(subject, self.case)
         except PlayFailed as failed:
-            return Failure(failed.place, "raised", False, str(failed))
+            return Failure.raised(failed)
         return _failure(self.case, apart_from_twin(after, alone))
-
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
-        return _said("laws.second-run", failure)
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class Elsewhere(Variation):
     """Cases played here one after the other, and in a process of their own in the opposite order."""
+
+    breaks = "laws.processes"
 
     cases: tuple[DrawnCase, ...]
 
@@ -148,9 +157,6 @@ class Elsewhere:
             if (failure := _failure(case, apart_from_twin(mine, Play(other), left=("global/",)))) is not None:
                 return failure
         return None
-
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
-        return _said("laws.processes", failure)
 
 
 @dataclass(frozen=True)
@@ -185,8 +191,10 @@ def _played(subject: Subject, case: DrawnCase) -> Play | Unsupported | None:
 
 
 @dataclass(frozen=True)
-class CutWindows:
+class CutWindows(Variation):
     """Windows of samples, whole and cut into micro-batches of these sizes."""
+
+    breaks = "accumulation.equals-full-batch"
 
     case: DrawnCase
     sizes: tuple[int, ...]
@@ -203,13 +211,10 @@ class CutWindows:
         try:
             plays = [canonical_play(play(subject, each), laws, each) for each in (self.case, self._cut)]
         except PlayFailed as failed:
-            return Failure(failed.place, "raised", False, str(failed))
+            return Failure.raised(failed)
         ensembles = tuple(ensemble_of(subject, each, plays[0]) for each in (self.case, self._cut))
         left = ("global/", "random/", "result/micro", *laws.not_compared)
         return _failure(self.case, apart_from_twin(plays[1], plays[0], ensembles, left))
-
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
-        return _said("accumulation.equals-full-batch", failure)
 
 
 def _compared(
@@ -234,7 +239,7 @@ def _compared(
     try:
         measured, expected = play(subject, case), play(subject, twin)
     except PlayFailed as failed:
-        return Failure(failed.place, "raised", False, str(failed))
+        return Failure.raised(failed)
     start, stop = inserted
     aligned = Play((*measured.observations[:start], *measured.observations[stop:]))
     ensembles = () if rounded is None else (ensemble_of(subject, rounded, expected),)
@@ -254,9 +259,5 @@ def _below(observation: Observation, largest: float) -> bool:
 def _failure(case: DrawnCase, apart: Unlike | None) -> Failure | None:
     if apart is None:
         return None
-    where = f"behind verb {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
+    where = f"after verb {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
     return Failure(apart.place, apart.name, False, f"{where}: {apart}".replace("the oracle's", "the other play's"))
-
-
-def _said(clause: str, failure: Failure) -> tuple[str, str]:
-    return clause, f"{failure.text}; this breaks {clause}"

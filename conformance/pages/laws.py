@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from conformance.expectations.entries import load_known
 from conformance.laws.coverage import beyond_drawing, drawn, table
 from frameworks.registry import built_in, load
 
 
+@cache
 def blocks() -> Mapping[str, str]:
     """The texts of the blocks by name."""
     reference = load("reference", "cpu")

@@ -1,0 +1,107 @@
+"""Draws recipes from what a framework declares."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from conformance.laws.programs import DrawnModel
+from fixtures.recipe import (
+    SGD,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Optimizer,
+    Precision,
+    Recipe,
+    Recompute,
+    Scaling,
+    StaticScaling,
+    Steps,
+)
+from frameworks.contract import Capability, Framework, needs
+
+PRECISIONS = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
+OPTIMIZERS: tuple[Optimizer, ...] = (
+    SGD(2.0**-4),
+    SGD(2.0**-4),
+    SGD(2.0**-5, momentum=0.5),
+    SGD(2.0**-5, momentum=0.9),
+    Adam(2.0**-3, epsilon=1.0),
+    Adam(1e-3),
+    Adam(1e-3, epsilon=None),
+    AdamW(2.0**-3, epsilon=1.0, weight_decay=0.25),
+    AdamW(1e-3, weight_decay=0.01),
+)
+
+
+def offered(framework: Framework, recipe: Recipe) -> bool:
+    """Whether a framework declares all that a recipe asks for."""
+    return all(framework.declares(capability).supported for capability in needs(recipe))
+
+
+@st.composite
+def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
+    """Recipes from every field that the framework declares, for a model.
+
+    A schedule and two optimizers under a loss scale are left out: what is counted where one of two optimizers skips is
+    an observation (`scaling.two-optimizers-rule`).
+    """
+
+    def supports(capability: Capability) -> bool:
+        return framework.declares(capability).supported
+
+    def maybe(capability: Capability, chance: int) -> bool:
+        return supports(capability) and draw(st.integers(1, chance)) == 1
+
+    precisions = [p for p in PRECISIONS if offered(framework, Recipe(precision=p))]
+    recipe = Recipe(draw(st.sampled_from(OPTIMIZERS)), draw(st.sampled_from([Precision(), *precisions])))
+    recipe = recipe.but(scaling=draw(_scalings(framework)))
+    if maybe(Capability.ACCUMULATION, 2):
+        recipe = recipe.but(accumulation=draw(st.integers(2, 4)))
+    if (layers := len(drawn.layers) - 1) and maybe(Capability.RECOMPUTE, 2):
+        depth: Literal[1, 2] = 2 if supports(Capability.RECOMPUTE_NESTED) and draw(st.booleans()) else 1
+        recipe = recipe.but(recompute=Recompute(draw(st.integers(1, layers)), depth, draw(variants(framework, drawn))))
+    if maybe(Capability.CLIP, 3):
+        recipe = recipe.but(clip=draw(st.sampled_from([2.0**-6, 0.5, 2.0, 64.0])))
+    if maybe(Capability.SCHEDULE, 3):
+        recipe = recipe.but(schedule=draw(st.sampled_from([Steps((1,), (1.0, 0.5)), Steps((1, 3), (0.5, 1.0, 0.25))])))
+    if maybe(Capability.GROUPS, 5):
+        recipe = recipe.but(groups=2)
+    elif (recipe.schedule is None or recipe.scaling is None) and maybe(Capability.TWO_OPTIMIZERS, 5):
+        recipe = recipe.but(optimizers=2)
+    if len(drawn.losses) > 1 and maybe(Capability.TWO_LOSSES, 3):
+        recipe = recipe.but(separate_losses=True)
+    if maybe(Capability.AVERAGE, 3):
+        recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9])))
+    return recipe.but(seed=draw(st.integers(0, 3)))
+
+
+def variants(framework: Framework, drawn: DrawnModel) -> st.SearchStrategy[str | None]:
+    """Recomputation variants that may be asked for; one that needs an input with a gradient takes no token ids."""
+    withheld = framework.conventions().gradient_input if drawn.integer_inputs else ()
+    return st.sampled_from([None, *(v for v in framework.recompute_variants() if v not in withheld)])
+
+
+@st.composite
+def _scalings(draw: st.DrawFn, framework: Framework) -> Scaling | None:
+    kinds: list[str] = ["none", "none"]
+    kinds += ["static"] if framework.declares(Capability.STATIC_SCALING).supported else []
+    kinds += ["dynamic"] * 3 if framework.declares(Capability.DYNAMIC_SCALING).supported else []
+    kinds += ["disabled"] if framework.declares(Capability.SCALING_DISABLED).supported else []
+    match draw(st.sampled_from(kinds)):
+        case "none":
+            return None
+        case "static":
+            return StaticScaling(2.0 ** draw(st.integers(0, 12)))
+        case "disabled":
+            return DynamicScaling(enabled=False)
+    initial = 2.0 ** draw(st.sampled_from([0, 1, 4, 8, 11, 16]))
+    initial = max(initial, framework.conventions().scaler.minimum)
+    if draw(st.integers(0, 5)) == 0:
+        return DynamicScaling()
+    interval = draw(st.integers(1, 3))
+    if framework.declares(Capability.SCALING_FACTORS).supported and draw(st.booleans()):
+        return DynamicScaling(initial, 2.0 ** draw(st.integers(1, 2)), 2.0 ** -draw(st.integers(1, 3)), interval)
+    return DynamicScaling(initial, interval=interval)

@@ -1,0 +1,56 @@
+"""Plays a case on the reference."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from conformance.laws.members import NotesDrops
+from conformance.laws.player import NotPlayed, Observation, Player
+from conformance.laws.programs import DrawnCase, OpenScope, RestoreDamaged, Target
+from fixtures.arrays import Array
+from frameworks.contract import Conventions, Trainer
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.arithmetic import Operations
+from frameworks.reference.rounding import Rounding
+
+
+class OraclePlayer(Player):
+    """Plays a case on the reference, which follows a framework's conventions; a moment is kept as a copy."""
+
+    def __init__(
+        self,
+        conventions: Conventions,
+        case: DrawnCase,
+        rounding: Rounding | None,
+        trainers: type[NotesDrops] = NotesDrops,
+        operations: type[Operations] = Operations,
+    ) -> None:
+        self._framework = ReferenceFramework("cpu", conventions=conventions, rounding=rounding)
+        self._framework.trainer_class, self._framework.operations_class = trainers, operations
+        self._kept: dict[int, Trainer] = {}
+        super().__init__(case)
+
+    def make(self, weights: dict[str, Array] | None = None) -> Trainer:
+        return self._framework.trainer(self.case.drawn.model, self.case.recipe, weights)
+
+    def state(self) -> Observation:
+        dropped = self.trainer.dropped if isinstance(self.trainer, NotesDrops) else 0
+        return self.trainer.state() | {"window/dropped": np.array(dropped)}
+
+    def save(self, slot: int) -> None:
+        self._kept[slot] = copy.deepcopy(self.trainer)
+
+    def restore(self, slot: int, into: Target) -> None:  # noqa: ARG002 - where it goes makes no difference
+        if slot not in self._kept:
+            raise NotPlayed
+        self.trainer = copy.deepcopy(self._kept[slot])
+
+    def restore_damaged(self, verb: RestoreDamaged) -> bool:
+        if verb.slot not in self._kept:
+            raise NotPlayed
+        return True
+
+    def scope(self, verb: OpenScope) -> None:
+        """Nothing: no scope of the process reaches a run."""
