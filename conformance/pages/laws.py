@@ -7,6 +7,7 @@ from functools import cache
 
 from conformance.expectations.entries import load_known
 from conformance.laws.coverage import beyond_drawing, drawn, table
+from conformance.spec.findings import Finding, is_url
 from frameworks.registry import built_in, load
 
 
@@ -27,5 +28,11 @@ def exclusions() -> str:
     for name in built_in():
         for entry in load_known([name]).exclusions:
             when = " and ".join(f"`{feature}`" for feature in entry.when)
-            lines.append(f"| {name} | {entry.mode} | {when} | [{entry.finding.id}]({entry.finding.text.link}) |")
+            lines.append(f"| {name} | {entry.mode} | {when} | {_linked(entry.finding)} |")
     return "\n".join(lines)
+
+
+def _linked(finding: Finding) -> str:
+    """The id of a finding, as a link where somebody has reported it."""
+    link = finding.text.link
+    return f"[{finding.id}]({link})" if is_url(link) else f"`{finding.id}`"
