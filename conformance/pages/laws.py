@@ -7,8 +7,9 @@ from functools import cache
 
 from conformance.expectations.entries import load_known
 from conformance.laws.coverage import beyond_drawing, drawn, table
-from conformance.spec.findings import Finding, is_url
+from conformance.spec.findings import Finding
 from frameworks.registry import built_in, load
+from results.show.marks import is_url
 
 
 @cache
