@@ -1,7 +1,7 @@
 """Judges what a framework's play changed and returned, verb by verb, against the oracle's.
 
 Where no rounding of the oracle decides anything, values are the oracle's to the bit. Elsewhere a value may be as far
-from the oracle's as `IMPLEMENTATION_FREEDOM` times the largest distance of a member of an ensemble, whose every
+from the oracle's as `FREEDOM` times the largest distance of a member of an ensemble, whose every
 rounding goes up or down at random, and one unit in the last place of the largest value more. Where members disagree on
 something that is counted, or on what is finite, rounding decides about it: the program is judged up to there.
 """
@@ -20,8 +20,12 @@ from conformance.laws.player import Observation, Play
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE
 from fixtures.arrays import Array
 
+FREEDOM = 4.0 * IMPLEMENTATION_FREEDOM
+"""How many spreads a value may be off: the furthest of so few members is not the furthest that rounding goes."""
 FLOAT64 = 64 * 2.0**-53
 """How far a float64 value may be off, relatively, of which members are no further from each other than that."""
+UNDERFLOW = 2.0**-100
+"""Where float32 values may be zero: factors of theirs have underflowed, or the function has no such small slope."""
 REPORTED = 4 * 2.0**-24
 """How far a loss or norm may be off that float32 cannot hold: it is computed in float32 and divided by items."""
 COUNTED = (
@@ -85,12 +89,16 @@ def first_difference(
             continue
         if unequal and not _decided(ensemble, place):
             return None
+        if any(
+            counted(n) or not np.array_equal(_finite(mine[n]), _finite(exact[n])) for n in unequal
+        ) and _near_overflow(ensemble, place):
+            return None
         if ensemble.lost(place):
             unequal = [name for name in unequal if counted(name)]
         for name in sorted(unequal, key=_order):
             if (bound := _bound(name, place, exact[name], ensemble)) is None:
                 continue
-            bound += _of_layers_format(name, mine[name], exact[name], ensemble)
+            bound += _of_layers_format(name, mine[name], exact[name])
             gap = distance(mine[name], exact[name])
             if not gap <= bound:
                 return Unlike(place, name, mine[name], exact[name], bound)
@@ -107,9 +115,9 @@ def _promised(name: str, exact: Observation) -> bool:
     return not name.startswith("average/") or bool(exact.get("steps/steps", 0))
 
 
-def _of_layers_format(name: str, mine: Array, exact: Array, ensemble: Ensemble) -> float:
-    """What the rounding of a layer's output may add at O1, where layers without products choose their format."""
-    if not name.startswith(("result/output.", "result/back.")) or ensemble.level != "O1":
+def _of_layers_format(name: str, mine: Array, exact: Array) -> float:
+    """What rounding to the format of a layer's output may add, which layers without products choose."""
+    if not name.startswith(("result/output.", "result/back.")):
         return 0.0
     return unit(mine) * float(np.abs(wide(exact)).max(initial=0.0)) if unit(mine) > unit(exact) else 0.0
 
@@ -143,19 +151,33 @@ def _order(name: str) -> tuple[int, str]:
 
 def _decided(ensemble: Ensemble, place: int) -> bool:
     """Whether every member counts what the oracle counts, up to this verb."""
-    for step in range(place + 1):
-        exact = ensemble.nearest.observations[step]
-        if exact is None:
-            continue
-        for member in ensemble.members:
-            other = member.observations[step]
-            if other is None or other.keys() != exact.keys():
-                return False
-            if any(not equal(other[n], exact[n]) for n in exact if counted(n)):
-                return False
-            if any(not np.array_equal(np.isfinite(wide(other[n])), np.isfinite(wide(exact[n]))) for n in exact):
-                return False
-    return True
+    return all(_agrees(member, ensemble.nearest, place) for member in ensemble.members)
+
+
+def _overflows(name: str, mine: Observation, exact: Observation) -> bool:
+    """Whether an overflow may be what tells two values apart."""
+    return counted(name) or not np.array_equal(_finite(mine[name]), _finite(exact[name]))
+
+
+def _near_overflow(ensemble: Ensemble, place: int) -> bool:
+    """Whether values of the model come near to where they overflow, up to this verb."""
+    return not _agrees(ensemble.overflowing_early, ensemble.nearest, place)
+
+
+def _agrees(member: Play, nearest: Play, place: int) -> bool:
+    """Whether a member counts the same as the oracle, and the same is finite, up to a verb."""
+    pairs = zip(member.observations[: place + 1], nearest.observations[: place + 1], strict=True)
+    return all(exact is None or (other is not None and _agree(other, exact)) for other, exact in pairs)
+
+
+def _agree(other: Observation, exact: Observation) -> bool:
+    return other.keys() == exact.keys() and all(
+        equal(other[n], exact[n]) if counted(n) else np.array_equal(_finite(other[n]), _finite(exact[n])) for n in exact
+    )
+
+
+def _finite(array: Array) -> Array:
+    return np.isfinite(wide(array))
 
 
 def _bound(name: str, place: int, exact: Array, ensemble: Ensemble) -> float | None:
@@ -171,10 +193,10 @@ def _bound(name: str, place: int, exact: Array, ensemble: Ensemble) -> float | N
         reported = name.startswith("result/") and "." not in name
         return largest * (0.0 if narrow(exact) else REPORTED if reported else FLOAT64)
     if spread == 0.0:
-        return 0.0
+        return 0.0 if narrow(exact) else unit(exact) * largest + UNDERFLOW
     if spread > LEARNABLE * largest:
         return None
-    return IMPLEMENTATION_FREEDOM * spread + unit(exact) * largest
+    return FREEDOM * spread + unit(exact) * largest + UNDERFLOW
 
 
 def _unrounded(name: str, place: int, exact: Array, ensemble: Ensemble) -> float:

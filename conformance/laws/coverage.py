@@ -13,7 +13,7 @@ import argparse
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise, product
 
@@ -87,15 +87,13 @@ def _cases(instance: Instance) -> tuple[DrawnCase, ...]:
             return ()
 
 
-def drawn(framework: Framework, excluded: Iterable[Exclusion] = (), seed: int = 0) -> Drawn:
+def drawn(framework: Framework, excluded: Collection[Exclusion] = (), seed: int = 0) -> Drawn:
     """What the profile "ci" draws at a seed, without playing it."""
-    excluded, counts, laws = tuple(excluded), Drawn(), laws_of(framework)
+    counts, laws = Drawn(), laws_of(framework)
     for law in LAWS.values():
         if not all(framework.declares(capability).supported for capability in law.needs):
             continue
-        strategy = law.draw(framework)
-        if excluded:
-            strategy = strategy.filter(lambda i: not any(entry.leaves_out(i.words()) for entry in excluded))
+        strategy = law.instances(framework, excluded)
         for part in range(law.parts):
             Search[Instance, None](counts.add).run(strategy, law.count(laws), law.seed(seed, part), 0.0)
     return counts

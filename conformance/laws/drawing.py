@@ -43,6 +43,8 @@ from fixtures.recipe import (
 from frameworks.contract import Capability, Framework
 
 TARGETS: tuple[Target, ...] = ("same", "fresh", "used", "predicted", "skipped", "stopped")
+_SLOTS = st.integers(0, 2)
+"""Where runs are saved, so that one save often comes after another one of another kind."""
 LONGEST = 8
 """Steps that a program is drawn from; a window that is spelt out is one of them."""
 
@@ -51,10 +53,13 @@ LONGEST = 8
 def _programs(draw: st.DrawFn, steps: _Steps) -> tuple[Verb, ...]:
     verbs: list[Verb] = [StartAgain()]
     chosen = draw(_repertoires(steps))
+    between: set[int] = set()
     for _ in range(draw(st.integers(1, LONGEST))):
-        saved = any(isinstance(verb, Save) for verb in verbs)
-        words = [word for word in steps.words(saved) if word in chosen]
-        verbs += steps.verbs(draw, draw(st.sampled_from(words)))
+        words = [word for word in steps.words(bool(between)) if word in chosen]
+        step = draw(st.sampled_from(words))
+        new = steps.verbs(draw, step, sorted(between))
+        between = steps.saved_between_windows(between, step, new)
+        verbs += new
     return tuple(verbs)
 
 
@@ -124,9 +129,32 @@ class _Steps:
         steps += ["scope"] if self.scope and self.formats else []
         return steps
 
-    def verbs(self, draw: st.DrawFn, step: str) -> list[Verb]:
-        """The verbs of a step."""
-        return self._window(draw) if step == "window" else [self._verb(draw, step)]
+    def verbs(self, draw: st.DrawFn, step: str, saved: list[int]) -> list[Verb]:
+        """The verbs of a step; `saved` are the slots that hold a run between two windows."""
+        match step:
+            case "window":
+                return self._window(draw)
+            case "save":
+                return [*self._look(draw), Save(draw(_SLOTS))]
+            case "restore":
+                where, into = draw(st.sampled_from(saved)), draw(st.sampled_from(self._targets()))
+                return [Restore(where, into), *self._look(draw)]
+            case "damaged":
+                damages: list[Damage] = ["cut", "foreign", "missing"]
+                file = draw(st.sampled_from([0.0, 0.5, 0.99]))
+                return [RestoreDamaged(draw(st.sampled_from(saved)), draw(st.sampled_from(damages)), file)]
+        return [self._verb(draw, step)]
+
+    def saved_between_windows(self, slots: set[int], step: str, verbs: list[Verb]) -> set[int]:
+        """The slots that hold a run between two windows after a step: a window's saves are of an open one."""
+        written = {verb.slot for verb in verbs if isinstance(verb, Save)}
+        return slots - written if step == "window" else slots | written
+
+    def _look(self, draw: st.DrawFn) -> list[Verb]:
+        """What may come right before a save or after a load: often nothing, else what reads the run."""
+        looks = ["averaged"] if self.recipe.average is not None else []
+        looks += ["predict", "gradients"] + ["trace"] * (self.trace and self.recipe.recompute is None)
+        return [self._verb(draw, draw(st.sampled_from(looks)))] if draw(st.integers(0, 2)) == 0 else []
 
     def _verb(self, draw: st.DrawFn, step: str) -> Verb:
         match step:
@@ -138,14 +166,6 @@ class _Steps:
                 return Gradients(self._micros(draw, draw(st.integers(1, self.recipe.accumulation))))
             case "predict" | "averaged":
                 return Predict(DrawnBatch(draw(st.integers(1, 3)), draw(st.integers(0, 9))), step == "averaged")
-            case "save":
-                return Save(draw(st.integers(0, 1)))
-            case "restore":
-                return Restore(draw(st.integers(0, 1)), draw(st.sampled_from(self._targets())))
-            case "damaged":
-                damages: list[Damage] = ["cut", "foreign", "missing"]
-                file = draw(st.sampled_from([0.0, 0.5, 0.99]))
-                return RestoreDamaged(draw(st.integers(0, 1)), draw(st.sampled_from(damages)), file)
             case "start-again":
                 return StartAgain(draw(st.integers(0, 3)) == 0)
             case "trace":
@@ -219,7 +239,7 @@ class _Steps:
             case "nothing":
                 return []
             case "save":
-                slot = draw(st.integers(2, 3))
+                slot = draw(_SLOTS)
                 into = draw(st.sampled_from(self._targets()))
                 again: list[Verb] = [Accumulate(micro, items)] if draw(st.booleans()) and not last else []
                 return [Save(slot), *again, Restore(slot, into)]

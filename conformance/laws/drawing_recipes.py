@@ -45,8 +45,8 @@ def offered(framework: Framework, recipe: Recipe) -> bool:
 def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
     """Recipes from every field that the framework declares, for a model.
 
-    A schedule and two optimizers under a loss scale are left out: what is counted where one of two optimizers skips is
-    an observation (`scaling.two-optimizers-rule`).
+    Two optimizers under a loss scale get neither a schedule nor clipping: what is counted where one of them skips, and
+    what a norm over both is then, is open (`scaling.two-optimizers-rule`).
     """
 
     def supports(capability: Capability) -> bool:
@@ -69,11 +69,13 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
         recipe = recipe.but(schedule=draw(st.sampled_from([Steps((1,), (1.0, 0.5)), Steps((1, 3), (0.5, 1.0, 0.25))])))
     if maybe(Capability.GROUPS, 5):
         recipe = recipe.but(groups=2)
-    elif (recipe.schedule is None or recipe.scaling is None) and maybe(Capability.TWO_OPTIMIZERS, 5):
+    elif ((recipe.schedule is None and recipe.clip is None) or recipe.scaling is None) and maybe(
+        Capability.TWO_OPTIMIZERS, 5
+    ):
         recipe = recipe.but(optimizers=2)
     if len(drawn.losses) > 1 and maybe(Capability.TWO_LOSSES, 3):
         recipe = recipe.but(separate_losses=True)
-    if maybe(Capability.AVERAGE, 3):
+    if maybe(Capability.AVERAGE, 2):
         recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9])))
     return recipe.but(seed=draw(st.integers(0, 3)))
 

@@ -102,9 +102,14 @@ def second_runs(draw: st.DrawFn, framework: Framework) -> SecondRun:
 
 
 def elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
-    """A handful of cases, and each with something changed."""
-    pairs = st.lists(_alike(framework), min_size=4, max_size=4)
-    return pairs.map(lambda drawn: Elsewhere(tuple(case for pair in drawn for case in pair)))
+    """A case, and the same with something changed."""
+    return _alike(framework).map(Elsewhere)
+
+
+def handfuls(pairs: st.SearchStrategy[Elsewhere]) -> st.SearchStrategy[Elsewhere]:
+    """Four of them, since a process takes longer to start than to play one."""
+    drawn = st.lists(pairs, min_size=4, max_size=4)
+    return drawn.map(lambda chosen: Elsewhere(tuple(case for pair in chosen for case in pair.cases)))
 
 
 @st.composite

@@ -8,7 +8,16 @@ from functools import cached_property
 import numpy as np
 
 from conformance.laws.distances import wide
-from conformance.laws.members import NarrowWhereAllowed, NotesDrops, PartsAndTiles, RoundedApart, RoundedEverywhere
+from conformance.laws.members import (
+    NarrowNorms,
+    NarrowWhereAllowed,
+    NotesDrops,
+    OverflowsEarly,
+    PartsAndTiles,
+    RoundedApart,
+    RoundedEverywhere,
+    WideSteps,
+)
 from conformance.laws.observing import REFERENCE_MOMENTS, canonical, ends_by_itself
 from conformance.laws.oracle_player import OraclePlayer
 from conformance.laws.player import Observation, Play
@@ -34,7 +43,7 @@ class Ensemble:
 
     @cached_property
     def members(self) -> tuple[Play, ...]:
-        """The plays with random roundings; every second one rounds equal values apart."""
+        """The plays with random roundings; every second one rounds equal values apart, and steps in float32."""
         roundings = (
             (RoundedEverywhere, RoundedApart)[i % 2](np.random.default_rng([self._seed, 24, i])) for i in range(MEMBERS)
         )
@@ -44,11 +53,6 @@ class Ensemble:
     def unrounded(self) -> Play:
         """The play that rounds nothing."""
         return self._play(Exact())
-
-    @property
-    def level(self) -> str:
-        """The recipe's level of precision."""
-        return self._case.recipe.precision.level
 
     def skipped(self, place: int) -> bool:
         """Whether the verb at a place is an update that the oracle skips."""
@@ -85,9 +89,17 @@ class Ensemble:
             if isinstance(verb, StartAgain) and not verb.onward:
                 return
 
-    def _play(self, rounding: Rounding | None) -> Play:
-        member = isinstance(rounding, Stochastic)
-        trainers, operations = (NarrowWhereAllowed, PartsAndTiles) if member else (NotesDrops, Operations)
+    @cached_property
+    def overflowing_early(self) -> Play:
+        """The play that rounds to nearest, in a model that overflows early."""
+        return self._play(None, OverflowsEarly)
+
+    def _play(self, rounding: Rounding | None, operations: type[Operations] = Operations) -> Play:
+        trainers: type[NotesDrops] = NotesDrops
+        if isinstance(rounding, RoundedApart):
+            trainers, operations = WideSteps, NarrowNorms
+        elif isinstance(rounding, Stochastic):
+            trainers, operations = NarrowWhereAllowed, PartsAndTiles
         player = OraclePlayer(self.conventions, self._case, rounding, trainers, operations)
         play = player.play(self._left_out)
         return Play(tuple(None if o is None else canonical(o, REFERENCE_MOMENTS) for o in play.observations))

@@ -107,9 +107,10 @@ def program_features(case: DrawnCase) -> Iterator[str]:
     """What the program does."""
     for verb in case.program:
         yield f"verb={word(verb)}"
+        yield from ["verb=Restore"] if isinstance(verb, Restore) else []
         yield from _data(verb)
-        if isinstance(verb, Feed) and _optimizer_without_gradient(case, verb):
-            yield "feed=optimizer-without-gradient"
+    if _optimizer_without_gradient(case):
+        yield "window=optimizer-without-gradient"
     flat = any(isinstance(layer, BatchNorm) and len(shape) == 1 for _, layer, shape in case.drawn.model.shapes())
     if flat and any(micro.size == 1 for verb in case.program for micro in _trained(verb)):
         yield "normalised=one-value"
@@ -143,12 +144,32 @@ def windows(case: DrawnCase) -> Iterator[list[int]]:
     yield open_window
 
 
-def _optimizer_without_gradient(case: DrawnCase, verb: Feed) -> bool:
-    """Whether some optimizer owns nothing but parameters that no micro-batch has a gradient for."""
-    shapes = case.drawn.model.parameter_shapes()
-    given = [g.gradients({name: np.zeros(()) for name in shapes}) for g in verb.window]
-    with_gradient = {i for i, name in enumerate(shapes) if any(each[name] is not None for each in given)}
-    return {i % case.recipe.optimizers for i in with_gradient} != set(range(case.recipe.optimizers))
+def _optimizer_without_gradient(case: DrawnCase) -> bool:
+    """Whether some optimizer owns nothing but parameters that a whole window has no gradient for."""
+    names, count = list(case.drawn.model.parameter_shapes()), case.recipe.optimizers
+    heads = {name for name, _ in case.drawn.losses}
+    places = [names[i::count] for i in range(count)]
+    open_window: set[str] = set()
+    missing: list[set[str]] = []
+    for verb in case.program:
+        match verb:
+            case Feed(window=window):
+                given = [g.gradients({name: np.zeros(()) for name in names}) for g in window]
+                missing.append({name for name in names if all(each[name] is None for each in given)})
+            case Accumulate(micro=micro):
+                open_window |= {*micro.heads} or heads
+            case Train(micros=micros):
+                missing.append(_of_heads(names, heads - {h for micro in micros for h in micro.heads or heads}))
+            case Apply():
+                missing.append(_of_heads(names, heads - open_window))
+                open_window = set()
+            case StartAgain():
+                open_window = set()
+    return any(set(owned) <= gone for gone in missing for owned in places)
+
+
+def _of_heads(names: list[str], heads: set[str]) -> set[str]:
+    return {name for name in names if name.rsplit(".", 2)[-2] in heads}
 
 
 def word(verb: Verb) -> str:

@@ -56,7 +56,7 @@ def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Draw
         layers = (*layers[:place], Dropout(rate), *layers[place:])
         if draw(st.booleans()):
             layers = (*layers, Dropout(0.5))
-    heads, losses = draw(_heads(framework, kind))
+    heads, losses = draw(_heads(framework, kind, bool(layers)))
     return DrawnModel(
         (*layers, heads),
         sample,
@@ -138,8 +138,11 @@ def _picture_layers(draw: st.DrawFn) -> tuple[tuple[Layer, ...], Shape]:
 
 
 @st.composite
-def _heads(draw: st.DrawFn, framework: Framework, kind: str) -> tuple[Heads, tuple[tuple[str, LossKind], ...]]:
-    wide = framework.declares(Capability.FLOAT64_HEADS).supported and kind in ("exact", "vectors")
+def _heads(
+    draw: st.DrawFn, framework: Framework, kind: str, wide: bool
+) -> tuple[Heads, tuple[tuple[str, LossKind], ...]]:
+    """Heads; `wide` if some may be float64, as is open of a head that takes the inputs themselves."""
+    wide = wide and framework.declares(Capability.FLOAT64_HEADS).supported and kind in ("exact", "vectors")
     count = 1 if kind in ("tokens", "pictures") else draw(st.sampled_from([1, 1, 2]))
     heads: list[Head] = []
     losses: list[tuple[str, LossKind]] = []

@@ -46,13 +46,9 @@ def explore(
         with np.errstate(all="ignore"):
             return instance.failure(subject, laws)
 
-    def allowed(instance: Instance) -> bool:
-        return not any(entry.leaves_out(instance.words()) for entry in excluded)
-
     search: Search[Instance, Failure] = Search(judge)
     chosen = subject.seed if profile.seed is None else profile.seed
-    strategy = law.draw(subject.framework)
-    strategy = strategy.filter(allowed) if excluded else strategy
+    strategy = law.instances(subject.framework, excluded)
     search.run(strategy, law.count(laws) * profile.factor, law.seed(chosen, part), profile.shrinking_s)
     if search.smallest is not None:
         instance, failure = search.smallest

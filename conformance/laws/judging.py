@@ -16,8 +16,9 @@ from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.ensemble import Ensemble
 from conformance.laws.observing import canonical, ends_by_itself
 from conformance.laws.player import Observation, Play, PlayFailed
-from conformance.laws.programs import Accumulate, Apply, Break, DrawnCase, Feed, Verb
+from conformance.laws.programs import Accumulate, Apply, Break, DrawnCase, Feed, Predict, Verb
 from conformance.laws.subject_player import SubjectPlayer
+from fixtures.layers import BatchNorm
 from fixtures.recipe import DynamicScaling, StaticScaling
 
 
@@ -125,7 +126,8 @@ def failure_of(case: DrawnCase, ensemble: Ensemble, apart: Unlike) -> Failure:
 def not_judged(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Mapping[int, frozenset[str]]:
     """Beginnings of names that are not set against the oracle's, by the place of the verb.
 
-    How many updates there were where one of two optimizers skips is an observation (`scaling.two-optimizers-rule`).
+    How many updates there were where one of two optimizers skips is an observation (`scaling.two-optimizers-rule`), and
+    no clause says which running statistics an average is evaluated with between updates.
     """
     always = frozenset(laws.not_compared) | {"random/", "result/bytes"}
     if isinstance(case.recipe.scaling, StaticScaling):
@@ -133,6 +135,7 @@ def not_judged(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Mappin
     if case.recipe.optimizers > 1 and case.recipe.scaling is not None:
         always |= {"steps/steps"}
     moved = always | {"buffer/"}
+    moving = any(isinstance(layer, BatchNorm) for _, layer, _ in case.drawn.model.shapes())
     left: dict[int, frozenset[str]] = {}
     broken = False
     for place, verb in enumerate(case.program):
@@ -140,6 +143,8 @@ def not_judged(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Mappin
         left[place] = moved if broken else always
         if isinstance(verb, Feed):
             left[place] |= {"result/micro_losses"}
+        if isinstance(verb, Predict) and verb.averaged and moving:
+            left[place] |= {"result/output."}
         if _ends_early(subject, case, place, verb):
             left[place] |= _STATE
     return left

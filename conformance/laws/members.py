@@ -9,10 +9,12 @@ from typing import Any
 import autograd.numpy as anp
 import numpy as np
 
-from fixtures.arrays import Array, wider
-from frameworks.reference.arithmetic import UNARY, Operations, Round, normalise
-from frameworks.reference.rounding import Stochastic
-from frameworks.reference.tensor import Tensor, plain
+from fixtures.arrays import Array, format_of, wider
+from frameworks.reference import scope
+from frameworks.reference.arithmetic import UNARY, Operations, Round, Variance, normalise
+from frameworks.reference.rounding import Rounding, Stochastic
+from frameworks.reference.scope import NORMS
+from frameworks.reference.tensor import Tensor, plain, rounded
 from frameworks.reference.trainer import ReferenceTrainer
 
 
@@ -33,33 +35,44 @@ class NotesDrops(ReferenceTrainer):
             super().unscale_gradients()
 
 
+_OFF = 1.0 + 2.0**-25
+"""Half a unit of float32, relatively, which random roundings make none or one."""
+
+
 class NormsInParts(Operations):
     """Normalisation whose gradient is the sum of two parts, each of which is rounded to the operand's format.
 
     The operand is cast once for its mean and variance, and once to be normalised. In low formats the gradient may be
-    far smaller than its two parts, so that their roundings decide about all of its digits.
+    far smaller than its two parts, so that their roundings decide about all of its digits. Mean and variance are those
+    of values half a unit off, as a mean that is updated value by value may be even where all are equal.
     """
 
     def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
         def compute(a: Any, measured: Any, g: Any, b: Any, r: Round) -> Any:
-            return r(normalise(a, (-1,), epsilon, r, self.variance, measured)[0]) * g + b
+            return r(normalise(a, (-1,), epsilon, r, self.variance, r(_OFF * measured))[0]) * g + b
 
         return self.apply("layer_norm", compute, x, x, scale, shift)
 
     def batch_norm(
         self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float, given: tuple[Array, Array] | None
     ) -> tuple[Tensor, Array, Array]:
-        if given is not None:
-            return super().batch_norm(x, scale, shift, epsilon, given)
         axes = tuple(range(len(x.shape) - 1))
         statistics: list[Array] = []
 
         def compute(a: Any, measured: Any, g: Any, b: Any, r: Round) -> Any:
-            y, mean, variance = normalise(a, axes, epsilon, r, self.variance, measured)
+            if given is None:
+                y, mean, variance = normalise(a, axes, epsilon, r, self.variance, r(_OFF * measured))
+            else:
+                mean, variance = given
+                y = r(a - mean) * r(1.0 / np.sqrt(variance + epsilon))
             statistics.extend(plain(s).reshape(-1) for s in (mean, variance))
-            return r(y) * g + b
+            return r(y) * g + b + self.offset(statistics[0], np.sqrt(statistics[1] + epsilon), plain(g))
 
         return self.apply("batch_norm", compute, x, x, scale, shift), statistics[0], statistics[1]
+
+    def offset(self, mean: Array, deviation: Array, scale: Array) -> Array:  # noqa: ARG002
+        """What is wrong, for each channel, with what batch norm adds."""
+        return np.zeros_like(mean)
 
 
 _SLOPES: dict[str, Callable[[Array], Array]] = {"tanh": lambda y: 1.0 - y * y, "sigmoid": lambda y: y * (1.0 - y)}
@@ -68,7 +81,8 @@ _SLOPES: dict[str, Callable[[Array], Array]] = {"tanh": lambda y: 1.0 - y * y, "
 class PartsAndTiles(NormsInParts):
     """And attention whose backward pass takes the sum over a row of shares from the rounded output.
 
-    The slopes of tanh and of the sigmoid are taken from their rounded outputs too.
+    The slopes of tanh and of the sigmoid are taken from their rounded outputs too, and where a value is used more than
+    once, the sum of its gradients is rounded.
     Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithm 4: dS = P ∘ (dP − rowsum(dO ∘ O)).
     """
 
@@ -85,6 +99,9 @@ class PartsAndTiles(NormsInParts):
         nothing = anp.sum(shares * (scores - plain(scores)), axis=-1, keepdims=True)
         return Tensor(mixed.value - off * nothing, mixed.format)
 
+    def shared(self, x: Tensor) -> Tensor:
+        return Tensor(rounded(x.value, self.rounding, x.format), x.format, x.owned)
+
     def activation(self, kind: str, x: Tensor) -> Tensor:
         slope = _SLOPES.get(kind)
         if slope is None or not np.isfinite(x.plain()).all():
@@ -95,6 +112,51 @@ class PartsAndTiles(NormsInParts):
             return y + slope(y) * (a - plain(a))
 
         return self.apply(kind, compute, x, keep="result")
+
+
+class NarrowNorms(PartsAndTiles):
+    """And normalisation that yields the recipe's format, as is open where no product is computed.
+
+    At O3 batch norm is a product and a sum, of numbers that are rounded to that format.
+    """
+
+    def formats(self, op: str, *operands: str) -> tuple[str, str]:
+        computing, yielding = super().formats(op, *operands)
+        here = scope.current()
+        return computing, here.precision.format if op in NORMS and here.active and yielding != "float64" else yielding
+
+    def offset(self, mean: Array, deviation: Array, scale: Array) -> Array:
+        here = scope.current().precision
+        exact = mean / deviation * scale
+        return self.rounding.round(exact, here.format) - exact if here.level == "O3" else np.zeros_like(mean)
+
+
+class OverflowsEarly(Operations):
+    """Values of the model and of its backward pass overflow from a sixteenth of the format's largest value on.
+
+    Where this changes what is finite, it depends on the order of operations whether anything overflows.
+    """
+
+    def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
+        super().__init__(Early(rounding), variance)
+
+
+class Early:
+    """A rounding whose formats end early."""
+
+    HEADROOM = 16.0
+
+    def __init__(self, rounding: Rounding) -> None:
+        self._rounding = rounding
+        self.constant, self.dtype = rounding.constant, rounding.dtype
+
+    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
+        """The array in the format, infinite where it is large."""
+        value = self._rounding.round(array, format_name, terms)
+        if format_name != "float16":
+            return value
+        largest = format_of(format_name).largest / self.HEADROOM
+        return np.where(np.abs(value) > largest, np.copysign(np.inf, value), value)
 
 
 class RoundedEverywhere(Stochastic):
@@ -128,8 +190,11 @@ class NarrowWhereAllowed(NotesDrops):
             return 0.0
         formats = {name: self.master_formats[name] for name in gradients}
         norms = [self._norm(g, formats[n]) for n, g in gradients.items()]
-        widest = reduce(wider, formats.values())
-        return float(self.rounding.round(np.asarray(self._norm(np.asarray(norms), "float32")), widest, len(norms)))
+        return float(self._norm(np.asarray(norms), reduce(wider, formats.values())))
+
+    def clip_factor(self, coefficient: float, gradients: Mapping[str, Array]) -> float:
+        widest = reduce(wider, (self.master_formats[name] for name in gradients), "float32")
+        return float(self.rounding.round(np.asarray(coefficient), widest))
 
     def _norm(self, values: Array, name: str) -> float:
         squares = self.rounding.round(np.asarray(np.vdot(values, values)), wider(name, "float32"))
@@ -143,3 +208,16 @@ class NarrowWhereAllowed(NotesDrops):
         if self.recipe.precision.level == "O3":
             for name in (f"{path}.mean", f"{path}.variance"):
                 self.statistics[name] = self.rounding.round(self.statistics[name], self.recipe.precision.format)
+
+
+class WideSteps(NarrowWhereAllowed):
+    """A member whose optimizer computes in float32 what it keeps in a low format."""
+
+    def apply_update(self, gradients: dict[str, Array], rate: float) -> None:
+        kept = self.master_formats
+        self.master_formats = {name: wider(kept[name], "float32") for name in kept}
+        super().apply_update(gradients, rate)
+        self.master_formats = kept
+        for values in (self.masters, *self.slots.values()):
+            for name in gradients:
+                values[name] = self.rounding.round(values[name], kept[name])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
+from conformance.expectations.exclusions import Exclusion
 from conformance.laws import drawing_operations, drawing_variations
 from conformance.laws.declared import LawsOfAdapter
+from conformance.laws.instances import Instance
 from frameworks.contract import Capability, Framework
 
 
@@ -23,6 +25,7 @@ class Law:
         parts: tests that share the work.
         share: of an adapter's number of programs, for all parts together.
         needs: what the framework has to declare.
+        together: makes instances of what is drawn, where a test needs several that are each allowed.
     """
 
     number: int
@@ -30,6 +33,15 @@ class Law:
     parts: int
     share: float
     needs: tuple[Capability, ...] = ()
+    together: Callable[[SearchStrategy[Any]], SearchStrategy[Any]] = lambda drawn: drawn
+
+    def instances(self, framework: Framework, excluded: Collection[Exclusion]) -> SearchStrategy[Instance]:
+        """What the law is checked on; nothing in it is known to go wrong."""
+
+        def allowed(instance: Instance) -> bool:
+            return not any(entry.leaves_out(instance.words()) for entry in excluded)
+
+        return self.together(self.draw(framework).filter(allowed))
 
     def count(self, laws: LawsOfAdapter) -> int:
         """Examples of one part."""
@@ -49,6 +61,6 @@ LAWS: Mapping[str, Law] = {
     "laws.windows": Law(5, drawing_variations.cuts, 1, 1 / 64, (Capability.ACCUMULATION,)),
     "laws.operations": Law(6, drawing_operations.scoped, 2, 1 / 2, (Capability.AUTOCAST_SCOPE,)),
     "laws.calls": Law(7, drawing_operations.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
-    "laws.processes": Law(8, drawing_variations.elsewhere, 1, 0.0),
+    "laws.processes": Law(8, drawing_variations.elsewhere, 1, 0.0, (), drawing_variations.handfuls),
 }
 """By the id of the clause."""

@@ -9,9 +9,24 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
 from hypothesis.strategies import SearchStrategy
 
 from frameworks.contract import Unsupported
+
+INDEPENDENT = "conformance-independent"
+"""The name of the backend that draws every case anew.
+
+Hypothesis' own makes most cases from an earlier one by repeating parts of it, which finds crashes of a parser sooner,
+and leaves a few hundred programs with a few dozen that differ.
+"""
+
+
+class IndependentDraws(HypothesisProvider):
+    """Hypothesis' own distributions. A backend of another name is asked for each case from the start."""
+
+
+AVAILABLE_PROVIDERS[INDEPENDENT] = f"{IndependentDraws.__module__}.{IndependentDraws.__qualname__}"
 
 C = TypeVar("C")
 F = TypeVar("F")
@@ -67,6 +82,7 @@ class Search(Generic[C, F]):
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
             print_blob=False,
+            backend=INDEPENDENT,
         )
         try:
             seed(chosen)(drawn(given(cases)(hold)))()

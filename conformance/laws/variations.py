@@ -97,14 +97,17 @@ class ResumedCase(Variation):
     place: int
     into: Target
 
-    def words(self) -> frozenset[str]:
-        return features(self.case)
-
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+    @property
+    def _resumed(self) -> DrawnCase:
         program = self.case.program
         longer = (*program[: self.place], Save(SLOT), Restore(SLOT, self.into), *program[self.place :])
-        resumed = replace(self.case, program=longer)
-        return _compared(subject, laws, resumed, self.case, None, (), (self.place, self.place + 2))
+        return replace(self.case, program=longer)
+
+    def words(self) -> frozenset[str]:
+        return features(self.case) | features(self._resumed)
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
+        return _compared(subject, laws, self._resumed, self.case, None, (), (self.place, self.place + 2))
 
 
 @dataclass(frozen=True)
@@ -252,8 +255,11 @@ def _compared(
 
 
 def _below(observation: Observation, largest: float) -> bool:
-    arrays = (value for value in observation.values() if value.dtype.kind not in "USO")
-    return not any(bool((np.abs(value.astype(np.float64)) > largest).any()) for value in arrays)
+    """Whether no value is larger, nor not a number where that is a bound; given gradients have no loss."""
+    if largest == np.inf:
+        return True
+    arrays = (value for name, value in observation.items() if value.dtype.kind not in "USO" and name != "result/loss")
+    return all(bool((np.abs(value.astype(np.float64)) <= largest).all()) for value in arrays)
 
 
 def _failure(case: DrawnCase, apart: Unlike | None) -> Failure | None:

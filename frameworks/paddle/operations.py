@@ -45,7 +45,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "squared_error": F.mse_loss,
     "absolute_error": F.l1_loss,
     "huber": F.smooth_l1_loss,
-    "kl_divergence": F.kl_div,
+    "kl_divergence": lambda a, b: F.kl_div(a, b, reduction="batchmean"),
     "binary_cross_entropy_logits": F.binary_cross_entropy_with_logits,
     "layer_norm": lambda x: F.layer_norm(x, [x.shape[-1]]),
     "batch_norm": _batch_norm,

@@ -138,6 +138,10 @@ class Operations:
         function = UNARY[kind]
         return self.apply(kind, lambda a, _: function(a), x, keep="operands" if kind == "gelu" else "result")
 
+    def shared(self, x: Tensor) -> Tensor:
+        """x for several operations, whose gradients are added up without rounding."""
+        return x
+
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """a + b in the wider format."""
         return self.apply("add", lambda x, y, _: x + y, a, b)

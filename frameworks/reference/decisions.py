@@ -170,9 +170,12 @@ class Decisions(Forward):
         norm = self.gradient_norm(gradients) + self.conventions.clip_epsilon
         if norm <= self.recipe.clip:
             return gradients
-        coefficient = self.recipe.clip / norm
-        factor = self.rounding.round(np.asarray(coefficient), "float32")
+        factor = self.clip_factor(self.recipe.clip / norm, gradients)
         return {name: self.rounding.round(g * factor, self.accumulator_format(name)) for name, g in gradients.items()}
+
+    def clip_factor(self, coefficient: float, gradients: Arrays) -> float:  # noqa: ARG002
+        """What gradients are multiplied by."""
+        return float(self.rounding.round(np.asarray(coefficient), "float32"))
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         """One optimizer step of every parameter that has a gradient, and of no other."""

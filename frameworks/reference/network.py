@@ -92,6 +92,7 @@ class Pass:
                 return ops.max_pool(x, size)
             case Residual(body=body):
                 inner = tuple((f"{path}.body.{i}", part) for i, part in enumerate(body))
+                x = ops.shared(x)
                 return ops.add(x, self.layers(inner, x))
             case Heads():
                 raise ValueError("heads end a model; `heads` computes them")
@@ -99,6 +100,7 @@ class Pass:
     def heads(self, path: str, layer: Heads, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
         """The outputs of the heads in `names`; a float64 head takes its features in float64."""
         outputs = {}
+        x = self.ops.shared(x)
         for head in layer.heads:
             if head.name in names:
                 features = self.ops.cast(x, "float64") if head.format == "float64" else x
@@ -124,6 +126,7 @@ class Pass:
 
     def _attention(self, path: str, heads: int, x: Tensor) -> Tensor:
         count, length, width = x.shape
+        x = self.ops.shared(x)
 
         def split(name: str) -> Tensor:
             y = self.ops.linear(x, self._at(path, f"{name}.weight"), self._at(path, f"{name}.bias"))

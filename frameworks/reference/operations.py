@@ -69,7 +69,7 @@ CARRIERS: dict[str, Carrier] = {
     "squared_error": lambda a, b, r: np.mean(r(a - b) ** 2),
     "absolute_error": lambda a, b, r: np.mean(np.abs(r(a - b))),
     "huber": _huber,
-    "kl_divergence": lambda a, b, r: np.mean(r(b * r(np.log(b) - a))),
+    "kl_divergence": lambda a, b, r: np.mean(np.sum(r(r(b * r(np.log(b))) - r(b * a)), axis=-1)),
     "binary_cross_entropy_logits": _binary_cross_entropy,
     "layer_norm": lambda a, r: normalise(a, (-1,), _EPSILON, r)[0],
     "instance_norm": lambda a, r: normalise(a, (-1,), _EPSILON, r)[0],

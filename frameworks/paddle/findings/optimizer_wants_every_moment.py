@@ -1,0 +1,23 @@
+"""An optimizer cannot go on from a state in which a weight that had no gradient yet has no moment."""
+
+import sys
+
+import paddle
+
+zero = paddle.nn.initializer.Constant(0.0)
+error = None
+first, second = (paddle.create_parameter([1], "float32", default_initializer=zero) for _ in range(2))
+optimizer = paddle.optimizer.Momentum(0.5, parameters=[first, second])
+first.sum().backward()
+optimizer.step()
+optimizer.clear_grad(set_to_zero=False)
+resumed = paddle.optimizer.Momentum(0.5, parameters=[first, second])
+resumed.set_state_dict(optimizer.state_dict())
+(first + second).sum().backward()
+try:
+    resumed.step()
+except AssertionError as refusal:
+    error = str(refusal)
+print("expected: an update of both weights, as without the save and the load")
+print(f"seen: {error or 'an update'}")
+sys.exit(error is not None)
