@@ -254,10 +254,10 @@ def apart_from_twin(
 
 
 def _same(a: Array, b: Array, underflow: float) -> bool:
-    """Whether two values have the same bits, but for what is smaller than `underflow`."""
-    if same_bits(a, b) or not underflow or a.shape != b.shape or a.dtype != b.dtype:
+    """Whether two values have the same bits, but for the sign of zero and what is smaller than `underflow`."""
+    if same_bits(a, b) or a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind in "USO":
         return same_bits(a, b)
-    small = np.maximum(np.abs(wide(a)), np.abs(wide(b))) < underflow
+    small = np.maximum(np.abs(wide(a)), np.abs(wide(b))) <= underflow
     return same_bits(np.where(small, np.zeros_like(a), a), np.where(small, np.zeros_like(b), b))
 
 

@@ -43,6 +43,8 @@ from fixtures.recipe import (
 from frameworks.contract import Capability, Framework
 
 TARGETS: tuple[Target, ...] = ("same", "fresh", "used", "predicted", "skipped", "stopped")
+MANY = 67
+"""Samples of a micro-batch that is too large for what is done in blocks of 64."""
 _SLOTS = st.integers(0, 2)
 """Where runs are saved, so that one save often comes after another one of another kind."""
 LONGEST = 8
@@ -74,7 +76,8 @@ def _repertoires(draw: st.DrawFn, steps: _Steps) -> frozenset[str]:
         return frozenset(every)
     updates = [word for word in every if word in ("train", "feed", "window")]
     few = draw(st.lists(st.sampled_from(every), min_size=1, max_size=4))
-    return frozenset({draw(st.sampled_from(updates)), *few, *({"save"} & {*every})})
+    loads = {"save", "restore"} if draw(st.booleans()) else {"save"}
+    return frozenset({draw(st.sampled_from(updates)), *few, *(loads & {*every})})
 
 
 @st.composite
@@ -113,6 +116,8 @@ class _Steps:
         self.breaks = not drawn.token_level and not drawn.integer_inputs
         self.by_itself = framework.conventions().remainder != "flush"
         self.missing = supports(Capability.MISSING_GRADIENTS)
+        sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
+        self.places = [i / 16 for i in range(16)] + [sizes.index(max(sizes)) / len(sizes)] * 8
         self.formats = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
 
     def words(self, saved: bool) -> list[str]:
@@ -140,9 +145,7 @@ class _Steps:
                 where, into = draw(st.sampled_from(saved)), draw(st.sampled_from(self._targets()))
                 return [Restore(where, into), *self._look(draw)]
             case "damaged":
-                damages: list[Damage] = ["cut", "foreign", "missing"]
-                file = draw(st.sampled_from([0.0, 0.5, 0.99]))
-                return [RestoreDamaged(draw(st.sampled_from(saved)), draw(st.sampled_from(damages)), file)]
+                return [self._damaged(draw, draw(st.sampled_from(saved)))]
         return [self._verb(draw, step)]
 
     def saved_between_windows(self, slots: set[int], step: str, verbs: list[Verb]) -> set[int]:
@@ -152,9 +155,9 @@ class _Steps:
 
     def _look(self, draw: st.DrawFn) -> list[Verb]:
         """What may come right before a save or after a load: often nothing, else what reads the run."""
-        looks = ["averaged"] if self.recipe.average is not None else []
+        looks = ["averaged"] * 3 if self.recipe.average is not None else []
         looks += ["predict", "gradients"] + ["trace"] * (self.trace and self.recipe.recompute is None)
-        return [self._verb(draw, draw(st.sampled_from(looks)))] if draw(st.integers(0, 2)) == 0 else []
+        return [self._verb(draw, draw(st.sampled_from(looks)))] if draw(st.booleans()) else []
 
     def _verb(self, draw: st.DrawFn, step: str) -> Verb:
         match step:
@@ -190,12 +193,23 @@ class _Steps:
 
     def _micros(self, draw: st.DrawFn, count: int) -> tuple[DrawnBatch, ...]:
         micros = tuple(self._micro(draw) for _ in range(count))
+        if self.drawn.exact and draw(st.booleans()):
+            micros = tuple(
+                replace(micro, size=size) for micro, size in zip(micros, self._sizes(draw, count), strict=True)
+            )
         if self.even:
             micros = tuple(replace(micro, size=micros[0].size, mask="none") for micro in micros)
         return micros if any(self._items(m) for m in micros) else (DrawnBatch(2), *micros[1:])
 
+    def _sizes(self, draw: st.DrawFn, count: int) -> list[int]:
+        """Sizes that add up to a power of two, so that means over a window are exact."""
+        total = draw(st.sampled_from([total for total in (2, 4, 8) if total >= count]))
+        ends = sorted(draw(st.permutations(range(1, total)))[: count - 1])
+        return [end - start for start, end in zip([0, *ends], [*ends, total], strict=True)]
+
     def _micro(self, draw: st.DrawFn) -> DrawnBatch:
         size, seed = draw(st.sampled_from([2, 2, 3, 4, 5] + [1] * (not self.several))), draw(st.integers(0, 99))
+        size = MANY if draw(st.integers(0, 23)) == 0 else size
         rare = draw(st.integers(0, 7))
         if not self.drawn.integer_inputs and rare < 2:
             spoilt = math.inf if self.dynamic and rare == 0 else None
@@ -231,6 +245,7 @@ class _Steps:
     def _between(self, draw: st.DrawFn, micro: DrawnBatch, items: int, last: bool) -> list[Verb]:
         """A verb that changes nothing, inside a window; `last` if one micro-batch more would end it."""
         kinds = ["nothing", "nothing", "predict"] + (["save", "save"] if self.checkpoint else [])
+        kinds += ["damaged"] if self.checkpoint else []
         kinds += ["averaged"] if self.recipe.average is not None else []
         kinds += ["break"] if self.breaks else []
         kinds += ["trace"] if self.trace and self.recipe.recompute is None else []
@@ -243,8 +258,15 @@ class _Steps:
                 into = draw(st.sampled_from(self._targets()))
                 again: list[Verb] = [Accumulate(micro, items)] if draw(st.booleans()) and not last else []
                 return [Save(slot), *again, Restore(slot, into)]
+            case "damaged":
+                slot = draw(_SLOTS)
+                return [Save(slot), self._damaged(draw, slot)]
             case kind:
                 return [self._verb(draw, kind)]
+
+    def _damaged(self, draw: st.DrawFn, slot: int) -> RestoreDamaged:
+        damages: list[Damage] = ["cut", "foreign", "missing"]
+        return RestoreDamaged(slot, draw(st.sampled_from(damages)), draw(st.sampled_from([0.0, 0.5, 0.99])))
 
     def _feed(self, draw: st.DrawFn) -> Feed:
         window = tuple(self._given(draw) for _ in range(self.recipe.accumulation))
@@ -273,7 +295,7 @@ class _Steps:
                 st.builds(
                     Spike,
                     st.sampled_from([*rare, 1.0, 2.0**-20]),
-                    st.sampled_from([i / 16 for i in range(16)]),
+                    st.sampled_from(self.places),
                     st.sampled_from([0.0, 0.3, 0.5, 0.999999]),
                 ),
                 max_size=2 if draw(st.integers(0, 2)) == 0 else 0,

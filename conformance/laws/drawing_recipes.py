@@ -23,17 +23,7 @@ from fixtures.recipe import (
 from frameworks.contract import Capability, Framework, needs
 
 PRECISIONS = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
-OPTIMIZERS: tuple[Optimizer, ...] = (
-    SGD(2.0**-4),
-    SGD(2.0**-4),
-    SGD(2.0**-5, momentum=0.5),
-    SGD(2.0**-5, momentum=0.9),
-    Adam(2.0**-3, epsilon=1.0),
-    Adam(1e-3),
-    Adam(1e-3, epsilon=None),
-    AdamW(2.0**-3, epsilon=1.0, weight_decay=0.25),
-    AdamW(1e-3, weight_decay=0.01),
-)
+SCHEDULES = (Steps((1,), (1.0, 0.5)), Steps((1, 3), (0.5, 1.0, 0.25)), Steps((2,), (0.25, 1.0)))
 
 
 def offered(framework: Framework, recipe: Recipe) -> bool:
@@ -56,28 +46,38 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
         return supports(capability) and draw(st.integers(1, chance)) == 1
 
     precisions = [p for p in PRECISIONS if offered(framework, Recipe(precision=p))]
-    recipe = Recipe(draw(st.sampled_from(OPTIMIZERS)), draw(st.sampled_from([Precision(), *precisions])))
+    recipe = Recipe(draw(_optimizers()), draw(st.sampled_from([Precision(), *precisions])))
     recipe = recipe.but(scaling=draw(_scalings(framework)))
     if maybe(Capability.ACCUMULATION, 2):
-        recipe = recipe.but(accumulation=draw(st.integers(2, 4)))
+        recipe = recipe.but(accumulation=draw(st.sampled_from([2, 2, 3, 3, 4, 4, 7])))
     if (layers := len(drawn.layers) - 1) and maybe(Capability.RECOMPUTE, 2):
         depth: Literal[1, 2] = 2 if supports(Capability.RECOMPUTE_NESTED) and draw(st.booleans()) else 1
         recipe = recipe.but(recompute=Recompute(draw(st.integers(1, layers)), depth, draw(variants(framework, drawn))))
     if maybe(Capability.CLIP, 3):
-        recipe = recipe.but(clip=draw(st.sampled_from([2.0**-6, 0.5, 2.0, 64.0])))
+        recipe = recipe.but(clip=draw(st.sampled_from([2.0**-6, 0.3, 0.5, 2.0, 64.0])))
     if maybe(Capability.SCHEDULE, 3):
-        recipe = recipe.but(schedule=draw(st.sampled_from([Steps((1,), (1.0, 0.5)), Steps((1, 3), (0.5, 1.0, 0.25))])))
-    if maybe(Capability.GROUPS, 5):
+        recipe = recipe.but(schedule=draw(st.sampled_from(SCHEDULES)))
+    apart = recipe.scaling is None or (recipe.schedule is None and recipe.clip is None)
+    if maybe(Capability.GROUPS, 4):
         recipe = recipe.but(groups=2)
-    elif ((recipe.schedule is None and recipe.clip is None) or recipe.scaling is None) and maybe(
-        Capability.TWO_OPTIMIZERS, 5
-    ):
+    elif apart and maybe(Capability.TWO_OPTIMIZERS, 4):
         recipe = recipe.but(optimizers=2)
     if len(drawn.losses) > 1 and maybe(Capability.TWO_LOSSES, 3):
         recipe = recipe.but(separate_losses=True)
     if maybe(Capability.AVERAGE, 2):
         recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9])))
     return recipe.but(seed=draw(st.integers(0, 3)))
+
+
+@st.composite
+def _optimizers(draw: st.DrawFn) -> Optimizer:
+    if draw(st.booleans()):
+        return SGD(draw(st.sampled_from([2.0**-4, 2.0**-5])), draw(st.sampled_from([0.0, 0.0, 0.5, 0.9])))
+    rate, epsilon = draw(st.sampled_from([(2.0**-3, 1.0), (2.0**-3, 1.0), (1e-3, 1e-8), (1e-3, None)]))
+    first, second = draw(st.sampled_from([(0.9, 0.999), (0.9, 0.999), (0.5, 0.75), (0.75, 0.5)]))
+    if draw(st.booleans()):
+        return Adam(rate, first, second, epsilon)
+    return AdamW(rate, first, second, epsilon or 1e-8, draw(st.sampled_from([0.25, 0.01])))
 
 
 def variants(framework: Framework, drawn: DrawnModel) -> st.SearchStrategy[str | None]:

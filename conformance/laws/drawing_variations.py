@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from conformance.laws.drawing import TARGETS, cases
@@ -28,6 +30,8 @@ from fixtures.layers import BatchNorm, Dropout, walk
 from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework
 
+TRIED = 12
+"""Pairs that are drawn for four that are allowed."""
 LONG = 1000
 """An interval that no drawn program reaches the end of."""
 
@@ -106,10 +110,15 @@ def elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
     return _alike(framework).map(Elsewhere)
 
 
-def handfuls(pairs: st.SearchStrategy[Elsewhere]) -> st.SearchStrategy[Elsewhere]:
-    """Four of them, since a process takes longer to start than to play one."""
-    drawn = st.lists(pairs, min_size=4, max_size=4)
-    return drawn.map(lambda chosen: Elsewhere(tuple(case for pair in chosen for case in pair.cases)))
+@st.composite
+def handfuls(draw: st.DrawFn, pairs: st.SearchStrategy[Elsewhere], allowed: Callable[[Elsewhere], bool]) -> Elsewhere:
+    """Up to four of them that are allowed, since a process takes longer to start than to play one."""
+    chosen: list[DrawnCase] = []
+    for _ in range(TRIED):
+        pair = draw(pairs)
+        chosen += pair.cases if allowed(pair) and len(chosen) < 8 else ()
+    assume(chosen)
+    return Elsewhere(tuple(chosen))
 
 
 @st.composite

@@ -75,7 +75,7 @@ def _vector_layers(draw: st.DrawFn, exact: bool) -> tuple[tuple[Layer, ...], Sha
     layers: list[Layer] = []
     if draw(st.integers(0, 4)) == 0:
         length = draw(st.integers(1, 3))
-        large = draw(st.integers(0, 3)) == 0
+        large = draw(st.integers(0, 2)) == 0
         columns = LARGE_WIDTH if large else draw(st.sampled_from([1, 3, 4]))
         entries = LARGE if large else draw(st.sampled_from([2, 5, 16]))
         layers += [Embedding(entries, columns), Flatten()]
@@ -90,7 +90,7 @@ def _vector_layers(draw: st.DrawFn, exact: bool) -> tuple[tuple[Layer, ...], Sha
 def _block(draw: st.DrawFn, width: int, exact: bool) -> tuple[tuple[Layer, ...], int]:
     names = ["dense", "activated", "residual", "bare"] + ([] if exact else ["batch-norm"])
     names += ["layer-norm"] if not exact and width > 1 else []  # of one value any rounding error is all that is left
-    units = draw(st.sampled_from(WIDTHS))
+    units = draw(st.sampled_from([*WIDTHS * 2, 33]))
     kind: ActivationKind = "relu" if exact else draw(st.sampled_from(CURVED))
     match draw(st.sampled_from(names)):
         case "dense":

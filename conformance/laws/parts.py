@@ -25,7 +25,7 @@ class Law:
         parts: tests that share the work.
         share: of an adapter's number of programs, for all parts together.
         needs: what the framework has to declare.
-        together: makes instances of what is drawn, where a test needs several that are each allowed.
+        together: instances of what is drawn and allowed, where a test takes several at once.
     """
 
     number: int
@@ -33,7 +33,7 @@ class Law:
     parts: int
     share: float
     needs: tuple[Capability, ...] = ()
-    together: Callable[[SearchStrategy[Any]], SearchStrategy[Any]] = lambda drawn: drawn
+    together: Callable[[SearchStrategy[Any], Callable[[Any], bool]], SearchStrategy[Any]] = SearchStrategy.filter
 
     def instances(self, framework: Framework, excluded: Collection[Exclusion]) -> SearchStrategy[Instance]:
         """What the law is checked on; nothing in it is known to go wrong."""
@@ -41,7 +41,7 @@ class Law:
         def allowed(instance: Instance) -> bool:
             return not any(entry.leaves_out(instance.words()) for entry in excluded)
 
-        return self.together(self.draw(framework).filter(allowed))
+        return self.together(self.draw(framework), allowed)
 
     def count(self, laws: LawsOfAdapter) -> int:
         """Examples of one part."""

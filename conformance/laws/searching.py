@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
 from hypothesis.internal.conjecture.providers import AVAILABLE_PROVIDERS, HypothesisProvider
 from hypothesis.strategies import SearchStrategy
 
@@ -86,7 +87,7 @@ class Search(Generic[C, F]):
         )
         try:
             seed(chosen)(drawn(given(cases)(hold)))()
-        except _Failing:
+        except (_Failing, Unsatisfiable):
             pass
         except BaseException:
             if self.smallest is None:
