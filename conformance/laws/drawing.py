@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from conformance.laws.drawing_recipes import PRECISIONS, offered, recipes
-from conformance.laws.grammar import models
+from conformance.laws.grammar import LARGE, models
 from conformance.laws.programs import (
     Accumulate,
     Apply,
@@ -117,6 +117,7 @@ class _Steps:
         self.by_itself = framework.conventions().remainder != "flush"
         self.missing = supports(Capability.MISSING_GRADIENTS)
         sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
+        self.large = max(sizes) >= LARGE
         self.places = [i / 16 for i in range(16)] + [sizes.index(max(sizes)) / len(sizes)] * 8
         self.formats = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
 
@@ -298,7 +299,7 @@ class _Steps:
                     st.sampled_from(self.places),
                     st.sampled_from([0.0, 0.3, 0.5, 0.999999]),
                 ),
-                max_size=2 if draw(st.integers(0, 2)) == 0 else 0,
+                max_size=2 if self.large or draw(st.integers(0, 2)) == 0 else 0,
             )
         )
         missing = draw(st.sampled_from([None, None, None, 0.0, 0.5, 0.99])) if self.missing else None
