@@ -33,6 +33,21 @@ BASELINE = Baseline(
 WHOLE = Baseline({**BASELINE.passed, "resume.c": [("r.py::test_c", 0.1)]})
 
 
+LAWS = Baseline({"laws.programs": [("l.py::test_law", 3.0)]})
+
+
+class Scripted:
+    """Baselines as they are told."""
+
+    needed = BASELINE
+
+    def laws(self) -> Baseline:
+        return LAWS
+
+    def whole(self) -> Baseline:
+        return WHOLE
+
+
 class Script(Engine):
     """An engine whose runs find what they are told to."""
 
@@ -41,7 +56,7 @@ class Script(Engine):
 
     def run(self, *given: Any, **_: Any) -> tuple[TestVerdict, ...]:
         self.asked.append(list(given[2]))
-        return tuple(self.found.pop(0))
+        return tuple(self.found.pop(0) if self.found else ())
 
 
 def verdict(clause: str, outcome: Outcome = Outcome.FAIL) -> TestVerdict:
@@ -50,7 +65,7 @@ def verdict(clause: str, outcome: Outcome = Outcome.FAIL) -> TestVerdict:
 
 def fate(*found: Iterable[TestVerdict], mutant: Mutant = MUTANT) -> tuple[Fate, Script]:
     engine = Script(*found)
-    return engine.fate(mutant, BASELINE, lambda: WHOLE), engine
+    return engine.fate(mutant, Scripted()), engine
 
 
 def is_placeholder(link: str) -> bool:
@@ -110,18 +125,24 @@ def test_a_mutant_that_all_its_clauses_see_is_caught() -> None:
 
 
 def test_a_mutant_that_one_of_its_clauses_misses_is_told() -> None:
-    found, _ = fate([verdict("scaling.a"), verdict("scaling.b", Outcome.PASS)], [])
+    found, _ = fate([verdict("scaling.a"), verdict("scaling.b", Outcome.PASS)], [], [])
     assert (found.word, found.missed) == ("missed by", ("scaling.b",))
 
 
 def test_a_mutant_that_only_another_clause_sees_is_an_accident() -> None:
-    found, engine = fate([], [verdict("resume.c")])
+    found, engine = fate([], [], [verdict("resume.c")])
     assert (found.word, found.elsewhere) == ("by accident", ("resume.c",))
-    assert engine.asked[1] == ["r.py::test_c"]
+    assert engine.asked[1:] == [["l.py::test_law"], ["r.py::test_c"]]
+
+
+@pytest.mark.parametrize(("named", "word"), [("scaling.b", "caught"), ("scaling.c", "missed by")])
+def test_a_law_counts_for_the_clause_that_it_names(named: str, word: str) -> None:
+    law = replace(verdict("laws.programs"), signature=named)
+    assert fate([verdict("scaling.a")], [law], [])[0].word == word
 
 
 def test_a_mutant_that_nothing_sees_survives() -> None:
-    assert fate([], [])[0].word == "survived"
+    assert fate([], [], [])[0].word == "survived"
 
 
 @pytest.mark.parametrize(("message", "word"), [("…: 2 (LayerNorm), output", "caught"), ("…: nothing", "not named")])

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from conformance.laws.features import word
 from conformance.laws.judging import Failure, Judge
 from conformance.laws.programs import (
+    Accumulate,
+    Apply,
     Break,
     CountBytes,
     DrawnCase,
@@ -56,8 +58,19 @@ def _but(**fields: object) -> Simpler:
     return lambda case: replace(case, recipe=case.recipe.but(**fields))
 
 
+def _no_loads_in_windows(case: DrawnCase) -> DrawnCase:
+    """The case without saves and loads between two micro-batches of a window."""
+    kept: list[Verb] = []
+    waiting = False
+    for verb in case.program:
+        waiting = isinstance(verb, Accumulate) or (waiting and not isinstance(verb, Apply | StartAgain))
+        kept += [] if waiting and isinstance(verb, Save | Restore) else [verb]
+    return replace(case, program=tuple(kept))
+
+
 CAUSES: dict[str, Simpler] = {
     "the damaged file": _less(RestoreDamaged),
+    "the load inside a window": _no_loads_in_windows,
     "loading": _less(Save, Restore, RestoreDamaged),
     "the first run": lambda case: replace(
         _less(StartAgain)(case), program=(StartAgain(), *_less(StartAgain)(case).program)
@@ -95,6 +108,7 @@ def attributed(case: DrawnCase, failure: Failure, judge: Judge) -> BrokenClause:
 
 _BY_CAUSE = {
     "loading": "resume.bit-identical",
+    "the load inside a window": "resume.mid-window",
     "the damaged file": "resume.truncated-file",
     "the first run": "laws.second-run",
     "the exception": LAW,

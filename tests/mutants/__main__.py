@@ -25,11 +25,11 @@ from conformance.pages import generate
 from conformance.spec.clauses import load_clauses
 from frameworks.adapter_file import adapter_file
 from tests.mutants.catalogue import Mutant, mutants
-from tests.mutants.engine import Baseline, Engine, Fate, Group, RunError
+from tests.mutants.engine import LAWS, Baseline, Engine, Fate, Group, RunError
 from tests.mutants.score import Score, must_clauses
 
 
-class Baselines:
+class MadeOnce:
     """Runs without a fault, each made once when it is first asked for."""
 
     def __init__(self, engine: Engine, group: Group, chosen: Sequence[Mutant], workers: int) -> None:
@@ -41,6 +41,16 @@ class Baselines:
         """All tests."""
         with self._lock:
             return self._all
+
+    def laws(self) -> Baseline:
+        """The laws."""
+        with self._lock:
+            return self._laws
+
+    @cached_property
+    def _laws(self) -> Baseline:
+        laws = [clause for clause in load_clauses() if clause.startswith(LAWS)]
+        return self._engine.baseline(self._group, laws, self._workers)
 
     @cached_property
     def _all(self) -> Baseline:
@@ -56,14 +66,13 @@ def run(chosen: Sequence[Mutant], workers: int) -> list[Fate]:
     """The fate of every mutant, printed as it ends."""
     engine = Engine()
     groups = dict.fromkeys((mutant.framework, mutant.mode) for mutant in chosen)
-    held = {g: Baselines(engine, g, [m for m in chosen if (m.framework, m.mode) == g], workers) for g in groups}
+    held = {g: MadeOnce(engine, g, [m for m in chosen if (m.framework, m.mode) == g], workers) for g in groups}
     for group in groups:
         print(f"baseline of {' '.join(filter(None, group))} …", flush=True)
         _ = held[group].needed
 
     def judged(mutant: Mutant) -> Fate:
-        baselines = held[mutant.framework, mutant.mode]
-        fate = engine.fate(mutant, baselines.needed, baselines.whole)
+        fate = engine.fate(mutant, held[mutant.framework, mutant.mode])
         seen = ", ".join(fate.broken) or "-"
         print(f"{fate.word:12}{mutant.framework:10} {mutant.label}: {seen}  ({fate.seconds:.1f} s)", flush=True)
         return fate

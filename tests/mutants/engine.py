@@ -12,9 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -38,6 +39,8 @@ QUICK = ("--profile=quick",)
 """A failing case of a law is not made smaller."""
 
 LIMIT_S = 600
+LAWS = "laws."
+"""How the ids of the laws begin, whose failures name the clause that is broken."""
 SEEN = {Outcome.FAIL, Outcome.MISDECLARED}
 RAISED = SEEN | {Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH}
 _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -107,6 +110,20 @@ class Fate:
         return "by accident" if self.elsewhere else "survived"
 
 
+class Baselines(Protocol):
+    """Runs of a framework without a fault."""
+
+    @property
+    def needed(self) -> Baseline:
+        """The tests of the clauses that the mutants name."""
+
+    def laws(self) -> Baseline:
+        """The laws."""
+
+    def whole(self) -> Baseline:
+        """All tests."""
+
+
 @dataclass
 class Engine:
     """Runs pytest in a process of its own for each mutant; `folder` takes the records.
@@ -134,8 +151,9 @@ class Engine:
             raise RunError(f"no test passes on {framework} {mode} without a fault")
         return Baseline(passed)
 
-    def fate(self, mutant: Mutant, baseline: Baseline, whole: Callable[[], Baseline]) -> Fate:
-        """What becomes of a mutant; `whole` gives the baseline over all tests, where one is needed."""
+    def fate(self, mutant: Mutant, baselines: Baselines) -> Fate:
+        """What becomes of a mutant; its clauses may be broken by their own tests, or by what a law says."""
+        baseline = baselines.needed
         begun = time.monotonic()
         counted = RAISED if mutant.raises else SEEN
 
@@ -144,10 +162,13 @@ class Engine:
 
         def failing(verdicts: tuple[TestVerdict, ...]) -> set[str]:
             leaking = {SETTINGS} if any(v.leaks for v in verdicts) else set()
-            return {v.clause for v in verdicts if v.outcome in counted} | leaking
+            broken = {name for v in verdicts if v.outcome in counted for name in (v.clause, _named_by_a_law(v))}
+            return broken | leaking
 
         own = judged(baseline.tests(mutant.clauses))
         found = failing(own)
+        if {*mutant.clauses} - found:
+            found |= failing(judged(baselines.laws().others(())))
         unnamed = tuple(
             v.test for v in own if v.outcome in counted and v.clause in mutant.clauses and mutant.names not in v.message
         )
@@ -155,7 +176,7 @@ class Engine:
         missed = tuple(c for c in mutant.clauses if c not in found)
         elsewhere: set[str] = set()
         if missed:
-            elsewhere = failing(judged(whole().others(mutant.clauses))) - set(mutant.clauses)
+            elsewhere = failing(judged(baselines.whole().others(mutant.clauses))) - set(mutant.clauses)
         return Fate(mutant, broken, missed, tuple(sorted(elsewhere)), time.monotonic() - begun, unnamed)
 
     def run(
@@ -191,6 +212,11 @@ class Engine:
             return load(written[0]).verdicts
         except RecordError as error:
             raise RunError(f"{framework}: {error}: {said}") from None
+
+
+def _named_by_a_law(verdict: TestVerdict) -> str:
+    """The clause that a failing law says is broken, the test's own where it is no law."""
+    return (verdict.signature or verdict.clause) if verdict.clause.startswith(LAWS) else verdict.clause
 
 
 def _light(framework: str) -> bool:
