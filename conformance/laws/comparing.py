@@ -191,7 +191,7 @@ def _bound(name: str, place: int, exact: Array, ensemble: Ensemble) -> float | N
         spread = max(spread, _unrounded(name, place, exact, ensemble))
     if spread <= FLOAT64 * largest and exact.dtype == np.float64:
         reported = name.startswith("result/") and "." not in name
-        return largest * (0.0 if narrow(exact) else REPORTED if reported else FLOAT64)
+        return largest * (REPORTED if reported else 0.0 if narrow(exact) else FLOAT64)
     if spread == 0.0:
         return 0.0 if narrow(exact) else unit(exact) * largest + UNDERFLOW
     if spread > LEARNABLE * largest:
