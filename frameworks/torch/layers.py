@@ -57,6 +57,11 @@ class Slot:
             return array
         return np.ascontiguousarray(array.transpose(np.argsort(self.permutation)))
 
+    def times(self, gradient: Array) -> torch.Tensor:
+        """Parameter times gradient, in float32 or wider as losses are, so that no scale of the loss overflows."""
+        wide = torch.promote_types(self.tensor.dtype, torch.float32)
+        return self.tensor.to(wide) * self.tensor_of(gradient, wide)
+
     def tensor_of(self, array: Array, dtype: torch.dtype | None = None) -> torch.Tensor:
         """The canonical array as a tensor of this slot's layout, device and format (or `dtype`)."""
         return to_tensor(self.to_layout(array), str(self.tensor.device), dtype or self.tensor.dtype)

@@ -20,7 +20,6 @@ from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, 
 from frameworks.torch import checkpoint
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.compiling import begin_anew, compiled, kept_buffers
-from frameworks.torch.layers import Slot
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
 from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
 from frameworks.torch.optimizer_probes import by_hand_refused
@@ -180,17 +179,10 @@ class TorchTrainer(BaseTrainer):
         if wants_fused(self.recipe) and (unscale_calls or poison is not None or abandon):
             raise by_hand_refused(self.recipe, self.device)
         for mapping in window:
-            parts = [
-                self._product(self.slots[name], value).sum() for name, value in mapping.items() if value is not None
-            ]
+            parts = [self.slots[name].times(value).sum() for name, value in mapping.items() if value is not None]
             if parts:
                 self._backward([sum(parts[1:], parts[0]) / len(window)], self.scaler)
         return self._abandoned() if abandon else self._finish(unscale_calls, poison)
-
-    def _product(self, slot: Slot, gradient: Array) -> torch.Tensor:
-        """Parameter times gradient, in float32 or wider as losses are, so that no scale of the loss overflows."""
-        wide = torch.promote_types(slot.tensor.dtype, torch.float32)
-        return slot.tensor.to(wide) * slot.tensor_of(gradient, wide)
 
     def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
         scaler = self.scaler
