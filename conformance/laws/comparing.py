@@ -160,8 +160,8 @@ def _overflows(name: str, mine: Observation, exact: Observation) -> bool:
 
 
 def _near_overflow(ensemble: Ensemble, place: int) -> bool:
-    """Whether values of the model come near to where they overflow, up to this verb."""
-    return not _agrees(ensemble.overflowing_early, ensemble.nearest, place)
+    """Whether something overflows, up to this verb, that would not in a format of another range, or the other way."""
+    return not all(_agrees(play, ensemble.nearest, place) for play in ensemble.of_other_ranges)
 
 
 def _agrees(member: Play, nearest: Play, place: int) -> bool:

@@ -13,6 +13,7 @@ from conformance.laws.members import (
     NarrowWhereAllowed,
     NotesDrops,
     OverflowsEarly,
+    OverflowsNever,
     PartsAndTiles,
     RoundedApart,
     RoundedEverywhere,
@@ -90,9 +91,9 @@ class Ensemble:
                 return
 
     @cached_property
-    def overflowing_early(self) -> Play:
-        """The play that rounds to nearest, in a model that overflows early."""
-        return self._play(None, OverflowsEarly)
+    def of_other_ranges(self) -> tuple[Play, ...]:
+        """The plays that round to nearest, in a model that overflows early, and in one that never does."""
+        return tuple(self._play(None, operations) for operations in (OverflowsEarly, OverflowsNever))
 
     def _play(self, rounding: Rounding | None, operations: type[Operations] = Operations) -> Play:
         trainers: type[NotesDrops] = NotesDrops

@@ -132,31 +132,36 @@ class NarrowNorms(PartsAndTiles):
 
 
 class OverflowsEarly(Operations):
-    """Values of the model and of its backward pass overflow from a sixteenth of the format's largest value on.
+    """Values of the model and of its backward pass overflow float16 from a sixteenth of its largest value on.
 
     Where this changes what is finite, it depends on the order of operations whether anything overflows.
     """
 
     def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
-        super().__init__(Early(rounding), variance)
+        super().__init__(OtherRange(rounding, format_of("float16").largest / 16.0), variance)
 
 
-class Early:
-    """A rounding whose formats end early."""
+class OverflowsNever(Operations):
+    """Values of the model and of its backward pass do not overflow float16, as where they are computed in float32."""
 
-    HEADROOM = 16.0
+    def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
+        super().__init__(OtherRange(rounding, np.inf), variance)
 
-    def __init__(self, rounding: Rounding) -> None:
-        self._rounding = rounding
+
+class OtherRange:
+    """A rounding for which float16 has another largest value."""
+
+    def __init__(self, rounding: Rounding, largest: float) -> None:
+        self._rounding, self._largest = rounding, largest
         self.constant, self.dtype = rounding.constant, rounding.dtype
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
-        """The array in the format, infinite where it is large."""
+        """The array in the format, infinite where it is larger than that."""
         value = self._rounding.round(array, format_name, terms)
         if format_name != "float16":
             return value
-        largest = format_of(format_name).largest / self.HEADROOM
-        return np.where(np.abs(value) > largest, np.copysign(np.inf, value), value)
+        finite = np.where(np.isfinite(value), value, array)
+        return np.where(np.abs(finite) > self._largest, np.copysign(np.inf, finite), finite)
 
 
 class RoundedEverywhere(Stochastic):
