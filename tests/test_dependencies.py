@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import shutil
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from conformance.inventory.dependencies import PROVIDED, Tree
+from conformance.inventory import dependencies
+from conformance.inventory.dependencies import COUNTED, PROVIDED, Tree
+from conformance.inventory.syntax import Reading
 from conformance.inventory.tests import read_inventory
 from tests.support import ROOT
 
@@ -217,13 +219,27 @@ def test_the_suites_own_helpers_count(copied: Path, file: str, old: str, new: st
     assert none not in changed
 
 
-def test_reading_the_suites_takes_less_than_the_start_of_a_run() -> None:
-    spent = []
-    for _ in range(3):
-        begun = time.process_time()
-        assert len(read_inventory(ROOT)) > 200
-        spent.append(time.process_time() - begun)
-    assert min(spent) < 1.0
+def test_reading_the_suites_reads_each_file_and_each_definition_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    taken: list[int] = []
+    parse, read = ast.parse, dependencies.read
+
+    def noted_parse(text: str, *given: Any, **named: Any) -> Any:
+        parsed.append(text)
+        return parse(text, *given, **named)
+
+    def noted_read(nodes: tuple[ast.stmt, ...]) -> Reading:
+        taken.append(id(nodes[0]))
+        return read(nodes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ast, "parse", noted_parse)
+        patched.setattr(dependencies, "read", noted_read)
+        tests = read_inventory(ROOT)
+    assert len(tests) > 200
+    folders = [*COUNTED, "frameworks"]
+    assert len(parsed) <= sum(1 for folder in folders for _ in (ROOT / folder).rglob("*.py"))
+    assert 1000 < len(taken) < 1.1 * len(set(taken))  # a statement is read once for each name that it binds
 
 
 def test_what_the_plugin_gives_a_test_is_there() -> None:

@@ -117,8 +117,8 @@ def test_it_is_listed_beside_the_built_in_ones_and_what_is_wrong_with_another_is
     awkward = install({"pyproject.toml": AWKWARD, "awkward.py": "raise RuntimeError('it is\\ncrooked')"}, tmp_path)
     ended = run([sys.executable, "-m", "conformance", "frameworks"], PYTHONPATH=f"{awkward}:{package}")
     assert ended.status == 0
-    assert re.search(r"^ *mine +1\.0 +cpu +emulated ", ended.output, re.MULTILINE)
-    assert re.search(r"^ *reference +1 +cpu +emulated ", ended.output, re.MULTILINE)
+    assert re.search(r"^ *mine +1\.0 +cpu +emulated, ranks, offload ", ended.output, re.MULTILINE)
+    assert re.search(r"^ *reference +1 +cpu +emulated, ranks, offload ", ended.output, re.MULTILINE)
     told = [line for line in ended.lines if line.startswith(("crooked: ", "torch: ", "mine: "))]
     assert [line for line in told if "crooked" in line] == [
         "crooked: framework 'crooked' cannot be imported (RuntimeError: it is crooked); "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_what_a_program_shows_is_read(tmp_path: Path, status: int, there: bool) 
         ("raise ValueError('it broke')", "ended with 1 and 0 lines `expected:`, 0 lines `seen:`: ValueError: it broke"),
         ("import sys; print('expected: 1'); print('seen: 2'); sys.exit(3)", "ended with 3"),
         ("print('expected: 1'); print('expected: 1'); print('seen: 1')", "2 lines `expected:`"),
-        ("import no_such_framework", "No module named 'no_such_framework'; `python -m frameworks.install NAME`"),
+        ("import no_such_framework", "No module named 'no_such_framework'; `python -m conformance install NAME`"),
         ("import os; os.abort()", "ended with -6"),
     ],
 )
@@ -88,6 +89,19 @@ def test_another_end_of_a_program_is_no_finding(tmp_path: Path, source: str, tol
         programs.run(program(tmp_path, source))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_program_that_dies_once_is_run_again(tmp_path: Path) -> None:
+    mark = str(tmp_path / "died")
+    source = f"""
+        import os
+        if not os.path.exists({mark!r}):
+            open({mark!r}, "w").close()
+            os.abort()
+        print("expected: 1")
+        print("seen: 1")
+    """
+    assert programs.run(program(tmp_path, textwrap.dedent(source))) == Shown("1", "1", False)
 
 
 def test_a_program_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,19 +14,19 @@ from hypothesis import strategies as st
 from conformance.expectations.entries import load_known, read_known
 from conformance.expectations.exclusions import Exclusion
 from conformance.judging.subject import Profile, Subject
-from conformance.judging.verdict import Verdict, Violation
+from conformance.judging.verdict import Abstention, Verdict, Violation
 from conformance.laws import coverage, features, pasted
 from conformance.laws.attribution import attributed, reachable
 from conformance.laws.declared import laws_of
+from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from conformance.laws.ensemble import Ensemble
 from conformance.laws.holding import explore
 from conformance.laws.instances import Program
 from conformance.laws.judging import against_the_oracle, play
+from conformance.laws.members import NotesKinks, OtherRange
 from conformance.laws.parts import LAWS
 from conformance.laws.programs import (
-    DrawnBatch,
     DrawnCase,
-    DrawnModel,
     Feed,
     Given,
     Predict,
@@ -41,6 +42,9 @@ from fixtures.layers import Dense, Head, Heads
 from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe
 from frameworks.contract import Framework
 from frameworks.reference import ReferenceFramework
+from frameworks.reference.rounding import Nearest
+from frameworks.reference.tape import taped
+from frameworks.reference.tensor import Tensor
 from frameworks.registry import built_in, load
 
 MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
@@ -53,6 +57,8 @@ RESUMED = DrawnCase(
     SCALED.but(average=0.5),
     (StartAgain(), Train(WINDOW), Train(WINDOW), Save(), Train(WINDOW), Restore(), Predict(DrawnBatch(1))),
 )
+ONWARD = DrawnCase(MODEL, SCALED, (StartAgain(), Train(WINDOW), StartAgain(onward=True), Train(WINDOW)))
+READ = DrawnCase(MODEL, SCALED, (StartAgain(), Predict(DrawnBatch(2)), Train(WINDOW), Predict(DrawnBatch(2))))
 SEEN = Profile(shrinking_s=0.0)
 
 
@@ -77,6 +83,7 @@ def test_a_law_is_silent_on_the_reference_at_another_seed(clause: str, monkeypat
         ("scale_updates:OverflowKeepsTheCount", SKIPPED, "scaling.automaton"),
         ("weight_average:AverageIsNotSaved", RESUMED, "resume.bit-identical"),
         ("weight_average:StartsFromZeros", RESUMED, "master.average-follows-updates"),
+        ("drawn:OutputsAreReused", READ, "accumulation.evaluation-changes-nothing"),
     ],
 )
 def test_a_failure_is_attributed_to_the_clause_that_it_breaks(mutant: str, case: DrawnCase, clause: str) -> None:
@@ -87,9 +94,16 @@ def test_a_failure_is_attributed_to_the_clause_that_it_breaks(mutant: str, case:
     assert attributed(case, failure, lambda other: against_the_oracle(broken, laws, other)).clause == clause
 
 
+def test_what_a_run_was_given_is_the_callers_again() -> None:
+    broken = subject("drawn:GivenWeightsAreNotCopied")
+    failure = against_the_oracle(broken, laws_of(broken.framework), ONWARD)
+    assert failure is not None
+    assert failure.place == 3
+
+
 def test_the_same_cases_hold_on_the_reference() -> None:
     laws = laws_of(subject().framework)
-    assert [against_the_oracle(subject(), laws, case) for case in (SKIPPED, RESUMED)] == [None, None]
+    assert [against_the_oracle(subject(), laws, case) for case in (SKIPPED, RESUMED, ONWARD, READ)] == [None] * 4
 
 
 def test_a_failure_can_be_pasted_as_a_test() -> None:
@@ -116,6 +130,37 @@ def test_the_same_seed_gives_the_same_verdict() -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize(
+    ("values", "asked", "kinked"),
+    [
+        ([1.0, 2.0**-20], True, True),
+        ([1.0, 2.0**-20], False, False),
+        ([1.0, 0.0], True, False),
+        ([1.0, 0.5], True, False),
+        ([np.inf, 1.0], True, False),
+    ],
+    ids=["next to nothing", "no slope asked for", "zero", "ordinary", "infinite"],
+)
+def test_a_rectifier_whose_operand_is_all_rounding_is_noted(values: list[float], asked: bool, kinked: bool) -> None:
+    ops = NotesKinks(Nearest())
+
+    def rectified(given: Any) -> Any:
+        return ops.activation("relu", Tensor(given, "float32")).value
+
+    if asked:
+        taped(lambda values: [rectified(values["a"]).sum()], {"a": np.array(values)})
+    else:
+        rectified(np.array(values))
+    assert ops.kinked == kinked
+
+
+@pytest.mark.parametrize(("value", "overflowed"), [(70_000.0, True), (60_000.0, False), (np.inf, False)])
+def test_what_only_float16_would_not_hold_is_noted(value: float, overflowed: bool) -> None:
+    rounding = OtherRange(Nearest(), np.inf)
+    assert rounding.round(np.array([value]), "float16")[0] == pytest.approx(value, rel=1e-3)
+    assert rounding.overflowed == overflowed
+
+
 def test_values_that_need_no_rounding_are_asked_for_to_the_bit() -> None:
     exact = DrawnCase(MODEL, Recipe(SGD(2.0**-4)), (StartAgain(), Train((DrawnBatch(2),))))
     ensemble = Ensemble(subject().conventions, exact, frozenset(), 0)
@@ -140,10 +185,17 @@ def test_what_an_exclusion_names_is_not_drawn() -> None:
     entry = Exclusion(finding, ">=0", "*", "*", ("optimizer=Adam", "clip"))
     found: list[frozenset[str]] = []
     search: Search[Program, None] = Search(lambda program: found.append(program.words()))
-    strategy = LAWS["laws.programs"].draw(subject().framework)
-    search.run(strategy.filter(lambda p: not entry.leaves_out(p.words())), 60, 0, 0.0)
+    search.run(LAWS["laws.programs"].instances(subject().framework, (entry,)), 60, 0, 0.0)
     assert found
     assert not any({"optimizer=Adam", "clip"} <= words for words in found)
+
+
+@pytest.mark.parametrize("clause", ["laws.programs", "laws.processes"])
+def test_a_law_of_which_nothing_is_left_to_draw_abstains(clause: str) -> None:
+    finding = load_known(["torch"]).findings[0]
+    entry = Exclusion(finding, ">=0", "*", "*", ("verb=StartAgain",))
+    with pytest.raises(Abstention, match="known to go wrong"):
+        explore(subject(), Verdict(), (entry,), clause)
 
 
 SOURCES = "".join(

@@ -17,6 +17,7 @@ from conformance.spec.clauses import Level, load_clauses
 from frameworks.contract import Framework
 from frameworks.registry import built_in, load
 from results.record.reading import Outcome, TestVerdict
+from tests.mutants.alone import Alone, alone, table
 from tests.mutants.catalogue import Mutant, markdown, mutants
 from tests.mutants.engine import Baseline, Engine, Fate
 from tests.mutants.score import Score, must_clauses
@@ -56,7 +57,7 @@ class Script(Engine):
 
     def run(self, *given: Any, **_: Any) -> tuple[TestVerdict, ...]:
         self.asked.append(list(given[2]))
-        return tuple(self.found.pop(0) if self.found else ())
+        return tuple(self.found.pop(0))
 
 
 def verdict(clause: str, outcome: Outcome = Outcome.FAIL) -> TestVerdict:
@@ -160,19 +161,44 @@ def test_a_failure_that_does_not_name_what_it_must_is_told(message: str, word: s
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH])
 def test_an_exception_counts_only_where_the_fault_is_one(outcome: Outcome) -> None:
     found = [verdict("scaling.a", outcome), verdict("scaling.b", outcome)]
-    assert fate(found, [])[0].word == "survived"
+    assert fate(found, [], [])[0].word == "survived"
     assert fate(found, mutant=replace(MUTANT, raises=True))[0].word == "caught"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.ABSTAIN])
 def test_what_is_no_failure_catches_nothing(outcome: Outcome) -> None:
-    assert fate([verdict("scaling.a", outcome), verdict("scaling.b", outcome)], [])[0].word == "survived"
+    assert fate([verdict("scaling.a", outcome), verdict("scaling.b", outcome)], [], [])[0].word == "survived"
 
 
 def test_a_setting_that_any_test_leaves_changed_breaks_its_clause() -> None:
     leaking = replace(verdict("scaling.a", Outcome.PASS), leaks=("scope: off → on",))
     mutant = replace(MUTANT, clauses=("scaling.a", "autocast.settings-restored"))
-    assert fate([leaking], [], mutant=mutant)[0].broken == ("autocast.settings-restored",)
+    assert fate([leaking], [], [], mutant=mutant)[0].broken == ("autocast.settings-restored",)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "breaks", "named"),
+    [
+        ([verdict("laws.programs", Outcome.PASS)], "", False),
+        ([replace(verdict("laws.programs"), signature="scaling.b")], "scaling.b", True),
+        ([replace(verdict("laws.programs"), signature="resume.c")], "resume.c", False),
+        ([verdict("laws.calls", Outcome.ERROR)], "laws.calls", False),
+    ],
+    ids=["every law holds", "a clause about the fault", "another clause", "an exception"],
+)
+def test_what_drawn_programs_alone_say_of_a_mutant(verdicts: list[TestVerdict], breaks: str, named: bool) -> None:
+    result = alone(Script(verdicts), MUTANT)
+    assert (result.breaks, result.named) == (breaks, named)
+
+
+def test_the_share_that_drawn_programs_alone_catch_is_by_family() -> None:
+    other = replace(MUTANT, clauses=("resume.c",))
+    lines = table([Alone(MUTANT, "scaling.b"), Alone(MUTANT, ""), Alone(other, "scaling.a")]).splitlines()
+    assert lines[2:] == [
+        "| resume | 1 | 1 (100 %) | 0 |",
+        "| scaling | 2 | 1 (50 %) | 1 |",
+        "| all | 3 | 2 (66 %) | 1 |",
+    ]
 
 
 def test_the_score_names_whatever_is_not_perfect() -> None:

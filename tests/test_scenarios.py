@@ -108,8 +108,10 @@ def test_what_is_kept_of_a_run(seen: Mapping[str, Seen]) -> None:
 
 
 def test_a_side_that_never_had_a_round_has_no_times() -> None:
-    plain, whole = Seen(SMALL.sides[0], seconds=[1.0, 1.0]), Seen(SMALL.sides[-1], seconds=[math.nan, math.nan])
+    seconds, nothing = [1.0, 1.0], [math.nan, math.nan]
+    plain, whole = Seen(SMALL.sides[0], seconds=seconds), Seen(SMALL.sides[-1], seconds=nothing, control=seconds)
     assert measurements(SMALL, [plain, whole]) == ()
+    assert measurements(SMALL, [plain, Seen(SMALL.sides[-1], seconds=seconds, control=seconds)]) != ()
 
 
 def test_a_right_framework_passes_every_side() -> None:
@@ -226,6 +228,8 @@ def test_a_scenario_is_well_formed(scenario: Scenario) -> None:
     assert len(set(labels)) == len(labels) > 1
     assert all(side.beside in ("", *labels) for side in scenario.sides)
     assert {label for label, _ in scenario.published} <= set(labels)
+    assert {stretch[0] for stretch in scenario.stretches} == {scenario.sides[0]}
+    assert not scenario.sides[0].ranks
     setting = scenario.setting()
     assert scenario.learns_in <= scenario.rounds_on("cpu", "eager", setting) <= scenario.rounds(setting)
 
@@ -254,5 +258,5 @@ def test_every_framework_with_a_part_in_a_scenario_has_a_committed_record(scenar
     assert sorted(record.series.framework for record in committed(scenario.name)) == sorted(taking_part)
 
 
-def test_the_committed_records_took_less_than_ten_minutes_together() -> None:
-    assert 0 < sum(record.duration_s for name in SCENARIOS for record in committed(name)) < 600
+def test_the_committed_records_took_less_than_twenty_minutes_together() -> None:
+    assert 0 < sum(record.duration_s for name in SCENARIOS for record in committed(name)) < 1200

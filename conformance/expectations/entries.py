@@ -21,7 +21,16 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from conformance.expectations.exclusions import EXCLUSION, Exclusion, read_exclusion
 from conformance.expectations.judged_versions import Bearing, Place, ordered, parsed
 from conformance.spec.clauses import load_clauses
-from conformance.spec.findings import FINDING, WORKAROUND, Finding, Workaround, found, read_finding, read_workaround
+from conformance.spec.findings import (
+    FINDING,
+    WORKAROUND,
+    Finding,
+    Workaround,
+    found,
+    named,
+    read_finding,
+    read_workaround,
+)
 from conformance.spec.tables import Kind, Table, read_file
 from frameworks.adapter_file import folder_of
 from frameworks.contract import Framework
@@ -53,7 +62,7 @@ class Expectation:
         clause: id of the clause that does not hold.
         framework: name of the adapter.
         versions: PEP 440 specifiers of the framework's versions, such as ">=2.4,<3.4".
-        device, mode: a name, or "*" for every one.
+        device, mode: a name, several with commas, or "*" for every one.
         cases: exact ids of the cases that fail; empty if every case of the clause does.
         signature: the slug under which the suite reports the failure.
         finding: what goes wrong, and where it is to be read of.
@@ -102,7 +111,7 @@ class Expectation:
 
     def meets(self, framework: str, device: str, mode: str) -> bool:
         """Whether runs of this framework, on this device, in this mode, are meant, whatever the version."""
-        return framework == self.framework and self.device in ("*", device) and self.mode in ("*", mode)
+        return framework == self.framework and named(self.device, device) and named(self.mode, mode)
 
     def taken(self, bearing: Bearing, seed: int) -> Expectation:
         """This entry as it is held against a run of a version, on which it bears so, at a seed."""
@@ -169,7 +178,7 @@ def known_of(framework: Framework, seed: int = 0) -> Known:
     return replace(
         known,
         expectations=tuple(entry.taken(bearing, seed) for entry, bearing in bearings if bearing is not None),
-        workarounds=tuple(entry for entry in known.workarounds if entry.mode in ("*", framework.mode)),
+        workarounds=tuple(entry for entry in known.workarounds if named(entry.mode, framework.mode)),
         exclusions=tuple(
             entry
             for entry in known.exclusions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from conformance.spec.findings import Finding, found
+from conformance.spec.findings import Finding, found, named
 from conformance.spec.tables import Kind, Table
 
 EXCLUSION = Kind("finding", frozenset({"finding", "versions", "device", "mode", "when"}))
@@ -20,7 +20,7 @@ class Exclusion:
     Attributes:
         finding: what goes wrong under it.
         versions: PEP 440 specifiers of the framework's versions that do so.
-        device, mode: a name, or "*" for every one.
+        device, mode: a name, several with commas, or "*" for every one.
         when: features that a program has, all of them; `conformance.laws.features` names them.
     """
 
@@ -32,7 +32,7 @@ class Exclusion:
 
     def meets(self, device: str, mode: str) -> bool:
         """Whether runs on this device in this mode are meant, whatever the version."""
-        return self.device in ("*", device) and self.mode in ("*", mode)
+        return named(self.device, device) and named(self.mode, mode)
 
     def leaves_out(self, features: Collection[str]) -> bool:
         """Whether a program with these features is left out."""

@@ -27,6 +27,8 @@ from fixtures.recipe import (
     Adam,
     AdamW,
     DynamicScaling,
+    Offload,
+    Ranks,
     Recipe,
     Recompute,
     StaticScaling,
@@ -50,6 +52,17 @@ FACTORS: dict[str, dict[str, Any]] = {
     "schedule": {"constant": None, "steps": Steps((1, 3), (1.0, 0.5, 0.25))},
 }
 """Fields of a recipe with their values by name, the plain one first. An epsilon of 1 lets Adam feel a norm."""
+RANKS: dict[str, Any] = {"alone": None, "replicated": Ranks(2), "full": Ranks(2, "full")}
+"""One more field, for frameworks that declare ranks."""
+OFFLOADS: dict[str, Any] = {
+    "here": None,
+    "activations-host": Offload(("activations",)),
+    "activations-disk": Offload(("activations",), "disk"),
+    "state-host": Offload(("parameters", "optimizer")),
+    "state-disk": Offload(("parameters", "optimizer"), "disk"),
+}
+"""And one for frameworks that declare an offload."""
+_WHERE_DECLARED = ("ranks", "offload")
 LAYERS = {"dropout": ("kept", "dropout"), "norm": ("plain", "norm")}
 """What the model holds, beside what the recipe says."""
 
@@ -115,11 +128,12 @@ def _model(dropout: bool, norm: bool, bias: float) -> Model:
 def declared(framework: Framework) -> dict[str, dict[str, Any]]:
     """The factors with those of their values that the framework declares."""
     recomputed = {name: Recompute(2, variant=name) for name in framework.recompute_variants()}
-    factors = {**FACTORS, "recompute": {"remembered": None, **recomputed}}
-    return {
+    factors = {**FACTORS, "ranks": RANKS, "offload": OFFLOADS, "recompute": {"remembered": None, **recomputed}}
+    offered = {
         factor: {name: value for name, value in values.items() if _offered(framework, factor, value)}
         for factor, values in factors.items()
     }
+    return {factor: values for factor, values in offered.items() if factor not in _WHERE_DECLARED or len(values) > 1}
 
 
 def _offered(framework: Framework, field: str, value: Any) -> bool:

@@ -20,8 +20,19 @@ __all__ = [
     "naming_the_layer",
     "need",
     "need_device",
+    "of_one_pass",
     "spiked",
 ]
+
+
+def of_one_pass(subject: Subject, verdict: Verdict) -> None:
+    """Leaves a test of what one backward pass gives where the mode trains everything with several ranks.
+
+    Raises:
+        Abstention: their gradients are sums of several passes.
+    """
+    if subject.framework.ranks() is not None:
+        verdict.abstain("gradients are sums over ranks here, which are wider than what one pass gives")
 
 
 def clause(identifier: str) -> pytest.MarkDecorator:

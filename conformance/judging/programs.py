@@ -17,6 +17,9 @@ from importlib.resources.abc import Traversable
 LIMIT_S = 120
 """How long a program may take, in seconds."""
 
+ATTEMPTS = 2
+"""How often a program is run that ends otherwise than it should: a framework may die now and then at its exit."""
+
 _QUIET = {"PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "2", "GLOG_minloglevel": "3"}
 
 
@@ -37,29 +40,31 @@ def run(program: Traversable) -> Shown:
     """What the program shows, under this interpreter.
 
     Raises:
-        ProgramError: it did not end in time, ended with another status than 0 or 1, or did not print its two lines.
+        ProgramError: it did not end in time; or it ended with another status than 0 or 1, or without its two lines,
+            `ATTEMPTS` times in a row.
     """
+    for _ in range(ATTEMPTS):
+        ended = _ended(program)
+        said = {key: _said(ended.stdout, key) for key in ("expected", "seen")}
+        if ended.returncode in (0, 1) and all(len(lines) == 1 for lines in said.values()):
+            return Shown(said["expected"][0], said["seen"][0], ended.returncode == 1)
+    words = [line for line in ended.stderr.splitlines() if line.strip()] or ["it said nothing"]
+    if words[-1].startswith("ModuleNotFoundError"):
+        raise ProgramError(f"{words[-1]}; `python -m conformance install NAME` installs a framework")
+    printed = ", ".join(f"{len(lines)} lines `{key}:`" for key, lines in said.items())
+    raise ProgramError(f"{program.name} ended with {ended.returncode} and {printed}: {words[-1]}")
+
+
+def _ended(program: Traversable) -> subprocess.CompletedProcess[str]:
     with as_file(program) as path, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-P", str(path.resolve())]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | _QUIET
         try:
-            ended = subprocess.run(
+            return subprocess.run(
                 command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
             )
         except subprocess.TimeoutExpired:
             raise ProgramError(f"{program.name} did not end within {LIMIT_S} s") from None
-    return _shown(program.name, ended)
-
-
-def _shown(name: str, ended: subprocess.CompletedProcess[str]) -> Shown:
-    said = {key: _said(ended.stdout, key) for key in ("expected", "seen")}
-    if ended.returncode not in (0, 1) or any(len(lines) != 1 for lines in said.values()):
-        words = [line for line in ended.stderr.splitlines() if line.strip()] or ["it said nothing"]
-        if words[-1].startswith("ModuleNotFoundError"):
-            raise ProgramError(f"{words[-1]}; `python -m frameworks.install NAME` installs a framework")
-        printed = ", ".join(f"{len(lines)} lines `{key}:`" for key, lines in said.items())
-        raise ProgramError(f"{name} ended with {ended.returncode} and {printed}: {words[-1]}")
-    return Shown(said["expected"][0], said["seen"][0], ended.returncode == 1)
 
 
 def _said(output: str, key: str) -> list[str]:

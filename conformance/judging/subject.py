@@ -12,7 +12,7 @@ from conformance.oracle.bound import Bound
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.contract import Capability, Conventions, Framework, Trainer, Unsupported
+from frameworks.contract import Capability, Company, Conventions, Framework, Trainer, Unsupported
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.rounding import Exact
 
@@ -46,22 +46,31 @@ class Subject:
         return self.framework.conventions()
 
     def seeded(self, recipe: Recipe) -> Recipe:
-        """The recipe at the session's seed."""
-        return recipe.but(seed=recipe.seed + self.seed)
+        """The recipe at the session's seed, with the ranks and the offload of the mode where it names none."""
+        always = self.framework
+        return recipe.but(
+            seed=recipe.seed + self.seed,
+            ranks=recipe.ranks or always.ranks(),
+            offload=recipe.offload or always.offload(),
+        )
+
+    def in_place(self, recipe: Recipe) -> Recipe:
+        """The same with everything kept on the device: what is offloaded changes no value."""
+        return self.seeded(recipe).but(offload=None)
 
     def envelope(self, model: Model, recipe: Recipe, windows: Sequence[Window]) -> errormodel.Envelope:
         """Where a correct run of this recipe may be, with the framework's conventions."""
-        return errormodel.envelope(self.conventions, model, self.seeded(recipe), windows)
+        return errormodel.envelope(self.conventions, model, self.in_place(recipe), windows)
 
     def quality(self, model: Model, recipe: Recipe, windows: Sequence[Window], test: Batch) -> tuple[float, Bound]:
         """Accuracy that a correct run of this recipe ends with, and how far from it another may be."""
-        return errormodel.quality(self.conventions, model, self.seeded(recipe), windows, test)
+        return errormodel.quality(self.conventions, model, self.in_place(recipe), windows, test)
 
     def evaluation(
         self, model: Model, recipe: Recipe, windows: Sequence[Window], inputs: Array
     ) -> dict[str, tuple[Array, Bound]]:
         """Running statistics and outputs that a correct run of this recipe has, and how far another may be."""
-        return errormodel.evaluation(self.conventions, model, self.seeded(recipe), windows, inputs)
+        return errormodel.evaluation(self.conventions, model, self.in_place(recipe), windows, inputs)
 
     def state(self, trainer: Trainer) -> dict[str, Array]:
         """The run's whole state and the process-wide settings: nothing that a run depends on is left out."""
@@ -72,10 +81,14 @@ class Subject:
         """A run of the framework from the session's seed."""
         return self.framework.trainer(model, self.seeded(recipe), weights)
 
+    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Company:
+        """The ranks of a run of the framework from the session's seed."""
+        return self.framework.company(model, self.seeded(recipe), weights)
+
     def oracle(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:
         """The same run on the float64 reference, with the framework's conventions and no rounding."""
         reference = ReferenceFramework("cpu", conventions=self.conventions, rounding=Exact())
-        return reference.trainer(model, self.seeded(recipe), weights)
+        return reference.trainer(model, self.in_place(recipe), weights)
 
 
 def need(subject: Subject, *capabilities: Capability | None) -> None:

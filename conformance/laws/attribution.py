@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from conformance.laws.features import word
 from conformance.laws.judging import Failure, Judge
 from conformance.laws.programs import (
-    Accumulate,
-    Apply,
     Break,
     CountBytes,
     DrawnCase,
@@ -23,6 +21,7 @@ from conformance.laws.programs import (
     StartAgain,
     TraceLayers,
     Verb,
+    open_windows,
 )
 from fixtures.recipe import DynamicScaling, Precision, StaticScaling
 from frameworks.contract import Unsupported
@@ -60,11 +59,8 @@ def _but(**fields: object) -> Simpler:
 
 def _no_loads_in_windows(case: DrawnCase) -> DrawnCase:
     """The case without saves and loads between two micro-batches of a window."""
-    kept: list[Verb] = []
-    waiting = False
-    for verb in case.program:
-        waiting = isinstance(verb, Accumulate) or (waiting and not isinstance(verb, Apply | StartAgain))
-        kept += [] if waiting and isinstance(verb, Save | Restore) else [verb]
+    states = zip(case.program, open_windows(case.program), strict=True)
+    kept = (verb for verb, waiting in states if not (waiting and isinstance(verb, Save | Restore)))
     return replace(case, program=tuple(kept))
 
 
@@ -134,6 +130,10 @@ def clause_of(case: DrawnCase, failure: Failure, cause: str) -> str:
         return _BY_CAUSE[cause]
     if part.startswith("global/"):
         return "autocast.settings-restored"
+    if part == "aliased":
+        return "resume.save-has-no-side-effects"
+    if part == "loaded":
+        return "resume.bit-identical"
     if part == "raised":
         return "scaling.overflow-path-does-not-raise" if isinstance(verb, Feed) else LAW
     match word(verb):

@@ -1,7 +1,7 @@
 """Judges what a framework's play changed and returned, verb by verb, against the oracle's.
 
-Where no rounding of the oracle decides anything, values are the oracle's to the bit. Elsewhere a value may be as far
-from the oracle's as `FREEDOM` times the largest distance of a member of an ensemble, whose every
+Where a verb rounds nothing, values are the oracle's to the bit. Elsewhere a value may be as far
+from the oracle's as `Ensemble.freedom` times the largest distance of a member of an ensemble, whose every
 rounding goes up or down at random, and one unit in the last place of the largest value more. Where members disagree on
 something that is counted, or on what is finite, rounding decides about it: the program is judged up to there.
 """
@@ -17,20 +17,21 @@ from conformance.judging.verdict import same_bits
 from conformance.laws.distances import distance, equal, gaps, narrow, unit, wide
 from conformance.laws.ensemble import Ensemble
 from conformance.laws.player import Observation, Play
-from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, LEARNABLE
 from fixtures.arrays import Array
 
-FREEDOM = 4.0 * IMPLEMENTATION_FREEDOM
-"""How many spreads a value may be off: the furthest of so few members is not the furthest that rounding goes."""
 FLOAT64 = 64 * 2.0**-53
 """How far a float64 value may be off, relatively, of which members are no further from each other than that."""
 UNDERFLOW = 2.0**-100
 """Where float32 values may be zero: factors of theirs have underflowed, or the function has no such small slope."""
 REPORTED = 4 * 2.0**-24
 """How far a loss or norm may be off that float32 cannot hold: it is computed in float32 and divided by items."""
+ROOT = 2.0**64
+"""The root of what float32 cannot hold."""
+CHAOTIC = 0.2
+"""A bound that is beyond this share of the largest value bounds nothing."""
 COUNTED = (
     *("skipped", "scale_before", "scale_after", "good_steps", "raised", "refused", "steps", "schedule", "scale"),
-    "dropped",
+    *("dropped", "overflowed"),
 )
 """Last words of the names of what is counted or moves by powers of two; the rest are values that are rounded."""
 
@@ -82,35 +83,52 @@ def first_difference(
         if mine is None or exact is None:
             continue
         names = [n for n in exact if n in mine and not n.startswith(tuple(left.get(place, ())))]
-        names = [n for n in names if _promised(n, exact)]
+        names = [n for n in names if _promised(n, mine, exact)]
         mine, exact = _where_finite(mine, exact)
         unequal = [name for name in names if not equal(mine[name], exact[name])]
         if unequal and ensemble.adrift(place):
             continue
+        if unequal and (ensemble.kinked(place) or ensemble.diverged(place)):
+            return None
         if unequal and not _decided(ensemble, place):
             return None
-        if any(
-            counted(n) or not np.array_equal(_finite(mine[n]), _finite(exact[n])) for n in unequal
-        ) and _near_overflow(ensemble, place):
+        if any(_overflows(n, mine, exact) for n in unequal) and _near_overflow(ensemble, place):
             return None
         if ensemble.lost(place):
             unequal = [name for name in unequal if counted(name)]
         for name in sorted(unequal, key=_order):
-            if (bound := _bound(name, place, exact[name], ensemble)) is None:
-                continue
-            bound += _of_layers_format(name, mine[name], exact[name])
-            gap = distance(mine[name], exact[name])
-            if not gap <= bound:
+            bound = _exceeded(name, place, mine[name], exact[name], ensemble)
+            if bound is not None:
                 return Unlike(place, name, mine[name], exact[name], bound)
     return None
 
 
-def _promised(name: str, exact: Observation) -> bool:
+def _exceeded(name: str, place: int, mine: Array, exact: Array, ensemble: Ensemble) -> float | None:
+    """The bound that a value is beyond, of few members and of many; None for none."""
+    gap, bound = distance(mine, exact), 0.0
+    for members in (ensemble.members, ensemble.further):
+        allowed = _bound(name, place, exact, ensemble, members)
+        if allowed is None:
+            return None
+        bound = allowed + _of_layers_format(name, mine, exact)
+        if gap <= bound:
+            return None
+    return bound
+
+
+def _promised(name: str, mine: Observation, exact: Observation) -> bool:
     """Whether a clause says what the value is.
 
-    An average begins with the first applied update; how far what is not a number spreads through a layer is open.
+    An average begins with the first applied update; how far what is not a number spreads through a layer is open, and
+    so is a gradient whose square, as in a loss, leaves float32.
     """
     if name.startswith("result/back.") and bool(np.isnan(wide(exact[name])).any()):
+        return False
+    if name.startswith("result/output.") and mine[name].shape == exact[name].shape:
+        missing = np.isnan(wide(exact[name]))
+        if missing.any() and bool(np.isnan(wide(mine[name]))[missing].all()):
+            return False
+    if name.startswith("result/gradient.") and bool((np.abs(wide(exact[name])) > ROOT).any()):
         return False
     return not name.startswith("average/") or bool(exact.get("steps/steps", 0))
 
@@ -180,23 +198,24 @@ def _finite(array: Array) -> Array:
     return np.isfinite(wide(array))
 
 
-def _bound(name: str, place: int, exact: Array, ensemble: Ensemble) -> float | None:
+def _bound(name: str, place: int, exact: Array, ensemble: Ensemble, members: Sequence[Play]) -> float | None:
     """How far a value may be from the oracle's; None where it is not judged."""
     if counted(name):
         return 0.0
-    spread = max(distance(o[name], exact) for o in _others(ensemble, place))
+    spread = max(distance(o[name], exact) for o in _others(members, place))
     finite = np.abs(wide(exact))[np.isfinite(wide(exact))]
     largest = float(finite.max()) if finite.size else 0.0
     if spread == 0.0 or ensemble.conventions.compiled:
         spread = max(spread, _unrounded(name, place, exact, ensemble))
+    reported = name.startswith("result/") and "." not in name
     if spread <= FLOAT64 * largest and exact.dtype == np.float64:
-        reported = name.startswith("result/") and "." not in name
         return largest * (REPORTED if reported else 0.0 if narrow(exact) else FLOAT64)
     if spread == 0.0:
-        return 0.0 if narrow(exact) else unit(exact) * largest + UNDERFLOW
-    if spread > LEARNABLE * largest:
+        return 0.0 if narrow(exact) and ensemble.exact(place) else unit(exact) * largest + UNDERFLOW
+    if ensemble.freedom * spread > CHAOTIC * largest:
         return None
-    return FREEDOM * spread + unit(exact) * largest + UNDERFLOW
+    rounding = ensemble.freedom * spread + unit(exact) * largest
+    return max(rounding, REPORTED * largest if reported else 0.0) + UNDERFLOW
 
 
 def _unrounded(name: str, place: int, exact: Array, ensemble: Ensemble) -> float:
@@ -215,8 +234,8 @@ def _unrounded(name: str, place: int, exact: Array, ensemble: Ensemble) -> float
     return 0.0 if observation is None else distance(observation[name], exact)
 
 
-def _others(ensemble: Ensemble, place: int) -> Iterator[Observation]:
-    for member in ensemble.members:
+def _others(members: Sequence[Play], place: int) -> Iterator[Observation]:
+    for member in members:
         observation = member.observations[place]
         if observation is not None:
             yield observation
@@ -275,4 +294,4 @@ def _bound_of_one(name: str, place: int, ensemble: Ensemble) -> float | None:
     exact = ensemble.nearest.observations[place]
     if exact is None or name not in exact or not _decided(ensemble, place):
         return None
-    return _bound(name, place, exact[name], ensemble)
+    return _bound(name, place, exact[name], ensemble, ensemble.members)

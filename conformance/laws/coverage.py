@@ -95,7 +95,7 @@ def drawn(framework: Framework, excluded: Collection[Exclusion] = (), seed: int 
             continue
         strategy = law.instances(framework, excluded)
         for part in range(law.parts):
-            Search[Instance, None](counts.add).run(strategy, law.count(laws), law.seed(seed, part), 0.0)
+            Search[Instance, None](counts.add, law.enough).run(strategy, law.count(laws), law.seed(seed, part), 0.0)
     return counts
 
 

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 from hypothesis import strategies as st
 
+from conformance.laws.drawing_data import Batches, Habits, habits
+from conformance.laws.drawing_feeds import LONG, Feeds
 from conformance.laws.drawing_recipes import PRECISIONS, offered, recipes
-from conformance.laws.grammar import LARGE, models
+from conformance.laws.drawn_data import DrawnBatch, DrawnModel
+from conformance.laws.grammar import models
 from conformance.laws.programs import (
     Accumulate,
     Apply,
     Break,
     CountBytes,
     Damage,
-    DrawnBatch,
     DrawnCase,
-    DrawnModel,
-    Feed,
-    Given,
     Gradients,
-    MaskKind,
     OpenScope,
     Predict,
     Restore,
     RestoreDamaged,
     Save,
-    Spike,
     StartAgain,
     Target,
     TraceLayers,
@@ -35,7 +29,6 @@ from conformance.laws.programs import (
     Verb,
     Way,
 )
-from fixtures.layers import BatchNorm, walk
 from fixtures.recipe import (
     DynamicScaling,
     Recipe,
@@ -43,9 +36,7 @@ from fixtures.recipe import (
 from frameworks.contract import Capability, Framework
 
 TARGETS: tuple[Target, ...] = ("same", "fresh", "used", "predicted", "skipped", "stopped")
-MANY = 67
-"""Samples of a micro-batch that is too large for what is done in blocks of 64."""
-_SLOTS = st.integers(0, 2)
+_SLOTS = st.integers(0, 1)
 """Where runs are saved, so that one save often comes after another one of another kind."""
 LONGEST = 8
 """Steps that a program is drawn from; a window that is spelt out is one of them."""
@@ -76,28 +67,36 @@ def _repertoires(draw: st.DrawFn, steps: _Steps) -> frozenset[str]:
         return frozenset(every)
     updates = [word for word in every if word in ("train", "feed", "window")]
     few = draw(st.lists(st.sampled_from(every), min_size=1, max_size=4))
-    loads = {"save", "restore"} if draw(st.booleans()) else {"save"}
+    loads = draw(st.sampled_from([{"save"}, {"save", "restore"}, {"save", "restore", "start-again"}]))
     return frozenset({draw(st.sampled_from(updates)), *few, *(loads & {*every})})
 
 
 @st.composite
-def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> DrawnCase:
-    """A model, a recipe and a program."""
+def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False, subnormal: bool = False) -> DrawnCase:
+    """A model, a recipe and a program.
+
+    Args:
+        subnormal: whether inputs may be, which frameworks take for zero or not.
+    """
     drawn = draw(models(framework, dropout))
     recipe = draw(recipes(framework, drawn))
-    even = recipe.accumulation > 1 and draw(st.booleans())
-    return DrawnCase(drawn, recipe, draw(_programs(_Steps(framework, drawn, recipe, even))))
+    chosen = draw(habits(framework, drawn, recipe))
+    return DrawnCase(drawn, recipe, draw(_programs(_Steps(framework, drawn, recipe, chosen, subnormal))))
 
 
 class _Steps:
     """The steps that a program for one model and recipe is made of.
 
-    Attributes:
-        even: whether the micro-batches of a window are of one size, so that any way of weighing them is the same.
+    Args:
+        subnormal: whether inputs may be.
     """
 
-    def __init__(self, framework: Framework, drawn: DrawnModel, recipe: Recipe, even: bool) -> None:
-        self.framework, self.drawn, self.recipe, self.even = framework, drawn, recipe, even
+    def __init__(
+        self, framework: Framework, drawn: DrawnModel, recipe: Recipe, chosen: Habits, subnormal: bool
+    ) -> None:
+        self.framework, self.drawn, self.recipe = framework, drawn, recipe
+        self._batches = Batches(framework, drawn, recipe, chosen, subnormal)
+        self._feeds = Feeds(framework, drawn, recipe, chosen)
 
         def supports(capability: Capability) -> bool:
             return framework.declares(capability).supported
@@ -107,18 +106,11 @@ class _Steps:
         self.spelt = supports(Capability.ACCUMULATION)
         self.dynamic = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
         self.feed, self.checkpoint = supports(Capability.FEED), supports(Capability.CHECKPOINT)
-        self.unscale = supports(Capability.EXPLICIT_UNSCALE) and recipe.scaling is not None
-        self.second_unscale = supports(Capability.SECOND_UNSCALE)
         self.scope = supports(Capability.AUTOCAST_SCOPE)
-        biased = framework.conventions().running_variance == "biased"
-        self.several = not biased and any(isinstance(layer, BatchNorm) for _, layer in walk(drawn.layers))
-        self.trace, self.count = supports(Capability.TRACE), supports(Capability.SAVED_BYTES)
+        self.trace = supports(Capability.TRACE) and recipe.recompute is None
+        self.count = supports(Capability.SAVED_BYTES)
         self.breaks = not drawn.token_level and not drawn.integer_inputs
         self.by_itself = framework.conventions().remainder != "flush"
-        self.missing = supports(Capability.MISSING_GRADIENTS)
-        sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
-        self.large = max(sizes) >= LARGE
-        self.places = [i / 16 for i in range(16)] + [sizes.index(max(sizes)) / len(sizes)] * 8
         self.formats = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
 
     def words(self, saved: bool) -> list[str]:
@@ -128,7 +120,7 @@ class _Steps:
         steps += ["feed"] * 3 if self.feed else []
         steps += ["save"] if self.checkpoint else []
         steps += ["restore", "restore", "damaged"] if saved else []
-        steps += ["trace"] if self.trace and self.recipe.recompute is None else []
+        steps += ["trace"] if self.trace else []
         steps += ["bytes"] if self.count else []
         steps += ["averaged"] * 2 if self.recipe.average is not None else []
         steps += ["break", "break-update"] if self.breaks else []
@@ -142,6 +134,8 @@ class _Steps:
                 return self._window(draw)
             case "save":
                 return [*self._look(draw), Save(draw(_SLOTS))]
+            case "feed":
+                return self._fed(draw)
             case "restore":
                 where, into = draw(st.sampled_from(saved)), draw(st.sampled_from(self._targets()))
                 return [Restore(where, into), *self._look(draw)]
@@ -157,30 +151,31 @@ class _Steps:
     def _look(self, draw: st.DrawFn) -> list[Verb]:
         """What may come right before a save or after a load: often nothing, else what reads the run."""
         looks = ["averaged"] * 3 if self.recipe.average is not None else []
-        looks += ["predict", "gradients"] + ["trace"] * (self.trace and self.recipe.recompute is None)
+        looks += ["predict", "gradients"] + ["trace"] * self.trace
         return [self._verb(draw, draw(st.sampled_from(looks)))] if draw(st.booleans()) else []
 
     def _verb(self, draw: st.DrawFn, step: str) -> Verb:
         match step:
             case "train":
-                return Train(self._micros(draw, self.recipe.accumulation))
-            case "feed":
-                return self._feed(draw)
+                return Train(self._batches.window(draw, self.recipe.accumulation))
             case "gradients":
-                return Gradients(self._micros(draw, draw(st.integers(1, self.recipe.accumulation))))
+                return Gradients(self._batches.window(draw, draw(st.integers(1, self.recipe.accumulation))))
             case "predict" | "averaged":
-                return Predict(DrawnBatch(draw(st.integers(1, 3)), draw(st.integers(0, 9))), step == "averaged")
+                return Predict(self._batches.predicted(draw), step == "averaged")
             case "start-again":
                 return StartAgain(draw(st.integers(0, 3)) == 0)
             case "trace":
-                return TraceLayers(*self._micros(draw, 1))
+                return TraceLayers(*self._batches.window(draw, 1))
             case "bytes":
                 return CountBytes(DrawnBatch(draw(st.integers(2, 4)), draw(st.integers(0, 9))))
             case "break":
                 ways: list[Way] = ["accumulate", "predict"]
+                ways += ["averaged", "averaged"] if self.recipe.average is not None else []
                 return Break(DrawnBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(ways)))
             case "break-update":
                 others: list[Way] = ["update", "gradients"]
+                others += ["trace"] if self.trace else []
+                others += ["bytes"] if self.count else []
                 return Break(DrawnBatch(2, draw(st.integers(0, 9))), draw(st.sampled_from(others)))
             case _:
                 return OpenScope(draw(st.sampled_from(self.formats)), draw(st.booleans()), draw(st.booleans()))
@@ -192,48 +187,12 @@ class _Steps:
         }
         return [target for target in TARGETS if target not in left_out]
 
-    def _micros(self, draw: st.DrawFn, count: int) -> tuple[DrawnBatch, ...]:
-        micros = tuple(self._micro(draw) for _ in range(count))
-        if self.drawn.exact and draw(st.booleans()):
-            micros = tuple(
-                replace(micro, size=size) for micro, size in zip(micros, self._sizes(draw, count), strict=True)
-            )
-        if self.even:
-            micros = tuple(replace(micro, size=micros[0].size, mask="none") for micro in micros)
-        return micros if any(self._items(m) for m in micros) else (DrawnBatch(2), *micros[1:])
-
-    def _sizes(self, draw: st.DrawFn, count: int) -> list[int]:
-        """Sizes that add up to a power of two, so that means over a window are exact."""
-        total = draw(st.sampled_from([total for total in (2, 4, 8) if total >= count]))
-        ends = sorted(draw(st.permutations(range(1, total)))[: count - 1])
-        return [end - start for start, end in zip([0, *ends], [*ends, total], strict=True)]
-
-    def _micro(self, draw: st.DrawFn) -> DrawnBatch:
-        size, seed = draw(st.sampled_from([2, 2, 3, 4, 5] + [1] * (not self.several))), draw(st.integers(0, 99))
-        size = MANY if draw(st.integers(0, 23)) == 0 else size
-        rare = draw(st.integers(0, 7))
-        if not self.drawn.integer_inputs and rare < 2:
-            spoilt = math.inf if self.dynamic and rare == 0 else None
-            if rare == 1 and draw(st.booleans()):
-                return DrawnBatch(size, seed, constant=True)
-            return DrawnBatch(size, seed, magnitude=draw(st.sampled_from([-10, 4, 9])), spoilt=spoilt)
-        if self.drawn.token_level:
-            masks: list[MaskKind] = ["none", "ragged", "ragged", "empty"]
-            mask = draw(st.sampled_from(masks))
-            return DrawnBatch(size, seed, mask, constant=rare == 2)
-        if self.missing and len(self.drawn.losses) > 1 and draw(st.integers(0, 3)) == 0:
-            return DrawnBatch(size, seed, heads=(draw(st.sampled_from([name for name, _ in self.drawn.losses])),))
-        return DrawnBatch(size, seed)
-
-    def _items(self, micro: DrawnBatch) -> int:
-        return micro.batch(self.drawn).items
-
     def _window(self, draw: st.DrawFn) -> list[Verb]:
         """A window in its micro-batches, with other verbs between them, ended, flushed or left open by a new run."""
         k = self.recipe.accumulation
         count = draw(st.integers(1, k)) if self.flush else k
-        micros = self._micros(draw, count)
-        items = sum(self._items(micro) for micro in micros)
+        micros = self._batches.window(draw, count)
+        items = sum(micro.items(self.drawn) for micro in micros)
         verbs: list[Verb] = []
         for place, micro in enumerate(micros):
             if place:
@@ -249,7 +208,7 @@ class _Steps:
         kinds += ["damaged"] if self.checkpoint else []
         kinds += ["averaged"] if self.recipe.average is not None else []
         kinds += ["break"] if self.breaks else []
-        kinds += ["trace"] if self.trace and self.recipe.recompute is None else []
+        kinds += ["trace"] if self.trace else []
         kinds += ["bytes"] if self.count else []
         match draw(st.sampled_from(kinds)):
             case "nothing":
@@ -269,38 +228,9 @@ class _Steps:
         damages: list[Damage] = ["cut", "foreign", "missing"]
         return RestoreDamaged(slot, draw(st.sampled_from(damages)), draw(st.sampled_from([0.0, 0.5, 0.99])))
 
-    def _feed(self, draw: st.DrawFn) -> Feed:
-        window = tuple(self._given(draw) for _ in range(self.recipe.accumulation))
-        if not self.unscale:
-            return Feed(window, times=draw(st.sampled_from([1] * 12 + [7] * 3 + [140])))
-        match draw(st.sampled_from(["plain", "plain", "plain", "by-hand", "twice", "abandon", "poison", "often"])):
-            case "by-hand":
-                return Feed(window, unscale_calls=1)
-            case "twice":
-                return Feed(window, unscale_calls=2 if self.second_unscale else 1)
-            case "abandon":
-                return Feed(window, abandon=True)
-            case "poison":
-                poison = Given(0.0, (Spike(draw(st.sampled_from([math.inf, math.nan, 0.5])), 0.5, 0.5),))
-                return Feed(tuple(replace(given, missing=None) for given in window), poison=poison)
-            case "often":
-                return Feed(window, times=draw(st.sampled_from([7, 7, 7, 140])))
-            case _:
-                return Feed(window)
-
-    def _given(self, draw: st.DrawFn) -> Given:
-        base = draw(st.sampled_from([0.0, 0.25, 1.0, -0.5, 2.0**-14, 2.0**-24]))
-        rare = [math.inf, -math.inf, math.nan, 2.0**127, -(2.0**120), 2.0**15] if self.dynamic else [2.0**10]
-        spikes = draw(
-            st.lists(
-                st.builds(
-                    Spike,
-                    st.sampled_from([*rare, 1.0, 2.0**-20]),
-                    st.sampled_from(self.places),
-                    st.sampled_from([0.0, 0.3, 0.5, 0.999999]),
-                ),
-                max_size=2 if self.large or draw(st.integers(0, 2)) == 0 else 0,
-            )
-        )
-        missing = draw(st.sampled_from([None, None, None, 0.0, 0.5, 0.99])) if self.missing else None
-        return Given(base, tuple(spikes), missing)
+    def _fed(self, draw: st.DrawFn) -> list[Verb]:
+        """Gradients from outside; after so many updates that counts grow long, the run is saved and loaded."""
+        feed, slot = self._feeds.feed(draw), draw(_SLOTS)
+        if feed.times < LONG or not self.checkpoint:
+            return [feed]
+        return [feed, Save(slot), Restore(slot, draw(st.sampled_from(self._targets())))]

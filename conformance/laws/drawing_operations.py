@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import strategies as st
 
 from conformance.laws.drawing_recipes import PRECISIONS, offered
-from conformance.laws.operations import RANDOM, Call, Calls, NestedScope, ScopedOperation
+from conformance.laws.operations import MIXED, RANDOM, UNBOUNDED, Call, Calls, NestedScope, ScopedOperation
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Capability, Framework, RecomputeCase
 from frameworks.operations import CATALOGUE
@@ -13,14 +15,17 @@ from frameworks.operations import CATALOGUE
 WAYS: tuple[RecomputeCase, ...] = ("positional", "tuple", "list", "dict", "keyword", "no-grad-input", "raises")
 SIZES = (4, 5, 7, 8, 9, 16, 33)
 """No size is below 4, since the catalogue's labels are."""
+LONG = ((5, 2051), (65_539, 4))
+"""Rows and columns beyond where kernels change their way, or count in 16 bits, for operations of one row each."""
+BY_ROW = frozenset(op for op in CATALOGUE if all(array.shape[:1] == (4,) for array in CATALOGUE[op]())) - {
+    *("matmul", "einsum", "linear", "gather_ids", "embedding"),
+}
 
 
 @st.composite
 def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     """Operations in up to three scopes, after up to two others."""
-    formats: list[FormatName] = [
-        p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))
-    ]
+    formats = _formats(framework)
     operations = sorted(op for op in CATALOGUE if op not in RANDOM)
     products = ["matmul", "batched_matmul", "einsum", "linear", "attention"]
     op = draw(st.sampled_from(products) | st.sampled_from(operations))
@@ -34,13 +39,42 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     before = tuple(region() for _ in range(draw(st.integers(0, 2))))
     nest = tuple(region() for _ in range(draw(st.integers(1, 3))))
     sizes = draw(st.sampled_from(SIZES)), draw(st.sampled_from(SIZES))
+    if op in BY_ROW and draw(st.integers(0, 11)) == 0:
+        sizes = draw(st.sampled_from(LONG))
     operand = draw(st.sampled_from(["float32", "float32", *formats]))
-    return ScopedOperation(op, sizes, operand, before, draw(st.booleans()), nest, draw(st.integers(0, 99)))
+    left = (region(),) if draw(st.integers(0, 3)) == 0 else ()
+    second = draw(st.sampled_from([None, "float32", *formats])) if op in MIXED else None
+    return ScopedOperation(
+        op,
+        sizes,
+        operand,
+        before,
+        draw(st.booleans()),
+        nest,
+        draw(st.integers(0, 99)),
+        magnitude=draw(st.sampled_from([0, 0, 0, 0, -12, 4, 4 if op == "attention" else 10])),  # its scores are squares
+        constant=draw(st.integers(0, 7)) == 0,
+        left=left,
+        second=None if second == operand else second,
+        special=draw(st.sampled_from([0.0, *[-math.inf] * (op in UNBOUNDED)]))
+        if draw(st.integers(0, 3)) == 0
+        else None,
+    )
 
 
-def calls(framework: Framework) -> st.SearchStrategy[Calls]:
-    """One to three calls."""
-    return st.lists(_calls(framework), min_size=1, max_size=3).map(lambda drawn: Calls(tuple(drawn)))
+@st.composite
+def calls(draw: st.DrawFn, framework: Framework) -> Calls:
+    """One to three calls; in a scope only where a program is not compiled, whose rounding has a bound in float32."""
+    drawn = tuple(draw(st.lists(_calls(framework), min_size=1, max_size=3)))
+    formats = _formats(framework) if not framework.conventions().compiled else []
+    return Calls(drawn, draw(st.sampled_from([None, *(NestedScope(name) for name in formats)])))
+
+
+def _formats(framework: Framework) -> list[FormatName]:
+    """The low formats that a framework has scopes for."""
+    if not framework.declares(Capability.AUTOCAST_SCOPE).supported:
+        return []
+    return [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
 
 
 @st.composite

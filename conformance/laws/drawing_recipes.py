@@ -6,7 +6,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from conformance.laws.programs import DrawnModel
+from conformance.laws.drawn_data import DrawnModel
 from fixtures.recipe import (
     SGD,
     Adam,
@@ -23,7 +23,14 @@ from fixtures.recipe import (
 from frameworks.contract import Capability, Framework, needs
 
 PRECISIONS = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
-SCHEDULES = (Steps((1,), (1.0, 0.5)), Steps((1, 3), (0.5, 1.0, 0.25)), Steps((2,), (0.25, 1.0)))
+SCHEDULES = (
+    *(Steps((1,), (1.0, 0.5)), Steps((1, 3), (0.5, 1.0, 0.25)), Steps((2,), (0.25, 1.0))),
+    *(Steps((5,), (1.0, 0.125)), Steps((2, 257), (1.0, 0.5, 0.25)), Steps((1, 3), (0.0, 0.5, 1.0))),
+    *(Steps((0, 2), (1.0, 0.5, 0.25)), Steps((1,), (1.0, 0.3)), Steps((1, 2), (0.1, 0.7, 1.0))),
+)
+INEXACT_RATE = 0.03
+UNEVEN_SCALE = 1003.0
+"""No power of two, and bfloat16 does not hold it."""
 
 
 def offered(framework: Framework, recipe: Recipe) -> bool:
@@ -33,23 +40,26 @@ def offered(framework: Framework, recipe: Recipe) -> bool:
 
 @st.composite
 def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
-    """Recipes from every field that the framework declares, for a model.
+    """Recipes from every field that the framework declares, for a model; one in four has all of them that go together.
 
-    Two optimizers under a loss scale get neither a schedule nor clipping: what is counted where one of them skips, and
-    what a norm over both is then, is open (`scaling.two-optimizers-rule`).
+    Two optimizers under a loss scale get no schedule: what is counted where one of them skips is open
+    (`scaling.two-optimizers-rule`).
     """
 
     def supports(capability: Capability) -> bool:
         return framework.declares(capability).supported
 
+    crowded = draw(st.integers(0, 3)) == 0
+
     def maybe(capability: Capability, chance: int) -> bool:
-        return supports(capability) and draw(st.integers(1, chance)) == 1
+        return supports(capability) and (draw(st.integers(1, chance)) == 1 or crowded)
 
     precisions = [p for p in PRECISIONS if offered(framework, Recipe(precision=p))]
-    recipe = Recipe(draw(_optimizers()), draw(st.sampled_from([Precision(), *precisions])))
+    precision = draw(st.sampled_from([Precision(), *precisions]))
+    recipe = Recipe(draw(_optimizers(drawn.exact)), precision)
     recipe = recipe.but(scaling=draw(_scalings(framework)))
     if maybe(Capability.ACCUMULATION, 2):
-        recipe = recipe.but(accumulation=draw(st.sampled_from([2, 2, 3, 3, 4, 4, 7])))
+        recipe = recipe.but(accumulation=draw(st.sampled_from([2, 2, 2, 3, 3, 3, 4, 4, 4, 7, 7, 17])))
     if (layers := len(drawn.layers) - 1) and maybe(Capability.RECOMPUTE, 2):
         depth: Literal[1, 2] = 2 if supports(Capability.RECOMPUTE_NESTED) and draw(st.booleans()) else 1
         recipe = recipe.but(recompute=Recompute(draw(st.integers(1, layers)), depth, draw(variants(framework, drawn))))
@@ -57,27 +67,29 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
         recipe = recipe.but(clip=draw(st.sampled_from([2.0**-6, 0.3, 0.5, 2.0, 64.0])))
     if maybe(Capability.SCHEDULE, 3):
         recipe = recipe.but(schedule=draw(st.sampled_from(SCHEDULES)))
-    apart = recipe.scaling is None or (recipe.schedule is None and recipe.clip is None)
-    if maybe(Capability.GROUPS, 4):
-        recipe = recipe.but(groups=2)
-    elif apart and maybe(Capability.TWO_OPTIMIZERS, 4):
+    apart = recipe.scaling is None or recipe.schedule is None
+    if apart and maybe(Capability.TWO_OPTIMIZERS, 5):
         recipe = recipe.but(optimizers=2)
+    elif maybe(Capability.GROUPS, 4):
+        recipe = recipe.but(groups=2)
     if len(drawn.losses) > 1 and maybe(Capability.TWO_LOSSES, 3):
         recipe = recipe.but(separate_losses=True)
     if maybe(Capability.AVERAGE, 2):
-        recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9])))
+        recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9, 0.999])))
     return recipe.but(seed=draw(st.integers(0, 3)))
 
 
 @st.composite
-def _optimizers(draw: st.DrawFn) -> Optimizer:
+def _optimizers(draw: st.DrawFn, exact: bool) -> Optimizer:
+    """Optimizers; an exact model's gradients may cancel to zero, and Adam's usual epsilon makes a step of rounding."""
     if draw(st.booleans()):
-        return SGD(draw(st.sampled_from([2.0**-4, 2.0**-5])), draw(st.sampled_from([0.0, 0.0, 0.5, 0.9])))
-    rate, epsilon = draw(st.sampled_from([(2.0**-3, 1.0), (2.0**-3, 1.0), (1e-3, 1e-8), (1e-3, None)]))
+        return SGD(draw(st.sampled_from([2.0**-4, 2.0**-5, INEXACT_RATE])), draw(st.sampled_from([0.0, 0.0, 0.5, 0.9])))
+    tiny = [] if exact else [(1e-3, 1e-8), (1e-3, None)]
+    rate, epsilon = draw(st.sampled_from([(2.0**-3, 1.0), (2.0**-3, 1.0), *tiny]))
     first, second = draw(st.sampled_from([(0.9, 0.999), (0.9, 0.999), (0.5, 0.75), (0.75, 0.5)]))
     if draw(st.booleans()):
         return Adam(rate, first, second, epsilon)
-    return AdamW(rate, first, second, epsilon or 1e-8, draw(st.sampled_from([0.25, 0.01])))
+    return AdamW(rate, first, second, epsilon or 1e-8, draw(st.sampled_from([0.25, 0.01, 0.0])))
 
 
 def variants(framework: Framework, drawn: DrawnModel) -> st.SearchStrategy[str | None]:
@@ -96,14 +108,16 @@ def _scalings(draw: st.DrawFn, framework: Framework) -> Scaling | None:
         case "none":
             return None
         case "static":
-            return StaticScaling(2.0 ** draw(st.integers(0, 12)))
+            return StaticScaling(draw(st.sampled_from([*(2.0**i for i in range(13)), *[UNEVEN_SCALE] * 3])))
         case "disabled":
             return DynamicScaling(enabled=False)
-    initial = 2.0 ** draw(st.sampled_from([0, 1, 4, 8, 11, 16]))
-    initial = max(initial, framework.conventions().scaler.minimum)
+    floor = framework.conventions().scaler.minimum
+    lowest = [floor] if floor else []
+    initial = max(floor, draw(st.sampled_from([*(2.0**i for i in (0, 1, 4, 8, 11, 16)), UNEVEN_SCALE, *lowest])))
     if draw(st.integers(0, 5)) == 0:
         return DynamicScaling()
-    interval = draw(st.integers(1, 3))
+    interval = draw(st.sampled_from([1, 1, 2, 2, 3, 3, 5]))
     if framework.declares(Capability.SCALING_FACTORS).supported and draw(st.booleans()):
-        return DynamicScaling(initial, 2.0 ** draw(st.integers(1, 2)), 2.0 ** -draw(st.integers(1, 3)), interval)
+        growth, backoff = draw(st.sampled_from([1.5, 2.0, 4.0])), draw(st.sampled_from([0.125, 0.25, 0.5, 0.75]))
+        return DynamicScaling(initial, growth, backoff, interval)
     return DynamicScaling(initial, interval=interval)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from hypothesis import assume
 from hypothesis import strategies as st
 
 from conformance.laws.drawing import TARGETS, cases
 from conformance.laws.drawing_recipes import recipes, variants
+from conformance.laws.drawn_data import DrawnBatch
 from conformance.laws.grammar import models
 from conformance.laws.instances import Program
 from conformance.laws.programs import (
     Accumulate,
-    Apply,
-    DrawnBatch,
     DrawnCase,
     Feed,
     Given,
@@ -24,14 +23,17 @@ from conformance.laws.programs import (
     TraceLayers,
     Train,
     Verb,
+    open_windows,
 )
 from conformance.laws.variations import CutWindows, Elsewhere, RecomputedCase, ResumedCase, ScaledCase, SecondRun
-from fixtures.layers import BatchNorm, Dropout, walk
+from fixtures.layers import BatchNorm, Dropout, LayerNorm, walk
 from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework
 
-TRIED = 12
-"""Pairs that are drawn for four that are allowed."""
+PAIRS, TRIED = 4, 8
+"""How many pairs of cases a process plays, and how many are drawn at the most to find those that are allowed."""
+MANY_UPDATES, SMALL = 260, 128
+"""Updates whose masks eight bits do not count, and the values of a model that makes them at most."""
 LONG = 1000
 """An interval that no drawn program reaches the end of."""
 
@@ -50,7 +52,17 @@ def recomputed(draw: st.DrawFn, framework: Framework) -> RecomputedCase:
         segments = draw(st.integers(1, len(case.drawn.layers) - 1))
         recompute = Recompute(segments, variant=draw(variants(framework, case.drawn)))
         case = replace(case, recipe=case.recipe.but(recompute=recompute))
-    return RecomputedCase(case)
+    return RecomputedCase(draw(_after_many(case)))
+
+
+@st.composite
+def _after_many(draw: st.DrawFn, case: DrawnCase) -> DrawnCase:
+    """The case, now and then with many updates before all others, if the model is small."""
+    small = sum(math.prod(shape) for shape in case.drawn.model.parameter_shapes().values()) <= SMALL
+    if not small or case.recipe.accumulation > 1 or draw(st.integers(0, 11)):
+        return case
+    long = Train((DrawnBatch(2, draw(st.integers(0, 9))),), times=MANY_UPDATES)
+    return replace(case, program=(*case.program[:1], long, *case.program[1:]))
 
 
 @st.composite
@@ -85,13 +97,10 @@ def _tame(verb: Verb) -> Verb:
 
 @st.composite
 def resumed(draw: st.DrawFn, framework: Framework) -> ResumedCase:
-    """Cases with dropout, and a place between two windows."""
+    """Cases with dropout, some of which begin with many updates, and a place between two windows."""
     case = draw(cases(framework, dropout=True))
-    places = [0]
-    waiting = False
-    for place, verb in enumerate(case.program, 1):
-        waiting = isinstance(verb, Accumulate) or (waiting and not isinstance(verb, Apply))
-        places += [] if waiting else [place]
+    case = draw(_after_many(case))
+    places = [0, *(place for place, waiting in enumerate(open_windows(case.program), 1) if not waiting)]
     targets: list[Target] = [t for t in TARGETS if t not in ("skipped", "stopped")]
     return ResumedCase(case, draw(st.sampled_from(places)), draw(st.sampled_from(targets)))
 
@@ -111,31 +120,44 @@ def elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
 
 
 @st.composite
-def handfuls(draw: st.DrawFn, pairs: st.SearchStrategy[Elsewhere], allowed: Callable[[Elsewhere], bool]) -> Elsewhere:
-    """Up to four of them that are allowed, since a process takes longer to start than to play one."""
+def handfuls(
+    draw: st.DrawFn, pairs: st.SearchStrategy[Elsewhere], allowed: Callable[[Elsewhere], bool]
+) -> Elsewhere | None:
+    """Up to four of them that are allowed, since a process takes longer to start than to play one; None if none is."""
     chosen: list[DrawnCase] = []
     for _ in range(TRIED):
+        if len(chosen) == 2 * PAIRS:
+            break
         pair = draw(pairs)
-        chosen += pair.cases if allowed(pair) and len(chosen) < 8 else ()
-    assume(chosen)
-    return Elsewhere(tuple(chosen))
+        chosen += pair.cases if allowed(pair) else ()
+    return Elsewhere(tuple(chosen)) if chosen else None
 
 
 @st.composite
 def _alike(draw: st.DrawFn, framework: Framework) -> tuple[DrawnCase, DrawnCase]:
-    """A case and another with the same shapes: other rates of dropout, optimizer, weights or seed, or no clipping."""
-    case = draw(cases(framework, dropout=True))
+    """A case and another with the same shapes, in which one thing is changed."""
+    case = draw(cases(framework, dropout=True, subnormal=True))
     other = draw(cases(framework, dropout=True))
     recipe = case.recipe
     rate = draw(st.sampled_from([0.125, 0.375, 0.75]))
     rates = tuple(Dropout(rate) if isinstance(layer, Dropout) else layer for layer in case.drawn.layers)
+    norms = tuple(
+        replace(la, epsilon=0.25) if isinstance(la, BatchNorm | LayerNorm) else la for la in case.drawn.layers
+    )
     changed = {
         "rates": replace(case, drawn=replace(case.drawn, layers=rates)),
+        "epsilons": replace(case, drawn=replace(case.drawn, layers=norms)),
+        "precision": replace(case, recipe=recipe.but(precision=other.recipe.precision)),
+        "schedule": replace(case, recipe=recipe.but(schedule=other.recipe.schedule)),
         "optimizer": replace(case, recipe=recipe.but(optimizer=other.recipe.optimizer)),
         "weights": replace(case, drawn=replace(case.drawn, seed=case.drawn.seed + 1)),
         "seed": replace(case, recipe=recipe.but(seed=recipe.seed + 1)),
         "clip": replace(case, recipe=recipe.but(clip=None)),
     }
+    if isinstance(recipe.scaling, DynamicScaling) and isinstance(other.recipe.scaling, DynamicScaling):
+        changed["scaling"] = replace(case, recipe=recipe.but(scaling=other.recipe.scaling))
+    if recipe.average is not None:
+        changed["average"] = replace(case, recipe=recipe.but(average=1.0 - recipe.average))
     return case, changed[draw(st.sampled_from(sorted(changed)))]
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from conformance.laws.distances import wide
+from conformance.laws.distances import equal, wide
 from conformance.laws.members import (
     NarrowNorms,
     NarrowWhereAllowed,
     NotesDrops,
+    NotesKinks,
     OverflowsEarly,
     OverflowsNever,
     PartsAndTiles,
@@ -23,12 +24,21 @@ from conformance.laws.observing import REFERENCE_MOMENTS, canonical, ends_by_its
 from conformance.laws.oracle_player import OraclePlayer
 from conformance.laws.player import Observation, Play
 from conformance.laws.programs import DrawnCase, StartAgain
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
+from fixtures.layers import BatchNorm
 from fixtures.recipe import DynamicScaling
 from frameworks.contract import Conventions
 from frameworks.reference.arithmetic import Operations
-from frameworks.reference.rounding import Exact, Rounding, Stochastic
+from frameworks.reference.rounding import Exact, Rounding
 
 MEMBERS = 8
+LARGEST = float(np.finfo(np.float32).max)
+CANCELLED = 4.0
+"""How many times as far a value may be off behind a batch norm.
+
+It cancels the gradient of what all samples have in common, such as the bias before it: what is left is rounding, whose
+size depends on the order of sums.
+"""
 
 
 class Ensemble:
@@ -36,6 +46,13 @@ class Ensemble:
 
     def __init__(self, conventions: Conventions, case: DrawnCase, left_out: frozenset[int], seed: int) -> None:
         self.conventions, self._case, self._left_out, self._seed = conventions, case, left_out, seed
+        self._exact: dict[int, bool] = {}
+
+    @cached_property
+    def freedom(self) -> float:
+        """How many spreads a value may be off."""
+        cancels = any(isinstance(layer, BatchNorm) for _, layer, _ in self._case.drawn.model.shapes())
+        return IMPLEMENTATION_FREEDOM * (CANCELLED if cancels else 1.0)
 
     @cached_property
     def nearest(self) -> Play:
@@ -44,21 +61,51 @@ class Ensemble:
 
     @cached_property
     def members(self) -> tuple[Play, ...]:
-        """The plays with random roundings; every second one rounds equal values apart, and steps in float32."""
-        roundings = (
-            (RoundedEverywhere, RoundedApart)[i % 2](np.random.default_rng([self._seed, 24, i])) for i in range(MEMBERS)
-        )
-        return tuple(self._play(rounding) for rounding in roundings)
+        """The plays with random roundings, and one in the narrowest formats that rounds to nearest.
+
+        Of the former every second one rounds equal values apart, and steps in float32. The latter is for what nearest
+        rounding leaves where it is, update after update, and random rounding moves.
+        """
+        return (*self._rounded(range(MEMBERS)), self._play(None, NarrowNorms, NarrowWhereAllowed))
+
+    @cached_property
+    def further(self) -> tuple[Play, ...]:
+        """Those and three times as many: of a single value, eight may happen to lie close together."""
+        return (*self.members, *self._rounded(range(MEMBERS, 4 * MEMBERS)))
+
+    def _rounded(self, numbers: Sequence[int]) -> Iterator[Play]:
+        rngs = [np.random.default_rng([self._seed, 24, i]) for i in numbers]
+        yield from (self._play(RoundedEverywhere(rng), PartsAndTiles, NarrowWhereAllowed) for rng in rngs[::2])
+        yield from (self._play(RoundedApart(rng), NarrowNorms, WideSteps) for rng in rngs[1::2])
 
     @cached_property
     def unrounded(self) -> Play:
         """The play that rounds nothing."""
         return self._play(Exact())
 
+    def exact(self, place: int) -> bool:
+        """Whether nothing that can be seen after the verb at a place is rounded, in any play."""
+        if place not in self._exact:
+            seen = self.nearest.observations[place] or {}
+            others = [play.observations[place] or {} for play in (*self.members, self.unrounded)]
+            pairs = ((other[name], value) for other in others for name, value in seen.items() if name in other)
+            self._exact[place] = all(equal(a, b) for a, b in pairs)
+        return self._exact[place]
+
     def skipped(self, place: int) -> bool:
         """Whether the verb at a place is an update that the oracle skips."""
         observation = self.nearest.observations[place]
         return observation is not None and bool(observation.get("result/skipped", False))
+
+    def kinked(self, place: int) -> bool:
+        """Whether rounding decided, in the run at this verb, on the slope of a rectifier."""
+        plays = (self.nearest, self.unrounded)
+        return any(bool(o["window/kinked"]) for play in plays for o in self._of_run(place, play))
+
+    def diverged(self, place: int) -> bool:
+        """Whether a loss is finite, in the run at this verb, and more than float32 holds."""
+        losses = [wide(o["result/loss"]) for o in self._of_run(place, self.unrounded) if "result/loss" in o]
+        return any(bool(np.isfinite(loss) and abs(loss) > LARGEST) for loss in losses)
 
     def adrift(self, place: int) -> bool:
         """Whether windows of several micro-batches lack dropped ones at this verb, in a framework that ends them.
@@ -81,10 +128,10 @@ class Ensemble:
         dynamic = isinstance(scaling, DynamicScaling) and scaling.enabled
         return name.startswith(("master/", "moment/") if dynamic else ("master/", "moment/", "accumulator/"))
 
-    def _of_run(self, place: int) -> Iterator[Observation]:
-        """What can be seen of the oracle's run up to a verb, and of the runs whose weights it began with."""
+    def _of_run(self, place: int, play: Play | None = None) -> Iterator[Observation]:
+        """What can be seen of a play's run up to a verb, and of the runs whose weights it began with."""
         for step in range(place, -1, -1):
-            observation, verb = self.nearest.observations[step], self._case.program[step]
+            observation, verb = (play or self.nearest).observations[step], self._case.program[step]
             if observation is not None:
                 yield observation
             if isinstance(verb, StartAgain) and not verb.onward:
@@ -92,15 +139,15 @@ class Ensemble:
 
     @cached_property
     def of_other_ranges(self) -> tuple[Play, ...]:
-        """The plays that round to nearest, in a model that overflows early, and in one that never does."""
+        """The plays that round to nearest, in a model that overflows early, and in one that notes it and never does."""
         return tuple(self._play(None, operations) for operations in (OverflowsEarly, OverflowsNever))
 
-    def _play(self, rounding: Rounding | None, operations: type[Operations] = Operations) -> Play:
-        trainers: type[NotesDrops] = NotesDrops
-        if isinstance(rounding, RoundedApart):
-            trainers, operations = WideSteps, NarrowNorms
-        elif isinstance(rounding, Stochastic):
-            trainers, operations = NarrowWhereAllowed, PartsAndTiles
+    def _play(
+        self,
+        rounding: Rounding | None,
+        operations: type[Operations] = NotesKinks,
+        trainers: type[NotesDrops] = NotesDrops,
+    ) -> Play:
         player = OraclePlayer(self.conventions, self._case, rounding, trainers, operations)
         play = player.play(self._left_out)
         return Play(tuple(None if o is None else canonical(o, REFERENCE_MOMENTS) for o in play.observations))

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from conformance.laws.drawn_data import DrawnBatch
 from conformance.laws.programs import (
     Accumulate,
     Apply,
     Break,
     CountBytes,
-    DrawnBatch,
     DrawnCase,
     Feed,
     Gradients,
@@ -23,13 +23,17 @@ from conformance.laws.programs import (
     TraceLayers,
     Train,
     Verb,
+    cut_otherwise,
 )
 from fixtures.layers import Activation, BatchNorm, walk
 from fixtures.recipe import SGD, AdamW, DynamicScaling, StaticScaling
 
 LARGE = 10**5
 """Values that a large parameter has at least."""
+MANY = 64
+"""Samples of a large micro-batch, or positions of its sequences."""
 HUGE, BIG, TINY = 2.0**14, 2.0**6, 2.0**-13
+SMALLEST_NORMAL = -126
 
 
 def features(case: DrawnCase) -> frozenset[str]:
@@ -48,19 +52,24 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
         yield "momentum=inexact"
     if isinstance(optimizer, AdamW) and optimizer.weight_decay != float(np.float32(optimizer.weight_decay)):
         yield "weight-decay=inexact"
+    rates = [optimizer.learning_rate * factor for factor in (recipe.schedule.factors if recipe.schedule else (1.0,))]
+    yield from ["rate=inexact"] if any(rate != float(np.float32(rate)) for rate in rates) else []
     if not isinstance(optimizer, SGD):
         yield from ["epsilon=default"] if optimizer.epsilon is None else []
         yield from ["epsilon=tiny"] if optimizer.epsilon is None or optimizer.epsilon <= TINY else []
     match recipe.scaling:
         case None:
             yield "scaling=none"
-        case StaticScaling():
+        case StaticScaling(scale=scale):
             yield "scaling=static"
+            yield from ["scaling=uneven-scale"] if not _power_of_two(scale) else []
         case DynamicScaling(enabled=False):
             yield "scaling=disabled"
         case DynamicScaling():
             yield "scaling=dynamic"
             growth, backoff = recipe.scaling.growth, recipe.scaling.backoff
+            factors = [factor for factor in (recipe.scaling.initial, growth, backoff) if factor is not None]
+            yield from ["scaling=uneven-scale"] if not all(map(_power_of_two, factors)) else []
             yield from ["scaling=factors"] if growth is not None else []
             yield from ["scaling=unequal-factors"] if growth and backoff and growth * backoff != 1.0 else []
     yield "accumulation>1" if recipe.accumulation > 1 else "accumulation=1"
@@ -77,6 +86,7 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
         "optimizers=2": recipe.optimizers > 1,
         "separate-losses": recipe.separate_losses,
         "average": recipe.average is not None,
+        "average=inexact": recipe.average is not None and recipe.average != float(np.float32(recipe.average)),
     }
     yield from (name for name, there in flags.items() if there)
 
@@ -97,6 +107,7 @@ def model_features(case: DrawnCase) -> Iterator[str]:
     sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
     yield from ["weights=large"] if drawn.gain > 0 else []
     yield from ["weights=small"] if drawn.gain < 0 else []
+    yield from ["weights=offset"] if drawn.offset else []
     yield from ["parameters=few"] if len(sizes) < 4 else []
     yield from ["parameter=large"] if max(sizes) >= LARGE else []
     yield from ["parameter=one-element"] if min(sizes) == 1 else []
@@ -108,14 +119,16 @@ def program_features(case: DrawnCase) -> Iterator[str]:
     for verb in case.program:
         yield f"verb={word(verb)}"
         yield from ["verb=Restore"] if isinstance(verb, Restore) else []
-        yield from _data(verb)
+        yield from _data(verb, case.drawn.sample[0] if case.drawn.token_level or case.drawn.integer_inputs else 1)
     if _optimizer_without_gradient(case):
         yield "window=optimizer-without-gradient"
-    flat = any(isinstance(layer, BatchNorm) and len(shape) == 1 for _, layer, shape in case.drawn.model.shapes())
-    if flat and any(micro.size == 1 for verb in case.program for micro in _trained(verb)):
+    shapes = [shape for _, layer, shape in case.drawn.model.shapes() if isinstance(layer, BatchNorm)]
+    alone = any(micro.size == 1 for verb in case.program for micro in _trained(verb))
+    if alone and any(math.prod(shape[:-1]) == 1 for shape in shapes):
         yield "normalised=one-value"
     widths = {shape[0] for shape in case.drawn.model.parameter_shapes().values() if len(shape) == 1}
-    if any(micro.size in widths for verb in case.program for micro in _trained(verb)):
+    lengths = {*case.drawn.sample[:1]} if case.drawn.token_level else set()
+    if lengths & widths or any(micro.size in widths for verb in case.program for micro in _trained(verb)):
         yield "batch=width"
     for window in windows(case):
         yield from ["window=unequal-items"] if len(set(window)) > 1 else []
@@ -134,10 +147,11 @@ def windows(case: DrawnCase) -> Iterator[list[int]]:
     for verb in case.program:
         match verb:
             case Accumulate(micro=micro):
-                open_window.append(micro.batch(case.drawn).items)
+                open_window.append(micro.items(case.drawn))
+            case Train(micros=(micro,), cut=(_, *_) as cut):
+                yield [batch.items for batch in cut_otherwise((micro.batch(case.drawn),), cut)]
             case Train(micros=micros) | Gradients(micros=micros):
-                cut = verb.cut if isinstance(verb, Train) else ()
-                yield [batch.items for batch in case.window(micros, cut)]
+                yield [micro.items(case.drawn) for micro in micros]
             case Apply() | StartAgain():
                 yield open_window
                 open_window = []
@@ -202,7 +216,7 @@ def _trained(verb: Verb) -> tuple[DrawnBatch, ...]:
             return ()
 
 
-def _data(verb: Verb) -> Iterator[str]:
+def _data(verb: Verb, length: int) -> Iterator[str]:
     match verb:
         case Feed(window=window):
             values = [value for given in window for value in (given.base, *(s.value for s in given.spikes))]
@@ -214,28 +228,37 @@ def _data(verb: Verb) -> Iterator[str]:
                 "poisoned": verb.poison is not None,
                 "often": verb.times > 1,
                 "a-hundred-times": verb.times >= 100,
-                "missing": any(given.missing is not None for given in window),
+                "missing": any(given.missing is not None or given.nothing for given in window),
+                "nothing": all(given.nothing for given in window),
             }
             yield from (f"feed={name}" for name, there in flags.items() if there)
         case Accumulate(micro=micro) | Predict(micro=micro) | TraceLayers(micro=micro) | CountBytes(micro=micro):
-            yield from _micro((micro,))
+            yield from _micro((micro,), length)
         case Train(micros=micros) | Gradients(micros=micros):
-            yield from _micro(micros)
+            yield from _micro(micros, length)
             if len({micro.size for micro in micros}) > 1:
                 yield "window=ragged"
+            if isinstance(verb, Train) and verb.times > 1:
+                yield "train=often"
         case OpenScope():
             yield f"scope={verb.format}"
 
 
-def _micro(micros: tuple[DrawnBatch, ...]) -> Iterator[str]:
+def _micro(micros: tuple[DrawnBatch, ...], length: int) -> Iterator[str]:
     for micro in micros:
         yield f"mask={micro.mask}"
         yield from ["batch=one-sample"] if micro.size == 1 else []
+        yield from ["batch=many"] if micro.size * length >= MANY else []
         yield from ["targets=missing"] if micro.heads else []
         yield from ["inputs=large"] if micro.magnitude > 0 else []
         yield from ["inputs=small"] if micro.magnitude < 0 else []
+        yield from ["inputs=subnormal"] if micro.magnitude < SMALLEST_NORMAL else []
         yield from ["inputs=constant"] if micro.constant else []
         yield from ["inputs=infinite"] if micro.spoilt is not None else []
+
+
+def _power_of_two(value: float) -> bool:
+    return math.frexp(value)[0] == 0.5
 
 
 def _size(value: float) -> str:

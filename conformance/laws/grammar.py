@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from conformance.laws.programs import DrawnModel
+from conformance.laws.drawn_data import DrawnModel
 from fixtures.layers import (
     Activation,
     ActivationKind,
@@ -28,10 +28,17 @@ from fixtures.model import LossKind
 from frameworks.contract import Capability, Framework
 
 WIDTHS = (1, 2, 3, 5, 7, 8, 13)
-LARGE = 2**15 + 3
-"""Rows of a table that has more than 10^5 values with `LARGE_WIDTH` columns."""
-LARGE_WIDTH = 4
+LONG_WIDTHS = (33, 67, 130, 259, 1027)
+"""Widths beyond what is done in blocks of 32, 64, 128, 256 or 1024."""
+LONG_SEQUENCES = (35, 67)
+MANY_CLASSES = 300
+"""More than eight bits count."""
+LARGE = 2**16 + 3
+"""Rows of a table that has more than 10^5 values with `LARGE_WIDTH` columns, and more rows than 16 bits count."""
+LARGE_WIDTH = 2
 _EPSILONS = st.sampled_from([1e-5, 1e-12])
+MOSTLY_STRAIGHT: tuple[ActivationKind, ...] = ("relu",) * 6 + ("gelu", "tanh", "sigmoid")
+_VARIANCE_EPSILONS = st.sampled_from([1e-5, 1e-5, 1e-3])
 CURVED: tuple[ActivationKind, ...] = ("relu", "gelu", "tanh", "sigmoid")
 
 
@@ -42,7 +49,7 @@ def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Draw
     Args:
         dropout: whether some of the layers are dropout, whose masks no oracle knows; some layer is, then.
     """
-    kind = draw(st.sampled_from(["exact", "exact", "exact", "exact", "vectors", "tokens", "pictures"]))
+    kind = draw(st.sampled_from(["exact"] * 5 + ["vectors"] * 3 + ["tokens", "pictures"] * 2))
     match kind:
         case "tokens":
             layers, sample = draw(_token_layers())
@@ -50,13 +57,15 @@ def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Draw
             layers, sample = draw(_picture_layers())
         case _:
             layers, sample = draw(_vector_layers(kind == "exact"))
+    inner = bool(layers)
     if dropout:
         place = draw(st.integers(sum(isinstance(layer, Embedding | Positions) for layer in layers), len(layers)))
         rate = draw(st.sampled_from([0.25, 0.5]))
         layers = (*layers[:place], Dropout(rate), *layers[place:])
         if draw(st.booleans()):
             layers = (*layers, Dropout(0.5))
-    heads, losses = draw(_heads(framework, kind, bool(layers)))
+    heads, losses = draw(_heads(framework, kind, inner))
+    plain = kind != "tokens" and not any(isinstance(layer, BatchNorm) for layer in layers)
     return DrawnModel(
         (*layers, heads),
         sample,
@@ -64,13 +73,14 @@ def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Draw
         kind == "tokens",
         exact=kind == "exact",
         seed=draw(st.integers(0, 9)),
-        gain=draw(st.sampled_from([0, 0, 0, 0, 3, -5])),
+        gain=draw(st.sampled_from([0, 0, 0, 0, 3, 7, -5])),
+        offset=draw(st.sampled_from([0.0] * 6 + [16.0, 1024.0])) if plain else 0.0,
     )
 
 
 @st.composite
 def _vector_layers(draw: st.DrawFn, exact: bool) -> tuple[tuple[Layer, ...], Shape]:
-    width = draw(st.sampled_from(WIDTHS))
+    width = draw(st.sampled_from([*WIDTHS * 4, *LONG_WIDTHS]))
     sample: Shape = (width,)
     layers: list[Layer] = []
     if draw(st.integers(0, 4)) == 0:
@@ -80,7 +90,8 @@ def _vector_layers(draw: st.DrawFn, exact: bool) -> tuple[tuple[Layer, ...], Sha
         entries = LARGE if large else draw(st.sampled_from([2, 5, 16]))
         layers += [Embedding(entries, columns), Flatten()]
         sample, width = (length,), length * columns
-    for _ in range(draw(st.integers(0, 4))):
+    deep = draw(st.integers(0, 11)) == 0
+    for _ in range(draw(st.integers(9, 11) if deep else st.integers(0, 4))):
         block, width = draw(_block(width, exact))
         layers += block
     return tuple(layers), sample
@@ -88,10 +99,12 @@ def _vector_layers(draw: st.DrawFn, exact: bool) -> tuple[tuple[Layer, ...], Sha
 
 @st.composite
 def _block(draw: st.DrawFn, width: int, exact: bool) -> tuple[tuple[Layer, ...], int]:
-    names = ["dense", "activated", "residual", "bare"] + ([] if exact else ["batch-norm"])
+    """Some layers; after a long width comes an ordinary one, so that no product is large."""
+    long = width > max(WIDTHS)
+    names = ["dense", "activated", "bare"] + ([] if exact else ["batch-norm"]) + ([] if long else ["residual"])
     names += ["layer-norm"] if not exact and width > 1 else []  # of one value any rounding error is all that is left
-    units = draw(st.sampled_from([*WIDTHS * 2, 33]))
-    kind: ActivationKind = "relu" if exact else draw(st.sampled_from(CURVED))
+    units = draw(st.sampled_from([*WIDTHS] if long else [*WIDTHS * 4, *LONG_WIDTHS]))
+    kind = draw(st.sampled_from(MOSTLY_STRAIGHT if exact else CURVED))
     match draw(st.sampled_from(names)):
         case "dense":
             return (Dense(units),), units
@@ -104,19 +117,21 @@ def _block(draw: st.DrawFn, width: int, exact: bool) -> tuple[tuple[Layer, ...],
         case "layer-norm":
             return (LayerNorm(draw(_EPSILONS)), Dense(units)), units
         case _:
-            return (Dense(units), BatchNorm(draw(st.sampled_from([0.1, 0.5])))), units
+            return (Dense(units), BatchNorm(draw(st.sampled_from([0.1, 0.5])), draw(_VARIANCE_EPSILONS))), units
 
 
 @st.composite
 def _token_layers(draw: st.DrawFn) -> tuple[tuple[Layer, ...], Shape]:
-    length, width = draw(st.integers(2, 5)), draw(st.sampled_from([4, 6]))
+    length, width = draw(st.sampled_from([*(2, 3, 4, 5) * 4, *LONG_SEQUENCES])), draw(st.sampled_from([4, 6]))
     layers: list[Layer] = [Embedding(draw(st.sampled_from([3, 17, 4097])), width)]
     if draw(st.booleans()):
         layers.append(Positions(length))
     for _ in range(draw(st.integers(0, 2))):
         kind = draw(st.sampled_from(["attention", "dense", "norm"]))
         if kind == "attention":
-            layers.append(Residual((LayerNorm(draw(_EPSILONS)), SelfAttention(2))))
+            layers.append(
+                Residual((LayerNorm(draw(_EPSILONS)), SelfAttention(draw(st.sampled_from([1, 2, 2, width])))))
+            )
         elif kind == "dense":
             layers.append(Residual((Dense(7), Activation("gelu"), Dense(width))))
         else:
@@ -126,32 +141,40 @@ def _token_layers(draw: st.DrawFn) -> tuple[tuple[Layer, ...], Shape]:
 
 @st.composite
 def _picture_layers(draw: st.DrawFn) -> tuple[tuple[Layer, ...], Shape]:
-    channels, filters = draw(st.sampled_from([1, 3])), draw(st.sampled_from([1, 3, 4]))
-    layers: list[Layer] = [Convolution(filters, stride=draw(st.sampled_from([1, 2])))]
-    if draw(st.booleans()):
-        layers.append(BatchNorm())
-    layers.append(Activation(draw(st.sampled_from(["gelu", "tanh"]))))
-    if isinstance(first := layers[0], Convolution) and first.stride == 1 and draw(st.booleans()):
+    height, width = draw(st.sampled_from([*[(4, 4), (5, 4), (4, 6), (6, 5), (3, 7)] * 2, (19, 10)]))
+    sample: Shape = (height, width, draw(st.sampled_from([1, 2, 3])))
+    layers: list[Layer] = []
+    for _ in range(draw(st.integers(1, 2))):
+        size = draw(st.sampled_from([size for size in (1, 2, 3, 3, 5) if size <= min(height, width)]))
+        stride, padding = draw(st.sampled_from([1, 1, 2])), draw(st.integers(0, size // 2))
+        layers.append(Convolution(draw(st.sampled_from([1, 3, 4, 1, 3, 4, 35])), size, stride, padding))
+        height, width = ((side + 2 * padding - size) // stride + 1 for side in (height, width))
+        if draw(st.booleans()):
+            layers.append(BatchNorm(epsilon=draw(_VARIANCE_EPSILONS)))
+        layers.append(Activation(draw(st.sampled_from(["gelu", "tanh"]))))
+    if height % 2 == width % 2 == 0 and draw(st.booleans()):
         layers.append(MaxPool(2))
-    layers.append(Flatten())
-    return tuple(layers), (4, 4, channels)
+    return (*layers, Flatten()), sample
 
 
 @st.composite
 def _heads(
-    draw: st.DrawFn, framework: Framework, kind: str, wide: bool
+    draw: st.DrawFn, framework: Framework, kind: str, inner: bool
 ) -> tuple[Heads, tuple[tuple[str, LossKind], ...]]:
-    """Heads; `wide` if some may be float64, as is open of a head that takes the inputs themselves."""
-    wide = wide and framework.declares(Capability.FLOAT64_HEADS).supported and kind in ("exact", "vectors")
+    """Heads; `inner` if some may be float64, as is open of a head that takes the inputs themselves."""
+    wide = inner and framework.declares(Capability.FLOAT64_HEADS).supported and kind in ("exact", "vectors")
     count = 1 if kind in ("tokens", "pictures") else draw(st.sampled_from([1, 1, 2]))
     heads: list[Head] = []
     losses: list[tuple[str, LossKind]] = []
     for name in ("a", "b")[:count]:
         loss: LossKind = "squared_error"
-        if kind in ("tokens", "pictures") or (kind == "vectors" and draw(st.booleans())):
+        if kind in ("tokens", "pictures") or draw(st.integers(0, 3)) < {"vectors": 2, "exact": 1}[kind]:
             loss = "cross_entropy"
         float64 = wide and loss == "squared_error" and draw(st.integers(0, 3)) == 0
-        units = draw(st.sampled_from([2, 3, 4] if loss == "cross_entropy" else [1, 2, 3, 4]))
+        classes = [*(2, 3, 4) * 6, MANY_CLASSES]
+        units = draw(st.sampled_from(classes if loss == "cross_entropy" else [1, 2, 3, 4]))
+        alike = draw(st.booleans())
+        units = heads[0].units if heads and heads[0].units > 1 and alike else units
         heads.append(Head(name, units, "float64" if float64 else "compute"))
         losses.append((name, loss))
     return Heads(tuple(heads)), tuple(losses)

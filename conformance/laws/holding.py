@@ -46,7 +46,7 @@ def explore(
         with np.errstate(all="ignore"):
             return instance.failure(subject, laws)
 
-    search: Search[Instance, Failure] = Search(judge)
+    search: Search[Instance, Failure] = Search(judge, law.enough * profile.factor)
     chosen = subject.seed if profile.seed is None else profile.seed
     strategy = law.instances(subject.framework, excluded)
     search.run(strategy, law.count(laws) * profile.factor, law.seed(chosen, part), profile.shrinking_s)

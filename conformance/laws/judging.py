@@ -16,7 +16,18 @@ from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.ensemble import Ensemble
 from conformance.laws.observing import canonical, ends_by_itself
 from conformance.laws.player import Observation, Play, PlayFailed
-from conformance.laws.programs import Accumulate, Apply, Break, DrawnCase, Feed, Predict, Verb
+from conformance.laws.programs import (
+    Accumulate,
+    Apply,
+    Break,
+    DrawnCase,
+    Feed,
+    OpenScope,
+    Predict,
+    Save,
+    Train,
+    Verb,
+)
 from conformance.laws.subject_player import SubjectPlayer
 from fixtures.layers import BatchNorm
 from fixtures.recipe import DynamicScaling, StaticScaling
@@ -45,7 +56,7 @@ class Failure:
     @classmethod
     def raised(cls, failed: PlayFailed) -> Failure:
         """The failure that a verb which raised is."""
-        return cls(failed.place, "raised", False, str(failed))
+        return cls(failed.place, failed.name, False, str(failed))
 
 
 Judge = Callable[[DrawnCase], Failure | None]
@@ -82,10 +93,10 @@ def against_the_oracle(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -
     except PlayFailed as failed:
         return Failure.raised(failed)
     ensemble = ensemble_of(subject, case, measured)
-    if (leak := _leaked(case, measured)) is not None:
-        return leak
+    if (stray := _leaked(case, measured) or _reformatted(case, measured)) is not None:
+        return stray
     observations = canonical_play(measured, laws, case).observations
-    apart = first_difference(observations, ensemble, not_judged(subject, laws, case))
+    apart = first_difference(observations, ensemble, not_judged(subject, laws, case, ensemble))
     return None if apart is None else failure_of(case, ensemble, apart)
 
 
@@ -100,6 +111,21 @@ def _leaked(case: DrawnCase, measured: Play) -> Failure | None:
         for name, value in settings.items():
             if name not in first or not same_bits(value, first[name]):
                 text = f"after verb {place + 1}, {case.program[place]!r}: {name} is {value}, and was {first.get(name)}"
+                return Failure(place, name, False, text)
+    return None
+
+
+_KEPT = ("parameter/", "master/", "optimizer/", "buffer/", "scaler/")
+
+
+def _reformatted(case: DrawnCase, measured: Play) -> Failure | None:
+    """The first verb after which a part of the state has another format than it had at first."""
+    first: Observation = {}
+    for place, observation in enumerate(measured.observations):
+        for name, value in (observation or {}).items():
+            if name.startswith(_KEPT) and value.dtype != first.setdefault(name, value).dtype:
+                was = first[name].dtype
+                text = f"after verb {place + 1}, {case.program[place]!r}: {name} is {value.dtype}, and was {was}"
                 return Failure(place, name, False, text)
     return None
 
@@ -123,27 +149,32 @@ def failure_of(case: DrawnCase, ensemble: Ensemble, apart: Unlike) -> Failure:
     return Failure(apart.place, apart.name, skipped, f"{where}: {apart}")
 
 
-def not_judged(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Mapping[int, frozenset[str]]:
+def not_judged(
+    subject: Subject, laws: LawsOfAdapter, case: DrawnCase, ensemble: Ensemble
+) -> Mapping[int, frozenset[str]]:
     """Beginnings of names that are not set against the oracle's, by the place of the verb.
 
-    How many updates there were where one of two optimizers skips is an observation (`scaling.two-optimizers-rule`), and
-    no clause says which running statistics an average is evaluated with between updates.
+    How many updates there were where one of two optimizers skips is an observation (`scaling.two-optimizers-rule`). No
+    clause says whether a window without any gradient counts, nor which running statistics an average is evaluated with
+    once they have moved since it did.
     """
     always = frozenset(laws.not_compared) | {"random/", "result/bytes"}
     if isinstance(case.recipe.scaling, StaticScaling):
         always |= _OF_MOVING_SCALES
     if case.recipe.optimizers > 1 and case.recipe.scaling is not None:
         always |= {"steps/steps"}
-    moved = always | {"buffer/"}
+    counts = always | {"steps/steps", "steps/schedule"}
     moving = any(isinstance(layer, BatchNorm) for _, layer, _ in case.drawn.model.shapes())
     left: dict[int, frozenset[str]] = {}
-    broken = False
+    broken = apart = uncounted = False
     for place, verb in enumerate(case.program):
         broken = broken or isinstance(verb, Break)
-        left[place] = moved if broken else always
+        apart = ensemble.skipped(place) if isinstance(verb, Train) else apart or not isinstance(verb, _STILL)
+        uncounted = uncounted or (isinstance(verb, Feed) and all(given.nothing for given in verb.window))
+        left[place] = (counts if uncounted else always) | ({"buffer/"} if broken else set())
         if isinstance(verb, Feed):
             left[place] |= {"result/micro_losses"}
-        if isinstance(verb, Predict) and verb.averaged and moving:
+        if isinstance(verb, Predict) and verb.averaged and moving and (apart or broken):
             left[place] |= {"result/output."}
         if _ends_early(subject, case, place, verb):
             left[place] |= _STATE
@@ -152,6 +183,8 @@ def not_judged(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -> Mappin
 
 _OF_MOVING_SCALES = {"result/setting.growth", "result/setting.backoff", "result/setting.interval"}
 """What a constant scale does not have; a scaler that is kept from moving may show some, and none of them acts."""
+_STILL = (Predict, Save, OpenScope)
+"""Verbs that move no running statistics, whichever framework plays them."""
 _STATE = {"parameter/", "master/", "moment/", "steps/", "average/", "accumulator/", "scaler/"}
 
 

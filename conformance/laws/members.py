@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
+from autograd.extend import defvjp, primitive
+from autograd.scipy.special import erf
+from autograd.tracer import isbox
 
 from fixtures.arrays import Array, format_of, wider
 from frameworks.reference import scope
 from frameworks.reference.arithmetic import UNARY, Operations, Round, Variance, normalise
-from frameworks.reference.rounding import Rounding, Stochastic
+from frameworks.reference.rounding import LANES, Rounding, Stochastic
 from frameworks.reference.scope import NORMS
 from frameworks.reference.tensor import Tensor, plain, rounded
 from frameworks.reference.trainer import ReferenceTrainer
@@ -35,8 +39,44 @@ class NotesDrops(ReferenceTrainer):
             super().unscale_gradients()
 
 
+NOTHING = 2.0**-18
+"""What is smaller than this share of the largest value may be all rounding."""
 _OFF = 1.0 + 2.0**-25
 """Half a unit of float32, relatively, which random roundings make none or one."""
+
+
+class NotesKinks(Operations):
+    """The oracle's operations, which note where a rectifier's operand is next to nothing, but something.
+
+    Then rounding decides whether it has a slope, where one is asked for. An operand that is zero has none anywhere.
+    """
+
+    kinked = False
+
+    def activation(self, kind: str, x: Tensor) -> Tensor:
+        if kind == "relu" and isbox(x.value):
+            size = np.abs(x.plain())
+            largest = size[np.isfinite(size)].max(initial=0.0)
+            self.kinked |= bool(((size > 0.0) & (size <= NOTHING * largest)).any())
+        return super().activation(kind, x)
+
+
+@primitive  # type: ignore[untyped-decorator]
+def _rows(table: Array, ids: Array, format_name: str) -> Array:  # noqa: ARG001
+    """Rows of a table, whose gradient is added up in a format, one row after the other."""
+    return np.asarray(table[ids])
+
+
+def _added_up(_rows: Array, table: Array, ids: Array, format_name: str) -> Callable[[Array], Array]:
+    def gradient(rows: Array) -> Array:
+        total = np.zeros(table.shape, format_of(format_name).dtype)
+        np.add.at(total, ids, rows.astype(total.dtype))
+        return total.astype(np.float64)
+
+    return gradient
+
+
+defvjp(_rows, _added_up, None, None)
 
 
 class NormsInParts(Operations):
@@ -75,15 +115,20 @@ class NormsInParts(Operations):
         return np.zeros_like(mean)
 
 
+FUNCTION = 16
+"""A library's erf is as far off as a sum of so many terms: four units, where it is one in float32 too."""
 _SLOPES: dict[str, Callable[[Array], Array]] = {"tanh": lambda y: 1.0 - y * y, "sigmoid": lambda y: y * (1.0 - y)}
 
 
 class PartsAndTiles(NormsInParts):
     """And attention whose backward pass takes the sum over a row of shares from the rounded output.
 
-    The slopes of tanh and of the sigmoid are taken from their rounded outputs too, and where a value is used more than
-    once, the sum of its gradients is rounded.
-    Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithm 4: dS = P ∘ (dP − rowsum(dO ∘ O)).
+    It makes the shares again from scores and the rounded logarithm of their sum, so that large scores cost digits.
+
+    The slopes of tanh and of the sigmoid are taken from their rounded outputs. Gelu rounds erf, of which 1 + erf has
+    nothing left far below zero. Where a value is used more than once, the sum of its gradients is rounded, and so is
+    each value of the gradient that a product is given: in sums that cancel, little else is left.
+    Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithm 4: P = exp(S − L), dS = P ∘ (dP − rowsum(dO ∘ O)).
     """
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -97,21 +142,40 @@ class PartsAndTiles(NormsInParts):
         if not (np.isfinite(off).all() and np.isfinite(plain(scores)).all()):
             return mixed
         nothing = anp.sum(shares * (scores - plain(scores)), axis=-1, keepdims=True)
-        return Tensor(mixed.value - off * nothing, mixed.format)
+        logsum = np.log(powers.sum(axis=-1, keepdims=True)) + plain(scores).max(axis=-1, keepdims=True)
+        again = shares * np.expm1(self.rounding.round(logsum, "float32") - logsum)
+        return Tensor(mixed.value - off * nothing + anp.matmul(again, v - plain(v)), mixed.format)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.shared(super().linear(x, weight, bias))
+
+    def convolution(self, x: Tensor, weight: Tensor, bias: Tensor, stride: int, padding: int) -> Tensor:
+        return self.shared(super().convolution(x, weight, bias, stride, padding))
+
+    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        """Rows, whose gradients are added one after the other, in float32 at least."""
+        name = wider(table.format, "float32")
+        return self.apply("embedding", lambda i, t, _: _rows(t, plain(i).astype(np.int64), name), ids, table)
 
     def shared(self, x: Tensor) -> Tensor:
         return Tensor(rounded(x.value, self.rounding, x.format), x.format, x.owned)
 
     def activation(self, kind: str, x: Tensor) -> Tensor:
         slope = _SLOPES.get(kind)
-        if slope is None or not np.isfinite(x.plain()).all():
+        if (slope is None and kind != "gelu") or not np.isfinite(x.plain()).all():
             return super().activation(kind, x)
 
+        terms = FUNCTION if x.format == "float32" else 1
+
         def compute(a: Any, r: Round) -> Any:
-            y = plain(r(UNARY[kind](plain(a))))
+            if slope is None:
+                error = erf(plain(a) / np.sqrt(2.0))
+                off = plain(r(_OFF * error, terms)) - error
+                return UNARY[kind](a) + 0.5 * off * plain(a) + 0.5 * off * (a - plain(a))
+            y = plain(r(_OFF * UNARY[kind](plain(a))))
             return y + slope(y) * (a - plain(a))
 
-        return self.apply(kind, compute, x, keep="result")
+        return self.apply(kind, compute, x, keep="operands" if slope is None else "result")
 
 
 class NarrowNorms(PartsAndTiles):
@@ -132,42 +196,58 @@ class NarrowNorms(PartsAndTiles):
 
 
 class OverflowsEarly(Operations):
-    """Values of the model and of its backward pass overflow float16 from a sixteenth of its largest value on.
+    """Values of the model and of its backward pass overflow from a sixteenth of their format's largest value on.
 
     Where this changes what is finite, it depends on the order of operations whether anything overflows.
     """
 
     def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
-        super().__init__(OtherRange(rounding, format_of("float16").largest / 16.0), variance)
+        super().__init__(OtherRange(rounding, 1.0 / 16.0), variance)
 
 
 class OverflowsNever(Operations):
-    """Values of the model and of its backward pass do not overflow float16, as where they are computed in float32."""
+    """Values of the model and of its backward pass do not overflow, as where they are computed in a wider format."""
 
     def __init__(self, rounding: Rounding, variance: Variance = "centred") -> None:
         super().__init__(OtherRange(rounding, np.inf), variance)
 
 
 class OtherRange:
-    """A rounding for which float16 has another largest value."""
+    """A rounding for which formats, but for float64, have so many times their largest value.
 
-    def __init__(self, rounding: Rounding, largest: float) -> None:
-        self._rounding, self._largest = rounding, largest
+    Attributes:
+        overflowed: whether a finite value was larger than its format's so far, be it that the result shows it or not.
+    """
+
+    def __init__(self, rounding: Rounding, times: float) -> None:
+        self._rounding, self._times = rounding, times
+        self.overflowed = False
         self.constant, self.dtype = rounding.constant, rounding.dtype
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
         """The array in the format, infinite where it is larger than that."""
         value = self._rounding.round(array, format_name, terms)
-        if format_name != "float16":
+        if format_name == "float64":
             return value
+        largest = self._times * format_of(format_name).largest
         finite = np.where(np.isfinite(value), value, array)
-        return np.where(np.abs(finite) > self._largest, np.copysign(np.inf, finite), finite)
+        self.overflowed |= bool((np.isfinite(finite) & ~np.isfinite(value)).any())
+        return np.where(np.abs(finite) > largest, np.copysign(np.inf, finite), finite)
+
+
+MANY_TERMS = 32
 
 
 class RoundedEverywhere(Stochastic):
-    """Rounds float64 values too, each by up to half a unit, so that what cancels in one order of a sum is seen."""
+    """Rounds float64 values too, each by up to half a unit, so that what cancels in one order of a sum is seen.
+
+    Sums of many terms are off even where float32 holds them, as long as it need not hold what they are added up from.
+    """
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
+        if format_name == "float32" and terms > MANY_TERMS:
+            units = 2.0**-24 * max(math.sqrt(terms), terms / LANES)
+            array = np.asarray(array * (1.0 + units * (2.0 * self._rng.random(np.shape(array)) - 1.0)))
         if format_name != "float64":
             return super().round(array, format_name, terms)
         return np.asarray(array * (1.0 + 2.0**-52 * (self._rng.random(np.shape(array)) - 0.5)))
@@ -187,7 +267,8 @@ class NarrowWhereAllowed(NotesDrops):
     """A member, which uses the narrowest formats that no clause asks more of.
 
     It takes the norm of a gradient from squares in float32 or in the gradient's wider format, gives that in the
-    gradient's own, and theirs in the widest of these. At O3 averages and running statistics have the model's format.
+    gradient's own, and theirs in the widest of these. It unscales by the reciprocal of the scale. At O3 averages and
+    running statistics have the model's format.
     """
 
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
@@ -200,6 +281,11 @@ class NarrowWhereAllowed(NotesDrops):
     def clip_factor(self, coefficient: float, gradients: Mapping[str, Array]) -> float:
         widest = reduce(wider, (self.master_formats[name] for name in gradients), "float32")
         return float(self.rounding.round(np.asarray(coefficient), widest))
+
+    def unscale(self, name: str, gradient: Array) -> Array:
+        assert self.scaler is not None
+        reciprocal = self.rounding.round(np.asarray(1.0 / self.scaler.scale), "float32")
+        return self.rounding.round(gradient * reciprocal, self.accumulator_format(name))
 
     def _norm(self, values: Array, name: str) -> float:
         squares = self.rounding.round(np.asarray(np.vdot(values, values)), wider(name, "float32"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+import math
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,14 +12,14 @@ from conformance.judging.replaying import of_two_runs
 from conformance.judging.subject import Subject
 from conformance.judging.verdict import cleaned, same_bits, shown
 from conformance.laws.declared import LawsOfAdapter
-from conformance.laws.distances import unit
+from conformance.laws.distances import gaps, unit
 from conformance.laws.ensemble import MEMBERS
 from conformance.laws.judging import Failure
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
 from conformance.oracle.function_bounds import function_bounds
-from fixtures.arrays import FORMATS, Array
+from fixtures.arrays import FORMATS, Array, format_of
 from fixtures.recipe import FormatName, Precision
-from frameworks.contract import OpResult, RecomputeCase, Unsupported
+from frameworks.contract import OpResult, RecomputeCase, RecomputeResult, Unsupported
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.rounding import Nearest, Rounding, Stochastic
@@ -28,6 +29,12 @@ FIXED = ("conv2d", "max_pool", "average_pool", "kl_divergence", "binary_cross_en
 OWN_EPSILON = ("layer_norm", "instance_norm", "batch_norm", "rms_norm")
 """Operations to which the catalogue gives no epsilon, so that each framework takes its own."""
 TRACELESS = "recompute.failure-leaves-no-trace"
+UNBOUNDED = (
+    *("softmax", "log_softmax", "logsumexp", "exp", "sigmoid", "tanh", "relu", "max", "maximum", "softplus", "elu"),
+)
+"""Operations that minus infinity is an ordinary operand of, as a class that is masked out is."""
+MIXED = ("add", "subtract", "multiply", "divide", "maximum", "where", "concatenate", "stack")
+"""Operations of two like operands, which may come in two formats."""
 RANDOM = ("dropout",)
 """Operations that give something else every time."""
 REFUSABLE: tuple[RecomputeCase, ...] = ("tuple", "list", "dict", "keyword", "raises")
@@ -54,7 +61,12 @@ class ScopedOperation:
         format: of the operands that are floats.
         before: scopes that were opened and left, each by an exception if `raises`.
         nest: scopes that are open, the innermost last.
+        left: scopes that were opened and left inside all of those.
         seed: of the operands' values.
+        magnitude: operands that are floats are multiplied by 2 to its power.
+        constant: whether each of them is one value everywhere.
+        second: format of the second of two like operands, None for that of the first.
+        special: what stands in the last element of the first operand, None for an ordinary value.
     """
 
     op: str
@@ -64,13 +76,27 @@ class ScopedOperation:
     raises: bool
     nest: tuple[NestedScope, ...]
     seed: int
+    magnitude: int = 0
+    constant: bool = False
+    left: tuple[NestedScope, ...] = ()
+    second: FormatName | None = None
+    special: float | None = None
 
     def words(self) -> frozenset[str]:
         """What exclusions may name."""
-        scopes = {f"scope={region.format}" for region in (*self.before, *self.nest)}
-        lists = {"scope=lists"} if any(region.wide or region.low for region in (*self.before, *self.nest)) else set()
-        nested = {"scope=nested"} if len(self.nest) > 1 else set()
-        return frozenset({f"operation={self.op}", f"operand={self.format}", *scopes, *lists, *nested})
+        regions = (*self.before, *self.nest, *self.left)
+        scopes = {f"scope={region.format}" for region in regions}
+        lists = {"scope=lists"} if any(region.wide or region.low for region in regions) else set()
+        flags = {
+            "scope=nested": len(self.nest) > 1,
+            "operands=large": self.magnitude > 0,
+            "operands=small": self.magnitude < 0,
+            "operands=constant": self.constant,
+            "operands=mixed": self.second is not None,
+            "operands=special": self.special is not None,
+        }
+        words = {word for word, there in flags.items() if there}
+        return frozenset({f"operation={self.op}", f"operand={self.format}", *scopes, *lists, *words})
 
     def arrays(self) -> tuple[Array, ...]:
         """The operands."""
@@ -84,10 +110,15 @@ class ScopedOperation:
             shape = [sizes.get(int(n), int(n)) for n in array.shape]
             if array.dtype.kind in "iu":
                 arrays.append(rng.integers(0, self.sizes[1], shape))
-            elif (array > 0).all():
-                arrays.append(self._cast(rng.uniform(0.25, 1.75, shape).astype(np.float32)))
-            else:
-                arrays.append(self._cast(rng.standard_normal(shape).astype(np.float32)))
+                continue
+            positive = bool((array > 0).all())
+            values = np.asarray(rng.uniform(0.25, 1.75, shape) if positive else rng.standard_normal(shape))
+            values = np.full_like(values, values.reshape(-1)[-1]) if self.constant else values
+            if self.special is not None and not arrays:
+                values.reshape(-1)[-1] = self.special
+            arrays.append(self._cast(np.ldexp(values, self.magnitude).astype(np.float32)))
+        if self.second is not None:
+            arrays[1] = arrays[1].astype(FORMATS[self.second].dtype)
         return tuple(arrays)
 
     def _cast(self, array: Array) -> Array:
@@ -108,7 +139,7 @@ class ScopedOperation:
         for region in self.before:
             _leave(subject, region, self.raises)
         try:
-            here = _run(subject, self.nest, self.op, arrays)
+            here = _run(subject, self.nest, self.op, arrays, self.left, self.raises)
         except Exception as error:
             return _failed("raised", f"{self.op} raises {error!r} here, and nothing in the innermost scope alone")
         if here.dtype != alone.dtype:
@@ -118,6 +149,13 @@ class ScopedOperation:
         if not same_bits(here.value, alone.value):
             values = f"{shown(here.value)} here and {shown(alone.value)} in the innermost scope alone"
             return _failed("value", f"{self.op} gives {values}")
+        if self.second is not None:
+            turned = _run(subject, self.nest[-1:], self.op, arrays[::-1])
+            if turned.dtype == alone.dtype:
+                return None
+            formats = f"{self.format} and {self.second}"
+            text = f"{self.op} gives {alone.dtype} for {formats}, and {turned.dtype} the other way round"
+            return _failed("order", text)
         usual = _run(subject, self.nest[-1:], self.op, tuple(self._cast(array) for array in CATALOGUE[self.op]()))
         if usual.dtype != alone.dtype:
             shapes = [array.shape for array in arrays]
@@ -140,42 +178,57 @@ class ScopedOperation:
         exact = computed(Nearest())
         members: list[Array] = []
         for rng in (np.random.default_rng([self.seed, 27, i]) for i in range(MEMBERS)):
-            operands = tuple(_nearby(array, rng) for array in arrays) if wide else arrays
+            near = wide or self.op == "attention"
+            operands = tuple(_nearby(array, rng, result.dtype) for array in arrays) if near else arrays
             members.append(computed(Stochastic(rng), operands))
-        if not all(np.isfinite(each).all() for each in (exact, *members)):
+        judged = np.isfinite([exact, *members]).all(axis=0)
+        if not judged.all() and self.special != -math.inf:
             return None
-        spread = max(float(np.abs(member - exact).max()) for member in members)
-        largest = float(np.abs(exact).max())
-        bound = IMPLEMENTATION_FREEDOM * spread + unit(result.value) * largest
-        apart = float(np.abs(result.value.astype(np.float64) - exact).max())
+        exact, mine = exact[judged], result.value.astype(np.float64)[judged]
+        spread = max(float(np.abs(member[judged] - exact).max(initial=0.0)) for member in members)
+        largest = float(np.abs(exact).max(initial=0.0))
+        terms = max(array.size for array in arrays) / max(1, mine.size)
+        bound = IMPLEMENTATION_FREEDOM * spread + unit(result.value) * largest * max(1.0, math.sqrt(terms) / 2.0)
+        apart = float(gaps(mine, exact).max(initial=0.0))
         if apart <= bound:
             return None
         return _failed("value", f"{self.op} in {result.dtype} is {apart:.3g} off, where rounding explains {bound:.3g}")
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
         """The clause that a failure breaks, and the sentence that says so."""
-        clause = {"shape": "autocast.matmul-is-low"}.get(failure.name, "autocast.scope-nests")
-        if len(self.nest) == 1 and self.before:
+        named = {"shape": "autocast.matmul-is-low", "order": "autocast.promotes-to-widest"}
+        clause = named.get(failure.name, "autocast.scope-nests")
+        if len(self.nest) == 1 and self.before and failure.name not in named:
             clause = "autocast.scope-restored"
         return clause, failure.breaking(clause)
 
 
-def _nearby(array: Array, rng: np.random.Generator) -> Array:
-    """The operand with every float32 value moved to a neighbour: what rounding inside an operation is as good as.
+def _nearby(array: Array, rng: np.random.Generator, name: str) -> Array:
+    """The operand with every float value moved by a unit of a format, in float32: what rounding on the way is like.
 
     A sum that is rounded on its way is the exact sum of operands that are near (Higham, "Accuracy and Stability of
-    Numerical Algorithms", 2002, section 4.2).
+    Numerical Algorithms", 2002, section 4.2); attention may divide one of them by the root of the width.
     """
-    if array.dtype != np.float32:
+    if array.dtype.kind in "iub":
         return array
-    towards = np.where(rng.integers(0, 2, array.shape), np.inf, -np.inf).astype(np.float32)
-    return np.asarray(np.where(array == 0.0, array, np.nextafter(array, towards)))
+    signs = rng.choice([-1.0, 1.0], array.shape)
+    moved = array.astype(np.float64) * (1.0 + 2.0 * signs * format_of(name).unit_roundoff)
+    return np.asarray(moved.astype(np.float32))
 
 
-def _run(subject: Subject, nest: tuple[NestedScope, ...], op: str, arrays: tuple[Array, ...]) -> OpResult:
+def _run(
+    subject: Subject,
+    nest: tuple[NestedScope, ...],
+    op: str,
+    arrays: tuple[Array, ...],
+    left: tuple[NestedScope, ...] = (),
+    raises: bool = False,
+) -> OpResult:
     with ExitStack() as scopes:
         for region in nest:
             scopes.enter_context(_scope(subject, region))
+        for region in left:
+            _leave(subject, region, raises)
         return subject.framework.run_op(op, *arrays)
 
 
@@ -199,23 +252,40 @@ def _failed(name: str, text: str) -> Failure:
 
 @dataclass(frozen=True)
 class Calls:
-    """RecomputedCase calls in a row, the last of which is compared; one on the way may raise."""
+    """Recomputed calls in a row, any of which may raise, all of them in one precision scope if there is one."""
 
     calls: tuple[Call, ...]
+    scope: NestedScope | None = None
 
     def words(self) -> frozenset[str]:
         """What exclusions may name."""
-        return frozenset(word for call in self.calls for word in call.words())
+        scope = {f"scope={self.scope.format}"} if self.scope is not None else set()
+        return frozenset(word for call in self.calls for word in call.words()) | scope
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
-        """The first difference of a call from the plain one."""
-        return next(filter(None, (call.failure(subject, laws) for call in self.calls)), None)
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+        """The first difference of a call from the plain one, which is made before all of them in such a scope."""
+        plain: list[RecomputeResult] = []
+        for call in self.calls:
+            try:
+                with self._opened(subject):
+                    plain.append(subject.framework.recompute("plain", *call.operands()))
+            except Unsupported:
+                raise
+            except Exception as error:
+                return _failed("raised", f"a plain call raised {type(error).__name__}: {cleaned(str(error))[:200]}")
+        with self._opened(subject):
+            pairs = zip(self.calls, plain, strict=True)
+            return next(filter(None, (call.apart_from(subject, result) for call, result in pairs)), None)
+
+    def _opened(self, subject: Subject) -> AbstractContextManager[None]:
+        return nullcontext() if self.scope is None else _scope(subject, self.scope)
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the sentence that says so."""
-        if len(self.calls) > 1 and self.calls[-1].failure(subject, laws) is None:
-            return TRACELESS, failure.breaking(TRACELESS)
-        return self.calls[-1].clause(subject, laws, failure)
+        clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
+        if len(self.calls) > 1 and Calls(self.calls[-1:], self.scope).failure(subject, laws) is None:
+            clause = TRACELESS
+        return clause, failure.breaking(clause)
 
 
 @dataclass(frozen=True)
@@ -231,11 +301,15 @@ class Call:
         """What exclusions may name."""
         return frozenset({f"call={self.way}", f"recompute.variant={self.variant or 'default'}"})
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
-        """The difference from the plain call; a container, or arguments by name, may be refused."""
+    def operands(self) -> tuple[Array, Array]:
+        """x and w."""
         rng = np.random.default_rng([self.seed, 26])
         n, m, k = self.sizes
-        x, w = rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
+        return rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
+
+    def apart_from(self, subject: Subject, plain: RecomputeResult) -> Failure | None:
+        """The difference from the plain call; a container, or arguments by name, may be refused."""
+        x, w = self.operands()
         try:
             here = subject.framework.recompute(self.way, x, w, self.variant)
         except Unsupported:
@@ -243,7 +317,6 @@ class Call:
         except Exception as error:
             raised = f"a recomputed call, {self}, raised {type(error).__name__}: {cleaned(str(error))[:200]}"
             return None if self.way in REFUSABLE else _failed("raised", raised)
-        plain = subject.framework.recompute("plain", x, w)
         bounds = function_bounds(x, w, subject.seed) if subject.conventions.compiled else {}
         for name in ("value", "x", "w"):
             mine, other = getattr(here, name), getattr(plain, name)
@@ -256,8 +329,3 @@ class Call:
             if not same_bits(mine, other):
                 return _failed(name, f"{name} of the recomputed call is {shown(mine)}, of the plain one {shown(other)}")
         return None
-
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
-        """The clause that a failure breaks, and the sentence that says so."""
-        clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
-        return clause, failure.breaking(clause)

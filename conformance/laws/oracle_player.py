@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 
 import numpy as np
 
-from conformance.laws.members import NotesDrops
+from conformance.laws.members import NotesDrops, NotesKinks, OtherRange
 from conformance.laws.player import NotPlayed, Observation, Player
 from conformance.laws.programs import DrawnCase, OpenScope, RestoreDamaged, Target
 from fixtures.arrays import Array
@@ -37,7 +38,16 @@ class OraclePlayer(Player):
 
     def state(self) -> Observation:
         dropped = self.trainer.dropped if isinstance(self.trainer, NotesDrops) else 0
-        return self.trainer.state() | {"window/dropped": np.array(dropped)}
+        ops = self.trainer.ops if isinstance(self.trainer, NotesDrops) else None
+        overflowed = ops is not None and isinstance(ops.rounding, OtherRange) and ops.rounding.overflowed
+        notes = {"dropped": dropped, "overflowed": overflowed, "kinked": isinstance(ops, NotesKinks) and ops.kinked}
+        return self.trainer.state() | {f"window/{name}": np.array(value) for name, value in notes.items()}
+
+    def lend(self, arrays: Iterable[Array]) -> None:
+        """Nothing: the oracle holds on to no array of the caller's."""
+
+    def take_back(self) -> None:
+        """Nothing, as nothing was lent."""
 
     def save(self, slot: int) -> None:
         self._kept[slot] = copy.deepcopy(self.trainer)

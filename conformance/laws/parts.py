@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.instances import Instance
 from frameworks.contract import Capability, Framework
 
+ATTEMPTS = 8
+"""How often a single instance is drawn at the most, until there is something in it to judge."""
+
 
 @dataclass(frozen=True)
 class Law:
@@ -23,7 +27,7 @@ class Law:
         number: tells its draws from those of the other laws.
         draw: what it is checked on, for a framework.
         parts: tests that share the work.
-        share: of an adapter's number of programs, for all parts together.
+        share: of an adapter's number of programs, for all parts together; 0 for a single one.
         needs: what the framework has to declare.
         together: instances of what is drawn and allowed, where a test takes several at once.
     """
@@ -45,7 +49,12 @@ class Law:
 
     def count(self, laws: LawsOfAdapter) -> int:
         """Examples of one part."""
-        return max(1, round(laws.programs * self.share / self.parts))
+        return max(1, round(laws.programs * self.share / self.parts)) if self.share else ATTEMPTS
+
+    @property
+    def enough(self) -> float:
+        """How many of them may be judged."""
+        return math.inf if self.share else 1
 
     def seed(self, seed: int, part: int) -> int:
         """What a part draws from."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import inf, nan
 
 from conformance.judging.kit import Subject, Verdict, clause
+from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from conformance.laws.holding import hold
 from conformance.laws.instances import Program
 from conformance.laws.operations import Call, Calls, NestedScope, ScopedOperation
@@ -20,9 +21,7 @@ from conformance.laws.programs import (
     Apply,
     Break,
     CountBytes,
-    DrawnBatch,
     DrawnCase,
-    DrawnModel,
     Feed,
     Given,
     Gradients,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from conformance.judging.verdict import cleaned
+from conformance.laws.drawn_data import DrawnBatch
 from conformance.laws.programs import (
     Accumulate,
     Apply,
     Break,
     CountBytes,
-    DrawnBatch,
     DrawnCase,
     Feed,
     Gradients,
@@ -28,9 +28,10 @@ from conformance.laws.programs import (
     TraceLayers,
     Train,
     Verb,
+    cut_otherwise,
 )
 from fixtures.arrays import Array
-from fixtures.model import Batch
+from fixtures.model import Batch, Window
 from frameworks.contract import Trainer, Unsupported, Update
 
 Observation = dict[str, Array]
@@ -51,11 +52,24 @@ class Play:
 
 
 class PlayFailed(Exception):  # noqa: N818 - what is judged, not an error of ours
-    """A verb raised; `place` is its place."""
+    """A verb raised, changed what had been read before, or loaded something else than was saved.
 
-    def __init__(self, place: int, verb: Verb, error: Exception) -> None:
-        super().__init__(f"verb {place + 1}, {verb!r}, raised {type(error).__name__}: {cleaned(str(error))[:300]}")
-        self.place = place
+    Attributes:
+        name: "raised", "aliased" or "loaded".
+    """
+
+    def __init__(self, place: int, verb: Verb, what: str, name: str = "raised") -> None:
+        super().__init__(f"verb {place + 1}, {verb!r}, {what}")
+        self.place, self.name = place, name
+
+    @classmethod
+    def by(cls, place: int, verb: Verb, error: Exception) -> PlayFailed:
+        """The failure of a verb that raised."""
+        return cls(place, verb, f"raised {type(error).__name__}: {cleaned(str(error))[:300]}")
+
+
+class Misloaded(Exception):  # noqa: N818 - what is judged, not an error of ours
+    """A run is not, after a load, what was saved."""
 
 
 class Player(ABC):
@@ -85,6 +99,28 @@ class Player(ABC):
         """The run's state."""
         return self.trainer.state()
 
+    def batch(self, micro: DrawnBatch) -> Batch:
+        """The data of a micro-batch."""
+        batch = self.laid_out(micro.batch(self.case.drawn), micro.seed)
+        self.lend([batch.inputs, *batch.targets.values(), *([] if batch.mask is None else [batch.mask])])
+        return batch
+
+    def laid_out(self, batch: Batch, seed: int) -> Batch:  # noqa: ARG002
+        """The data as it lies in memory when the run is given it."""
+        return batch
+
+    def window(self, micros: tuple[DrawnBatch, ...], cut: tuple[int, ...] = ()) -> Window:
+        """The data of a window."""
+        return cut_otherwise(tuple(self.batch(micro) for micro in micros), cut)
+
+    @abstractmethod
+    def lend(self, arrays: Iterable[Array]) -> None:
+        """Notes that the run is given these arrays for the verb that comes."""
+
+    @abstractmethod
+    def take_back(self) -> None:
+        """Takes back what the run was given for the verb that has just returned."""
+
     def play(self, left_out: frozenset[int] = frozenset()) -> Play:
         """All verbs but those at the places that are left out.
 
@@ -100,31 +136,35 @@ class Player(ABC):
                 if place in left_out:
                     raise NotPlayed
                 result = self.do(verb)
+                self.take_back()
                 observation = {f"result/{name}": np.asarray(v) for name, v in result.items()} | self.state()
             except (Unsupported, NotPlayed):
                 yield None
+            except Misloaded as error:
+                raise PlayFailed(place, verb, str(error), "loaded") from error
             except Exception as error:
-                raise PlayFailed(place, verb, error) from error
+                raise PlayFailed.by(place, verb, error) from error
             else:
                 yield observation
 
     def do(self, verb: Verb) -> Mapping[str, object]:
         """One verb; returns what it gave."""
-        trainer, drawn = self.trainer, self.case.drawn
+        trainer = self.trainer
         match verb:
             case Accumulate(micro=micro, items=items):
-                return {"loss": trainer.accumulate(micro.batch(drawn), items)}
+                return {"loss": trainer.accumulate(self.batch(micro), items)}
             case Apply():
                 return _told(trainer.apply())
-            case Train(micros=micros, cut=cut):
-                return _told(trainer.update(self.case.window(micros, cut)))
+            case Train(micros=micros, cut=cut, times=times):
+                window = self.window(micros, cut)
+                return _told([trainer.update(window) for _ in range(times)][-1])
             case Feed():
                 return self.feed(verb)
             case Gradients(micros=micros):
-                return {f"gradient.{name}": g for name, g in trainer.gradients(self.case.window(micros)).items()}
+                return {f"gradient.{name}": g for name, g in trainer.gradients(self.window(micros)).items()}
             case Predict(micro=micro, averaged=averaged):
                 evaluate = trainer.predict_averaged if averaged else trainer.predict
-                outputs = evaluate(micro.batch(drawn).inputs)
+                outputs = evaluate(self.batch(micro).inputs)
                 return {f"output.{name}": value for name, value in outputs.items()}
             case Save(slot=slot):
                 self.save(slot)
@@ -138,7 +178,7 @@ class Player(ABC):
             case TraceLayers(micro=micro):
                 return self.traced(micro)
             case CountBytes(micro=micro):
-                return {"bytes": trainer.saved_bytes(micro.batch(drawn))}
+                return {"bytes": trainer.saved_bytes(self.batch(micro))}
             case Break():
                 return {"raised": self.breaks(verb)}
             case OpenScope():
@@ -150,6 +190,7 @@ class Player(ABC):
         parameters = self.case.drawn.model.weights(0)
         window = [given.gradients(parameters) for given in verb.window]
         poison = None if verb.poison is None else verb.poison.gradients(parameters)
+        self.lend(array for given in (*window, poison or {}) for array in given.values() if array is not None)
         try:
             for _ in range(verb.times):
                 update = self.trainer.feed(
@@ -164,21 +205,19 @@ class Player(ABC):
 
     def traced(self, micro: DrawnBatch) -> Mapping[str, object]:
         """Outputs and gradients of every layer, and the parameters' gradients."""
-        shown = self.trainer.trace(micro.batch(self.case.drawn))
+        shown = self.trainer.trace(self.batch(micro))
         kinds = {"output": shown.outputs, "back": shown.gradients, "gradient": shown.parameters}
         return {f"{kind}.{path}": value for kind, values in kinds.items() for path, value in values.items()}
 
     def onward(self) -> dict[str, Array]:
         """The run's weights, in the formats that a model's first ones have."""
         model = self.case.drawn.model
-        return {
-            name: value.astype(np.float64).astype(model.parameter_format(name))
-            for name, value in self.trainer.master_parameters().items()
-        }
+        masters = self.trainer.master_parameters().items()
+        return {name: v.astype(np.float64).astype(model.parameter_format(name)) for name, v in masters}
 
     def breaks(self, verb: Break) -> bool:
         """Whether a micro-batch whose inputs are a value too wide raises."""
-        batch = verb.micro.batch(self.case.drawn)
+        batch = self.batch(verb.micro)
         wider = np.concatenate([batch.inputs, batch.inputs[..., :1]], axis=-1)
         broken = Batch(wider, batch.targets, batch.mask)
         try:
@@ -191,6 +230,12 @@ class Player(ABC):
                     self.trainer.gradients((broken,))
                 case "predict":
                     self.trainer.predict(wider)
+                case "averaged":
+                    self.trainer.predict_averaged(wider)
+                case "trace":
+                    self.trainer.trace(broken)
+                case "bytes":
+                    self.trainer.saved_bytes(broken)
         except Unsupported:
             raise
         except Exception:

@@ -43,23 +43,30 @@ class Search(Generic[C, F]):
 
     Attributes:
         judge: what is wrong with a case, None for nothing; raises `Unsupported` where a framework refuses it.
+        enough: how many cases that keep the law are enough.
         judged, refused: how many cases kept or broke the law, and how many the framework refused.
         refusal: the last refusal.
         smallest: the last failing case with its failure, the smallest in the time that there was.
     """
 
     judge: Callable[[C], F | None]
+    enough: float = math.inf
     judged: int = 0
     refused: int = 0
     refusal: Unsupported | None = None
     smallest: tuple[C, F] | None = None
     _end: float = field(default=math.inf, repr=False)
 
-    def run(self, cases: SearchStrategy[C], examples: int, chosen: int, shrinking_s: float) -> None:
-        """Draws up to `examples` cases from a seed, until one breaks the law, and makes that smaller for a while."""
+    def run(self, cases: SearchStrategy[C | None], examples: int, chosen: int, shrinking_s: float) -> None:
+        """Draws up to `examples` cases from a seed, until one breaks the law, and makes that smaller for a while.
+
+        None is drawn where there is no case to judge.
+        """
         phases = (Phase.generate, Phase.shrink) if shrinking_s > 0 else (Phase.generate,)
 
-        def hold(case: C) -> None:
+        def hold(case: C | None) -> None:
+            if case is None or (self.judged >= self.enough and self.smallest is None):
+                return
             if time.monotonic() > self._end and self.smallest is not None and case != self.smallest[0]:
                 return
             try:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import shutil
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from conformance.judging.subject import Subject
-from conformance.judging.verdict import same_bits
-from conformance.laws.player import NotPlayed, Observation, Player
-from conformance.laws.programs import Damage, DrawnBatch, DrawnCase, OpenScope, RestoreDamaged, Target
+from conformance.judging.verdict import same_bits, shown
+from conformance.laws.drawn_data import DrawnBatch
+from conformance.laws.player import Misloaded, NotPlayed, Observation, Play, Player, PlayFailed
+from conformance.laws.programs import (
+    Damage,
+    DrawnCase,
+    OpenScope,
+    RestoreDamaged,
+    Target,
+)
 from fixtures.arrays import Array
+from fixtures.model import Batch
 from fixtures.recipe import Precision
 from frameworks.contract import Trainer
+
+STEPS = "optimizer/steps"
+MOST_UPDATES = 8
+"""Updates that a used run has made at most when it loads another one; otherwise as many as that one has."""
 
 
 class SubjectPlayer(Player):
@@ -23,13 +37,52 @@ class SubjectPlayer(Player):
         self._subject, self._folder = subject, folder
         self._saved: dict[int, Path] = {}
         self._states: dict[int, Observation] = {}
+        self._lent: list[Array] = []
         super().__init__(case)
 
     def make(self, weights: dict[str, Array] | None = None) -> Trainer:
+        if weights is not None:
+            weights = {name: np.asfortranarray(value) for name, value in weights.items()}
+            self.lend(weights.values())
         return self._subject.trainer(self.case.drawn.model, self.case.recipe, weights)
+
+    def laid_out(self, batch: Batch, seed: int) -> Batch:
+        """Half of the data lie column by column, as what was transposed does."""
+        if seed % 2 == 0:
+            return batch
+        targets = {name: np.asfortranarray(target) for name, target in batch.targets.items()}
+        mask = None if batch.mask is None else np.asfortranarray(batch.mask)
+        return Batch(np.asfortranarray(batch.inputs), targets, mask)
+
+    def play(self, left_out: frozenset[int] = frozenset()) -> Play:
+        """All verbs but those that are left out.
+
+        Raises:
+            PlayFailed: a verb raised, or changed what had been read before.
+        """
+        observations: list[Observation | None] = []
+        sums: dict[tuple[int, str], int] = {}
+        for place, observation in enumerate(self.steps(left_out)):
+            for (earlier, name), checksum in sums.items():
+                if _checksum((observations[earlier] or {})[name]) != checksum:
+                    what = f"changed {name} in the hands of the caller, who read it after verb {earlier + 1}"
+                    raise PlayFailed(place, self.case.program[place], what, "aliased")
+            observations.append(observation)
+            results = {name: value for name, value in (observation or {}).items() if name.startswith("result/")}
+            sums |= {(place, name): _checksum(value) for name, value in results.items()}
+        return Play(tuple(observations))
 
     def state(self) -> Observation:
         return self._subject.state(self.trainer)
+
+    def lend(self, arrays: Iterable[Array]) -> None:
+        self._lent += arrays
+
+    def take_back(self) -> None:
+        """Overwrites them, as a caller may who uses his buffers again."""
+        for array in self._lent:
+            array.fill(1)
+        self._lent.clear()
 
     def save(self, slot: int) -> None:
         path = self._folder / str(slot)
@@ -47,14 +100,18 @@ class SubjectPlayer(Player):
     def restore(self, slot: int, into: Target) -> None:
         if slot not in self._saved:
             raise NotPlayed
+        saved = self._states[slot]
         target = self.trainer if into == "same" else self.make()
         micro = DrawnBatch(2, seed=77)
-        batch = micro.batch(self.case.drawn)
+        batch = self.batch(micro)
         match into:
-            case "used":
-                target.update(self.case.window((micro,) * self.case.recipe.accumulation))
-            case "predicted":
-                target.predict(batch.inputs)
+            case "used" | "predicted":
+                for _ in range(min(MOST_UPDATES, int(np.max(saved.get(STEPS, 1))))):
+                    target.update(self.window((micro,) * self.case.recipe.accumulation))
+                if into == "predicted":
+                    target.predict(batch.inputs)
+                    if self.case.recipe.average is not None:
+                        target.predict_averaged(batch.inputs)
             case "stopped":
                 target.accumulate(batch, batch.items * self.case.recipe.accumulation)
             case "skipped":
@@ -62,6 +119,17 @@ class SubjectPlayer(Player):
                 target.feed(*[gradients] * self.case.recipe.accumulation)
         target.restore(self._saved[slot])
         self.trainer = target
+        self._loads_all(saved, target.state())
+
+    def _loads_all(self, saved: Observation, loaded: Observation) -> None:
+        """Sets what was loaded against what was saved, signs of zeros too.
+
+        Raises:
+            Misloaded: something differs.
+        """
+        for name, value in saved.items():
+            if name in loaded and not same_bits(loaded[name], value):
+                raise Misloaded(f"loads {name} as {shown(loaded[name])}, saved as {shown(value)}")
 
     def restore_damaged(self, verb: RestoreDamaged) -> bool:
         if verb.slot not in self._saved:
@@ -96,6 +164,10 @@ class SubjectPlayer(Player):
                     raise ZeroDivisionError
         except ZeroDivisionError:
             pass
+
+
+def _checksum(value: Array) -> int:
+    return zlib.crc32(np.ascontiguousarray(value).tobytes())
 
 
 def damage(path: Path, how: Damage) -> None:

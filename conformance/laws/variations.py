@@ -30,8 +30,8 @@ from frameworks.registry import load
 
 HUGE = 2.0**96
 """No scale that is drawn makes a smaller value, or what it was computed from, infinite in float32."""
-SMALLEST = 2.0**-126
-"""The smallest normal value of float32 and bfloat16; below it a scale of 1 loses bits that a larger one keeps."""
+SMALLEST = 2.0**-100
+"""Smaller values may be sums of subnormal ones, of which a scale of 1 loses bits that a larger one keeps."""
 SLOT = 9
 """Under this number a variation saves; no drawn program does."""
 

@@ -57,6 +57,7 @@ MODELS = (
     "parameters=few",
     "weights=large",
     "weights=small",
+    "weights=offset",
 )
 VERBS = (
     "Accumulate",
@@ -75,19 +76,21 @@ VERBS = (
     "StartAgain.onward",
     "TraceLayers",
     "CountBytes",
-    *(f"Break.{way}" for way in ("accumulate", "update", "gradients", "predict")),
+    *(f"Break.{way}" for way in ("accumulate", "update", "gradients", "predict", "averaged", "trace", "bytes")),
     "OpenScope",
 )
 DATA = (
     *(f"feed={kind}" for kind in ("zero", "tiny", "ordinary", "large", "huge", "inf", "-inf", "nan")),
-    *(f"feed={kind}" for kind in ("unscaled-by-hand", "unscaled-twice", "poisoned", "often", "missing")),
+    *(f"feed={kind}" for kind in ("unscaled-by-hand", "unscaled-twice", "poisoned", "often", "missing", "nothing")),
+    "train=often",
     "window=optimizer-without-gradient",
-    *(f"mask={kind}" for kind in ("none", "ragged", "empty")),
-    *(f"inputs={kind}" for kind in ("large", "small", "constant", "infinite")),
+    *(f"mask={kind}" for kind in ("none", "ragged", "holes", "empty")),
+    *(f"inputs={kind}" for kind in ("large", "small", "subnormal", "constant", "infinite")),
     "window=ragged",
     "window=unequal-items",
     "targets=missing",
     "batch=one-sample",
+    "batch=many",
     "normalised=one-value",
 )
 OTHERS = (
@@ -95,7 +98,10 @@ OTHERS = (
     "epsilon=tiny",
     "momentum=inexact",
     "weight-decay=inexact",
+    "average=inexact",
+    "rate=inexact",
     "scaling=factors",
+    "scaling=uneven-scale",
     "recompute.depth=1",
     "recompute.depth=2",
     "recompute.uneven",

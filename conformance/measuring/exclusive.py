@@ -18,7 +18,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 
-class Company:
+class Workers:
     """The workers of one run, by two locked files: `door`, which one passes at a time, and `room`.
 
     A test passes the door and enters the room, which many may share; who wants to be alone stays in the door, so that
@@ -65,13 +65,13 @@ class Company:
             fcntl.flock(self._door, fcntl.LOCK_UN)
 
 
-_joined: list[Company] = []
+_joined: list[Workers] = []
 
 
 def join(folder: Path) -> None:
     """This process is a worker from now on; all of them name the same folder."""
     if fcntl is not None:
-        _joined[:] = [Company(folder)]
+        _joined[:] = [Workers(folder)]
 
 
 def entered() -> AbstractContextManager[None]:

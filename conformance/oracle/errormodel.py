@@ -206,6 +206,7 @@ def relevant(conventions: Conventions, model: Model, recipe: Recipe) -> Conventi
         momentum_rate=conventions.momentum_rate if momentum else default.momentum_rate,
         running_variance=conventions.running_variance if normalised else default.running_variance,
         clip_epsilon=conventions.clip_epsilon if recipe.clip is not None else default.clip_epsilon,
+        batch_statistics=conventions.batch_statistics if recipe.ranks is not None else default.batch_statistics,
     )
 
 

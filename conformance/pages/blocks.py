@@ -9,7 +9,7 @@ from itertools import chain
 
 from conformance.expectations.entries import load_known
 from conformance.inventory.tests import inventory
-from conformance.pages import example_failure, findings
+from conformance.pages import example_failure, findings, ranks
 from conformance.pages.promises import PROMISES, table
 from conformance.pages.upgrades import upgrades
 from conformance.running.baselines import BASELINES
@@ -36,9 +36,19 @@ COSTLIEST = 25
 
 
 @cache
-def baselines() -> tuple[Record, ...]:
-    """The committed records that later ones are compared with."""
+def _committed() -> tuple[Record, ...]:
     return tuple(load(path) for path in listed(BASELINES))
+
+
+@cache
+def baselines() -> tuple[Record, ...]:
+    """The committed records that later ones are compared with, those of modes with ranks left out."""
+    return tuple(record for record in _committed() if not ranks.has_ranks(record))
+
+
+def with_ranks() -> Mapping[str, str]:
+    """What the families say of runs of two ranks."""
+    return ranks.blocks(_committed())
 
 
 @cache

@@ -11,8 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from conformance.scenarios.offload import AT_LEAST, CPU_OFFLOAD, DISK_OFFLOAD, HERE
+from conformance.scenarios.ranks import FSDP, ONE_PLACE, SHARD_GRAD_OP, SIDES
+from conformance.scenarios.scenario import OFFLOADED, SAVED, Scenario, away_bytes, here_bytes, rank_bytes, share_of
 from conformance.scenarios.segments import SEGMENTED, SEGMENTS
 from conformance.scenarios.sincos import SINCOS
+from conformance.scenarios.table import SECONDS, sides_of
 from results.compare.ratio import ratio
 from results.record.outcomes import Outcome
 from results.record.reading import Measurement, Record
@@ -65,13 +69,12 @@ def timed(key: str, begin: str = "") -> Figures:
     return lambda record: {case: _interval(one) for case, one in _measured(record, key, begin)}
 
 
-def side_bytes(base: str, *sides: str) -> Figures:
-    """Saved bytes of a scenario's sides over those of another."""
+def side_bytes(base: str, *sides: str, quantity: str = SAVED, over: str = "") -> Figures:
+    """Counted bytes of a scenario's sides over those of another, which are of the same name unless `over` is given."""
 
     def found(record: Record) -> Mapping[str, str]:
-        saved = {one.case: one for one in record.measurements if one.key == "saved bytes"}
-        held = {side: saved.get(side) for side in sides}
-        below = saved.get(base)
+        held = {side: sides_of(record, quantity).get(side) for side in sides}
+        below = sides_of(record, over or quantity).get(base)
         told = {
             side: _share(one.samples[0] / below.samples[0])
             for side, one in held.items()
@@ -86,11 +89,26 @@ def side_times(*sides: str) -> Figures:
     """Seconds of a scenario's sides over those of its first one."""
 
     def found(record: Record) -> Mapping[str, str]:
-        rounds = {one.case: one for one in record.measurements if one.key == "seconds a round"}
+        rounds = sides_of(record, SECONDS)
         told = {side: _interval(rounds[side]) for side in sides if side in rounds}
         return _cases(sides, told)
 
     return found
+
+
+def _of_ranks(what: str, scenario: Scenario, kind: str) -> Quantity:
+    """What the rank that holds most has of a kind, by how many ranks there are."""
+    share = share_of(rank_bytes(kind), ONE_PLACE)
+    promised = [(scenario.published.get((side, share), ""), side) for side in SIDES]
+    document = "; ".join(f"{figure} ({side})" for figure, side in promised if figure)
+    held = side_bytes(ONE_PLACE, *SIDES, quantity=rank_bytes(kind))
+    return Quantity(f"{what}, {kind} bytes", document, scenario.clause, SIDES[0], bytes=held)
+
+
+def _offloaded(what: str, scenario: Scenario, kind: str) -> Quantity:
+    """How much of a kind is away, or leaves, over what the control holds of it; and the time."""
+    away = side_bytes(HERE, kind, quantity=away_bytes(kind), over=here_bytes(kind))
+    return Quantity(f"{what}, {kind}", AT_LEAST[kind], scenario.clause, kind, away, side_times(kind))
 
 
 _HELD = "saved bytes over those in float32"
@@ -193,6 +211,16 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
             side_bytes("128 at once", "4 × 32, whole windows"),
             side_times("4 × 32, whole windows"),
         ),
+    ),
+    "sharded bytes": tuple(
+        _of_ranks(what, scenario, kind)
+        for what, scenario in (("an encoder, all sharded", FSDP), ("an encoder, all but parameters", SHARD_GRAD_OP))
+        for kind in ("parameter", "gradient", "optimizer")
+    ),
+    "offloaded bytes": tuple(
+        _offloaded(what, scenario, kind)
+        for what, scenario in (("an encoder, to the host", CPU_OFFLOAD), ("an encoder, to disk", DISK_OFFLOAD))
+        for kind in OFFLOADED
     ),
 }
 """By the name of the promise's block."""

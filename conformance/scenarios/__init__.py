@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from conformance.scenarios.digits_accumulation import DIGITS_ACCUMULATION
 from conformance.scenarios.graph_rewrite import GRAPH_REWRITE
+from conformance.scenarios.offload import CPU_OFFLOAD, DISK_OFFLOAD
 from conformance.scenarios.opt_levels import OPT_LEVELS
+from conformance.scenarios.ranks import DDP, FSDP, SHARD_GRAD_OP
 from conformance.scenarios.scenario import Scenario
 from conformance.scenarios.segments import SEGMENTS
 from conformance.scenarios.sincos import SINCOS
@@ -12,7 +14,10 @@ from conformance.scenarios.use_fp16 import USE_FP16
 
 __all__ = ["SCENARIOS", "Scenario"]
 
-SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario for scenario in (SINCOS, SEGMENTS, DIGITS_ACCUMULATION, OPT_LEVELS, GRAPH_REWRITE, USE_FP16)
-}
+_ALL = (
+    *(SINCOS, SEGMENTS, DIGITS_ACCUMULATION, OPT_LEVELS, GRAPH_REWRITE, USE_FP16),
+    *(DDP, SHARD_GRAD_OP, FSDP, CPU_OFFLOAD, DISK_OFFLOAD),
+)
+
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
 """Every scenario by its name."""

@@ -8,7 +8,7 @@ from statistics import median
 
 from conformance.judging.outcome import conclude
 from conformance.judging.verdict import Abstention, Violation
-from conformance.scenarios.scenario import Scenario, Setting
+from conformance.scenarios.scenario import REDUCED, SAVED, Scenario, Setting, Side, away_bytes, rank_bytes
 from conformance.scenarios.training import Seen
 from frameworks.contract import Framework
 from results.record.model import CheckResult, Curves, Measurement, TestVerdict, Trace
@@ -33,7 +33,7 @@ def _verdict(
     framework: Framework, scenario: Scenario, setting: Setting, seen: Seen, rounds: int, repro: str
 ) -> TestVerdict:
     cut = rounds < scenario.learns_in
-    same_bits = seen.side.equal and not framework.conventions().compiled
+    same_bits = _promises_bits(framework, seen.side)
     checks = tuple(_checks(scenario, setting, seen, cut, same_bits))
     failed = [check for check in checks if not check.passed]
     error: Exception | None = seen.error
@@ -58,6 +58,11 @@ def _verdict(
         repro=repro,
         duration_s=seen.lasted,
     )
+
+
+def _promises_bits(framework: Framework, side: Side) -> bool:
+    """A compiler may round another program differently; what offload moves is computed by the same one."""
+    return side.equal and (side.recipe.offload is not None or not framework.conventions().compiled)
 
 
 def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool, same_bits: bool) -> Iterator[CheckResult]:
@@ -89,20 +94,30 @@ def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool, same_bi
 
 
 def measurements(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Measurement, ...]:
-    """Seconds of each round next to the first side's of the same round, and saved bytes, a side a case."""
+    """Seconds of each round next to the first side's of the same round, and what is counted, a side a case."""
     costs: list[Measurement] = []
-    base = seen[0]
     for one in seen:
-        if one.saved_bytes is not None:
-            costs.append(Measurement(scenario.clause, "saved bytes", one.side.label, "B", (float(one.saved_bytes),)))
-        if one is not base and one.error is None and base.error is None:
+        costs += _counted(scenario.clause, one)
+        if one.error is None and one.control:
             pairs = [
-                (a, b) for a, b in zip(one.seconds, base.seconds, strict=True) if math.isfinite(a) and math.isfinite(b)
+                (a, b) for a, b in zip(one.seconds, one.control, strict=True) if math.isfinite(a) and math.isfinite(b)
             ]
             if pairs:
                 times, control = zip(*pairs, strict=True)
                 costs.append(Measurement(scenario.clause, "seconds a round", one.side.label, "s", times, control))
     return tuple(costs)
+
+
+def _counted(clause: str, seen: Seen) -> Iterator[Measurement]:
+    if seen.saved_bytes is not None:
+        yield Measurement(clause, SAVED, seen.side.label, "B", (float(seen.saved_bytes),))
+    for kind, size in seen.away.items():
+        yield Measurement(clause, away_bytes(kind), seen.side.label, "B", (float(size),))
+    if seen.held is not None:
+        for kind, size in seen.held.bytes.items():
+            yield Measurement(clause, rank_bytes(kind), seen.side.label, "B", (float(size),))
+        if seen.held.reduced is not None:
+            yield Measurement(clause, REDUCED, seen.side.label, "1", (float(seen.held.reduced),))
 
 
 def traces(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Trace, ...]:

@@ -5,13 +5,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Recipe
+from fixtures.recipe import OffloadedKind, Recipe
 from frameworks.contract import Capability
+
+OFFLOADED: tuple[OffloadedKind, ...] = get_args(OffloadedKind)
+"""What can be offloaded."""
+
+SAVED = "saved bytes"
+"""The name of the bytes that are held between forward and backward."""
+
+REDUCED = "gradients reduced a window"
+"""The name of how many parameters' gradients a rank brings to reductions in a window."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,7 @@ class Side:
         micro: samples in a micro-batch; 0 takes a round's whole batch.
         beside: the side whose final parameters this one's are set beside; "" for the scenario's first side.
         equal: the two end with the same parameters, bit for bit, or this side has failed, unless a compiler may round
-            the two differently.
+            the two differently; what is only kept elsewhere is computed no differently.
         whole: leaves out the micro-batches at an epoch's end that fill no window; otherwise they are a window of their
             own.
     """
@@ -34,6 +44,11 @@ class Side:
     beside: str = ""
     equal: bool = False
     whole: bool = False
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks train it, 0 for one place."""
+        return 0 if self.recipe.ranks is None else self.recipe.ranks.count
 
     def windows(self, batch: Batch) -> tuple[Window, ...]:
         """The windows that a round's batch becomes."""
@@ -84,7 +99,7 @@ class Scenario:
         title: what is set beside what, in one sentence.
         source: the document that it comes from.
         setting: makes model and data, the same in every process.
-        sides: the first is what the others are measured against.
+        sides: the first, which has no ranks if another one has, is what the others are measured against.
         batch: samples of a round, which every side trains on before the next round begins.
         epochs: how often the training data are gone through, as documented.
         learns_in: how many rounds it takes to learn; runs of fewer are not judged by what they learned.
@@ -107,6 +122,21 @@ class Scenario:
     modes: Mapping[str, str] = field(default_factory=dict)
     only: str = ""
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def shows_held(self) -> bool:
+        """Whether it is about what is held between updates, and not only about what backward passes need."""
+        return any(side.ranks or side.recipe.offload is not None for side in self.sides)
+
+    @property
+    def stretches(self) -> tuple[tuple[Side, ...], ...]:
+        """Sides that are trained round by round, a stretch after the other, the first side again in each of them.
+
+        A process has ranks of one number at a time, so sides with another number are a stretch of their own.
+        """
+        first, *others = self.sides
+        counts = dict.fromkeys(side.ranks for side in others)
+        return tuple((first, *(side for side in others if side.ranks == count)) for count in counts)
 
     @property
     def clause(self) -> str:
@@ -134,6 +164,26 @@ class Scenario:
             for array in (batch.inputs, *batch.targets.values()):
                 digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
+
+
+def rank_bytes(kind: str) -> str:
+    """What the bytes of a kind ("parameter", "gradient", "optimizer") that a rank holds are called."""
+    return f"{kind} bytes"
+
+
+def away_bytes(kind: str) -> str:
+    """What the bytes of an offloaded kind that are away, or of activations leave in an update, are called."""
+    return f"{kind.removesuffix('s')} bytes away"
+
+
+def here_bytes(kind: str) -> str:
+    """What the bytes are called that a run without offload holds of an offloaded kind."""
+    return SAVED if kind == "activations" else rank_bytes(kind.removesuffix("s"))
+
+
+def share_of(quantity: str, base: str) -> str:
+    """What a quantity as a share of that of the side `base` is called."""
+    return f"{quantity} ÷ {base}'s"
 
 
 def accuracy(head: str = "output", position: int | None = None) -> Quality:

@@ -12,7 +12,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from conformance.scenarios.scenario import Scenario, Side
+from conformance.scenarios.scenario import (
+    OFFLOADED,
+    REDUCED,
+    SAVED,
+    Scenario,
+    Side,
+    away_bytes,
+    here_bytes,
+    rank_bytes,
+    share_of,
+)
 from results.compare.ratio import ratio
 from results.record.files import one_line
 from results.record.outcomes import Outcome
@@ -22,6 +32,14 @@ from results.show.titles import title
 NONE = "–"
 DOCUMENT = "document"
 SECONDS = "seconds a round"
+
+_COUNTED = (
+    (SAVED, "bytes held", "bytes", SAVED),
+    *((name, name, name, name) for name in map(rank_bytes, ("parameter", "gradient", "optimizer"))),
+    *((away_bytes(kind), away_bytes(kind), away_bytes(kind), here_bytes(kind)) for kind in OFFLOADED),
+)
+"""Bytes by what a record calls them, what the table calls them, what their share of the first side's is called, and
+what a record calls those of the first side that they are a share of."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +100,30 @@ def _quantities(record: Record, side: Side, base: str) -> Iterator[tuple[str, st
     scale = trace.curves.get("scale", ()) if trace else ()
     if scale:
         yield "loss scale at the end", f"{scale[-1]:,.0f}"
-    saved, rounds = (sides_of(record, quantity) for quantity in ("saved bytes", SECONDS))
-    held = saved.get(side.label)
-    if held is not None:
-        yield "bytes held", f"{held.samples[0]:,.0f}"
-        plain = saved.get(base)
-        if plain is not None and side.label != base:
-            yield f"bytes ÷ {base}'s", f"{held.samples[0] / plain.samples[0]:.3g}" if plain.samples[0] else NONE
+    for quantity, heading, share, beside in _COUNTED:
+        plain = sides_of(record, beside).get(base) if side.label != base else None
+        yield from _bytes(sides_of(record, quantity).get(side.label), plain, heading, share_of(share, base))
+    reduced = sides_of(record, REDUCED).get(side.label)
+    if reduced is not None:
+        yield REDUCED, f"{reduced.samples[0]:.0f}"
+    rounds = sides_of(record, SECONDS)
     times = rounds.get(side.label)
     if times is not None:
-        yield f"time ÷ {base}'s", _times(times)
+        yield share_of("time", base), _times(times)
     own = _seconds(record, side.label, base)
     if own:
         yield "seconds a round", f"{median(own):.3g}"
+
+
+def _bytes(
+    counted: Measurement | None, plain: Measurement | None, heading: str, share: str
+) -> Iterator[tuple[str, str]]:
+    """Counted bytes of a side, and as a share of the first side's."""
+    if counted is None:
+        return
+    yield heading, f"{counted.samples[0]:,.0f}"
+    if plain is not None:
+        yield share, f"{counted.samples[0] / plain.samples[0]:.3g}" if plain.samples[0] else NONE
 
 
 def _seconds(record: Record, label: str, base: str) -> Sequence[float]:

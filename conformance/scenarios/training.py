@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
+from conformance.scenarios.held import Held, away_in_an_update, held_by_ranks, held_in_one_place
 from conformance.scenarios.scenario import Quality, Scenario, Setting, Side
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
@@ -22,8 +23,11 @@ class Seen:
     Attributes:
         losses, scales, skipped: of every update; the scale is the one after it.
         seconds: of every round.
+        control: seconds of the first side in the same rounds; empty of that side itself, and where it failed.
         quality: on the test batch after the last round, None if it never came to that.
         saved_bytes: between forward and backward of one micro-batch, None where nobody counts them.
+        held: what is held between updates, where the scenario is about that.
+        away: bytes that are away or leave, by the kinds that the side offloads.
         moved: 2-norm of the way that the parameters went.
         distance: how far they end from those of the side beside, as a share of the way that side went.
         error: what ended the side before its time.
@@ -35,8 +39,11 @@ class Seen:
     scales: list[float] = field(default_factory=list)
     skipped: list[bool] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    control: list[float] = field(default_factory=list)
     quality: float | None = None
     saved_bytes: int | None = None
+    held: Held | None = None
+    away: Mapping[str, int] = field(default_factory=dict)
     moved: float = 0.0
     distance: float | None = None
     error: Exception | None = None
@@ -48,6 +55,7 @@ class _TrainedSide:
 
     def __init__(self, framework: Framework, setting: Setting, side: Side) -> None:
         self.seen = Seen(side)
+        self.parameters: dict[str, Array] = {}
         self._trainer: Trainer | None = None
         self._framework, self._setting = framework, setting
 
@@ -91,11 +99,22 @@ class _TrainedSide:
     def end(self, quality: Quality) -> None:
         test = self._setting.test
         self.seen.quality = quality.of(self.trainer.predict(test.inputs), test)
+        self.parameters = self.trainer.parameters()
 
     def count(self, batch: Batch) -> None:
         if self._framework.declares(Capability.SAVED_BYTES).supported:
             fresh = self._framework.trainer(self._setting.model, self.seen.side.recipe)
             self.seen.saved_bytes = int(fresh.saved_bytes(batch))
+
+    def count_held(self, window: Window) -> None:
+        side = self.seen.side
+        if side.ranks:
+            self.seen.held = held_by_ranks(self._framework, self._setting.model, side.recipe, window)
+        else:
+            self.seen.held = held_in_one_place(self.trainer, window)
+
+    def count_away(self, window: Window) -> None:
+        self.seen.away = away_in_an_update(self.trainer, window)
 
 
 def train(
@@ -105,28 +124,53 @@ def train(
 
     Args:
         rounds: how many; the training data are gone through again and again.
-        tell: is called with the number of each round that is done.
+        tell: is called with the number of each round that is done, of those of all stretches.
     """
     starts = range(0, len(setting.train), scenario.batch)
     batches = [setting.train.part(at, min(at + scenario.batch, len(setting.train))) for at in starts]
-    runs = [_TrainedSide(framework, setting, side) for side in scenario.sides]
-    for run in runs:
-        run.attempt(partial(run.begin, batches[-1]))
     order = np.random.default_rng(0)
-    for done in range(rounds):
-        for place in order.permutation(len(runs)):
-            run = runs[place]
-            windows = run.seen.side.windows(batches[done % len(batches)])
-            if windows:
-                run.attempt(partial(run.round, windows))
-            else:
-                run.seen.seconds.append(float("nan"))
-        tell(done + 1)
-    for run in runs:
-        run.attempt(partial(run.end, scenario.quality))
-        run.attempt(partial(run.count, run.seen.side.windows(batches[0])[0][0]))
+    runs: list[_TrainedSide] = []
+    for number, sides in enumerate(scenario.stretches):
+        first, *others = [_TrainedSide(framework, setting, side) for side in sides]
+        for run in (first, *others):
+            run.attempt(partial(run.begin, batches[-1]))
+        wanted = not runs or any(run.going for run in others)
+        for done in range(rounds if wanted else 0):
+            _round((first, *others), batches[done % len(batches)], order)
+            tell(number * rounds + done + 1)
+        kept = others if runs else [first, *others]
+        for run in kept:
+            _end(run, scenario, batches[0])
+        for run in others:
+            run.seen.control = list(first.seen.seconds) if first.going else []
+        runs += kept
+        runs[0].seen.error = runs[0].seen.error or first.seen.error
     _distances(scenario, setting, runs)
-    return tuple(run.seen for run in runs)
+    return tuple(sorted((run.seen for run in runs), key=lambda seen: scenario.labels.index(seen.side.label)))
+
+
+def _round(runs: Sequence[_TrainedSide], batch: Batch, order: np.random.Generator) -> None:
+    """Trains every side on a round's batch, in an order that is drawn."""
+    for place in order.permutation(len(runs)):
+        run = runs[place]
+        windows = run.seen.side.windows(batch)
+        if windows:
+            run.attempt(partial(run.round, windows))
+        else:
+            run.seen.seconds.append(float("nan"))
+
+
+def _end(run: _TrainedSide, scenario: Scenario, batch: Batch) -> None:
+    """Asks a side for what it came to while it can be asked: the next stretch may end its ranks."""
+    window = run.seen.side.windows(batch)[0]
+    run.attempt(partial(run.end, scenario.quality))
+    if run.seen.side.recipe.offload is not None:
+        run.attempt(partial(run.count_away, window))
+        return
+    if scenario.shows_held:
+        run.attempt(partial(run.count_held, window))
+    if not any(side.ranks for side in scenario.sides):
+        run.attempt(partial(run.count, window[0]))
 
 
 def _asked(setting: Setting) -> tuple[Capability, ...]:
@@ -139,7 +183,7 @@ def _flat(parameters: dict[str, Array]) -> Array:
 
 
 def _distances(scenario: Scenario, setting: Setting, runs: list[_TrainedSide]) -> None:
-    ends = {run.seen.side.label: _flat(run.trainer.parameters()) for run in runs if run.going}
+    ends = {run.seen.side.label: _flat(run.parameters) for run in runs if run.going}
     for run in runs:
         if run.going:
             start = _flat(setting.model.weights(run.seen.side.recipe.seed))

@@ -45,7 +45,7 @@ def run(scenario: Scenario, given: str, framework: Framework, limit: int) -> Rec
     setting = scenario.setting()
     whole = scenario.rounds_on(framework.device, framework.mode, setting)
     rounds = min(limit, whole) if limit else whole
-    _say({"rounds": rounds})
+    _say({"rounds": rounds * len(scenario.stretches)})
     seen = train(framework, scenario, setting, rounds, lambda done: _say({"done": done}))
     if isinstance(seen[0].error, Unsupported):
         raise seen[0].error

@@ -18,6 +18,13 @@ PROGRAMS = "findings"
 """The folder of programs beside the file."""
 
 FINDING = Kind("id", frozenset({"id", "class", "consequence", "reason", "link", "link_shows"}))
+
+
+def named(words: str, name: str) -> bool:
+    """Whether an entry's device or mode means one of this name: a name, several with commas, or "*" for every one."""
+    return words == "*" or name in words.split(", ")
+
+
 WORKAROUND = Kind("finding", frozenset({"finding", "kind", "module", "does", "mode"}))
 WorkaroundKind = Literal["call", "check", "state"]
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.judging.kit import Subject, Verdict, clause, need
+from conformance.judging.kit import Subject, Verdict, clause, need, of_one_pass
 from fixtures.arrays import FORMATS
 from fixtures.data import digits_batch, sincos_batch, token_batch
 from fixtures.layers import BatchNorm, Flatten, Head, Heads
@@ -32,6 +32,7 @@ def arranged(fixture: str, dropout: float = 0.0) -> tuple[Model, Batch]:
 def test_the_products_of_every_layer_are_low(
     subject: Subject, verdict: Verdict, fixture: str, precision: Precision
 ) -> None:
+    of_one_pass(subject, verdict)
     model, batch = arranged(fixture)
     gradients = subject.trainer(model, RECIPE.but(precision=precision)).gradients((batch,))
     tables = {"0.weight", "1.weight"} if fixture == "encoder" else set()

@@ -8,7 +8,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from conformance.judging.kit import Subject, Verdict, clause, need
+from conformance.judging.kit import Subject, Verdict, clause, need, of_one_pass
 from fixtures.arrays import FORMATS, Array
 from fixtures.data import digits_batch, token_batch
 from fixtures.model import Batch
@@ -187,6 +187,7 @@ def test_the_gradient_of_an_output_is_rounded_to_the_low_format(
 @clause("autocast.backward-in-forward-precision")
 @each_half
 def test_gradients_of_products_are_low_values(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    of_one_pass(subject, verdict)
     batch = digits_batch(8)
     gradients = subject.trainer(digits_mlp((32, 16)), RECIPE.but(precision=precision)).gradients((batch,))
     low = FORMATS[precision.format].dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from conformance.judging.kit import Subject, Verdict, clause, naming_the_layer
 from conformance.oracle import errormodel
+from conformance.oracle.bound import Bound
 from fixtures.data import digits_batch, exact_batch, token_batch
 from fixtures.model import Batch, Model
 from fixtures.models import digits_convolution, dropout_probe, encoder, exact_linear
@@ -48,6 +50,19 @@ def test_dropout_divides_by_the_share_that_it_keeps(subject: Subject, verdict: V
     verdict.holds(bool(0 < kept < 64), "a mask keeps some and drops some", kept, "1 to 63")
     expected = np.where(gradient != 0, np.float32(2.0 * (4.0 * kept) * 4.0), np.float32(0.0))
     verdict.equal(gradient, expected, "gradient of (Σ 4·x)² over the kept inputs", "kept-share-differs")
+
+
+@clause("autocast.dropout-scales-what-it-keeps")
+@pytest.mark.parametrize("rate", [0.1, 0.625])
+def test_dropout_keeps_the_share_that_it_divides_by(subject: Subject, verdict: Verdict, rate: float) -> None:
+    """Each of m sums of n ones behind dropout is n in the mean, with a variance of n · rate / (1 - rate)."""
+    n, m, deviations = 2**14, 64, 6.0
+    batch = Batch(np.ones((m, n), np.float32), {"output": np.zeros((m, 1), np.float32)})
+    loss = subject.trainer(dropout_probe(n, rate)).accumulate(batch, m)
+    odds = rate / (1.0 - rate)
+    bound = Bound(deviations * 2.0 * math.sqrt(odds / (n * m)), {"method": "binomial", "deviations": deviations})
+    what = f"mean square of sums of {n} ones behind dropout over {n}², from its expectation"
+    verdict.within(abs(loss / n**2 - (1.0 + odds / n)), bound, what, "dropped-share-differs")
 
 
 @clause("accumulation.clips-only-what-is-larger")

@@ -93,6 +93,16 @@ def test_a_part_that_has_no_receiver_is_refused(
 
 
 @clause("resume.unclaimed-is-refused")
+@pytest.mark.parametrize("saved", [True, False], ids=["average-into-none", "none-into-average"])
+def test_an_average_on_one_side_alone_is_refused(
+    subject: Subject, verdict: Verdict, tmp_path: Path, saved: bool
+) -> None:
+    recipes = PLAIN, PLAIN.but(average=0.5)
+    recipe, wanted = reversed(recipes) if saved else recipes
+    offer(subject, verdict, tmp_path, exact_linear(), recipe, exact_linear(), wanted)
+
+
+@clause("resume.unclaimed-is-refused")
 def test_masters_without_a_receiver_are_refused_or_all_that_there_is(
     subject: Subject, verdict: Verdict, tmp_path: Path
 ) -> None:
@@ -127,6 +137,16 @@ def test_weights_in_another_format_are_refused(
     recipes = PLAIN.but(precision=precision), PLAIN
     recipe, wanted = reversed(recipes) if narrower else recipes
     offer(subject, verdict, tmp_path, exact_linear(), recipe, exact_linear(), wanted)
+
+
+@clause("resume.other-format-is-refused")
+@pytest.mark.parametrize("precision", PURE_LOW, ids=lambda p: p.format)
+def test_one_low_format_is_not_taken_for_the_other(
+    subject: Subject, verdict: Verdict, tmp_path: Path, precision: Precision
+) -> None:
+    (other,) = (each for each in PURE_LOW if each != precision)
+    recipes = PLAIN.but(precision=precision), PLAIN.but(precision=other)
+    offer(subject, verdict, tmp_path, exact_linear(), recipes[0], exact_linear(), recipes[1])
 
 
 def offer(

@@ -157,7 +157,7 @@ def test_the_scale_is_held_in_float32_or_wider(subject: Subject, verdict: Verdic
 def test_scaling_a_low_precision_loss_does_not_overflow(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(2.0**-6), FLOAT16)
     trainer, plain = (subject.trainer(scalar(), recipe.but(scaling=s)) for s in (DynamicScaling(2.0**10), None))
-    batch = Batch(np.array([[1.0]], np.float32), {"output": np.array([[-15.0]], np.float32)})
+    batch = Batch(np.ones((2, 1), np.float32), {"output": np.full((2, 1), -15.0, np.float32)})
     update = trainer.update((batch,))
     verdict.holds(not update.skipped, "a loss of 256 at S = 2^10 trains", update.skipped, False)
     verdict.equal(update.loss, 256.0, "reported loss")

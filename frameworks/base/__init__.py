@@ -1,8 +1,12 @@
 """What adapters share, written once."""
 
 from frameworks.base.checkpoints import same_parts
+from frameworks.base.company import Arguments, BaseCompany, ranks_of
+from frameworks.base.company_trainer import CompanyTrainer, dealt, dealt_window
 from frameworks.base.framework import BaseFramework
 from frameworks.base.observing import elapsed, observed, processor
+from frameworks.base.offload_attempts import offload_attempts
+from frameworks.base.rank_attempts import with_ranks
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
 from frameworks.base.traces import traced_paths, unscaled_in_trace
 from frameworks.base.trainer import NO_AVERAGE, NO_SCALER, BaseTrainer
@@ -12,19 +16,27 @@ __all__ = [
     "NO_AVERAGE",
     "NO_SCALER",
     "AppliedMicroBatch",
+    "Arguments",
+    "BaseCompany",
     "BaseFramework",
     "BaseTrainer",
     "Bounds",
+    "CompanyTrainer",
     "LossLedger",
     "MicroBatch",
+    "dealt",
+    "dealt_window",
     "elapsed",
     "ending",
     "inner_bounds",
     "observed",
+    "offload_attempts",
     "over_window",
     "processor",
+    "ranks_of",
     "same_parts",
     "segment_bounds",
     "traced_paths",
     "unscaled_in_trace",
+    "with_ranks",
 ]

@@ -6,10 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter_ns, process_time_ns
+from types import MappingProxyType
 from typing import TypeVar
 
 from fixtures.arrays import Array
-from fixtures.recipe import Precision, Recipe
+from fixtures.model import Model
+from fixtures.recipe import Offload, Precision, Ranks, Recipe
+from frameworks.base.company import BaseCompany
 from frameworks.base.observing import elapsed, observed
 from frameworks.base.trainer import BaseTrainer
 from frameworks.contract import (
@@ -33,6 +36,10 @@ class BaseFramework(ABC):
 
     name: str
     modes: tuple[str, ...]
+    ranks_of_modes: Mapping[str, Ranks] = MappingProxyType({})
+    """What modes train every recipe with that names no ranks."""
+    offload_of_modes: Mapping[str, Offload] = MappingProxyType({})
+    """What modes offload in every recipe that names nothing."""
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         available = self.devices()
@@ -127,6 +134,15 @@ class BaseFramework(ABC):
 
     def recompute_variants(self) -> tuple[str, ...]:
         return ()
+
+    def ranks(self) -> Ranks | None:
+        return self.ranks_of_modes.get(self.mode)
+
+    def offload(self) -> Offload | None:
+        return self.offload_of_modes.get(self.mode)
+
+    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:  # noqa: ARG002
+        raise self.refusal(Capability.RANKS_REPLICATED)
 
     def probe(self, capability: Capability) -> bool | None:
         """What `attempts` shows of the capability, asked once.

@@ -99,6 +99,9 @@ class BaseTrainer(ABC):
     def saved_bytes(self, batch: Batch) -> int:  # noqa: ARG002
         raise self.refusal(Capability.SAVED_BYTES)
 
+    def offloaded(self) -> dict[str, int]:
+        raise self.refusal(Capability.OFFLOAD_ACTIVATIONS)
+
     def trace(self, batch: Batch) -> LayerTrace:  # noqa: ARG002
         raise self.refusal(Capability.TRACE)
 

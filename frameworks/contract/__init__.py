@@ -15,6 +15,7 @@ from frameworks.contract.capabilities import (
     Unsupported,
     needs,
 )
+from frameworks.contract.company import Company, RankFailed
 from frameworks.contract.conventions import Conventions, ScalerRule
 from frameworks.contract.framework import Framework
 from frameworks.contract.trainer import Trainer
@@ -37,6 +38,7 @@ __all__ = [
     "SUPPORTED",
     "Attempt",
     "Capability",
+    "Company",
     "Conventions",
     "Declaration",
     "Framework",
@@ -44,6 +46,7 @@ __all__ = [
     "LayerTrace",
     "MissingDevice",
     "OpResult",
+    "RankFailed",
     "RecomputeCase",
     "RecomputeResult",
     "ScalerRule",

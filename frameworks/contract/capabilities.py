@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fixtures.recipe import DynamicScaling, Precision, Recipe, StaticScaling
+from fixtures.recipe import DynamicScaling, Offload, Precision, Ranks, Recipe, StaticScaling
 
 
 class Capability(StrEnum):
@@ -42,6 +42,20 @@ class Capability(StrEnum):
     SCHEDULE = "optimizer.schedule"
     MISSING_GRADIENTS = "optimizer.missing-gradients"
     AVERAGE = "optimizer.average"
+    RANKS_REPLICATED = "ranks.replicated"
+    RANKS_OPTIMIZER = "ranks.optimizer"
+    RANKS_GRADIENTS = "ranks.gradients"
+    RANKS_FULL = "ranks.full"
+    RANKS_HYBRID = "ranks.hybrid"  # several replicas of what is sharded
+    RANKS_LOW_REDUCTION = "ranks.low-reduction"  # gradients added up over ranks in a low format
+    RANKS_EMPTY = "ranks.empty"  # a rank whose part of a micro-batch has no samples
+    RANKS_COLLECTIVES = "ranks.collectives"  # how often ranks communicate can be counted
+    RANKS_RESHAPE = "ranks.reshape"  # a run saved by some ranks goes on with another number of them
+    OFFLOAD_ACTIVATIONS = "offload.activations"
+    OFFLOAD_PARAMETERS = "offload.parameters"
+    OFFLOAD_OPTIMIZER = "offload.optimizer"
+    OFFLOAD_HOST = "offload.host"
+    OFFLOAD_DISK = "offload.disk"
     FEED = "trainer.feed"
     CHECKPOINT = "trainer.checkpoint"
     SAVED_BYTES = "trainer.saved-bytes"
@@ -52,6 +66,21 @@ class Capability(StrEnum):
     def of(cls, precision: Precision) -> Capability | None:
         """The capability that a precision asks for, None for float32."""
         return None if precision.level == "O0" else cls(f"precision.{precision.label}")
+
+    @classmethod
+    def of_ranks(cls, ranks: Ranks) -> tuple[Capability, ...]:
+        """The capabilities that ranks ask for."""
+        asked = [cls(f"ranks.{ranks.level}")]
+        if ranks.replicas > 1 and ranks.level != "replicated":
+            asked.append(cls.RANKS_HYBRID)
+        if ranks.reduce != "float32":
+            asked.append(cls.RANKS_LOW_REDUCTION)
+        return tuple(asked)
+
+    @classmethod
+    def of_offload(cls, offload: Offload) -> tuple[Capability, ...]:
+        """The capabilities that an offload asks for: those of what leaves, and of where it goes."""
+        return (*(cls(f"offload.{kind}") for kind in offload.what), cls(f"offload.{offload.to}"))
 
 
 Attempt = Callable[[], bool]
@@ -114,4 +143,6 @@ def needs(recipe: Recipe) -> tuple[Capability, ...]:
         Capability.AVERAGE: recipe.average is not None,
     }
     asked += [capability for capability, wanted in conditions.items() if wanted]
+    asked += () if recipe.ranks is None else Capability.of_ranks(recipe.ranks)
+    asked += () if recipe.offload is None else Capability.of_offload(recipe.offload)
     return tuple(capability for capability in asked if capability is not None)

@@ -38,7 +38,7 @@ class Conventions:
         adam_default_epsilon: Adam's epsilon for a recipe that leaves it to the framework.
         adam_epsilon: "outside": m̂ / (√v̂ + ε); "inside": α·√(1-β2ᵗ)/(1-β1ᵗ) · m / (√v + ε), Kingma & Ba's epsilon-hat.
         adam_correction: the format that β is rounded to, and 1 − βᵗ computed in; float32 costs half of its digits in
-            the first updates, for float64 weights too.
+            the first updates, for float64 weights too; "weights": float32, and float64 for float64 weights.
         adam_counts: whose updates the t of 1 − βᵗ counts, where a parameter had no gradient in some of them.
         adam_share: the format that 1 − β, a gradient's share in its moment, is computed in for weights that are not
             float64; float32 costs half of its digits.
@@ -47,7 +47,11 @@ class Conventions:
         variance: "centred": the mean of squared deviations; "difference": the mean of squares without the squared mean.
         running_variance: which variance batch norm's running statistics take in.
         clip_epsilon: added to the global norm when the clip coefficient is computed.
+        clip_norm: whose gradients the norm is taken over where an overflow skips one of two optimizers: "applied", the
+            other's, or "all", so that an infinite one leaves nothing of the other's.
         nonfinite_micro_batch: what one non-finite micro-batch costs.
+        batch_statistics: what batch norm normalises with where ranks share a micro-batch: each rank's own samples, or
+            those of all, since one program describes them ("whole"); then dropout too draws as one run does.
         remainder: what happens to an incomplete window at the end of an epoch.
         static_skips: whether an overflow skips an update under a static scale too.
         partial_overflow: under one scaler and two optimizers, whose update an overflow skips.
@@ -60,7 +64,7 @@ class Conventions:
 
     adam_default_epsilon: float = 1e-8
     adam_epsilon: Literal["outside", "inside"] = "outside"
-    adam_correction: Literal["float64", "float32"] = "float64"
+    adam_correction: Literal["float64", "float32", "weights"] = "float64"
     adam_counts: Literal["parameter", "optimizer"] = "parameter"
     adam_share: Literal["float64", "float32"] = "float64"
     momentum_rate: Literal["outside", "inside"] = "outside"
@@ -68,7 +72,9 @@ class Conventions:
     variance: Literal["centred", "difference"] = "centred"
     running_variance: Literal["unbiased", "biased"] = "biased"
     clip_epsilon: float = 0.0
+    clip_norm: Literal["applied", "all"] = "applied"
     nonfinite_micro_batch: Literal["drop-window", "drop-micro-batch"] = "drop-window"
+    batch_statistics: Literal["rank", "whole"] = "rank"
     remainder: Literal["flush", "carry", "drop"] = "flush"
     static_skips: bool = True
     partial_overflow: Literal["skip-overflowing", "skip-all"] = "skip-overflowing"

@@ -8,8 +8,9 @@ from typing import Protocol
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Precision, Recipe
+from fixtures.recipe import Offload, Precision, Ranks, Recipe
 from frameworks.contract.capabilities import Capability, Declaration
+from frameworks.contract.company import Company
 from frameworks.contract.conventions import Conventions
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import OpResult, RecomputeCase, RecomputeResult
@@ -53,6 +54,19 @@ class Framework(Protocol):
         Raises:
             Unsupported: the recipe asks for what the framework does not do here.
         """
+
+    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Company:
+        """The ranks of a new run, as many as the recipe says; `trainer` gives a view of them as one run.
+
+        Raises:
+            Unsupported: the recipe names no ranks, or asks for what the framework does not do here.
+        """
+
+    def ranks(self) -> Ranks | None:
+        """What this mode trains every recipe with that names no ranks; None for none."""
+
+    def offload(self) -> Offload | None:
+        """What this mode offloads in every recipe that names nothing; None for nothing."""
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()

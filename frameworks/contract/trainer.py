@@ -106,6 +106,16 @@ class Trainer(Protocol):
     def saved_bytes(self, batch: Batch) -> int:
         """Bytes held between forward and backward of one micro-batch, parameters and inputs left out."""
 
+    def offloaded(self) -> dict[str, int]:
+        """Bytes by the kinds that the recipe offloads, as the framework shows them.
+
+        "activations": what has left in forward passes since the last call. "parameters" and "optimizer": what is away
+        now; masters are among the parameters, counters are not among the optimizer's state.
+
+        Raises:
+            Unsupported: the run offloads nothing, or the framework does not show it.
+        """
+
     def trace(self, batch: Batch) -> LayerTrace:
         """What forward and backward compute, layer by layer, in an update whose window is this micro-batch alone.
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.sharding import NamedSharding
 
 from fixtures.arrays import Array
 
 wide_formats = jax.enable_x64 if hasattr(jax, "enable_x64") else import_module("jax.experimental").enable_x64
 """A scope in which 64-bit formats are there, or not; in older versions of JAX it is experimental."""
+
+Place: TypeAlias = jax.Device | NamedSharding
+"""Where a run's arrays lie: on a device, or over those of a mesh."""
 
 Flat = dict[str, jax.Array]
 """A tree of variables with its paths joined by "/", as `flax.traverse_util` joins them."""

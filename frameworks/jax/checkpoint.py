@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger
 from frameworks.jax import scaler
-from frameworks.jax.arrays import Flat
+from frameworks.jax.arrays import Flat, Place
 from frameworks.jax.optimizers import RunState
 from frameworks.jax.scaler import Judged, LossScale
 from frameworks.jax.steps import Carried, JaxMicroBatch
@@ -25,13 +24,16 @@ class JaxRun(Protocol):
     """What a checkpoint saves of a run."""
 
     recipe: Recipe
-    device: jax.Device
     train_state: RunState
     scale: LossScale
     moved: Carried
     length: int
     ledger: LossLedger[JaxMicroBatch]
     pending: tuple[Flat, Judged | None] | None
+
+    @property
+    def place(self) -> Place:
+        """Where what is not sharded lies."""
 
     def resize(self, length: int) -> None:
         """Makes windows of another length."""
@@ -81,7 +83,7 @@ def restore(trainer: JaxRun, path: Path) -> None:
     count, items, length = (int(number) for number in run["window"]["counts"])
     rows = [dict(zip(_FIELDS, row.tolist(), strict=True)) for row in run["window"]["micro"][:count]]
     trainer.train_state, trainer.moved = run["state"], Carried(*run["moved"])
-    trainer.scale = scaler.with_held(trainer.scale, run["scale"], trainer.device)
+    trainer.scale = scaler.with_held(trainer.scale, run["scale"], trainer.place)
     window = [
         JaxMicroBatch(
             r["total"],

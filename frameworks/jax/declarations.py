@@ -30,20 +30,29 @@ _REFUSED: dict[Capability, str] = {
     Capability.AUTOCAST_LISTS: "a Linen module is made with its dtype; no list names operations",
     Capability.SECOND_UNSCALE: "JMP's unscale is a function of arrays, which do not tell whether they were unscaled "
     "before",
+    Capability.OFFLOAD_DISK: "JAX's memory kinds are those of devices and of the host; none is a file",
     Capability.MISSING_GRADIENTS: "jax.grad gives zeros for a parameter that the loss does not reach, never nothing, "
     "and optax.apply_updates takes no None",
 }
 _CPU_REFUSED: dict[Capability, str] = {
     Capability.PEAK_BYTES: "memory_stats of a CPU device is None: JAX keeps none of its allocator",
+    Capability.OFFLOAD_ACTIVATIONS: "on a CPU a checkpoint policy that offloads, such as "
+    "save_and_offload_only_these_names, moves nothing",
     Capability.TF32: "on a CPU jax.default_matmul_precision changes nothing by 'tensorfloat32', and 'TF32_TF32_F32' "
     "is refused",
+}
+_RANKS_REFUSED: dict[Capability, str] = {
+    Capability.RANKS_LOW_REDUCTION: "under jax.jit the compiler places the reduction over the devices, in the format "
+    "of the gradient, and there is no setting for another one",
+    Capability.RANKS_COLLECTIVES: "under jax.jit the compiler places the reductions, of which it makes one of several, "
+    "and nothing counts those of a run",
 }
 _NO_TF32 = "this GPU has no products in TensorFloat-32, which compute capability 8.0 brought"
 
 
 @cache
 def conventions(mode: str) -> Conventions:
-    """What holds in a mode: only in "jit" a compiler sees more than one operation at a time."""
+    """What holds in a mode: in all but "nojit" a compiler sees more than one operation at a time."""
     return Conventions(
         adam_epsilon="outside",
         adam_correction="float32",
@@ -57,7 +66,8 @@ def conventions(mode: str) -> Conventions:
         static_skips=False,
         partial_overflow="skip-all",
         accumulates="unscaled",
-        compiled=mode == "jit",
+        compiled=mode != "nojit",
+        batch_statistics="whole",
         keeps_products=("dots_saveable",),
         scaler=ScalerRule(
             initial=INITIAL,
@@ -73,10 +83,10 @@ def conventions(mode: str) -> Conventions:
     )
 
 
-def refusals(device: jax.Device) -> dict[Capability, str]:
-    """What JAX does not do on this device, and why."""
+def refusals(device: jax.Device, mode: str) -> dict[Capability, str]:
+    """What JAX does not do on this device and in this mode, and why."""
     if device.platform == "cpu":
-        return _REFUSED | _CPU_REFUSED
+        return _REFUSED | _CPU_REFUSED | ({} if mode == "nojit" else _RANKS_REFUSED)
     return _REFUSED | ({} if _has_tf32(device) else {Capability.TF32: _NO_TF32})
 
 

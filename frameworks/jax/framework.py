@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from types import MappingProxyType
 
 import jax
 import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recipe
-from frameworks.base import BaseFramework
+from fixtures.recipe import Offload, Ranks, Recipe
+from frameworks.base import BaseCompany, BaseFramework, CompanyTrainer, offload_attempts, with_ranks
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -22,14 +23,23 @@ from frameworks.contract import (
     RecomputeResult,
 )
 from frameworks.jax.arrays import to_array, wide_formats
+from frameworks.jax.companies import company
 from frameworks.jax.declarations import conventions, refusals
 from frameworks.jax.network import VARIANTS
+from frameworks.jax.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
 from frameworks.jax.operations import OPERATIONS
 from frameworks.jax.probes import ATTEMPTS
 from frameworks.jax.programs import store_programs
 from frameworks.jax.recompute import recompute
 from frameworks.jax.settings import full_version, read_environment, read_settings, write_settings
 from frameworks.jax.trainer import JaxTrainer
+
+_OFFLOAD = Offload(("parameters", "optimizer"))
+
+_NOT_AWAY: dict[Capability, Attempt] = {
+    Capability.OFFLOAD_ACTIVATIONS: activations_leave,
+    Capability.OFFLOAD_DISK: disk_is_a_memory,
+}
 
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 """What JAX calls the suite's devices."""
@@ -43,10 +53,16 @@ def _found(platform: str) -> jax.Device | None:
 
 
 class JaxFramework(BaseFramework):
-    """JAX on the CPU or a CUDA device; mode "nojit" runs every operation by itself, under `jax.disable_jit`."""
+    """JAX on the CPU or a CUDA device.
+
+    Mode "nojit" runs every operation by itself, under `jax.disable_jit`; "sharded" trains every recipe with two ranks,
+    "offload" keeps parameters and the optimizer's state in the host's memory.
+    """
 
     name: str = "jax"
-    modes: tuple[str, ...] = ("jit", "nojit")
+    ranks_of_modes = MappingProxyType({"sharded": Ranks(2)})
+    offload_of_modes = MappingProxyType({"offload": _OFFLOAD})
+    modes: tuple[str, ...] = ("jit", "nojit", *ranks_of_modes, *offload_of_modes)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
@@ -63,10 +79,16 @@ class JaxFramework(BaseFramework):
         return read_environment(self._place)
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self._place)
+        return refusals(self._place, self.mode)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return {capability: partial(self._here, attempt) for capability, attempt in ATTEMPTS.items()}
+        here: dict[Capability, Attempt] = {
+            c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | _NOT_AWAY).items()
+        }
+        if self.mode == "nojit":
+            return here
+        here |= offload_attempts(self._run, (_OFFLOAD,))
+        return here if self.device != "cpu" else with_ranks(here, company, self.ranks())
 
     def _here(self, attempt: Attempt) -> bool:
         with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
@@ -78,9 +100,21 @@ class JaxFramework(BaseFramework):
     def recompute_variants(self) -> tuple[str, ...]:
         return tuple(VARIANTS)
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> JaxTrainer:
+    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         self.require_recipe(recipe)
-        return self.bound(JaxTrainer(model, recipe, weights, self._place, self.mode))
+        return company(model, recipe, weights)
+
+    def trainer(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> JaxTrainer | CompanyTrainer:
+        self.require_recipe(recipe)
+        if recipe.ranks is not None:
+            return self.bound(CompanyTrainer(company(model, recipe, weights)))
+        return self.bound(self._run(model, recipe, weights))
+
+    def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> JaxTrainer:
+        made = JaxTrainer if recipe.offload is None else OffloadedTrainer
+        return made(model, recipe, weights, self._place, self.mode)
 
     def tf32(self, allowed: bool) -> AbstractContextManager[None]:
         self.require(Capability.TF32)

@@ -15,7 +15,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recompute
 from frameworks.base import Bounds, inner_bounds, segment_bounds
-from frameworks.jax.arrays import Flat, to_array
+from frameworks.jax.arrays import Flat, Place, to_array
 from frameworks.jax.layers import Block, names, output_places, shown
 
 VARIANTS: dict[str, Callable[..., Any]] = {
@@ -135,8 +135,8 @@ class Layout:
         }
 
 
-def leaves_of(layout: Layout, arrays: Mapping[str, Array], like: Mapping[str, Any], device: jax.Device) -> Flat:
-    """Canonical arrays as leaves on a device, in the formats of `like`.
+def leaves_of(layout: Layout, arrays: Mapping[str, Array], like: Mapping[str, Any], to: Place) -> Flat:
+    """Canonical arrays as leaves in a place, in the formats of `like`.
 
     Raises:
         ValueError: a name is missing or a shape differs.
@@ -145,6 +145,5 @@ def leaves_of(layout: Layout, arrays: Mapping[str, Array], like: Mapping[str, An
     if missing := sorted(wanted.keys() - arrays.keys()):
         raise ValueError(f"there is no array for {missing[0]}")
     return {
-        place: jax.device_put(layout.leaf(name, arrays[name], like[place].dtype), device)
-        for name, place in wanted.items()
+        place: jax.device_put(layout.leaf(name, arrays[name], like[place].dtype), to) for name, place in wanted.items()
     }

@@ -13,6 +13,7 @@ from flax.training.dynamic_scale import DynamicScale
 from fixtures.arrays import Array
 from fixtures.recipe import DynamicScaling, Recipe, Scaling, StaticScaling
 from frameworks.contract import Capability, Unsupported
+from frameworks.jax.arrays import Place
 from frameworks.jax.declarations import INITIAL, MINIMUM, MOVES_ALWAYS, UNSCALES_ITSELF
 from frameworks.jax.optimizer_probes import flax_moves_once_in_two_gradients, flax_unscales_by_hand
 
@@ -26,7 +27,7 @@ class Judged(NamedTuple):
     scale: DynamicScale
 
 
-def loss_scale(scaling: Scaling | None, device: jax.Device) -> LossScale:
+def loss_scale(scaling: Scaling | None, place: Place) -> LossScale:
     """The loss scale of a recipe; what it leaves None is left to JMP, or to Flax.
 
     JMP multiplies and divides by one and the same whole factor. Flax's scale has a factor of its own for each.
@@ -35,7 +36,7 @@ def loss_scale(scaling: Scaling | None, device: jax.Device) -> LossScale:
         case DynamicScaling(enabled=True):
             factor = scaling.growth or (1.0 / scaling.backoff if scaling.backoff else 2.0)
             one = float(factor).is_integer() and scaling.backoff in (None, 1.0 / factor)
-            return jax.device_put(_of_jmp(scaling, int(factor)) if one else _of_flax(scaling), device)
+            return jax.device_put(_of_jmp(scaling, int(factor)) if one else _of_flax(scaling), place)
         case StaticScaling(scale=constant):
             return jmp.StaticLossScale(constant)
         case _:
@@ -121,15 +122,15 @@ def held(scale: LossScale) -> dict[str, Array]:
             return {}
 
 
-def with_held(scale: LossScale, state: dict[str, Array], device: jax.Device) -> LossScale:
+def with_held(scale: LossScale, state: dict[str, Array], place: Place) -> LossScale:
     """The loss scale with what another one of its kind held."""
     if not is_dynamic(scale):
         return scale
     value, counter = (jnp.asarray(state[name]) for name in ("scale", "good_steps"))
     if isinstance(scale, DynamicScale):
-        return jax.device_put(scale.replace(scale=value, fin_steps=counter), device)
+        return jax.device_put(scale.replace(scale=value, fin_steps=counter), place)
     assert isinstance(scale, jmp.DynamicLossScale)
-    return jax.device_put(jmp.DynamicLossScale(value, counter, scale.period, scale.factor), device)
+    return jax.device_put(jmp.DynamicLossScale(value, counter, scale.period, scale.factor), place)
 
 
 @jax.jit

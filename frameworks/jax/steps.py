@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -56,11 +56,13 @@ class UpdateResult(NamedTuple):
         applied: whether the optimizer made an update, None where nothing can keep it from that.
         norm: of its gradients before clipping, if it was asked for.
         finite: whether its gradients were, None where nobody asks.
+        gradients: the gradients where something holds them in place, None elsewhere.
     """
 
     applied: jax.Array | None
     norm: jax.Array | None
     finite: jax.Array | None
+    gradients: Flat | None = None
 
     def moved(self) -> bool:
         """Whether an update was applied."""
@@ -71,11 +73,23 @@ class UpdateResult(NamedTuple):
         return None if self.norm is None else float(self.norm.item())
 
 
+class Pin(Protocol):
+    """Holds the arrays of a program in the places that they are to have, where there are several devices."""
+
+    def gradients(self, gradients: Flat) -> Flat:
+        """Gradients in their places."""
+
+    def state(self, state: RunState) -> RunState:
+        """Parameters and the optimizer's state in their places."""
+
+
 class CompiledSteps:
     """The functions of one plan; `jax.jit` compiles each for every shape that it meets.
 
     Each run of a recomputation segment calls `begun` with the segment's number, where there is such a function.
     """
+
+    pin: Pin | None = None
 
     def __init__(self, plan: Plan, begun: Callable[[int], object] | None = None) -> None:
         self.plan = plan
@@ -125,7 +139,11 @@ class CompiledSteps:
         )
         buffers = flat(changed["batch_stats"]) if moved.buffers else {}
         sown = {place: value for place, (value,) in flat(changed.get(OUTPUTS, {})).items()}
-        return loss_sums(self.plan.model, outputs, batch), Carried(buffers, key), sown
+        return self.sums(outputs, batch), Carried(buffers, key), sown
+
+    def sums(self, outputs: dict[str, jax.Array], batch: Loaded) -> list[jax.Array]:
+        """The sum of the items' losses for each head that has targets."""
+        return loss_sums(self.plan.model, outputs, batch)
 
     def means(self, sums: list[jax.Array], items: jax.Array) -> list[jax.Array]:
         """What is differentiated: the losses over `items`, their sum unless each goes backward apart."""
@@ -165,7 +183,7 @@ class CompiledSteps:
         gradients, judged, sums, after = self._backward(state.params, moved, scale, batch, items)
         gradients = unscaled(scale, gradients, state.params)
         state, scale, outcome = update(
-            state, scale, gradients, judged, guarded=guarded, normed=normed, decay=decay, last=True
+            state, scale, gradients, judged, guarded=guarded, normed=normed, decay=decay, last=True, pin=self.pin
         )
         return state, scale, after, sums, outcome
 
@@ -244,7 +262,7 @@ def unscaled(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
     return found
 
 
-@partial(jax.jit, static_argnames=("guarded", "normed", "decay", "last"))
+@partial(jax.jit, static_argnames=("guarded", "normed", "decay", "last", "pin"))
 def update(
     state: RunState,
     scale: LossScale,
@@ -255,20 +273,23 @@ def update(
     normed: bool,
     decay: float | None,
     last: bool,
+    pin: Pin | None = None,
 ) -> tuple[RunState, LossScale, UpdateResult]:
     """One call of the optimizer with unscaled gradients; `guarded`: one that is not finite changes nothing.
 
     With the window's `last` micro-batch the loss scale moves by its gradients alone, so only a window of one moves it.
     """
+    shown = None if pin is None else pin.gradients(gradients)
+    gradients = gradients if shown is None else shown
     norm = optax.tree.norm(gradients) if normed else None
-    moved = _stepped(state, gradients, decay)
-    if not guarded:
-        return moved, scale, UpdateResult(applied(moved) > applied(state) if is_window(state) else None, norm, None)
-    finite = jmp.all_finite(gradients) if judged is None else judged.finite
-    kept: RunState = jmp.select_tree(finite, moved, state)
-    if last:
-        scale = scale.adjust(finite) if judged is None else judged.scale
-    return kept, scale, UpdateResult(applied(kept) > applied(state), norm, finite)
+    kept, finite = _stepped(state, gradients, decay), None
+    if guarded:
+        finite = jmp.all_finite(gradients) if judged is None else judged.finite
+        kept = jmp.select_tree(finite, kept, state)
+        if last:
+            scale = scale.adjust(finite) if judged is None else judged.scale
+    moved = applied(kept) > applied(state) if guarded or is_window(state) else None
+    return kept if pin is None else pin.state(kept), scale, UpdateResult(moved, norm, finite, shown)
 
 
 def _stepped(state: RunState, gradients: Flat, decay: float | None) -> RunState:

@@ -19,32 +19,41 @@ import optax
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import NO_AVERAGE, BaseTrainer, LossLedger, ending, over_window, traced_paths, unscaled_in_trace
+from frameworks.base import LossLedger, ending, over_window, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
-from frameworks.jax import checkpoint, optimizers, scaler
-from frameworks.jax.arrays import Flat, to_array, wide_formats
+from frameworks.jax import checkpoint, scaler
+from frameworks.jax.arrays import Flat, Place, to_array, wide_formats
 from frameworks.jax.declarations import TAKES_EACH_IN
 from frameworks.jax.losses import Loaded, load_batch
 from frameworks.jax.network import leaves_of, segments
 from frameworks.jax.optimizer_probes import window_waits_for_the_caller
 from frameworks.jax.optimizers import RunState, accumulated, applied, rules_of, schedule_of, transformation
+from frameworks.jax.readings import Readings
 from frameworks.jax.recompute import runs_in_a_pass
 from frameworks.jax.saved_bytes import saved_bytes
 from frameworks.jax.scaler import Judged
-from frameworks.jax.steps import Carried, JaxMicroBatch, Plan, UpdateResult, steps_of, unscaled, update
+from frameworks.jax.steps import (
+    Carried,
+    CompiledSteps,
+    JaxMicroBatch,
+    Plan,
+    UpdateResult,
+    steps_of,
+    unscaled,
+    update,
+)
 from frameworks.jax.trace import traced
 
 
-class JaxTrainer(BaseTrainer):
+class JaxTrainer(Readings):
     """A run on one device; windows of several micro-batches are `optax.MultiSteps`'s, which ends them itself.
 
     Attributes:
-        train_state: parameters and the optimizer's state.
-        scale: the loss scale, JMP's or Flax's.
-        moved: running statistics and the random key's data.
         length: how many micro-batches the open window takes.
-        pending: gradients that wait for `apply`, with what Flax's scale said of them; None where there are none.
+        sharers: how many ranks the gradients that are fed for a micro-batch come from.
     """
+
+    sharers = 1
 
     def __init__(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: jax.Device, mode: str
@@ -55,19 +64,19 @@ class JaxTrainer(BaseTrainer):
         self._wide = any(head.format == "float64" for head in model.heads.heads)
         self._eager = mode == "nojit"
         with self.scope():
-            self.steps = steps_of(Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses))
+            self.steps = self._compiled(Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses))
             self.layout = self.steps.layout
             given = model.weights(recipe.seed) if weights is None else weights
-            leaves = leaves_of(self.layout, given, self.steps.shapes, device)
-            key = jax.device_put(jax.random.key_data(jax.random.key(recipe.seed)), device)
-            self.moved = Carried(leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, device), key)
+            leaves = leaves_of(self.layout, given, self.steps.shapes, self.place)
+            key = jax.device_put(jax.random.key_data(jax.random.key(recipe.seed)), self.place)
+            self.moved = Carried(leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, self.place), key)
             places = tuple(self.layout.parameters[name] for name in model.parameter_shapes())
             self._rules = rules_of(recipe, places, self._wide)
             state = RunState.create(apply_fn=None, params=leaves, tx=transformation(self._rules))
             average = None if recipe.average is None else leaves
             state = state.replace(step=jnp.zeros((), jnp.int32), average=average)
-            self.train_state: RunState = jax.device_put(state, device)
-            self.scale = scaler.loss_scale(recipe.scaling, device)
+            self.train_state = self._placed(state)
+            self.scale = scaler.loss_scale(recipe.scaling, self.place)
         scaler.refuse_several_gradients(self.scale, recipe)
         guarded = scaler.is_dynamic(self.scale)
         self._asked: Any = {"guarded": guarded, "normed": recipe.clip is not None, "decay": recipe.average}
@@ -77,8 +86,9 @@ class JaxTrainer(BaseTrainer):
         self.length = recipe.accumulation
         self._passes = 0
         self._seen: Loaded | None = None
+        self.outcome: UpdateResult | None = None
         self.ledger: LossLedger[JaxMicroBatch] = LossLedger()
-        self.pending: tuple[Flat, Judged | None] | None = None
+        self.pending = None
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -87,26 +97,38 @@ class JaxTrainer(BaseTrainer):
             yield
 
     @property
-    def leaves(self) -> Flat:
-        """Every parameter by joined path, as the optimizer holds them."""
-        found: Flat = self.train_state.params
-        return found
+    def place(self) -> Place:
+        """Where what is not sharded lies."""
+        return self.device
+
+    def _compiled(self, plan: Plan) -> CompiledSteps:
+        return steps_of(plan)
+
+    def _placed(self, state: RunState) -> RunState:
+        placed: RunState = jax.device_put(state, self.place)
+        return placed
 
     # forward and backward
 
-    def _backward(self, batch: Batch, items: int) -> tuple[Flat, Judged | None, float]:
-        loaded = self._seen = load_batch(self.model, batch)
+    def _load(self, batch: Batch) -> Loaded:
         self._passes += 1
+        self._seen = load_batch(self.model, batch)
+        return self._seen
+
+    def _backward(self, batch: Batch, items: int) -> tuple[Flat, Judged | None, list[jax.Array]]:
         gradients, judged, sums, self.moved = self.steps.backward(
-            self.leaves, self.moved, self.scale, loaded, np.float32(items)
+            self.leaves, self.moved, self.scale, self._load(batch), np.float32(items)
         )
-        return gradients, judged, float(sum(float(total) for total in sums))
+        return gradients, judged, sums
+
+    def _micro_batch(self, batch: Batch, sums: list[jax.Array], before: float) -> JaxMicroBatch:
+        return JaxMicroBatch(sum(total.item() for total in sums), batch.items, before)
 
     def accumulate(self, batch: Batch, items: int) -> float:
         with self.scope():
             before = self._scale()
-            gradients, judged, total = self._backward(batch, items)
-            micro = self._taken_in(gradients, judged, JaxMicroBatch(total, batch.items, before))
+            gradients, judged, sums = self._backward(batch, items)
+            micro = self._taken_in(gradients, judged, self._micro_batch(batch, sums, before))
         return self.ledger.add(micro, items)
 
     def _taken_in(self, gradients: Flat, judged: Judged | None, micro: JaxMicroBatch) -> JaxMicroBatch:
@@ -122,9 +144,14 @@ class JaxTrainer(BaseTrainer):
         return replace(micro, finite=finite, applied=outcome.moved(), rate=rate)
 
     def gradients(self, window: Window) -> dict[str, Array]:
+        return self.layout.arrays(self.window_gradients(window))
+
+    def window_gradients(self, window: Window) -> Flat:
+        """`gradients` by joined path."""
         with self.scope():
             parts = [unscaled(self.scale, scaled, self.leaves) for scaled, _, _ in over_window(window, self._backward)]
-            return self.layout.arrays(reduce(optax.tree.add, parts))
+            found: Flat = reduce(optax.tree.add, parts)
+            return found
 
     # the update
 
@@ -140,14 +167,12 @@ class JaxTrainer(BaseTrainer):
         (batch,) = window
         with self.scope() if self._wide or self._eager else nullcontext():
             before, rate = self._scale(), self._rate()
-            loaded = self._seen = load_batch(self.model, batch)
-            self._passes += 1
-            self.train_state, self.scale, self.moved, sums, outcome = self._whole(
-                self.train_state, self.moved, self.scale, loaded, np.float32(batch.items)
+            self.train_state, self.scale, self.moved, sums, self.outcome = self._whole(
+                self.train_state, self.moved, self.scale, self._load(batch), np.float32(batch.items)
             )
-            moved, norm = outcome.moved(), outcome.read_norm()
-            total = sum(total.item() for total in sums)
-        self.ledger.add(JaxMicroBatch(total, batch.items, before), batch.items)
+            moved, norm = self.outcome.moved(), self.outcome.read_norm()
+            micro = self._micro_batch(batch, sums, before)
+        self.ledger.add(micro, batch.items)
         return self._report(before, rate, norm, skipped=not moved)
 
     def _begin(self, length: int) -> None:
@@ -164,10 +189,10 @@ class JaxTrainer(BaseTrainer):
 
     def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
-        self.train_state, self.scale, outcome = update(
-            self.train_state, self.scale, gradients, judged, **self._asked, last=last
+        self.train_state, self.scale, self.outcome = update(
+            self.train_state, self.scale, gradients, judged, **self._asked, last=last, pin=self.steps.pin
         )
-        return outcome
+        return self.outcome
 
     def apply(self) -> Update:
         return self._ended() if self.recipe.accumulation > 1 else self._finish(1, None)
@@ -204,28 +229,35 @@ class JaxTrainer(BaseTrainer):
         self._begin(len(window))
         with self.scope():
             for mapping in window:
-                before, given, parts = self._scale(), self._given(mapping), np.float32(self.length)
+                before, given, parts = self._scale(), self._fed(mapping), np.float32(self.length * self.sharers)
                 gradients, judged = self.steps.surrogate(self.leaves, self.scale, given, parts)
-                micro = self._taken_in(gradients, judged, JaxMicroBatch(math.nan, 1, before))
+                micro = self._taken_in(gradients, judged, self._fed_micro_batch(before))
                 self.ledger.add(micro, len(window))
         if self.recipe.accumulation > 1:
             return self._ended()
         return self._abandoned() if abandon else self._finish(calls, poison)
 
-    def _given(self, gradients: Gradients) -> Flat:
+    def _fed_micro_batch(self, before: float) -> JaxMicroBatch:
+        return JaxMicroBatch(math.nan, 1, before)
+
+    def _fed(self, gradients: Gradients) -> Flat:
+        """Given gradients of a micro-batch, or what is added to a window's, by joined path."""
         held = self.leaves
         places = {name: self.layout.parameters[name] for name, value in gradients.items() if value is not None}
         return {
-            place: jax.device_put(self.layout.leaf(name, np.asarray(gradients[name]), held[place].dtype), self.device)
+            place: jax.device_put(self.layout.leaf(name, np.asarray(gradients[name]), held[place].dtype), self.place)
             for name, place in places.items()
         }
+
+    def _poison(self, gradients: Gradients) -> Flat:
+        return self._fed(gradients)
 
     def _finish(self, unscale_calls: int, poison: Gradients | None) -> Update:
         with self.scope():
             before, rate, (gradients, judged) = self._scale(), self._rate(), self._taken_out()
             for _ in range(unscale_calls):
                 gradients = unscaled(self.scale, gradients, self.leaves)
-            for place, value in self._given(poison or {}).items():
+            for place, value in self._poison(poison or {}).items():
                 gradients = gradients | {place: gradients[place] + value}
             outcome = self._update(gradients, judged, last=True)
         return self._report(before, rate, outcome.read_norm(), skipped=not outcome.moved())
@@ -262,45 +294,7 @@ class JaxTrainer(BaseTrainer):
     def _rate(self) -> float:
         return float(self._schedule(applied(self.train_state)))
 
-    # what can be seen
-
-    def parameters(self) -> dict[str, Array]:
-        with self.scope():
-            return self.layout.arrays(self.steps.cast(self.leaves))
-
-    def master_parameters(self) -> dict[str, Array]:
-        return self.layout.arrays(self.leaves)
-
-    def optimizer_state(self) -> dict[str, Array]:
-        return optimizers.optimizer_state(self.train_state, self.layout)
-
-    def buffers(self) -> dict[str, Array]:
-        return self.layout.arrays(self.moved.buffers)
-
-    def scaler_state(self) -> dict[str, Array]:
-        return scaler.held(self.scale)
-
-    def scaler_settings(self) -> dict[str, float]:
-        return dict(self._settings)
-
-    def accumulator(self) -> dict[str, Array]:
-        return self.layout.arrays((self.pending[0] if self.pending else {}) | accumulated(self.train_state))
-
-    def random_state(self) -> dict[str, Array]:
-        return {"key": to_array(self.moved.key)}
-
-    def predict(self, inputs: Array) -> dict[str, Array]:
-        return self._predict(self.leaves, inputs)
-
-    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
-        if self.recipe.average is None:
-            raise ValueError(NO_AVERAGE)
-        return self._predict(self.train_state.average, inputs)
-
-    def _predict(self, leaves: Flat, inputs: Array) -> dict[str, Array]:
-        with self.scope():
-            outputs = self.steps.predict(leaves, self.moved.buffers, jax.device_put(inputs, self.device))
-            return {name: to_array(value) for name, value in outputs.items()}
+    # what a pass shows
 
     def segment_calls(self) -> tuple[int, ...]:
         """Those of one forward and backward pass, counted now on the last batch, times the passes so far."""
@@ -325,8 +319,7 @@ class JaxTrainer(BaseTrainer):
             return saved_bytes(lambda leaves: self.steps.losses(leaves, self.moved, loaded)[0], self.leaves, loaded)
 
     def trace(self, batch: Batch) -> LayerTrace:
-        loaded = self._seen = load_batch(self.model, batch)
-        self._passes += 1
+        loaded = self._load(batch)
         with self.scope():
             outputs, gradients, self.moved = traced(
                 self.steps, self.leaves, self.moved, self.scale, loaded, np.float32(batch.items)

@@ -34,10 +34,10 @@ class DynamicRun(Protocol):
 def save(trainer: DynamicRun, folder: Path) -> None:
     """Writes one file below `folder`, a dictionary of parts."""
     folder.mkdir(parents=True, exist_ok=True)
-    paddle.save(_parts(trainer), str(folder / FILE))
+    paddle.save(parts(trainer), str(folder / FILE))
 
 
-def _parts(trainer: DynamicRun) -> dict[str, Any]:
+def parts(trainer: DynamicRun) -> dict[str, Any]:
     """Network, optimizers and scaler by their state dictionaries; the open window, the generator and the counters."""
     grads = {name: parameter.grad for name, parameter in trainer.network.named.items()}
     return {
@@ -67,15 +67,20 @@ def restore(trainer: DynamicRun, folder: Path) -> None:
     resumed = trainer.anew()
     try:
         saved = paddle.load(str(file))
-        same_parts(file, saved if isinstance(saved, dict) else (), _parts(resumed))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="Skip loading")
-            _load(resumed, saved)
+        same_parts(file, saved if isinstance(saved, dict) else (), parts(resumed))
+        load(resumed, saved)
     except ValueError:
         raise
     except Exception as error:
         raise ValueError(f"{file}: {type(error).__name__}: {error}") from error
     vars(trainer).update(vars(resumed))
+
+
+def load(trainer: DynamicRun, saved: dict[str, Any]) -> None:
+    """Gives every part what was saved of it; what `set_state_dict` only warns of, this raises."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Skip loading")
+        _load(trainer, saved)
 
 
 def _load(trainer: DynamicRun, saved: dict[str, Any]) -> None:

@@ -26,7 +26,20 @@ _LOW_MODEL_ON_CPU = (
 )
 _SCALER_ON_CPU = "on a CPU GradScaler in dynamic mode warns and disables itself"
 _AVERAGE = "ExponentialMovingAverage raises in dynamic mode, and ModelAverage weighs the updates of a window equally"
+_SHARDED_ON_CPU = (
+    "group_sharded_parallel, by which dynamic mode shards, takes a GPU, an XPU or a custom device and asserts that"
+)
+_OWN_FORMAT = "DataParallel adds gradients up in their own format, and takes no hook that would change it"
+NO_COUNT = "DataParallel reduces in C++ and neither counts its reductions nor takes a hook that could"
 _PEAK_ON_CPU = "paddle.device.max_memory_allocated, Paddle's call for it, raises on a CPU"
+_RANKS: dict[Capability, str] = {
+    Capability.RANKS_OPTIMIZER: _SHARDED_ON_CPU,
+    Capability.RANKS_GRADIENTS: _SHARDED_ON_CPU,
+    Capability.RANKS_FULL: _SHARDED_ON_CPU,
+    Capability.RANKS_HYBRID: _SHARDED_ON_CPU,
+    Capability.RANKS_LOW_REDUCTION: _OWN_FORMAT,
+    Capability.RANKS_COLLECTIVES: NO_COUNT,
+}
 
 
 def _dygraph_on_cpu(capability: Capability) -> str | None:
@@ -53,7 +66,7 @@ def _reason_against(capability: Capability, device: str, *, forced: bool) -> str
         return None
     if capability in SCALING and not forced:
         return _SCALER_ON_CPU
-    return _dygraph_on_cpu(capability)
+    return _RANKS.get(capability) or _dygraph_on_cpu(capability)
 
 
 def _against_tf32(device: str) -> str | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import paddle
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recipe
+from fixtures.recipe import Ranks, Recipe
+from frameworks.base import BaseCompany, BaseTrainer, CompanyTrainer, with_ranks
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -19,8 +21,9 @@ from frameworks.contract import (
 )
 from frameworks.paddle import recompute
 from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
+from frameworks.paddle.companies import company, has_ranks
 from frameworks.paddle.declarations import refusals
-from frameworks.paddle.modes import DYGRAPH, FORCED
+from frameworks.paddle.modes import DATA_PARALLEL, DYGRAPH, FORCED
 from frameworks.paddle.network import HOOKS, REENTRANT
 from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.operations import OPERATIONS
@@ -33,28 +36,45 @@ class PaddleFramework(OneGraph):
     """Paddle's documented training API in the dynamic graph.
 
     Modes: "dygraph"; "dygraph-forced-scaler", which drives `GradScaler` where Paddle itself turns it off (see
-    `frameworks.paddle.forced`).
+    `frameworks.paddle.forced`); "data-parallel", which trains every recipe with two ranks.
     """
 
-    own_modes = (DYGRAPH, FORCED)
+    member = "frameworks.paddle.ranks:PaddleMember"
+    """Whose trainers a rank has."""
+
+    own_modes = (DYGRAPH, FORCED, DATA_PARALLEL)
+    ranks_of_modes = MappingProxyType({DATA_PARALLEL: Ranks(2)})
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
         paddle.disable_static()
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self.device, forced=self.mode == FORCED)
+        refused = refusals(self.device, forced=self.mode == FORCED)
+        return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return dynamic_attempts(forced=self.mode == FORCED)
+        here = dynamic_attempts(forced=self.mode == FORCED)
+        if not has_ranks(self.device):
+            return here
+        return with_ranks(here, self._ranks_of_a_run, self.ranks(), reshaped="replicated")
 
     def conventions(self) -> Conventions:
-        return Conventions(adam_correction="float32", adam_share="float32")
+        return Conventions(adam_correction="weights", adam_share="float32")
 
     def recompute_variants(self) -> tuple[str, ...]:
         return (REENTRANT, HOOKS)
 
-    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> DygraphTrainer:
+    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+        self.admit(model, recipe)
+        return self._ranks_of_a_run(model, recipe, weights)
+
+    def _ranks_of_a_run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+        return company(model, recipe, weights, member=self.member, mode=FORCED if self.mode == FORCED else DYGRAPH)
+
+    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
+        if recipe.ranks is not None:
+            return CompanyTrainer(self._ranks_of_a_run(model, recipe, weights))
         return DygraphTrainer(model, recipe, weights, forced=self.mode == FORCED)
 
     def turns_scaler_off(self, recipe: Recipe) -> bool:

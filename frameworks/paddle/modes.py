@@ -5,9 +5,10 @@ from __future__ import annotations
 import paddle
 from packaging.version import Version
 
-DYGRAPH, STATIC, FORCED = "dygraph", "static", "dygraph-forced-scaler"
+DYGRAPH, STATIC, FORCED, DATA_PARALLEL = "dygraph", "static", "dygraph-forced-scaler", "data-parallel"
 
 _PIR = Version("3.0.0")
 """From here on `auto_cast` works in the static graph; before, it raises there."""
 
-MODES = (DYGRAPH, FORCED) if Version(paddle.__version__) < _PIR else (DYGRAPH, STATIC, FORCED)
+_OLD = Version(paddle.__version__) < _PIR
+MODES = (DYGRAPH, FORCED, DATA_PARALLEL) if _OLD else (DYGRAPH, STATIC, FORCED, DATA_PARALLEL)

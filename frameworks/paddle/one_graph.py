@@ -70,13 +70,21 @@ class OneGraph(BaseFramework):
         return settings.read_environment(self.device)
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
+        self.admit(model, recipe)
+        start = model.weights(recipe.seed) if weights is None else weights
+        return self.bound(self.run(model, recipe, start))
+
+    def admit(self, model: Model, recipe: Recipe) -> None:
+        """Refuses a run that Paddle does not make.
+
+        Raises:
+            Unsupported: for the first thing that stands against it.
+        """
         self.require_recipe(recipe)
         if any(head.format == "float64" for head in model.heads.heads):
             self.require(Capability.FLOAT64_HEADS)
-        start = model.weights(recipe.seed) if weights is None else weights
         if self.turns_scaler_off(recipe):
             raise Unsupported(Capability.DYNAMIC_SCALING, _SCALER_AFTER_BFLOAT16, self.scales_after_bfloat16)
-        return self.bound(self.run(model, recipe, start))
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()

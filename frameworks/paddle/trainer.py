@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,20 @@ from fixtures.arrays import Array
 from fixtures.layers import Dropout, walk
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import NO_SCALER, BaseTrainer, LossLedger, MicroBatch, over_window
+from frameworks.base import NO_SCALER, LossLedger, MicroBatch
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.paddle import checkpoint, optimizers, saved_bytes
-from frameworks.paddle.arrays import canonical, kept_gradient, put_gradient, stored, to_numpy, to_tensor
+from frameworks.paddle.arrays import kept_gradient, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.forced import forced_scaler, refuse_what_differs
 from frameworks.paddle.losses import BatchTensors, add, batch_tensors, item_losses
 from frameworks.paddle.network import Network
-from frameworks.paddle.optimizers import Share, build_shares, has_moved, mark_of, refuse_mixed_clip, slots
+from frameworks.paddle.optimizers import Share, build_shares, has_moved, mark_of, refuse_mixed_clip
+from frameworks.paddle.readings import ReadRun
 from frameworks.paddle.scaler import (
     UpdateAfterLosses,
     build_scaler,
     quiet,
     read_settings,
-    read_state,
     reported,
     scope_for_a_scaler,
     skipped_by_counters,
@@ -40,7 +39,7 @@ from frameworks.paddle.trace import watched
 Scope = Callable[[], AbstractContextManager[None]]
 
 
-class DygraphTrainer(BaseTrainer):
+class DygraphTrainer(ReadRun):
     """A run of `paddle.nn` layers with `auto_cast`, `GradScaler` and `recompute`.
 
     Gradients add up in `.grad` and are dropped after each window by `clear_grad(set_to_zero=False)`, so that a
@@ -53,7 +52,7 @@ class DygraphTrainer(BaseTrainer):
     """
 
     def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array], *, forced: bool = False) -> None:
-        self.model, self.recipe, self._forced = model, recipe, forced
+        self.model, self.recipe, self.forced = model, recipe, forced
         self._scaler_scope: Scope = forced_scaler if forced else nullcontext
         self.stream = Stream(recipe.seed)
         self._draws = any(isinstance(layer, Dropout) for _, layer in walk(model.layers))
@@ -71,7 +70,7 @@ class DygraphTrainer(BaseTrainer):
         if recipe.scaling is not None:
             with self._scaler_scope():
                 self.scaler = build_scaler(recipe.scaling)
-        self._settings = {} if self.scaler is None else read_settings(self.scaler)
+        self.settings = {} if self.scaler is None else read_settings(self.scaler)
         self.ledger: LossLedger[MicroBatch] = LossLedger()
 
     def _build_shares(self) -> list[Share]:
@@ -91,7 +90,7 @@ class DygraphTrainer(BaseTrainer):
 
     def anew(self) -> DygraphTrainer:
         """The run at its start, as a process that resumes makes it."""
-        return DygraphTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed), forced=self._forced)
+        return DygraphTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed), forced=self.forced)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -103,7 +102,7 @@ class DygraphTrainer(BaseTrainer):
     def _precision(self) -> AbstractContextManager[None]:
         precision = self.recipe.precision
         if precision.level == "O0":
-            asked = self.scaler is not None and self.scaler.is_enable() and not self._forced
+            asked = self.scaler is not None and self.scaler.is_enable() and not self.forced
             return scope_for_a_scaler() if asked else nullcontext()
         level = "O1" if precision.level == "O1" else "O2"
         return paddle.amp.auto_cast(level=level, dtype=precision.format)
@@ -128,12 +127,28 @@ class DygraphTrainer(BaseTrainer):
     def _backward(self, batch: Batch, items: int, scaler: Any | None) -> float:
         sums = self._losses(self._batch(batch))
         total = float(sum(float(value) for value in sums))
-        losses = [value / items for value in sums]
+        losses = [self._share(value, items) for value in sums]
         if not self.recipe.separate_losses:
             losses = [add(losses)]
         for position, loss in enumerate(losses):
             self._scaled(loss, scaler).backward(retain_graph=position + 1 < len(losses))
         return total
+
+    def _share(self, total: Any, items: int) -> Any:
+        """What a micro-batch's sum of losses adds to the mean over a window of so many items."""
+        return total / items
+
+    def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002
+        """What forward and backward of a window's micro-batch run within."""
+        return nullcontext()
+
+    def _passes(self, window: Window, items: int, scaler: Any | None) -> list[float]:
+        """Forward and backward of a whole window; the sum of each micro-batch's losses."""
+        totals = []
+        for place, batch in enumerate(window, 1):
+            with self._micro_batch(last=place == len(window)):
+                totals.append(self._backward(batch, items, scaler))
+        return totals
 
     def _scaled(self, loss: Any, scaler: Any | None) -> Any:
         with self._scaler_scope():
@@ -153,7 +168,7 @@ class DygraphTrainer(BaseTrainer):
 
     def _check_kernel(self) -> None:
         """In the forced mode on a CPU, refuses what the kernel of a GPU decides otherwise."""
-        if self._forced and paddle.device.get_device() == "cpu" and (state := self._scaler_state_dict()):
+        if self.forced and paddle.device.get_device() == "cpu" and (state := self._scaler_state_dict()):
             scale = float(state["scale"][0])
             if scale < 1.0:
                 refuse_what_differs(scale, self.accumulator().values())
@@ -206,6 +221,9 @@ class DygraphTrainer(BaseTrainer):
         return {} if self.scaler is None else self.scaler.state_dict()
 
     def gradients(self, window: Window) -> dict[str, Array]:
+        return self._gradients(window, sum(batch.items for batch in window))
+
+    def _gradients(self, window: Window, items: int) -> dict[str, Array]:
         former = {name: kept_gradient(parameter) for name, parameter in self.network.named.items()}
         self._drop_gradients()
         with self._running():
@@ -213,7 +231,7 @@ class DygraphTrainer(BaseTrainer):
             if self.scaler is not None and self.recipe.scaling is not None:
                 scaler = build_scaler(self.recipe.scaling)
                 scaler.load_state_dict(self.scaler.state_dict())
-            over_window(window, partial(self._backward, scaler=scaler))
+            self._passes(window, items, scaler)
             if scaler is not None:
                 for share in self.shares:
                     scaler.unscale_(share.optimizer)
@@ -244,8 +262,9 @@ class DygraphTrainer(BaseTrainer):
         named = self.network.named
         with self._running():
             try:
-                for gradients in window:
-                    self._feed_backward(gradients, len(window))
+                for place, gradients in enumerate(window, 1):
+                    with self._micro_batch(last=place == len(window)):
+                        self._feed_backward(gradients, len(window))
                 calls = max(unscale_calls or 0, 1 if poison or abandon else 0)
                 if calls:
                     self._check_kernel()
@@ -263,49 +282,14 @@ class DygraphTrainer(BaseTrainer):
 
     def _feed_backward(self, gradients: Gradients, count: int) -> None:
         named = self.network.named
+        given = {n: to_tensor(stored(value), named[n]) for n, value in gradients.items() if value is not None}
+        if given:
+            self._scaled(self._fed(given) / count, self.scaler).backward()
+
+    def _fed(self, given: Mapping[str, Any]) -> Any:
+        """Σ p·g over the given gradients, whose own is g."""
         with self._precision():
-            terms = [
-                (named[name] * to_tensor(stored(value), named[name])).sum()
-                for name, value in gradients.items()
-                if value is not None
-            ]
-        if terms:
-            self._scaled(add(terms) / count, self.scaler).backward()
-
-    def parameters(self) -> dict[str, Array]:
-        return {name: canonical(to_numpy(parameter)) for name, parameter in self.network.named.items()}
-
-    def master_parameters(self) -> dict[str, Array]:
-        masters: dict[str, Any] = {}
-        for share in self.shares:
-            masters.update(share.optimizer.state_dict().get("master_weights", {}))
-        return {
-            name: canonical(to_numpy(masters.get(parameter.name, parameter)))
-            for name, parameter in self.network.named.items()
-        }
-
-    def optimizer_state(self) -> dict[str, Array]:
-        found: dict[str, Array] = {}
-        for place, share in enumerate(self.shares):
-            for slot, value in slots(share, self.network.named).items():
-                found[f"{slot}/{place}" if slot == "schedule" and place else slot] = value
-        return found | optimizers.counters(self.recipe.optimizer, found)
-
-    def buffers(self) -> dict[str, Array]:
-        return {name: to_numpy(value) for name, value in self.network.statistics.items()}
-
-    def scaler_state(self) -> dict[str, Array]:
-        return {} if self.scaler is None else read_state(self.scaler)
-
-    def scaler_settings(self) -> dict[str, float]:
-        return dict(self._settings)
-
-    def accumulator(self) -> dict[str, Array]:
-        grads = {name: parameter.grad for name, parameter in self.network.named.items()}
-        return {name: canonical(to_numpy(grad)) for name, grad in grads.items() if grad is not None}
-
-    def random_state(self) -> dict[str, Array]:
-        return {"generator": self.stream.words()}
+            return add([(self.network.named[name] * gradient).sum() for name, gradient in given.items()])
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         self.network.eval()
@@ -316,9 +300,6 @@ class DygraphTrainer(BaseTrainer):
                 return {name: to_numpy(value) for name, value in outputs.items()}
         finally:
             self.network.train()
-
-    def segment_calls(self) -> tuple[int, ...]:
-        return tuple(segment.calls for segment in self.network.segments)
 
     def save(self, path: Path) -> None:
         checkpoint.save(self, path)

@@ -77,8 +77,13 @@ def taken(run: Decisions) -> dict[str, Array]:
         "window_losses": np.array([loss for loss, _ in window.losses], np.float64),
         "window_loss_items": np.array([items for _, items in window.losses], np.int64),
     }
-    groups = {"value": run.values, "master": run.masters, "statistics": run.statistics, "window": window.gradients}
-    groups["average"] = run.averages
+    groups: dict[str, Mapping[str, Array]] = {
+        "value": run.values,
+        "master": run.masters,
+        "average": run.averages,
+        "statistics": run.statistics,
+        "window": window.gradients,
+    }
     groups |= {f"slot.{slot}": values for slot, values in run.slots.items()}
     return arrays | {f"{group}/{name}": value.copy() for group, held in groups.items() for name, value in held.items()}
 
@@ -95,9 +100,10 @@ def put_back(run: Decisions, arrays: dict[str, Array]) -> None:
     if run.scaler is not None:
         scale, good_steps = arrays["scaler"]
         run.scaler = run.scaler.at(float(scale), int(good_steps))
-    run.values, run.masters, run.statistics = group("value"), group("master"), group("statistics")
+    run.statistics = group("statistics")
+    run.values, run.masters = (run.held("parameters", name, group(name)) for name in ("value", "master"))
     run.averages = group("average")
-    run.slots = {slot: group(f"slot.{slot}") for slot in run.slots}
+    run.slots = {slot: run.held("optimizer", f"slot.{slot}", group(f"slot.{slot}")) for slot in run.slots}
     run.window = _window(run.window, arrays, group("window"))
     run.window.items, run.window.micro_batches, run.window.dropped = items, micro_batches, dropped
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from autograd.core import VJPNode
 
-from fixtures.arrays import Array, wider
+from fixtures.arrays import Array, format_of, wider
 from fixtures.model import Model
-from fixtures.recipe import Recipe, StaticScaling
+from fixtures.recipe import Offload, OffloadedKind, Recipe, StaticScaling
 from frameworks.contract import Conventions
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.forward import Forward, master_format
+from frameworks.reference.offload import Activations, ArrayStore, Away, store_of
 from frameworks.reference.optimizers import Arithmetic, slot_names, stepper
 from frameworks.reference.scaler import LossScale, loss_scale
 from frameworks.reference.tensor import Tensor, rounded
@@ -51,15 +53,20 @@ class Decisions(Forward):
         given = model.weights(recipe.seed) if weights is None else weights
         if {n: a.shape for n, a in given.items()} != model.parameter_shapes():
             raise ValueError(f"these weights are not those of {model.name}")
-        self.masters = {
+        self.store = None if recipe.offload is None else self.make_store(recipe.offload)
+        leaves = recipe.offload is not None and "activations" in recipe.offload.what
+        self.activations = Activations(self.store) if self.store is not None and leaves else None
+        masters = {
             name: self.rounding.round(given[name].astype(np.float64), format_name)
             for name, format_name in self.master_formats.items()
         }
+        self.masters = self.held("parameters", "master", masters)
         self._places = {name: place for place, name in enumerate(self.masters)}
-        self.values: Arrays = {}
+        self.values = self.held("parameters", "value", {})
         self.sync_masters()
         slots = slot_names(recipe.optimizer)
-        self.slots = {slot: {n: np.zeros_like(v) for n, v in self.masters.items()} for slot in slots}
+        empty = {name: np.zeros_like(value) for name, value in self.masters.items()}
+        self.slots = {slot: self.held("optimizer", f"slot.{slot}", empty) for slot in slots}
         self.averages: Arrays = {} if recipe.average is None else dict(self.masters)
         self.counts = dict.fromkeys(self.masters, 0)
         self.steps = 0
@@ -67,6 +74,44 @@ class Decisions(Forward):
         self.scaler: LossScale | None = loss_scale(recipe.scaling, conventions.scaler)
         self.settings = self.scaler
         self.window = OpenWindow()
+
+    # decisions: offload
+
+    def make_store(self, offload: Offload) -> ArrayStore:
+        """Where the run's arrays lie that are offloaded."""
+        return store_of(offload)
+
+    def held(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
+        """Arrays of the run as it holds them: away where the recipe offloads their kind."""
+        if self.store is None or self.recipe.offload is None or kind not in self.recipe.offload.what:
+            return dict(arrays)
+        return Away(self.store, group, arrays)
+
+    def node_type(self) -> type[VJPNode]:
+        """What the tape of a forward pass is made of: nodes that offload what they keep, where the recipe says so."""
+        return VJPNode if self.activations is None else self.activations.node_type()
+
+    def away(self) -> dict[str, int]:
+        """Bytes that are away, or have left, by the kinds that the recipe offloads."""
+        assert self.recipe.offload is not None
+        return {kind: self._away(kind) for kind in self.recipe.offload.what}
+
+    def _away(self, kind: str) -> int:
+        if kind == "activations":
+            assert self.activations is not None
+            left, self.activations.left = self.activations.left, 0
+            return left
+        groups = [(slot, self.master_formats, set[str]()) for slot in self.slots.values()]
+        if kind == "parameters":
+            same = {name for name, stored in self.formats.items() if stored == self.master_formats[name]}
+            groups = [(self.values, self.formats, set()), (self.masters, self.master_formats, same)]
+        return sum(
+            value.size * format_of(formats[name]).dtype.itemsize
+            for held, formats, twice in groups
+            if isinstance(held, Away)
+            for name, value in held.items()
+            if name not in twice
+        )
 
     # decisions: loss
 
@@ -167,7 +212,8 @@ class Decisions(Forward):
         """Gradients scaled down to the largest norm that the recipe allows."""
         if self.recipe.clip is None:
             return gradients
-        norm = self.gradient_norm(gradients) + self.conventions.clip_epsilon
+        counted = self.window.gradients if self.conventions.clip_norm == "all" else gradients
+        norm = self.gradient_norm(counted) + self.conventions.clip_epsilon
         if norm <= self.recipe.clip:
             return gradients
         factor = self.clip_factor(self.recipe.clip / norm, gradients)

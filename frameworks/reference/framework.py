@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from types import MappingProxyType
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Precision, Recipe
-from frameworks.base import BaseFramework
+from fixtures.recipe import Offload, Precision, Ranks, Recipe
+from frameworks.base import BaseFramework, CompanyTrainer, offload_attempts, ranks_of, with_ranks
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -17,27 +18,37 @@ from frameworks.contract import (
     OpResult,
     RecomputeCase,
     RecomputeResult,
+    Trainer,
 )
 from frameworks.reference import operations, probes, recompute, scope, settings
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS
+from frameworks.reference.ranks import ReferenceCompany
 from frameworks.reference.rounding import Nearest, Rounding
 from frameworks.reference.trainer import ReferenceTrainer
 
+_OFFLOADS = (
+    Offload(("activations", "parameters", "optimizer")),
+    Offload(("activations", "parameters", "optimizer"), "disk"),
+)
+
 
 class ReferenceFramework(BaseFramework):
-    """The oracle. A broken twin replaces `trainer_class` or `operations_class`.
+    """The oracle. A broken twin replaces `trainer_class`, `company_class` or `operations_class`.
 
     Args:
         device: "auto" or "cpu".
-        mode: "emulated".
+        mode: "emulated"; "ranks": every recipe is trained by two; "offload": all that can lies in the host's memory.
         conventions: a framework's declared ways, which the reference then follows; its own by default.
         rounding: how results are brought to their formats; to nearest by default.
     """
 
     name = "reference"
-    modes: tuple[str, ...] = ("emulated",)
+    ranks_of_modes = MappingProxyType({"ranks": Ranks(2)})
+    offload_of_modes = MappingProxyType({"offload": _OFFLOADS[0]})
+    modes: tuple[str, ...] = ("emulated", *ranks_of_modes, *offload_of_modes)
     trainer_class: type[ReferenceTrainer] = ReferenceTrainer
+    company_class: type[ReferenceCompany] = ReferenceCompany
     operations_class: type[Operations] = Operations
 
     def __init__(
@@ -71,10 +82,28 @@ class ReferenceFramework(BaseFramework):
     def conventions(self) -> Conventions:
         return self._conventions
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
         self.require_recipe(recipe)
-        ops = self.operations_class(self.rounding, self._conventions.variance)
-        return self.bound(self.trainer_class(model, recipe, self._conventions, ops, weights))
+        if recipe.ranks is not None and self._conventions.batch_statistics == "rank":
+            return self.bound(CompanyTrainer(self.company(model, recipe, weights)))
+        return self.run(model, recipe, weights)
+
+    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        """A run in one place, whatever the recipe says of ranks."""
+        self.require_recipe(recipe)
+        return self.bound(self.trainer_class(model, recipe, self._conventions, self._operations(), weights))
+
+    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceCompany:
+        self.require_recipe(recipe)
+        ranks_of(recipe)
+        given = model.weights(recipe.seed) if weights is None else weights
+        company = self.company_class(model, recipe, self._conventions, self._operations(), given, self.trainer_class)
+        for trainer in company.trainers:
+            self.bound(trainer)
+        return company
+
+    def _operations(self) -> Operations:
+        return self.operations_class(self.rounding, self._conventions.variance)
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -94,7 +123,8 @@ class ReferenceFramework(BaseFramework):
         return recompute.run(self.operations_class(self.rounding), case, x, w)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return {capability: partial(attempt, self) for capability, attempt in probes.ATTEMPTS.items()}
+        here = {c: partial(attempt, self) for c, attempt in probes.ATTEMPTS.items()}
+        return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
 
     def global_state(self) -> dict[str, str]:
         return settings.read_settings()

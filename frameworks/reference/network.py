@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -87,7 +88,7 @@ class Pass:
             case Activation(kind=kind):
                 return ops.activation(kind, x)
             case Flatten():
-                return Tensor(x.value.reshape(x.shape[0], -1), x.format, x.owned)
+                return Tensor(x.value.reshape(x.shape[0], math.prod(x.shape[1:])), x.format, x.owned)
             case MaxPool(size=size):
                 return ops.max_pool(x, size)
             case Residual(body=body):
@@ -121,7 +122,8 @@ class Pass:
             count = 1
             for length in x.shape[:-1]:
                 count *= length
-            self.surroundings.update_running_statistics(path, mean, variance, count, layer.momentum)
+            if count:
+                self.surroundings.update_running_statistics(path, mean, variance, count, layer.momentum)
         return result
 
     def _attention(self, path: str, heads: int, x: Tensor) -> Tensor:

@@ -105,7 +105,8 @@ def _share(beta: float, conventions: Conventions, r: Arithmetic) -> float:
 
 def _correction(beta: float, count: int, conventions: Conventions, r: Arithmetic) -> float:
     """1 − βᵗ, the share of the zeros that the moments began with."""
-    if conventions.adam_correction == "float64":
+    wide = conventions.adam_correction == "weights" and r.format == "float64"
+    if conventions.adam_correction == "float64" or wide:
         return 1.0 - beta**count
     narrow = r.rounding.constant(beta, "float32")
     return r.number(1.0 - r.number(narrow**count))

@@ -28,7 +28,7 @@ class Probed(Framework, Protocol):
 
     rounding: Rounding
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer: ...
+    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer: ...
 
 
 def _filled(run: ReferenceTrainer, value: float) -> dict[str, Array]:
@@ -36,7 +36,7 @@ def _filled(run: ReferenceTrainer, value: float) -> dict[str, Array]:
 
 
 def _scalar(framework: Probed, **changes: Any) -> ReferenceTrainer:
-    return framework.trainer(scalar(), Recipe(SGD(0.5)).but(**changes))
+    return framework.run(scalar(), Recipe(SGD(0.5)).but(**changes))
 
 
 def _op(framework: Probed, op: str, **scope: Any) -> str:
@@ -46,7 +46,7 @@ def _op(framework: Probed, op: str, **scope: Any) -> str:
 
 def _precision(precision: Precision) -> Callable[[Probed], bool]:
     def probe(framework: Probed) -> bool:
-        run = framework.trainer(digits_mlp((8,)), Recipe(SGD(), precision))
+        run = framework.run(digits_mlp((8,)), Recipe(SGD(), precision))
         run.update((digits_batch(4),))
         low = framework.rounding.dtype(precision.format)
         found = run.parameters()["0.weight"].dtype, run.master_parameters()["0.weight"].dtype
@@ -96,26 +96,26 @@ def _partly_skipped(framework: Probed) -> bool:
 
 def _two_losses(framework: Probed) -> bool:
     batch = type(_BATCH)(_BATCH.inputs, dict.fromkeys("ab", _BATCH.targets["output"][:, :2]))
-    run = framework.trainer(two_heads(), Recipe(SGD(), separate_losses=True))
+    run = framework.run(two_heads(), Recipe(SGD(), separate_losses=True))
     return len(run.gradients((batch,))) == len(run.parameters())
 
 
 def _accumulates(framework: Probed) -> bool:
-    whole, parts = (framework.trainer(exact_linear(), Recipe(SGD(0.5))) for _ in range(2))
+    whole, parts = (framework.run(exact_linear(), Recipe(SGD(0.5))) for _ in range(2))
     whole.update((_BATCH,))
     parts.update(_BATCH.into(4))
     return all(np.array_equal(value, whole.parameters()[name]) for name, value in parts.parameters().items())
 
 
 def _flushes(framework: Probed) -> bool:
-    run = framework.trainer(exact_linear(), Recipe(SGD(0.5), accumulation=4))
+    run = framework.run(exact_linear(), Recipe(SGD(0.5), accumulation=4))
     run.accumulate(_BATCH, _BATCH.items)
     return not run.apply().skipped
 
 
 def _recomputes(depth: int) -> Callable[[Probed], bool]:
     def probe(framework: Probed) -> bool:
-        run = framework.trainer(exact_stack(), Recipe(recompute=Recompute(1, depth=2 if depth == 2 else 1)))
+        run = framework.run(exact_stack(), Recipe(recompute=Recompute(1, depth=2 if depth == 2 else 1)))
         run.update((_BATCH,))
         return run.segment_calls() == (2,)
 
@@ -163,7 +163,7 @@ def _restores(framework: Probed) -> bool:
 
 
 def _traces(framework: Probed) -> bool:
-    run = framework.trainer(exact_stack(), Recipe())
+    run = framework.run(exact_stack(), Recipe())
     shown, bias = run.trace(_BATCH), run.gradients((_BATCH,))["3.output.bias"]
     return list(shown.outputs) == [*"012", "3.output"] and np.array_equal(shown.gradients["3.output"].sum(0), bias)
 
@@ -185,7 +185,7 @@ ATTEMPTS: dict[Capability, Callable[[Probed], bool]] = {
         for p in (Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
     },
     Capability.FLOAT64_HEADS: lambda f: (
-        f.trainer(sincos(4), Recipe(SGD(), FLOAT16)).predict(sincos_batch(2).inputs)["sin"].dtype == np.float64
+        f.run(sincos(4), Recipe(SGD(), FLOAT16)).predict(sincos_batch(2).inputs)["sin"].dtype == np.float64
     ),
     Capability.AUTOCAST_SCOPE: lambda f: _op(f, "matmul") == "float16" and _op(f, "matmul", enabled=False) == "float32",
     Capability.OPERATIONS: lambda f: all(_op(f, op) for op in CATALOGUE),
@@ -211,7 +211,7 @@ ATTEMPTS: dict[Capability, Callable[[Probed], bool]] = {
     Capability.AVERAGE: _averages,
     Capability.FEED: lambda f: not (run := _scalar(f)).feed(_filled(run, 1.0)).skipped,
     Capability.CHECKPOINT: _restores,
-    Capability.SAVED_BYTES: lambda f: f.trainer(exact_stack(), Recipe()).saved_bytes(_BATCH) > 0,
+    Capability.SAVED_BYTES: lambda f: f.run(exact_stack(), Recipe()).saved_bytes(_BATCH) > 0,
     Capability.PEAK_BYTES: _peak,
     Capability.TRACE: _traces,
     Capability.TF32: _tf32,

@@ -34,12 +34,18 @@ def close_down_to(traces: int) -> None:
     trace_stack.top = traces
 
 
-def taped(function: Callable[[Any], Sequence[Any]], x: Any) -> tuple[list[Any], list[Pullback]]:
-    """The outputs of `function(x)` and for each its pullback to the gradient of x, an array, list, tuple or dict."""
+def taped(
+    function: Callable[[Any], Sequence[Any]], x: Any, node: type[VJPNode] = VJPNode
+) -> tuple[list[Any], list[Pullback]]:
+    """The outputs of `function(x)` and for each its pullback to the gradient of x, an array, list, tuple or dict.
+
+    Args:
+        node: the type of the tape's nodes, each of which keeps what its derivative needs.
+    """
     before = trace_stack.top
     try:
         with trace_stack.new_trace() as trace:
-            root = VJPNode.new_root()
+            root = node.new_root()
             start = new_box(x, trace, root)
             outputs = list(function(start))
     finally:
@@ -74,17 +80,17 @@ class _Kept:
         self.container = container
 
 
-def _flatten(nest: Any, leaves: list[Any]) -> Any:
+def flatten(nest: Any, leaves: list[Any]) -> Any:
     """`nest` with every floating array or box replaced by its place; the arrays are appended to `leaves`.
 
     A container without any is left as it is, so that what a function writes into it arrives.
     """
     before = len(leaves)
     if isinstance(nest, dict):
-        filled: Any = {key: _flatten(value, leaves) for key, value in nest.items()}
+        filled: Any = {key: flatten(value, leaves) for key, value in nest.items()}
         return filled if len(leaves) > before else _Kept(nest)
     if isinstance(nest, list | tuple):
-        filled = type(nest)(_flatten(value, leaves) for value in nest)
+        filled = type(nest)(flatten(value, leaves) for value in nest)
         return filled if len(leaves) > before else _Kept(nest)
     if isbox(nest) or (isinstance(nest, np.ndarray) and nest.dtype.kind == "f"):
         leaves.append(nest)
@@ -92,11 +98,12 @@ def _flatten(nest: Any, leaves: list[Any]) -> Any:
     return nest
 
 
-def _fill(nest: Any, leaves: Sequence[Any]) -> Any:
+def fill(nest: Any, leaves: Sequence[Any]) -> Any:
+    """The nest that `flatten` was given, with these in the places of its arrays."""
     if isinstance(nest, dict):
-        return {key: _fill(value, leaves) for key, value in nest.items()}
+        return {key: fill(value, leaves) for key, value in nest.items()}
     if isinstance(nest, list | tuple):
-        return type(nest)(_fill(value, leaves) for value in nest)
+        return type(nest)(fill(value, leaves) for value in nest)
     if isinstance(nest, _Kept):
         return nest.container
     return leaves[nest.index] if isinstance(nest, _Leaf) else nest
@@ -126,10 +133,10 @@ def recomputed(function: Callable[..., Any], *args: Any, replay: Replay | None =
     closure = function.__closure__ if isinstance(function, types.FunctionType) else None
     cells = [cell.cell_contents for cell in closure or ()]
     leaves: list[Any] = []
-    nest = _flatten((args, kwargs, cells), leaves)
+    nest = flatten((args, kwargs, cells), leaves)
 
     def run(*values: Any) -> Any:
-        given, named, closed = _fill(nest, values)
+        given, named, closed = fill(nest, values)
         called = _rebound(function, closed) if isinstance(function, types.FunctionType) and cells else function
         return called(*given, **named)
 

@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 from autograd.extend import defvjp, primitive
 
 from fixtures.arrays import Array
+from frameworks.reference.rounding import Rounding
 from frameworks.reference.tensor import Tensor, plain
 
 
 @dataclass
 class TracedTensors:
-    """Layers' outputs, with the names of their formats, and gradients by path; several backward passes add up."""
+    """Layers' outputs, with the names of their formats, and gradients by path; several backward passes add up.
 
+    Attributes:
+        rounding: of these sums, which are in the output's format.
+    """
+
+    rounding: Rounding
     outputs: dict[str, tuple[Array, str]] = field(default_factory=dict)
     gradients: dict[str, Array] = field(default_factory=dict)
 
@@ -26,7 +32,9 @@ class TracedTensors:
     def take_gradient(self, path: str, gradient: Array) -> None:
         """Adds what a backward pass gives for the output of a layer."""
         former = self.gradients.get(path)
-        self.gradients[path] = gradient if former is None else former + gradient
+        if former is not None:
+            gradient = self.rounding.round(former + gradient, self.outputs[path][1])
+        self.gradients[path] = gradient
 
 
 @primitive

@@ -9,6 +9,7 @@ A broken twin is a subclass that overrides one of these:
     scaler      unscale, found_nonfinite, judge (for whom it is asked), next_scale
     update      as_applied (in which format), optimizer_of, gradient_norm, clip, apply_update, advance_schedule,
                 learning_rate, sync_masters, move_average, average_format, averaged
+    offload     make_store, held, node_type
     checkpoint  save_state, load_state
 
 Casting and the choice of an operation's format are `Operations.cast` and `Operations.formats`.
@@ -41,29 +42,38 @@ class ReferenceTrainer(Decisions, BaseTrainer):
     """One training run: the verbs of the contract, by the decisions that it inherits."""
 
     def accumulate(self, batch: Batch, items: int) -> float:
-        with np.errstate(all="ignore"):
-            total, gradients = self._backward(batch, items)
-            self._open(items)
-            self.window.losses.append((total, batch.items))
-            self.take_micro_batch(gradients)
+        total, gradients = self.passed(batch, items)
+        self.window_takes(gradients, items, (total, batch.items))
         return self.reported_loss(total, batch.items)
+
+    def window_takes(self, gradients: Arrays, items: int, loss: tuple[float, int] | None = None) -> None:
+        """The window, of so many items, takes a micro-batch's scaled gradients, and its loss sum with its items."""
+        self._open(items)
+        if loss is not None:
+            self.window.losses.append(loss)
+        with np.errstate(all="ignore"):
+            self.take_micro_batch(gradients)
 
     def gradients(self, window: Window) -> Arrays:
         outer, scaler, self.window = self.window, self.scaler, OpenWindow()
         try:
             over_window(window, self.accumulate)
-            if not self.window.unscaled:
-                self.unscale_gradients()
-            return {
-                name: self._out(self.as_applied(name, gradient), self.master_formats[name])
-                for name, gradient in self.window.gradients.items()
-            }
+            return self.unscaled_gradients()
         finally:
             self.window, self.scaler = outer, scaler
 
+    def unscaled_gradients(self) -> Arrays:
+        """The open window's gradients as the optimizer would take them; they are unscaled if they were not."""
+        if not self.window.unscaled:
+            self.unscale_gradients()
+        return {
+            name: self._out(self.as_applied(name, gradient), self.master_formats[name])
+            for name, gradient in self.window.gradients.items()
+        }
+
     def trace(self, batch: Batch) -> LayerTrace:
         scale = 1.0 if self.scaler is None else self.scaler.scale
-        self.shown = shown = TracedTensors()
+        self.shown = shown = TracedTensors(self.rounding)
         try:
             parameters = self.gradients((batch,))
         finally:
@@ -86,21 +96,26 @@ class ReferenceTrainer(Decisions, BaseTrainer):
     ) -> Update:
         if not window:
             raise ValueError("no gradients were given")
+        for gradients in window:
+            self.window_takes(self.fed(gradients, len(window)), len(window))
+        self.unscale_by_hand(1 if (poison is not None or abandon) and unscale_calls is None else unscale_calls or 0)
         with np.errstate(all="ignore"):
-            for gradients in window:
-                given = _present(gradients)
-                self._open(len(window))
-                self.take_micro_batch(self._fed(given, len(window)))
-            calls = 1 if (poison is not None or abandon) and unscale_calls is None else unscale_calls or 0
-            try:
-                for _ in range(calls):
-                    self.unscale_gradients()
-            except RuntimeError:
-                self.empty_accumulator()
-                raise
             for name, value in _present(poison or {}).items():
                 self.accumulate_gradient(name, value)
         return self.abandon() if abandon else self.apply()
+
+    def unscale_by_hand(self, calls: int) -> None:
+        """Unscales the window's gradients as often as a caller asks; a refusal ends the window.
+
+        Raises:
+            RuntimeError: they were unscaled before.
+        """
+        try:
+            for _ in range(calls):
+                self.unscale_gradients()
+        except RuntimeError:
+            self.empty_accumulator()
+            raise
 
     def unscale_gradients(self) -> None:
         """Unscales the window's gradients; `apply` does so where the caller has not.
@@ -113,13 +128,14 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         if self.window.unscaled:
             raise RuntimeError("this window's gradients have already been unscaled")
         rule, window = self.conventions.scaler, self.window
-        scaled = self.judge() if rule.nonfinite == "scaled" else frozenset()
-        window.gradients = {name: self.unscale(name, g) for name, g in window.gradients.items()}
-        window.unscaled = True
-        if rule.latched:
-            window.latched = scaled | self.judge()
-        else:
-            window.scaled_overflow = scaled
+        with np.errstate(all="ignore"):
+            scaled = self.judge() if rule.nonfinite == "scaled" else frozenset()
+            window.gradients = {name: self.unscale(name, g) for name, g in window.gradients.items()}
+            window.unscaled = True
+            if rule.latched:
+                window.latched = scaled | self.judge()
+            else:
+                window.scaled_overflow = scaled
 
     def apply(self) -> Update:
         window = self.window
@@ -178,8 +194,12 @@ class ReferenceTrainer(Decisions, BaseTrainer):
             self.window.scale = 1.0 if self.scaler is None else self.scaler.scale
         self.window.items = items
 
+    def passed(self, batch: Batch, items: int) -> tuple[float, Arrays]:
+        """Forward and backward of a micro-batch: its loss sum, and its scaled gradients in the parameters' formats."""
+        with np.errstate(all="ignore"):
+            return self._backward(batch, items)
+
     def _backward(self, batch: Batch, items: int) -> tuple[float, Arrays]:
-        """The micro-batch's loss sum, and its scaled gradients in the parameters' formats."""
         last = f"{len(self.model.layers) - 1}."
         heads = tuple(f"{last}{head}." for head in batch.targets)
         names = [name for name in self.values if not name.startswith(last) or name.startswith(heads)]
@@ -197,11 +217,12 @@ class ReferenceTrainer(Decisions, BaseTrainer):
             totals = losses if self.recipe.separate_losses else [self._sum(losses)]
             return [self.scale_loss(self.normalise(total, batch.items, items)).value for total in totals]
 
-        _, pullbacks = taped(forward, given)
+        _, pullbacks = taped(forward, given, self.node_type())
         return sum(sums), self._pulled(pullbacks)
 
-    def _fed(self, gradients: Arrays, micro_batches: int) -> Arrays:
+    def fed(self, given: Gradients, micro_batches: int) -> Arrays:
         """Scaled gradients of Σ p·g over a window of so many micro-batches."""
+        gradients = _present(given)
         if unknown := gradients.keys() - self.masters.keys():
             raise ValueError(f"{self.model.name} has no parameter {min(unknown)!r}")
         if not gradients:
@@ -215,8 +236,9 @@ class ReferenceTrainer(Decisions, BaseTrainer):
                 terms.append(Tensor(anp.sum(wide.value * gradient), widest))
             return [self.scale_loss(self.normalise(self._sum(terms), 1, micro_batches)).value]
 
-        _, pullbacks = taped(forward, {name: self.values[name] for name in gradients})
-        return self._pulled(pullbacks)
+        with np.errstate(all="ignore"):
+            _, pullbacks = taped(forward, {name: self.values[name] for name in gradients})
+            return self._pulled(pullbacks)
 
     def _sum(self, losses: list[Tensor]) -> Tensor:
         total = losses[0]
@@ -294,6 +316,9 @@ class ReferenceTrainer(Decisions, BaseTrainer):
     def segment_calls(self) -> tuple[int, ...]:
         return tuple(self.calls)
 
+    def offloaded(self) -> dict[str, int]:
+        return self.away() if self.recipe.offload is not None else super().offloaded()
+
     def saved_bytes(self, batch: Batch) -> int:
         return self.kept_bytes(self._tensors(), batch)
 
@@ -309,7 +334,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         self.load_state(checkpoint.read(path, self._identity(), self.save_state()))
 
     def _identity(self) -> str:
-        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe}"
+        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(offload=None)}"
 
     def save_state(self) -> Arrays:
         """Everything that tells this moment of the run from another, as named arrays."""

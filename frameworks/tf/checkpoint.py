@@ -6,6 +6,7 @@ layers that a Keras model holds in lists or dicts, nor seed generators, nor the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
@@ -29,32 +30,46 @@ def _parts(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> dict[s
     }
 
 
-def _rows(window: list[KerasMicroBatch]) -> tf.Variable:
-    rows = np.array([astuple(micro) for micro in window], np.float64).reshape(-1, len(fields(KerasMicroBatch)))
-    return tf.Variable(rows, trainable=False, shape=tf.TensorShape((None, len(fields(KerasMicroBatch)))))
+def _rows(windows: Sequence[Sequence[KerasMicroBatch]]) -> tf.Variable:
+    """The open windows as (windows, micro-batches, fields)."""
+    columns = len(fields(KerasMicroBatch))
+    rows = np.array([[astuple(micro) for micro in own] for own in windows], np.float64).reshape(
+        len(windows), -1, columns
+    )
+    return tf.Variable(rows, trainable=False, shape=tf.TensorShape((None, None, columns)))
 
 
 def save_checkpoint(
-    path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, window: list[KerasMicroBatch]
+    path: Path,
+    bound: BuiltNetwork,
+    optimizer: keras.optimizers.Optimizer,
+    windows: Sequence[Sequence[KerasMicroBatch]],
 ) -> None:
-    """Writes network, optimizer (its scaler, counters and accumulators among it) and the open window below `path`."""
+    """Writes network, optimizer (its scaler, counters and accumulators among it) and the open windows below `path`."""
     path.mkdir(parents=True, exist_ok=True)
-    tf.train.Checkpoint(window=_rows(window), **_parts(bound, optimizer)).write(str(path / PREFIX))
+    tf.train.Checkpoint(window=_rows(windows), **_parts(bound, optimizer)).write(str(path / PREFIX))
 
 
-def load_checkpoint(path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> list[KerasMicroBatch]:
-    """Restores what `save_checkpoint` wrote, by `read` and `assert_consumed`, and returns the open window.
+def load_checkpoint(
+    path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, count: int
+) -> list[list[KerasMicroBatch]]:
+    """Restores what `save_checkpoint` wrote, by `read` and `assert_consumed`, and returns so many open windows.
 
     Raises:
-        ValueError: the files are missing, cut, changed or of another run.
+        ValueError: the files are missing, cut, changed or of another run, or have another number of open windows.
     """
-    window = _rows([])
+    rows = _rows([[]])
     try:
-        tf.train.Checkpoint(window=window, **_parts(bound, optimizer)).read(str(path / PREFIX)).assert_consumed()
+        tf.train.Checkpoint(window=rows, **_parts(bound, optimizer)).read(str(path / PREFIX)).assert_consumed()
     except (tf.errors.OpError, ValueError, AssertionError, IndexError) as error:
         reason = str(error).split("\n", 1)[0][:200]
         raise ValueError(f"{path} holds no whole checkpoint of this run: {reason}") from error
-    return [_micro_batch(*(float(value) for value in row)) for row in window.numpy()]
+    windows = [[_micro_batch(*(float(value) for value in row)) for row in own] for own in rows.numpy()]
+    if not any(windows):
+        return [[] for _ in range(count)]
+    if len(windows) != count:
+        raise ValueError(f"{path}: saved inside a window by {len(windows)} ranks, and these are {count}")
+    return windows
 
 
 def _micro_batch(

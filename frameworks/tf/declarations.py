@@ -41,7 +41,22 @@ _UNCOUNTED: dict[str, str] = {
     "rewrite": "the rewrite happens after the graph whose tensors can be counted",
 }
 INSIDE_RECOMPUTED = "a tape does not see what is computed inside keras.remat or tf.recompute_grad"
+_MIRRORED = "tf.distribute.MirroredStrategy keeps a copy of every variable on each replica; it has no shards"
+_OF_RANKS: dict[Capability, str] = {
+    Capability.RANKS_OPTIMIZER: _MIRRORED,
+    Capability.RANKS_GRADIENTS: _MIRRORED,
+    Capability.RANKS_FULL: _MIRRORED,
+    Capability.RANKS_HYBRID: _MIRRORED,
+    Capability.RANKS_LOW_REDUCTION: "tf.distribute adds gradients up in their own format, and no option names another",
+    Capability.RANKS_COLLECTIVES: "nothing in tf.distribute counts the reductions that a run has made",
+}
+_RANKED = ("graph", "eager", "mirrored")
 _NO_CPU_STATISTICS = "TensorFlow documents memory statistics of GPUs and TPUs; a CPU's leave out tensors below 256 KiB"
+
+
+def has_ranks(device: str, mode: str) -> bool:
+    """Whether this adapter has ranks: logical CPUs, in the modes that neither compile nor rewrite what they run."""
+    return device == "cpu" and mode in _RANKED
 
 
 def refusals(device: str, mode: str) -> dict[Capability, str]:
@@ -57,6 +72,8 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
         reasons[Capability.SAVED_BYTES] = _UNCOUNTED[mode]
     if device == "cpu":
         reasons[Capability.PEAK_BYTES] = _NO_CPU_STATISTICS
+    if has_ranks(device, mode):
+        reasons |= _OF_RANKS
     if not has_tf32(device):
         reasons[Capability.TF32] = _NO_TF32
     return reasons

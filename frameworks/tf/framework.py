@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from types import MappingProxyType
 
 import keras
 import tensorflow as tf
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import DynamicScaling, Precision, Recipe
-from frameworks.base import BaseFramework, elapsed
+from fixtures.recipe import DynamicScaling, Precision, Ranks, Recipe
+from frameworks.base import BaseCompany, BaseFramework, CompanyTrainer, elapsed, with_ranks
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -20,7 +22,8 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.tf.declarations import conventions, refusals
+from frameworks.tf.companies import company, started
+from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.network import VARIANTS
 from frameworks.tf.operations import graph_operations, run_op
 from frameworks.tf.probes import attempts
@@ -46,11 +49,12 @@ class TensorFlowFramework(BaseFramework):
     """Modes: a `tf.function`, eager execution, a `tf.function` compiled by XLA, grappler's automatic mixed precision.
 
     In "rewrite" the layers are float32 and level O1 is TensorFlow's graph rewrite; in the other modes a level is a
-    Keras dtype policy.
+    Keras dtype policy. "mirrored" is "graph" where every recipe has two ranks.
     """
 
     name = "tf"
-    modes = ("graph", "eager", "xla", "rewrite")
+    ranks_of_modes = MappingProxyType({"mirrored": Ranks(2)})
+    modes = ("graph", "eager", "xla", "rewrite", *ranks_of_modes)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         pin_threads()
@@ -70,7 +74,10 @@ class TensorFlowFramework(BaseFramework):
         return refusals(self.device, self.mode)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return attempts(self.mode, self._place)
+        here = attempts(self._alone, self._place)
+        return (
+            with_ranks(here, partial(started, self.mode), self.ranks()) if has_ranks(self.device, self.mode) else here
+        )
 
     def conventions(self) -> Conventions:
         return conventions(self.mode)
@@ -78,16 +85,27 @@ class TensorFlowFramework(BaseFramework):
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TensorFlowTrainer:
-        self.require_recipe(recipe)
+    def require_recipe(self, recipe: Recipe) -> None:
+        super().require_recipe(recipe)
         if isinstance(recipe.scaling, DynamicScaling) and not has_factors_of(recipe.scaling):
             raise self.refusal(Capability.SCALING_FACTORS)
+
+    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+        self.require_recipe(recipe)
+        return company(self.mode, model, recipe, weights)
+
+    def trainer(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> TensorFlowTrainer | CompanyTrainer:
+        self.require_recipe(recipe)
+        if recipe.ranks is not None:
+            return self.bound(CompanyTrainer(company(self.mode, model, recipe, weights)))
         run = TensorFlowTrainer(
             model,
             recipe,
             weights,
-            mode=self.mode,
-            policy=self._policy(recipe.precision),
+            mode=self._alone,
+            policy=self.policy(recipe.precision),
             rewrite=self._rewrite(recipe.precision),
             place=self._place,
         )
@@ -103,7 +121,7 @@ class TensorFlowFramework(BaseFramework):
             self.require(Capability.AUTOCAST_LISTS)
         chosen = precision if enabled else Precision()
         named = rewrite_lists(graph_operations(low), graph_operations(wide)) if wide or low else nullcontext()
-        return self._scope(self._policy(chosen), self._rewrite(chosen), named)
+        return self._scope(self.policy(chosen), self._rewrite(chosen), named)
 
     @contextmanager
     def _scope(self, policy: str, rewrite: str | None, named: AbstractContextManager[None]) -> Iterator[None]:
@@ -128,12 +146,12 @@ class TensorFlowFramework(BaseFramework):
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         with tf.device(self._place):
-            return run_op(op, arrays, self.mode)
+            return run_op(op, arrays, self._alone)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         chosen = self.variant(variant)
         with tf.device(self._place):
-            return recompute(case, x, w, chosen, self.mode)
+            return recompute(case, x, w, chosen, self._alone)
 
     def global_state(self) -> dict[str, str]:
         return read_global_state()
@@ -142,10 +160,16 @@ class TensorFlowFramework(BaseFramework):
         write_global_state(state)
 
     @property
+    def _alone(self) -> str:
+        """The mode of what has no ranks."""
+        return "graph" if self.mode in self.ranks_of_modes else self.mode
+
+    @property
     def _place(self) -> str:
         return "/GPU:0" if self.device == "cuda" else "/CPU:0"
 
-    def _policy(self, precision: Precision) -> str:
+    def policy(self, precision: Precision) -> str:
+        """Name of the dtype policy that a precision is."""
         if self.mode == "rewrite" or precision.level == "O0":
             return "float32"
         return f"mixed_{precision.format}" if precision.level == "O1" else precision.format

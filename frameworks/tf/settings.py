@@ -22,11 +22,11 @@ REWRITES: dict[str, str] = {
 """Option of `tf.config.optimizer.set_experimental_options` that rewrites graphs to a format."""
 
 
-def pin_threads() -> None:
-    """One thread within and one between operations, unless TensorFlow runs already; `environment` tells which."""
+def pin_threads(between: int = THREADS) -> None:
+    """One thread within and `between` between operations, unless TensorFlow runs already, as `environment` tells."""
     try:
         tf.config.threading.set_intra_op_parallelism_threads(THREADS)
-        tf.config.threading.set_inter_op_parallelism_threads(THREADS)
+        tf.config.threading.set_inter_op_parallelism_threads(between)
     except RuntimeError:
         return
 

@@ -57,16 +57,21 @@ class TracedSteps:
         self._bound = bound
         self._optimizer = optimizer
         self._separate = separate_losses
-        self._train = compiled(self._train_step, mode)
-        self._gradients = compiled(self._unscaled, mode)
-        self._trace = compiled(self._traced, mode)
-        self._feed = compiled(self._surrogate_step, mode)
-        self._predict = compiled(lambda inputs: bound.network(inputs, training=False), mode)
+        self._mode = mode
+        self._train = self._compiled(self._train_step)
+        self._gradients = self._compiled(self._unscaled)
+        self._trace = self._compiled(self._traced)
+        self._feed = self._compiled(self._surrogate_step)
+        self._predict = self._compiled(lambda inputs: bound.network(inputs, training=False))
         self._losses = losses_of(model)
+
+    def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """A step as the run calls it."""
+        return compiled(step, self._mode)
 
     def train(self, batch: Batch) -> KerasMicroBatch:
         """Forward, backward, and `optimizer.apply` of one micro-batch."""
-        return _micro(self._train(*_arguments(batch)), batch.items)
+        return micro_batch(self._train(*_arguments(batch)), batch.items)
 
     def gradients(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Gradients of one micro-batch, divided by the loss scale as `optimizer.apply` would."""
@@ -79,9 +84,12 @@ class TracedSteps:
 
     def feed(self, gradients: Mapping[str, Any]) -> KerasMicroBatch:
         """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
+        return replace(micro_batch(self._feed(self._given(gradients)), 1), total=math.nan, mean=math.nan)
+
+    def _given(self, gradients: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """Given gradients as tensors in float32, or in float64 for a float64 variable."""
         variables = self._bound.variables
-        given = {name: tf.convert_to_tensor(value, _wide(variables[name])) for name, value in gradients.items()}
-        return replace(_micro(self._feed(given), 1), total=math.nan, mean=math.nan)
+        return {name: tf.convert_to_tensor(value, _wide(variables[name])) for name, value in gradients.items()}
 
     def predict(self, inputs: Any) -> dict[str, tf.Tensor]:
         """Evaluation-mode outputs by head."""
@@ -120,12 +128,16 @@ class TracedSteps:
         return self._apply(total, gradients)
 
     def _surrogate_step(self, gradients: Mapping[str, tf.Tensor]) -> tuple[Any, ...]:
-        variables = self._bound.variables
         with tf.GradientTape() as tape:
-            products = [tf.cast(variables[name].value, g.dtype) * g for name, g in gradients.items()]
-            total = tf.add_n([tf.zeros(()), *(tf.cast(tf.reduce_sum(product), tf.float32) for product in products)])
+            total = self._surrogate(gradients)
             scaled = self._optimizer.scale_loss(total)
-        return self._apply(total, tape.gradient(scaled, list(variables.values())))
+        return self._apply(total, tape.gradient(scaled, list(self._bound.variables.values())))
+
+    def _surrogate(self, gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Σ p·g."""
+        variables = self._bound.variables
+        products = [tf.cast(variables[name].value, g.dtype) * g for name, g in gradients.items()]
+        return tf.add_n([tf.zeros(()), *(tf.cast(tf.reduce_sum(product), tf.float32) for product in products)])
 
     def _apply(self, loss: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:
         optimizer, shown = self._optimizer, shown_by(self._optimizer)
@@ -151,12 +163,14 @@ class TracedSteps:
         return collected, _dense(zip(collected, gradients[count:], strict=True)), of_parameters, self._scale()
 
     def _divided(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
-        """Those that are there, divided by the loss scale in their own formats."""
+        """Those that are there, divided by the loss scale as the optimizer does, in their own formats."""
         scale = self._scale()
-        return {name: gradient / tf.cast(scale, gradient.dtype) for name, gradient in _dense(gradients).items()}
+        dense = _dense(gradients).items()
+        return {name: tf.cast(keras.ops.divide(gradient, scale), gradient.dtype) for name, gradient in dense}
 
 
-def _micro(outcome: tuple[Any, ...], items: int) -> KerasMicroBatch:
+def micro_batch(outcome: tuple[Any, ...], items: int) -> KerasMicroBatch:
+    """What `TracedSteps._apply` returned, for a micro-batch of so many items."""
     loss, scale_before, updates_before, rate, scale_after, updates_after, good = (float(value) for value in outcome)
     applied = updates_after > updates_before
     return KerasMicroBatch(loss * items, items, scale_before, applied, rate, loss, scale_after, int(good))

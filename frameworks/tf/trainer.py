@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -62,10 +62,13 @@ class TensorFlowTrainer(BaseTrainer):
             variables = list(self._bound.variables.values())
             self._optimizer = make_optimizer(recipe, variables)
             self._optimizer.build(variables)
-            self._steps = TracedSteps(model, self._bound, self._optimizer, mode, recipe.separate_losses)
+            self._steps = self._made_steps()
             self._slots = slots(self._optimizer, self._bound.variables)
         if place.startswith("/GPU"):
             tf.config.experimental.reset_memory_stats(place.strip("/"))
+
+    def _made_steps(self) -> TracedSteps:
+        return TracedSteps(self._model, self._bound, self._optimizer, self._mode, self._recipe.separate_losses)
 
     @contextmanager
     def _placed(self) -> Iterator[None]:
@@ -85,24 +88,36 @@ class TensorFlowTrainer(BaseTrainer):
         return self._ledger.add(micro, self._ledger.items + micro.items)
 
     def apply(self) -> Update:
-        window = self._ledger.micro_batches
+        return self._ended(self._ledger)
+
+    def _ended(self, ledger: LossLedger[KerasMicroBatch]) -> Update:
+        """What the window in a ledger did, which is emptied.
+
+        Raises:
+            Unsupported: PARTIAL_WINDOW.
+        """
+        window = ledger.micro_batches
         moved, before, rate = ending(window)
         if not moved and len(window) < self._recipe.accumulation:
             raise self.refusal(Capability.PARTIAL_WINDOW)
         last = window[-1]
         good = None if last.good_steps < 0 else last.good_steps
-        loss, losses = self._ledger.loss(), self._ledger.losses()
-        self._ledger.empty()
+        loss, losses = ledger.loss(), ledger.losses()
+        ledger.empty()
         return Update(loss, losses, before, last.scale_after, good, not moved, None, rate)
 
     def gradients(self, window: Window) -> dict[str, Array]:
-        totals: dict[str, tf.Tensor] = {}
         with self._placed():
-            for batch in window:
-                for name, gradient in self._steps.gradients(batch).items():
-                    totals[name] = totals[name] + gradient if name in totals else gradient
+            return self._mean([self._steps.gradients(batch) for batch in window])
+
+    def _mean(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> dict[str, Array]:
+        """The mean of the micro-batches' gradients, which counts those that one lacks as zeros."""
+        totals: dict[str, tf.Tensor] = {}
+        for own in gradients:
+            for name, gradient in own.items():
+                totals[name] = totals[name] + gradient if name in totals else gradient
         found = {name: self._bound.canonical(name, total.numpy()) for name, total in totals.items()}
-        return {name: value / np.asarray(len(window), value.dtype) for name, value in found.items()}
+        return {name: value / np.asarray(len(gradients), value.dtype) for name, value in found.items()}
 
     def feed(
         self,
@@ -116,9 +131,13 @@ class TensorFlowTrainer(BaseTrainer):
         self._check_length(len(window))
         with self._placed():
             for gradients in window:
-                given = {n: self._bound.native(n, g) for n, g in gradients.items() if g is not None}
-                self._enter(self._steps.feed({n: given[n] for n in self._bound.variables if n in given}))
+                self._enter(self._steps.feed(self._native(gradients)))
         return self.apply()
+
+    def _native(self, gradients: Gradients) -> dict[str, Array]:
+        """The gradients that are there in Keras' shapes, in the order of variables."""
+        given = {name: gradients.get(name) for name in self._bound.variables}
+        return {name: self._bound.native(name, value) for name, value in given.items() if value is not None}
 
     def _check_length(self, length: int) -> None:
         if length > self._recipe.accumulation:
@@ -183,11 +202,11 @@ class TensorFlowTrainer(BaseTrainer):
         return tuple(int(segment.calls.numpy()) for segment in self._bound.network.segments)
 
     def save(self, path: Path) -> None:
-        save_checkpoint(path, self._bound, self._optimizer, self._ledger.micro_batches)
+        save_checkpoint(path, self._bound, self._optimizer, [self._ledger.micro_batches])
 
     def restore(self, path: Path) -> None:
         with self._placed():
-            window = load_checkpoint(path, self._bound, self._optimizer)
+            (window,) = load_checkpoint(path, self._bound, self._optimizer, 1)
         self._ledger.replace(window, sum(micro.items for micro in window))
 
     def saved_bytes(self, batch: Batch) -> int:

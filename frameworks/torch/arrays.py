@@ -28,9 +28,15 @@ def to_tensor(array: Array, device: str, dtype: torch.dtype | None = None) -> to
     return tensor.to(device=device, dtype=dtype or tensor.dtype)
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or, of one that ranks have shards of, all of it: then every rank has to ask."""
+    gathered = getattr(tensor, "full_tensor", None)
+    return tensor if gathered is None else gathered()
+
+
 def to_array(tensor: torch.Tensor) -> Array:
-    """A copy of the tensor's values in its own format."""
-    held = tensor.detach().cpu().contiguous()
+    """A copy of the tensor's values in its own format, gathered where ranks have shards of it."""
+    held = whole(tensor.detach()).cpu().contiguous()
     if held.dtype == torch.bfloat16:
         return held.view(torch.int16).numpy().view(BFLOAT16).copy()
     return held.numpy().copy()

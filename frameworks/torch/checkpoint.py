@@ -51,13 +51,19 @@ def parts(trainer: TorchRun) -> dict[str, Any]:
 
 def snapshot(trainer: TorchRun) -> dict[str, Any]:
     """Everything that tells one moment of the run from another."""
-    return {name: part.state_dict() for name, part in parts(trainer).items()} | {LOOP: _loop(trainer)}
+    loop = {**loop_state(trainer), "gradients": gradients(trainer)}
+    return {name: part.state_dict() for name, part in parts(trainer).items()} | {LOOP: loop}
 
 
-def _loop(trainer: TorchRun) -> dict[str, Any]:
+def gradients(trainer: TorchRun) -> dict[str, torch.Tensor]:
+    """What an open window has summed so far."""
+    return {name: slot.tensor.grad for name, slot in trainer.slots.items() if slot.tensor.grad is not None}
+
+
+def loop_state(trainer: TorchRun) -> dict[str, Any]:
+    """What the training loop keeps itself, but for the gradients."""
     return {
         "random": dict(trainer.stream.states),
-        "gradients": {name: slot.tensor.grad for name, slot in trainer.slots.items() if slot.tensor.grad is not None},
         "applied": [stepper.applied for stepper in trainer.steppers],
         "window": [[micro.total, micro.items] for micro in trainer.ledger.micro_batches],
         "items": trainer.ledger.items,
@@ -84,12 +90,13 @@ def restore(trainer: TorchRun, path: Path) -> None:
         same_parts(file, saved, [*own, LOOP])
         for name, part in own.items():
             part.load_state_dict(saved[name])
-        _continue(trainer, saved[LOOP])
+        go_on(trainer, saved[LOOP])
     except Exception as error:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
 
 
-def _continue(trainer: TorchRun, loop: Mapping[str, Any]) -> None:
+def go_on(trainer: TorchRun, loop: Mapping[str, Any]) -> None:
+    """Puts back what `loop_state` gave, and the gradients beside it."""
     trainer.stream.replace(loop["random"])
     for name, slot in trainer.slots.items():
         gradient = loop["gradients"].get(name)

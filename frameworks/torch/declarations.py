@@ -11,18 +11,27 @@ _O2 = "without torch.distributed, whose fully_shard casts float32 shards, PyTorc
 _REFUSED: dict[Capability, str] = {
     Capability.O2_FLOAT16: _O2,
     Capability.O2_BFLOAT16: _O2,
+    Capability.OFFLOAD_PARAMETERS: "parameters leave with fully_shard's CPUOffloadPolicy alone, which wants a process "
+    "group",
     Capability.AUTOCAST_LISTS: "torch.autocast takes no lists: which operations it casts is compiled into each backend",
 }
 _CPU_REFUSED: dict[Capability, str] = {
     Capability.PEAK_BYTES: "PyTorch's allocator for the CPU keeps no peak",
+    Capability.OFFLOAD_HOST: "where the device is the CPU, save_on_cpu keeps the very tensor",
     Capability.TF32: "on this processor float32 products keep their operands, whatever float32_matmul_precision says",
 }
 _BEFORE_AMPERE: dict[Capability, str] = {
     Capability.TF32: "TensorFloat-32 products need a GPU of compute capability 8.0 or above",
 }
 
-_COMPILED_REFUSED: dict[Capability, str] = {
-    Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so layers' gradients are not shown",
+_REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
+    "compile": {
+        Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so no layer's is shown",
+    },
+    "ddp": {
+        Capability.TWO_LOSSES: "DDP takes a second backward pass through one forward pass for a parameter that is ready"
+        " twice, and raises",
+    },
 }
 
 
@@ -53,6 +62,7 @@ def conventions(mode: str) -> Conventions:
         momentum_rate="outside",
         running_variance="unbiased",
         clip_epsilon=1e-6,
+        clip_norm="all",
         nonfinite_micro_batch="drop-window",
         remainder="flush",
         partial_overflow="skip-overflowing",
@@ -76,7 +86,7 @@ def conventions(mode: str) -> Conventions:
 def refusals(device: str, mode: str) -> dict[Capability, str]:
     """What PyTorch does not do on this device in this mode, and why."""
     refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _before_ampere())}
-    return refused | (_COMPILED_REFUSED if mode == "compile" else {})
+    return refused | _REFUSED_IN_MODE.get(mode, {})
 
 
 def _before_ampere() -> dict[Capability, str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from types import MappingProxyType
 
 import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Precision, Recipe
-from frameworks.base import BaseFramework
+from fixtures.recipe import Offload, Precision, Ranks, Recipe
+from frameworks.base import BaseCompany, BaseFramework, CompanyTrainer, offload_attempts, with_ranks
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -22,7 +23,9 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
+from frameworks.torch.companies import company, own_attempts
 from frameworks.torch.declarations import conventions, no_clipping, no_scope, refusals
+from frameworks.torch.offload import parameters_leave
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.optimizer_probes import float16_clipped
 from frameworks.torch.probes import attempts, scope_of_everything
@@ -36,11 +39,13 @@ class TorchFramework(BaseFramework):
     """PyTorch on the CPU or a CUDA device, one thread.
 
     Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`; `run_op` is eager in
-    both modes.
+    all modes. "ddp" and "fsdp" train every recipe with two ranks, "offload" keeps activations in files.
     """
 
     name: str = "torch"
-    modes: tuple[str, ...] = ("eager", "compile")
+    ranks_of_modes = MappingProxyType({"ddp": Ranks(2), "fsdp": Ranks(2, "full")})
+    offload_of_modes = MappingProxyType({"offload": Offload(("activations",), "disk")})
+    modes: tuple[str, ...] = ("eager", "compile", *ranks_of_modes, *offload_of_modes)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
@@ -59,7 +64,13 @@ class TorchFramework(BaseFramework):
         return refusals(self.device, self.mode)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return attempts(self.device, self.mode)
+        here = dict(attempts(self.device, self.mode))
+        if self.mode != "compile":
+            here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
+            here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
+        if self.device != "cpu" or self.mode == "compile":
+            return here
+        return with_ranks(here | own_attempts(self.mode), company, self.ranks())
 
     def conventions(self) -> Conventions:
         return conventions(self.mode)
@@ -67,11 +78,22 @@ class TorchFramework(BaseFramework):
     def recompute_variants(self) -> tuple[str, ...]:
         return tuple(VARIANTS)
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
+    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+        self.require_recipe(recipe)
+        return company(model, recipe, weights)
+
+    def trainer(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> TorchTrainer | CompanyTrainer:
         self.require_recipe(recipe)
         if recipe.clip is not None and wants_fused(recipe):
             raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
-        return self.bound(TorchTrainer(model, recipe, weights, self.device, self.mode))
+        if recipe.ranks is not None:
+            return self.bound(CompanyTrainer(company(model, recipe, weights)))
+        return self.bound(self._run(model, recipe, weights))
+
+    def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
+        return TorchTrainer(model, recipe, weights, self.device, self.mode)
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,11 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fixtures.arrays import Array
+from fixtures.model import Model
 from fixtures.recipe import SGD, Adam, AdamW, Recipe, Steps
+from frameworks.torch.arrays import to_array
 from frameworks.torch.layers import Slot
+from frameworks.torch.network import Network, parameters_by_name
 from frameworks.torch.scaler import wants_fused
 
 
@@ -21,16 +24,16 @@ def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
     return [part for part in (items[start::count] for start in range(count)) if part]
 
 
-def _optimizer(recipe: Recipe, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    groups: list[dict[str, Any]] = [{"params": part} for part in _halves(parameters, recipe.groups)]
+def optimizer_kind(recipe: Recipe) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """The recipe's class of optimizers, and the arguments that it is made with."""
     way: dict[str, Any] = {"fused": True} if wants_fused(recipe) else {}
     match recipe.optimizer:
         case SGD(learning_rate=rate, momentum=momentum):
-            return torch.optim.SGD(groups, lr=rate, momentum=momentum, **way)
+            return torch.optim.SGD, {"lr": rate, "momentum": momentum, **way}
         case Adam() as adam:
-            return torch.optim.Adam(groups, **_moments(adam), **way)
+            return torch.optim.Adam, {**_moments(adam), **way}
         case AdamW() as adamw:
-            return torch.optim.AdamW(groups, **_moments(adamw), weight_decay=adamw.weight_decay, **way)
+            return torch.optim.AdamW, {**_moments(adamw), "weight_decay": adamw.weight_decay, **way}
 
 
 def _moments(adam: Adam | AdamW) -> dict[str, Any]:
@@ -51,10 +54,15 @@ class Stepper:
     """
 
     def __init__(self, recipe: Recipe, parameters: list[torch.Tensor]) -> None:
-        self.optimizer = _optimizer(recipe, parameters)
+        self.optimizer = self.made(recipe, [{"params": part} for part in _halves(parameters, recipe.groups)])
         self.applied = 0
         self.optimizer.register_step_post_hook(self._count)
         self.scheduler = _scheduler(self.optimizer, recipe.schedule) if recipe.schedule else None
+
+    def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """The recipe's optimizer of these parameter groups."""
+        kind, given = optimizer_kind(recipe)
+        return kind(groups, **given)
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         overflow = getattr(optimizer, "found_inf", None)
@@ -65,9 +73,13 @@ class Stepper:
         """The rate of the next update."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def steps(self) -> int:
+    def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
+        """What the optimizer holds for each parameter."""
+        return self.optimizer.state
+
+    def steps(self, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> int:
         """Applied updates: the optimizer's own counter where it has one (Adam), else how often its `step` ran."""
-        counters = [float(held["step"]) for held in self.optimizer.state.values() if "step" in held]
+        counters = [float(held["step"]) for held in state.values() if "step" in held]
         return int(max(counters)) if counters else self.applied
 
     def parts(self) -> dict[str, Any]:
@@ -76,10 +88,13 @@ class Stepper:
         return held | ({"schedule": self.scheduler} if self.scheduler else {})
 
 
-def steppers(recipe: Recipe, slots: Mapping[str, Slot]) -> list[Stepper]:
+Maker = Callable[[Recipe, list[torch.Tensor]], Stepper]
+
+
+def steppers(recipe: Recipe, slots: Mapping[str, Slot], make: Maker = Stepper) -> list[Stepper]:
     """The recipe's one or two optimizers over the parameters in model order."""
     parameters = [slot.tensor for slot in slots.values()]
-    return [Stepper(recipe, part) for part in _halves(parameters, recipe.optimizers)]
+    return [make(recipe, part) for part in _halves(parameters, recipe.optimizers)]
 
 
 def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str, Array]:
@@ -90,11 +105,12 @@ def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str
     found: dict[str, Array] = {}
     for index, stepper in enumerate(every):
         suffix = f".{index}" if index else ""
+        state = stepper.state()
         for name, slot in slots.items():
-            for key, value in stepper.optimizer.state.get(slot.tensor, {}).items():
+            for key, value in state.get(slot.tensor, {}).items():
                 if isinstance(value, torch.Tensor):
                     found[f"{key}/{name}"] = slot.to_canonical(value)
-        found[f"steps{suffix}"] = np.array(stepper.steps(), np.int64)
+        found[f"steps{suffix}"] = np.array(stepper.steps(state), np.int64)
         if stepper.scheduler:
             found[f"schedule{suffix}"] = np.array(stepper.scheduler.last_epoch, np.int64)
     return found
@@ -105,3 +121,12 @@ def averaged_model(network: Module, decay: float | None) -> AveragedModel | None
     if decay is None:
         return None
     return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay))
+
+
+def averages(model: Model, average: AveragedModel | None) -> dict[str, Array]:
+    """The average of each parameter as "average/PARAMETER", and how many updates it has taken in."""
+    if average is None or not isinstance(average.module, Network):
+        return {}
+    slots = parameters_by_name(model, average.module)
+    held = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
+    return held | {"averaged": to_array(average.n_averaged)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -34,6 +34,16 @@ class SavedBytes:
         if storage.data_ptr() not in self._excluded:
             self._held[storage.data_ptr()] = storage
         return tensor
+
+
+@contextmanager
+def put_back(tensors: Sequence[torch.Tensor], counts: list[int]) -> Iterator[None]:
+    """Puts back the values that tensors and counts had before."""
+    values, former = [tensor.clone() for tensor in tensors], list(counts)
+    yield
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)
+    counts[:] = former
 
 
 def _unpack(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 
+from fixtures.arrays import Array
 from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe, StaticScaling
+from frameworks.torch.arrays import dtype_name
 
 
 def grad_scaler(device: str, recipe: Recipe) -> torch.amp.GradScaler | None:
@@ -48,6 +52,42 @@ def wants_float32_gradients(recipe: Recipe) -> bool:
     return scales_float16(recipe) and isinstance(recipe.optimizer, SGD) and has_gradient_formats()
 
 
+def take_float32_gradients(parameters: Iterable[torch.Tensor]) -> None:
+    """`GradScaler.unscale_` refuses float16 gradients, so a float16 model's parameters are given float32 ones."""
+    for parameter in parameters:
+        if parameter.dtype == torch.float16:
+            parameter.grad_dtype = torch.float32
+
+
 def wants_fused(recipe: Recipe) -> bool:
     """Whether the optimizer is to be a fused one, which unscales a float16 model's gradients by itself."""
     return scales_float16(recipe) and not wants_float32_gradients(recipe)
+
+
+def scaler_state(scaler: torch.amp.GradScaler | None, device: str) -> dict[str, Array]:
+    """Scale and growth counter, the scale in the format that the scaler multiplies float16 losses in; else nothing."""
+    if scaler is None or not scaler.is_enabled():
+        return {}
+    state = scaler.state_dict()
+    dtype = scaler.scale(torch.ones((), dtype=torch.float16, device=device)).dtype
+    return {
+        "scale": np.array(state["scale"], dtype_name(dtype)),
+        "good_steps": np.array(state["_growth_tracker"], np.int64),
+    }
+
+
+def scaler_settings(scaler: torch.amp.GradScaler | None) -> dict[str, float]:
+    """Its settings, as PyTorch tells them; nothing without an enabled scaler."""
+    if scaler is None or not scaler.is_enabled():
+        return {}
+    return {
+        "initial": scaler.get_scale(),
+        "growth": scaler.get_growth_factor(),
+        "backoff": scaler.get_backoff_factor(),
+        "interval": float(scaler.get_growth_interval()),
+    }
+
+
+def divided(value: Array, scale: float) -> Array:
+    """A gradient as a fused optimizer unscales it, in float32 or wider."""
+    return np.asarray(value.astype(np.promote_types(value.dtype, np.float32)) / scale)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_
 
@@ -15,17 +13,27 @@ from fixtures.arrays import Array
 from fixtures.layers import Dropout
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import NO_AVERAGE, NO_SCALER, BaseTrainer, LossLedger, MicroBatch, over_window, unscaled_in_trace
+from frameworks.base import NO_AVERAGE, NO_SCALER, BaseTrainer, LossLedger, MicroBatch, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.torch import checkpoint
-from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
+from frameworks.torch.arrays import DTYPES, to_array, to_tensor, whole
 from frameworks.torch.compiling import begin_anew, compiled, kept_buffers
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
 from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
+from frameworks.torch.offload import activations_of
 from frameworks.torch.optimizer_probes import by_hand_refused
-from frameworks.torch.optimizers import averaged_model, optimizer_state, steppers
-from frameworks.torch.saved_bytes import SavedBytes
-from frameworks.torch.scaler import constant_scale, grad_scaler, wants_float32_gradients, wants_fused
+from frameworks.torch.optimizers import Stepper, averaged_model, averages, optimizer_state, steppers
+from frameworks.torch.saved_bytes import SavedBytes, put_back
+from frameworks.torch.scaler import (
+    constant_scale,
+    divided,
+    grad_scaler,
+    scaler_settings,
+    scaler_state,
+    take_float32_gradients,
+    wants_float32_gradients,
+    wants_fused,
+)
 from frameworks.torch.streams import Stream
 from frameworks.torch.trace import TracedTensors, modules_by_path
 
@@ -51,13 +59,14 @@ class TorchTrainer(BaseTrainer):
         self.slots = parameters_by_name(model, self.network)
         self.buffer_slots = buffers_by_name(model, self.network)
         load(self.slots, model.weights(recipe.seed) if weights is None else weights)
-        self.steppers = steppers(recipe, self.slots)
+        self.average = averaged_model(self.network, recipe.average)
+        self.steppers = self._steppers()
         self.scaler = grad_scaler(device, recipe)
         if wants_float32_gradients(recipe):
-            self._take_float32_gradients()
-        self.average = averaged_model(self.network, recipe.average)
-        self._settings = self._read_settings()
+            take_float32_gradients(slot.tensor for slot in self.slots.values())
+        self._settings = scaler_settings(self.scaler)
         self.ledger: LossLedger[MicroBatch] = LossLedger()
+        self.activations = activations_of(recipe.offload)
         self.compiled = mode == "compile"
         self._losses: Forward = self._eager_losses
         self._outputs: Callable[[torch.Tensor], dict[str, torch.Tensor]] = self.network
@@ -68,11 +77,9 @@ class TorchTrainer(BaseTrainer):
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
-    def _take_float32_gradients(self) -> None:
-        """`GradScaler.unscale_` refuses float16 gradients, so a float16 model's parameters are given float32 ones."""
-        for slot in self.slots.values():
-            if slot.tensor.dtype == torch.float16:
-                slot.tensor.grad_dtype = torch.float32
+    def _steppers(self) -> list[Stepper]:
+        """The optimizers over the parameters as they are trained."""
+        return steppers(self.recipe, self.slots)
 
     # forward and backward
 
@@ -114,13 +121,30 @@ class TorchTrainer(BaseTrainer):
             scaled = loss if scaler is None else scaler.scale(loss)
             scaled.backward(retain_graph=index + 1 < len(separate))
 
+    def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002
+        """What forward and backward of a micro-batch run within; whether it is its window's last."""
+        return nullcontext()
+
+    def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
+        """What is back-propagated of a sum of losses, in a window of so many items."""
+        return total / items
+
+    def _passes(self, window: Window, items: int, scaler: torch.amp.GradScaler | None) -> list[float]:
+        """`_pass` of each micro-batch of a whole window."""
+        totals = []
+        for place, batch in enumerate(window, start=1):
+            with self._micro_batch(last=place == len(window)):
+                totals.append(self._pass(batch, items, scaler))
+        return totals
+
     def _pass(self, batch: Batch, items: int, scaler: torch.amp.GradScaler | None) -> float:
         """Forward and backward of a micro-batch of a window of so many items; the sum of its items' losses."""
         loaded = self._load(batch)
         keeping = self.compiled and self.recipe.separate_losses
         with self.stream.drawn() if self._draws else nullcontext(), kept_buffers() if keeping else nullcontext():
-            sums = self.forward(loaded)
-            self._backward([total / items for total in sums], scaler)
+            with self.activations.saving():
+                sums = self.forward(loaded)
+            self._backward([self._share(total, items) for total in sums], scaler)
         return float(sum(total.item() for total in sums))
 
     def accumulate(self, batch: Batch, items: int) -> float:
@@ -128,13 +152,16 @@ class TorchTrainer(BaseTrainer):
         return self.ledger.add(MicroBatch(total, batch.items), items)
 
     def gradients(self, window: Window) -> dict[str, Array]:
+        return self._gradients(window, sum(batch.items for batch in window))
+
+    def _gradients(self, window: Window, items: int) -> dict[str, Array]:
         former = {name: slot.tensor.grad for name, slot in self.slots.items()}
         self._empty()
         scaler = self._twin()
         try:
-            over_window(window, partial(self._pass, scaler=scaler))
+            self._passes(window, items, scaler)
             if scaler is not None and wants_fused(self.recipe):
-                return {name: _divided(value, scaler.get_scale()) for name, value in self.accumulator().items()}
+                return {name: divided(value, scaler.get_scale()) for name, value in self.accumulator().items()}
             if scaler is not None:
                 for stepper in self.steppers:
                     scaler.unscale_(stepper.optimizer)
@@ -178,11 +205,17 @@ class TorchTrainer(BaseTrainer):
     ) -> Update:
         if wants_fused(self.recipe) and (unscale_calls or poison is not None or abandon):
             raise by_hand_refused(self.recipe, self.device)
-        for mapping in window:
-            parts = [self.slots[name].times(value).sum() for name, value in mapping.items() if value is not None]
-            if parts:
-                self._backward([sum(parts[1:], parts[0]) / len(window)], self.scaler)
+        for place, mapping in enumerate(window, start=1):
+            given = {name: value for name, value in mapping.items() if value is not None}
+            if given:
+                with self._micro_batch(last=place == len(window)):
+                    self._backward([self._fed(given) / len(window)], self.scaler)
         return self._abandoned() if abandon else self._finish(unscale_calls, poison)
+
+    def _fed(self, gradients: Mapping[str, Array]) -> torch.Tensor:
+        """Σ p·g, whose gradients are those that are given."""
+        parts = [self.slots[name].times(value).sum() for name, value in gradients.items()]
+        return sum(parts[1:], parts[0])
 
     def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
         scaler = self.scaler
@@ -197,7 +230,7 @@ class TorchTrainer(BaseTrainer):
         self._add(poison or {})
         norm = None
         if self.recipe.clip is not None:
-            norm = float(clip_grad_norm_([slot.tensor for slot in self.slots.values()], self.recipe.clip))
+            norm = float(whole(clip_grad_norm_([slot.tensor for slot in self.slots.values()], self.recipe.clip)))
         for stepper in self.steppers:
             if scaler is None:
                 stepper.optimizer.step()
@@ -237,7 +270,10 @@ class TorchTrainer(BaseTrainer):
         for name, value in gradients.items():
             gradient = self.slots[name].tensor.grad
             if value is not None and gradient is not None:
-                gradient.add_(self.slots[name].tensor_of(value, gradient.dtype))
+                self._add_to(gradient, self.slots[name].tensor_of(value, gradient.dtype))
+
+    def _add_to(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
+        gradient.add_(value)
 
     def _empty(self) -> None:
         for stepper in self.steppers:
@@ -252,40 +288,16 @@ class TorchTrainer(BaseTrainer):
         return {name: slot.to_canonical(slot.tensor) for name, slot in self.slots.items()}
 
     def optimizer_state(self) -> dict[str, Array]:
-        return optimizer_state(self.steppers, self.slots) | self._averages()
-
-    def _averages(self) -> dict[str, Array]:
-        if self.average is None or not isinstance(self.average.module, Network):
-            return {}
-        slots = parameters_by_name(self.model, self.average.module)
-        averages = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
-        return averages | {"averaged": to_array(self.average.n_averaged)}
+        return optimizer_state(self.steppers, self.slots) | averages(self.model, self.average)
 
     def buffers(self) -> dict[str, Array]:
         return {name: to_array(slot.tensor) for name, slot in self.buffer_slots.items()}
 
     def scaler_state(self) -> dict[str, Array]:
-        if self.scaler is None or not self.scaler.is_enabled():
-            return {}
-        state = self.scaler.state_dict()
-        dtype = self.scaler.scale(torch.ones((), dtype=torch.float16, device=self.device)).dtype
-        return {
-            "scale": np.array(state["scale"], dtype_name(dtype)),
-            "good_steps": np.array(state["_growth_tracker"], np.int64),
-        }
+        return scaler_state(self.scaler, self.device)
 
     def scaler_settings(self) -> dict[str, float]:
         return dict(self._settings)
-
-    def _read_settings(self) -> dict[str, float]:
-        if self.scaler is None or not self.scaler.is_enabled():
-            return {}
-        return {
-            "initial": self.scaler.get_scale(),
-            "growth": self.scaler.get_growth_factor(),
-            "backoff": self.scaler.get_backoff_factor(),
-            "interval": float(self.scaler.get_growth_interval()),
-        }
 
     def accumulator(self) -> dict[str, Array]:
         gradients = {name: slot.tensor.grad for name, slot in self.slots.items()}
@@ -323,24 +335,16 @@ class TorchTrainer(BaseTrainer):
 
     def saved_bytes(self, batch: Batch) -> int:
         loaded = self._load(batch)
-        buffers = {name: slot.tensor.clone() for name, slot in self.buffer_slots.items()}
-        calls = list(self.network.calls.counts)
         counter = SavedBytes([*self.network.parameters(), *loaded.tensors()])
-        with self.stream.drawn(keep=False), counter.counting():
-            losses = self.forward(loaded)
-        count = counter.bytes()
-        del losses
-        for name, value in buffers.items():
-            self.buffer_slots[name].tensor.copy_(value)
-        self.network.calls.counts[:] = calls
-        return count
+        unmoved = put_back([slot.tensor for slot in self.buffer_slots.values()], self.network.calls.counts)
+        with unmoved, self.stream.drawn(keep=False), counter.counting():
+            self.forward(loaded)
+        return counter.bytes()
+
+    def offloaded(self) -> dict[str, int]:
+        return super().offloaded() if self.recipe.offload is None else {"activations": self.activations.taken()}
 
     def peak_bytes(self) -> int:
         if self.device != "cuda":
             raise self.refusal(Capability.PEAK_BYTES)
         return int(torch.cuda.max_memory_allocated())
-
-
-def _divided(value: Array, scale: float) -> Array:
-    """A gradient as a fused optimizer unscales it, in float32 or wider."""
-    return np.asarray(value.astype(np.promote_types(value.dtype, np.float32)) / scale)

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.inventions import FAULTS
-from tests.mutants.engine import RAISED, SUITES, Engine
+from tests.mutants.engine import FIRST, LAW_TESTS, SUITES, Engine, first_failure
 
 FOLDER = Path(__file__).parent
-LAWS = f"{SUITES}/test_laws.py"
 RESULT = "result.json"
 MUTATION = FOLDER.parents[1] / "docs" / "mutation.md"
 
@@ -87,12 +86,11 @@ def inventions(name: str) -> list[Invention]:
 
 def seen(engine: Engine, fault: Invention) -> Seen:
     """What the suites say of a fault: the laws first, then all other tests, up to the first failure."""
-    others = [str(path) for path in sorted(Path(SUITES).glob("test_*.py")) if path.name != Path(LAWS).name]
-    for tests in ([LAWS], others):
-        verdicts = engine.run(fault.name, "", tests, fault.label, more=["--exitfirst", "--profile=quick"])
-        for verdict in verdicts:
-            if verdict.outcome in RAISED or verdict.leaks:
-                return Seen(fault.label, verdict.test, verdict.clause, verdict.signature or "", verdict.message[:300])
+    others = [str(path) for path in sorted(Path(SUITES).glob("test_*.py")) if path.name != Path(LAW_TESTS).name]
+    for tests in ([LAW_TESTS], others):
+        failed = first_failure(engine.run(fault.name, "", tests, fault.label, more=FIRST))
+        if failed is not None:
+            return Seen(fault.label, failed.test, failed.clause, failed.signature or "", failed.message[:300])
     return Seen(fault.label)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.arithmetic import Operations
+from frameworks.reference.ranks import ReferenceCompany
 from frameworks.reference.trainer import ReferenceTrainer
 
 
@@ -31,7 +32,8 @@ def fault(
 ) -> Callable[[type], type]:
     """Makes a framework of a class that overrides part of one.
 
-    A subclass of the reference's trainer or operations takes their place in the reference; a framework stays as it is.
+    A subclass of the reference's trainer, company or operations takes their place in the reference; a framework stays
+    as it is.
 
     Args:
         link: the real bug that the mutant brings back.
@@ -50,6 +52,8 @@ def fault(
             overrides["trainer_class"] = broken
         elif issubclass(broken, Operations):
             overrides["operations_class"] = broken
+        elif issubclass(broken, ReferenceCompany):
+            overrides["company_class"] = broken
         else:
             return broken
         return type(broken.__name__, (ReferenceFramework,), overrides)

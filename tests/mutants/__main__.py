@@ -4,6 +4,7 @@
     conformance self mutants --of reference           those of one framework
     conformance self mutants ScaleGrowsToInfinity     these
     conformance self mutants --write                  and puts the table into the page that has a place for it
+    conformance self mutants --alone                  those of the reference by drawn programs alone, which is no score
     conformance self mutants --list                   names them
 
 Exit status 0 if every mutant is caught by every clause that is about it and no MUST clause is unproven; 1 if not; 2 if
@@ -24,6 +25,7 @@ from importlib.util import find_spec
 from conformance.pages import generate
 from conformance.spec.clauses import load_clauses
 from frameworks.adapter_file import adapter_file
+from tests.mutants import alone
 from tests.mutants.catalogue import Mutant, mutants
 from tests.mutants.engine import LAWS, Baseline, Engine, Fate, Group, RunError
 from tests.mutants.score import Score, must_clauses
@@ -88,9 +90,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--of", action="append", metavar="FRAMEWORK", help="only mutants of this framework")
     parser.add_argument("--workers", type=int, default=2, help="how many run at once")
     parser.add_argument("--write", action="store_true", help="puts the table into the page with the block `mutants`")
+    parser.add_argument("--alone", action="store_true", help="by drawn programs alone; the reference's mutants only")
     parser.add_argument("--list", action="store_true", help="names the mutants and runs none")
     given = parser.parse_args(arguments)
-    every = mutants()
+    every = [m for m in mutants() if m.framework == "reference" or not given.alone]
     chosen = [
         m
         for m in every
@@ -100,11 +103,14 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := set(given.names) - known | set(given.of or ()) - {m.framework for m in every}:
         return _refuse(f"there is no mutant {', '.join(sorted(unknown))}; --list names them all")
     whole = len(chosen) == len(every)
-    if given.write and not whole:
-        return _refuse("--write takes the score of all mutants: leave out names and --of")
+    if given.write and (given.alone or not whole):
+        return _refuse("--write takes the score of all mutants: leave out names, --of and --alone")
     if given.list:
         for m in chosen:
             print(f"{m.name}  {m.component}: {m.fault} [{', '.join(m.clauses)}] {m.link}")
+        return 0
+    if given.alone:
+        print("", alone.table(alone.run(chosen, given.workers)), sep="\n")
         return 0
     needed = {framework: adapter_file(framework).imports for framework in {m.framework for m in chosen}}
     if absent := sorted(framework for framework, modules in needed.items() if not all(map(find_spec, modules[:1]))):

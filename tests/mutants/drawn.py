@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from fixtures.arrays import Array
-from fixtures.model import Batch
-from fixtures.recipe import Precision
+from fixtures.model import Batch, Model
+from fixtures.recipe import Precision, Recipe
 from frameworks.contract import RecomputeCase, RecomputeResult, Update
 from frameworks.reference import ReferenceFramework, scope
 from frameworks.reference.decisions import Arrays
@@ -86,6 +88,18 @@ class AverageIsOfTheReceiver(ReferenceTrainer):
         before = dict(self.averages)
         super().load_state(arrays)
         self.averages = before
+
+
+@fault(
+    "https://github.com/ClickHouse/ClickHouse/issues/98637",
+    component="checkpoint",
+    clauses=("laws.programs",),
+)
+class LoadedZerosArePositive(ReferenceTrainer):
+    """A checkpoint leaves zeros out and puts them in again without their sign."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state({name: value + 0.0 if value.dtype.kind == "f" else value for name, value in arrays.items()})
 
 
 @fault(
@@ -179,3 +193,44 @@ class StreamOfTheProcess(ReferenceTrainer):
         mask = super().draw_mask(shape, rate)
         self._process[0] = self.draws
         return mask
+
+
+@fault(
+    "https://github.com/jax-ml/jax/issues/37830",
+    component="weights",
+    clauses=("laws.programs",),
+)
+class GivenWeightsAreNotCopied(ReferenceTrainer):
+    """Until its first update a run reads the weights that it was made with where the caller has them."""
+
+    def __init__(self, model: Model, recipe: Recipe, *given: Any) -> None:
+        super().__init__(model, recipe, *given)
+        self._given: Mapping[str, Array] | None = given[-1]
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        for name, value in (self._given or {}).items() if self.steps == 0 else ():
+            self.values[name] = self.rounding.round(value.astype(np.float64), self.formats[name])
+        return super().accumulate(batch, items)
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self._given = None
+
+
+@fault(
+    "https://github.com/WenjieDu/PyPOTS/issues/667",
+    component="weights",
+    clauses=("laws.programs",),
+)
+class OutputsAreReused(ReferenceTrainer):
+    """An evaluation writes its outputs over those that an earlier one of as many samples returned."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._returned: dict[tuple[str, int], Array] = {}
+
+    def predict(self, inputs: Array) -> Arrays:
+        outputs = super().predict(inputs)
+        for name, value in outputs.items():
+            self._returned.setdefault((name, len(inputs)), value)[...] = value
+        return {name: self._returned[name, len(inputs)] for name in outputs}

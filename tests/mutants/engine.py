@@ -39,6 +39,9 @@ QUICK = ("--profile=quick",)
 """A failing case of a law is not made smaller."""
 
 LIMIT_S = 600
+LAW_TESTS = f"{SUITES}/test_laws.py"
+FIRST = ("--exitfirst", *QUICK, "--timeout=300")
+"""Words for a run up to the first failure."""
 LAWS = "laws."
 """How the ids of the laws begin, whose failures name the clause that is broken."""
 SEEN = {Outcome.FAIL, Outcome.MISDECLARED}
@@ -212,6 +215,14 @@ class Engine:
             return load(written[0]).verdicts
         except RecordError as error:
             raise RunError(f"{framework}: {error}: {said}") from None
+
+
+def first_failure(verdicts: Iterable[TestVerdict]) -> TestVerdict | None:
+    """The first verdict that shows a fault, None if none does.
+
+    A test that does not end in time has said nothing: on a busy machine it is no sign of a fault.
+    """
+    return next((v for v in verdicts if v.outcome in RAISED - {Outcome.TIMEOUT} or v.leaks), None)
 
 
 def _named_by_a_law(verdict: TestVerdict) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -78,6 +79,18 @@ class DropoutDividesByTheRate(Operations):
 
     def dropout(self, x: Tensor, mask: Array, rate: float) -> Tensor:
         return super().dropout(x, mask, 1.0 - rate)
+
+
+@fault(
+    "https://github.com/NVIDIA/TransformerEngine/pull/2014",
+    component="dropout",
+    clauses=("autocast.dropout-scales-what-it-keeps",),
+)
+class DropoutComparesBytes(ReferenceTrainer):
+    """Random bytes decide what is dropped, which cuts the rate to 1/256; kept values are divided by the exact share."""
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        return super().draw_mask(shape, math.floor(256.0 * rate) / 256.0)
 
 
 @fault(

@@ -38,8 +38,8 @@ class ScopeIsInert(ReferenceFramework):
 class TrainsInFloat32InSilence(ReferenceFramework):
     """A run in low precision is accepted and trains in float32."""
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
-        return super().trainer(model, recipe.but(precision=FLOAT32), weights)
+    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
+        return super().run(model, recipe.but(precision=FLOAT32), weights)
 
 
 class PolicyOfAll:

@@ -59,7 +59,7 @@ def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
     holder.start()
     assert ready.wait(60)
     holder.kill()
-    company_of_one = exclusive.Company(tmp_path)
+    company_of_one = exclusive.Workers(tmp_path)
     with company_of_one.entered(), company_of_one.alone():
         pass
     holder.join(60)

@@ -1,0 +1,117 @@
+"""What every adapter's company shares: its verbs by one call that reaches all ranks, and its view as one run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Window
+from fixtures.recipe import Ranks, Recipe
+from frameworks.contract import Gradients, Update
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What one rank is given with a verb: its arguments."""
+
+    arguments: tuple[Any, ...] = ()
+    named: dict[str, Any] = field(default_factory=dict)
+
+
+def ranks_of(recipe: Recipe) -> Ranks:
+    """The ranks that a recipe names.
+
+    Raises:
+        ValueError: it names none.
+    """
+    if recipe.ranks is None:
+        raise ValueError("the recipe names no ranks: give it some, as Recipe(ranks=Ranks(2))")
+    return recipe.ranks
+
+
+class BaseCompany(ABC):
+    """The verbs of `Company`, each a verb of every rank's trainer.
+
+    A rank's trainer is the adapter's own, with two more verbs: `bytes_held()` and `collectives()`.
+    """
+
+    count: int
+
+    @abstractmethod
+    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+        """Calls a verb on every rank's trainer at once; what each returned.
+
+        Raises:
+            RankFailed: a rank died or did not answer in time.
+            Exception: what the first rank to raise has raised.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Nothing to end by default."""
+
+    def all(self, verb: str, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+        """A verb with the same arguments on every rank."""
+        return self.ask(verb, [Arguments(arguments, named)] * self.count)
+
+    def each(self, verb: str, shares: Sequence[Any]) -> tuple[Any, ...]:
+        """A verb with one argument, each rank's own."""
+        return self.ask(verb, [Arguments((share,)) for share in shares])
+
+    def update(self, windows: Sequence[Window]) -> tuple[Update, ...]:
+        items = sum(batch.items for window in windows for batch in window)
+        return self.ask("update_share", [Arguments((window, items)) for window in windows])
+
+    def accumulate(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
+        return self.ask("accumulate", [Arguments((batch, items)) for batch in batches])
+
+    def apply(self) -> tuple[Update, ...]:
+        return self.all("apply")
+
+    def gradients(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
+        items = sum(batch.items for window in windows for batch in window)
+        return self.ask("gradients_share", [Arguments((window, items)) for window in windows])
+
+    def feed(
+        self,
+        windows: Sequence[Sequence[Gradients]],
+        *,
+        unscale_calls: int | None = None,
+        poison: Sequence[Gradients | None] | None = None,
+        abandon: bool = False,
+    ) -> tuple[Update, ...]:
+        given = zip(*map(_with_zeros, zip(*windows, strict=True)), strict=True)
+        named = [
+            {"unscale_calls": unscale_calls, "poison": own, "abandon": abandon} for own in poison or [None] * self.count
+        ]
+        return self.ask("feed", [Arguments(tuple(w), kw) for w, kw in zip(given, named, strict=True)])
+
+    def states(self) -> tuple[dict[str, Array], ...]:
+        return self.all("state")
+
+    def bytes_held(self) -> tuple[dict[str, int], ...]:
+        return self.all("bytes_held")
+
+    def collectives(self) -> tuple[dict[str, int], ...]:
+        return self.all("collectives")
+
+    def save(self, path: Path) -> None:
+        self.all("save", path)
+
+    def restore(self, path: Path) -> None:
+        self.all("restore", path)
+
+
+def _with_zeros(fed: Sequence[Gradients]) -> tuple[Gradients, ...]:
+    """What ranks are given for a micro-batch; zeros where one is given nothing, for all of them have to reduce."""
+    nothing = [all(value is None for value in own.values()) for own in fed]
+    if not any(nothing):
+        return tuple(fed)
+    given = {name: value for own in fed for name, value in own.items() if value is not None}
+    zeros = {name: np.zeros_like(value) for name, value in given.items()}
+    return tuple(zeros if empty else own for own, empty in zip(fed, nothing, strict=True))

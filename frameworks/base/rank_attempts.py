@@ -1,0 +1,109 @@
+"""What ranks are seen to do, by one small experiment a capability, alike for every framework that makes companies."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.data import exact_batch
+from fixtures.model import Model
+from fixtures.models import exact_linear, exact_stack, scalar
+from fixtures.recipe import SGD, Adam, Ranks, Recipe, Sharding
+from frameworks.base.company import BaseCompany
+from frameworks.base.company_trainer import dealt_window
+from frameworks.contract import Attempt, Capability
+
+Make = Callable[[Model, Recipe], BaseCompany]
+"""Makes the ranks of a run without an adapter's guards."""
+
+_MESHES: Mapping[Capability, Ranks] = {
+    Capability.RANKS_REPLICATED: Ranks(2),
+    Capability.RANKS_OPTIMIZER: Ranks(2, "optimizer"),
+    Capability.RANKS_GRADIENTS: Ranks(2, "gradients"),
+    Capability.RANKS_FULL: Ranks(2, "full"),
+    Capability.RANKS_HYBRID: Ranks(4, "full", replicas=2),
+}
+_OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
+"""What adapters show of one place and not of ranks: a rank's pass is over its own samples, and of gathered weights."""
+
+
+def with_ranks(
+    attempts: Mapping[Capability, Attempt], make: Make, always: Ranks | None, *, reshaped: Sharding = "full"
+) -> Mapping[Capability, Attempt]:
+    """The attempts of one place that are left where every recipe has ranks, and one for each capability of ranks.
+
+    Args:
+        always: the ranks that the mode trains every recipe with, None for none.
+        reshaped: what is sharded, of the most that there is, in a run that another number of ranks loads.
+    """
+    hidden = _OF_ONE_PLACE if always is not None else frozenset()
+    return {c: attempt for c, attempt in attempts.items() if c not in hidden} | _attempts(make, reshaped)
+
+
+def _attempts(make: Make, reshaped: Sharding) -> dict[Capability, Attempt]:
+    """A try of each capability of ranks."""
+    levels: dict[Capability, Attempt] = {c: partial(_shards, make, ranks) for c, ranks in _MESHES.items()}
+    return levels | {
+        Capability.RANKS_LOW_REDUCTION: partial(_reduces_low, make),
+        Capability.RANKS_EMPTY: partial(_takes_nothing, make),
+        Capability.RANKS_COLLECTIVES: partial(_counts, make),
+        Capability.RANKS_RESHAPE: partial(_reshapes, make, reshaped),
+    }
+
+
+def _trained(make: Make, ranks: Ranks) -> BaseCompany:
+    """A company after one update, in which every rank had samples of its own."""
+    company = make(exact_stack(), Recipe(Adam(), ranks=ranks))
+    company.update(dealt_window((exact_batch(8),), ranks.count))
+    return company
+
+
+def _shards(make: Make, ranks: Ranks) -> bool:
+    """Whether ranks hold a part of what the level shards; of the rest they may hold all."""
+    size = 4 * sum(int(np.prod(shape)) for shape in exact_stack().parameter_shapes().values())
+    copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
+    held = _trained(make, ranks).bytes_held()
+    below = {kind: size if kind in ranks.sharded else size + 1 for kind, size in copy.items()}
+    return all(0 < own[kind] < below[kind] for own in held for kind in copy)
+
+
+def _weight(company: BaseCompany) -> Array:
+    weight: Array = company.states()[0]["parameter/0.output.weight"]
+    return weight
+
+
+def _reduces_low(make: Make) -> bool:
+    """1 and 2^-9 have no sum in bfloat16."""
+    company = make(scalar(0.0), Recipe(SGD(1.0), ranks=Ranks(2, reduce="bfloat16")))
+    company.feed([[{"0.output.weight": np.full((1, 1), 2.0 * g, np.float32)}] for g in (1.0, 2.0**-9)])
+    return float(_weight(company)[0, 0]) == -1.0
+
+
+def _takes_nothing(make: Make) -> bool:
+    """A rank without samples leaves the gradient to the other."""
+    company = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
+    before = _weight(company)
+    updates = company.update(dealt_window((exact_batch(1),), 2))
+    return not any(own.skipped for own in updates) and not np.array_equal(before, _weight(company))
+
+
+def _counts(make: Make) -> bool:
+    company = _trained(make, Ranks(2))
+    return company.collectives()[0]["gradients"] == len(exact_stack().parameter_shapes())
+
+
+def _reshapes(make: Make, level: Sharding) -> bool:
+    """Weights that two ranks saved are those that four load."""
+    saved = _trained(make, Ranks(2, level))
+    with tempfile.TemporaryDirectory() as folder:
+        saved.save(Path(folder))
+        expected = saved.states()[0]
+        loaded = make(exact_stack(), Recipe(Adam(), ranks=Ranks(4, level)))
+        loaded.restore(Path(folder))
+        found = loaded.states()[0]
+    return all(np.array_equal(found[name], expected[name]) for name in expected if name.startswith("parameter/"))

@@ -1,0 +1,27 @@
+"""Companies of JAX's ranks: devices that XLA makes of one CPU, in a process of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.base import BaseCompany, ranks_of
+from frameworks.ranks import RemoteCompany, crew_of
+
+_MEMBER = "frameworks.jax.ranks:JaxMember"
+
+
+def company(model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    """The ranks of a new run, each a device of XLA's on the CPU.
+
+    Raises:
+        Unsupported: JAX's ranks do not do what the recipe asks for.
+        ValueError: the recipe names no ranks.
+    """
+    count = ranks_of(recipe).count
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
+    crew = crew_of(_MEMBER, count, "cpu", "sharded", {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, 1)
+    return RemoteCompany(crew, crew.make([(model, recipe, weights)]))

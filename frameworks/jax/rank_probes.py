@@ -1,0 +1,13 @@
+"""What JAX's meshes are seen to do, where this adapter refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+
+def shards_uneven_rows() -> bool:
+    """Whether three rows can be divided over two devices."""
+    mesh = AbstractMesh((2,), ("shard",), axis_types=(AxisType.Auto,))
+    sharding = NamedSharding(mesh, PartitionSpec("shard"))
+    return sharding.shard_shape(np.zeros((3, 2)).shape) != (3, 2)

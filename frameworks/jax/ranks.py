@@ -1,0 +1,149 @@
+"""The process of all ranks: several devices of JAX's, which one program describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.base import Arguments
+from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.jax.framework import JaxFramework
+from frameworks.jax.mesh import MeshTrainer
+from frameworks.jax.offload import OffloadedState
+from frameworks.jax.rank_probes import shards_uneven_rows
+from frameworks.jax.spread import Spread, spread_of
+
+NOTHING_TO_SHARD = (
+    "jax.sharding.NamedSharding divides an axis into equal parts alone, and these ranks divide no axis of this model's "
+    "arrays evenly"
+)
+_READINGS = frozenset(
+    {
+        "parameters",
+        "master_parameters",
+        "optimizer_state",
+        "buffers",
+        "scaler_state",
+        "scaler_settings",
+        "accumulator",
+        "random_state",
+        "state",
+    }
+)
+
+
+class JaxMember:
+    """The process of all ranks.
+
+    Raises:
+        ValueError: JAX has not as many devices here: XLA_FLAGS has to make them before it is imported.
+    """
+
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:  # noqa: ARG002
+        self.framework = JaxFramework(device, mode)
+        self.count = count
+        if rank or len(jax.devices()) < count:
+            raise ValueError(f"JAX's ranks are one process with {count} devices, and here are {len(jax.devices())}")
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> MeshRanks:
+        """A new run of all ranks.
+
+        Raises:
+            Unsupported: the level shards nothing of this model.
+            ValueError: the recipe is for another number of ranks.
+        """
+        ranks = recipe.ranks
+        if ranks is None or ranks.count != self.count:
+            raise ValueError(f"a recipe for {self.count} ranks is needed, not one for {ranks}")
+        spread = spread_of(ranks)
+        shapes = model.parameter_shapes().values()
+        if ranks.shards > 1 and all(spread.divided_axis(shape) is None for shape in shapes):
+            raise Unsupported(Capability.of_ranks(ranks)[0], NOTHING_TO_SHARD, shards_uneven_rows)
+        made = MeshTrainer if recipe.offload is None else OffloadedMesh
+        return MeshRanks(self.framework.bound(made(spread, model, recipe, weights)))
+
+    def barrier(self) -> None:
+        """All ranks are here."""
+
+
+class OffloadedMesh(OffloadedState, MeshTrainer):
+    """A run on all devices of a mesh that offloads."""
+
+
+class MeshRanks:
+    """The ranks of a run: what each is given is put together, and what each has is told apart."""
+
+    def __init__(self, run: MeshTrainer) -> None:
+        self.run = run
+        self.spread: Spread = run.spread
+
+    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+        """A verb with what each rank is given; an answer for each.
+
+        Raises:
+            Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
+        """
+        own = [each.arguments for each in given]
+        if verb in _READINGS:
+            return tuple(getattr(self.run.seen_by(rank), verb)() for rank in self._ranks)
+        match verb:
+            case "update_share":
+                self.run.update(self.run.joined_window([window for window, _ in own]))
+                return self.run.updates
+            case "accumulate":
+                self.run.accumulate(self.run.joined([batch for batch, _ in own]), own[0][1])
+                return self.run.last_loss()
+            case "apply":
+                self.run.apply()
+                return self.run.updates
+            case "gradients_share":
+                found = self.run.window_gradients(self.run.joined_window([window for window, _ in own]))
+                return tuple(self.run.layout.arrays(each) for each in self._seen(found))
+            case "feed":
+                return self._feed(given)
+            case "predict":
+                return self._seen(self.run.outputs(self.run.leaves, own[0][0]))
+            case "predict_averaged":
+                return self._seen(self.run.outputs(self.run.averages(), own[0][0]))
+            case "bytes_held":
+                return tuple(self.run.bytes_held(rank) for rank in self._ranks)
+            case "offloaded":
+                return (self.run.offloaded(), *({} for _ in self._ranks[1:]))
+            case "collectives":
+                raise self.run.refusal(Capability.RANKS_COLLECTIVES)
+            case _:
+                return (getattr(self.run, verb)(*own[0], **given[0].named),) * len(given)
+
+    @property
+    def _ranks(self) -> range:
+        return range(self.spread.ranks)
+
+    def _seen(self, tree: Any) -> tuple[Any, ...]:
+        return tuple(self.spread.seen(tree, rank) for rank in self._ranks)
+
+    def _feed(self, given: Sequence[Arguments]) -> tuple[Update, ...]:
+        named = dict(given[0].named)
+        poison = [each.named["poison"] for each in given]
+        named["poison"] = self._stacked(poison) if any(own is not None for own in poison) else None
+        self.run.feed(*(self._stacked(each) for each in zip(*(own.arguments for own in given), strict=True)), **named)
+        return self.run.updates
+
+    def _stacked(self, each: Sequence[Gradients | None]) -> dict[str, Array]:
+        """What the ranks are given, (ranks, *shape) for each parameter; zeros where one is given nothing."""
+        mappings = [own or {} for own in each]
+        shapes = self.run.model.parameter_shapes()
+        found = {}
+        for name in shapes:
+            values = [own.get(name) for own in mappings]
+            if any(value is not None for value in values):
+                found[name] = np.stack(
+                    [np.zeros(shapes[name]) if v is None else np.asarray(v, np.float64) for v in values]
+                )
+        return found

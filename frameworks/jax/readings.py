@@ -1,0 +1,103 @@
+"""What can be read of a run."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from contextlib import AbstractContextManager
+
+import jax
+
+from fixtures.arrays import Array
+from fixtures.recipe import Recipe
+from frameworks.base import NO_AVERAGE, BaseTrainer
+from frameworks.jax import optimizers, scaler
+from frameworks.jax.arrays import Flat, Place, to_array
+from frameworks.jax.network import Layout
+from frameworks.jax.optimizers import RunState, accumulated
+from frameworks.jax.scaler import Judged, LossScale
+from frameworks.jax.steps import Carried, CompiledSteps
+
+
+class Readings(BaseTrainer):
+    """The verbs that change nothing.
+
+    Attributes:
+        train_state: parameters and the optimizer's state.
+        scale: the loss scale, JMP's or Flax's.
+        moved: running statistics and the random key's data.
+        pending: gradients that wait for `apply`, with what Flax's scale said of them; None where there are none.
+    """
+
+    recipe: Recipe
+    steps: CompiledSteps
+    layout: Layout
+    train_state: RunState
+    scale: LossScale
+    moved: Carried
+    pending: tuple[Flat, Judged | None] | None
+    _settings: dict[str, float]
+
+    @abstractmethod
+    def scope(self) -> AbstractContextManager[None]:
+        """What the run's calls of JAX are made within."""
+
+    @property
+    @abstractmethod
+    def place(self) -> Place:
+        """Where what is not sharded lies."""
+
+    @property
+    def leaves(self) -> Flat:
+        """Every parameter by joined path, as the optimizer holds them."""
+        found: Flat = self.train_state.params
+        return found
+
+    def parameters(self) -> dict[str, Array]:
+        with self.scope():
+            return self.layout.arrays(self.steps.cast(self.leaves))
+
+    def master_parameters(self) -> dict[str, Array]:
+        return self.layout.arrays(self.leaves)
+
+    def optimizer_state(self) -> dict[str, Array]:
+        return optimizers.optimizer_state(self.train_state, self.layout)
+
+    def buffers(self) -> dict[str, Array]:
+        return self.layout.arrays(self.moved.buffers)
+
+    def scaler_state(self) -> dict[str, Array]:
+        return scaler.held(self.scale)
+
+    def scaler_settings(self) -> dict[str, float]:
+        return dict(self._settings)
+
+    def accumulator(self) -> dict[str, Array]:
+        return self.layout.arrays((self.pending[0] if self.pending else {}) | accumulated(self.train_state))
+
+    def random_state(self) -> dict[str, Array]:
+        return {"key": to_array(self.moved.key)}
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        return self._predict(self.leaves, inputs)
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        return self._predict(self.averages(), inputs)
+
+    def averages(self) -> Flat:
+        """The average of the weights by joined path.
+
+        Raises:
+            ValueError: the recipe asks for none.
+        """
+        if self.recipe.average is None:
+            raise ValueError(NO_AVERAGE)
+        found: Flat = self.train_state.average
+        return found
+
+    def _predict(self, leaves: Flat, inputs: Array) -> dict[str, Array]:
+        return {name: to_array(value) for name, value in self.outputs(leaves, inputs).items()}
+
+    def outputs(self, leaves: Flat, inputs: Array) -> dict[str, jax.Array]:
+        """Evaluation-mode forward with these parameters: output by head name."""
+        with self.scope():
+            return self.steps.predict(leaves, self.moved.buffers, jax.device_put(inputs, self.place))

@@ -1,0 +1,136 @@
+"""Where Paddle's ranks meet: a store on the loopback that answers the clients of Paddle's own `TCPStore`.
+
+The server that Paddle starts for itself listens at a port that has to be agreed on before, on every interface, and as
+long as the ranks live. This one is given a free port by the system, which it writes into the ranks' folder, listens on
+127.0.0.1 alone, and ends as soon as every rank has joined.
+"""
+
+from __future__ import annotations
+
+import socketserver
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from enum import IntEnum
+from pathlib import Path
+from typing import cast
+
+_PORT = "port"
+_LOOK_S = 0.01
+_NUMBER, _SIZE, _COUNT = struct.Struct("=i"), struct.Struct("=Q"), struct.Struct("=q")
+
+
+class _Asked(IntEnum):
+    """Commands of `TCPStore`, by the numbers of its header, tcp_store.h; each is followed by a key."""
+
+    ADD, GET, CHECK, SET, WAIT = range(5)
+
+
+class _Told(IntEnum):
+    """What `TCPStore` answers to CHECK and to WAIT."""
+
+    IS_THERE, READY, NOT_READY = 1, 2, 3
+
+
+class _Client(socketserver.StreamRequestHandler):
+    """One rank's connection."""
+
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        store = cast(_Store, self.server)
+        while number := self.rfile.read(_NUMBER.size):
+            asked, key = _Asked(*_NUMBER.unpack(number)), self._bytes()
+            match asked:
+                case _Asked.ADD:
+                    self.wfile.write(_COUNT.pack(store.add(key, *_COUNT.unpack(self.rfile.read(_COUNT.size)))))
+                case _Asked.GET:
+                    value = store.wait(key)
+                    self.wfile.write(_SIZE.pack(len(value)) + value)
+                case _Asked.CHECK:
+                    self.wfile.write(_NUMBER.pack(_Told.READY if key in store.held else _Told.NOT_READY))
+                case _Asked.SET:
+                    store.set(key, self._bytes())
+                case _Asked.WAIT:
+                    store.wait(key)
+                    self.wfile.write(_NUMBER.pack(_Told.IS_THERE))
+
+    def _bytes(self) -> bytes:
+        return self.rfile.read(*_SIZE.unpack(self.rfile.read(_SIZE.size)))
+
+
+class _Store(socketserver.ThreadingTCPServer):
+    """What ranks have told, by key."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Client)
+        self.held: dict[bytes, bytes] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: bytes, value: bytes) -> None:
+        with self._changed:
+            self.held[key] = value
+            self._changed.notify_all()
+
+    def add(self, key: bytes, count: int) -> int:
+        """Adds to a number, which is stored in digits; the sum."""
+        with self._changed:
+            total = int(self.held.get(key, b"0")) + count
+            self.set(key, str(total).encode())
+        return total
+
+    def wait(self, key: bytes) -> bytes:
+        """The value, once there is one."""
+        with self._changed:
+            self._changed.wait_for(lambda: key in self.held)
+            return self.held[key]
+
+
+@contextmanager
+def store(folder: Path, *, serves: bool) -> Iterator[str]:
+    """The store of the ranks that share a folder, as HOST:PORT, as long as they meet.
+
+    Args:
+        serves: whether this rank starts it, as one of them has to. It is a process of its own, because Paddle's client
+            keeps the interpreter's lock while it waits for an answer.
+
+    Raises:
+        RuntimeError: it did not start.
+    """
+    file = folder / _PORT
+    with _server(file) if serves else nullcontext() as server:
+        while not file.exists():
+            if server is not None and server.poll() is not None:
+                raise RuntimeError(f"the ranks' store ended with exit status {server.returncode}")
+            time.sleep(_LOOK_S)
+        yield f"127.0.0.1:{file.read_text(encoding='utf-8')}"
+
+
+@contextmanager
+def _server(file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    words = [sys.executable, "-I", "-S", __file__, str(file)]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE
+    ) as server:  # which is closed at the end, and the process waits for
+        yield server
+
+
+def main(file: Path) -> None:
+    """Serves until standard input ends, and tells the port in a file that is there when it is whole."""
+    with _Store() as server:
+        threading.Thread(target=server.serve_forever, args=(_LOOK_S,), daemon=True).start()
+        unfinished = file.with_suffix(".new")
+        unfinished.write_text(str(server.server_address[1]), encoding="utf-8")
+        unfinished.replace(file)
+        sys.stdin.read()
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

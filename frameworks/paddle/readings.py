@@ -1,0 +1,67 @@
+"""What can be seen of a run in dynamic mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fixtures.arrays import Array
+from fixtures.recipe import Recipe
+from frameworks.base import BaseTrainer
+from frameworks.paddle.arrays import canonical, to_numpy
+from frameworks.paddle.network import Network
+from frameworks.paddle.optimizers import Share, counters, slots
+from frameworks.paddle.scaler import read_state
+from frameworks.paddle.streams import Stream
+
+
+class ReadRun(BaseTrainer):
+    """The readings of a run.
+
+    Attributes:
+        settings: the scaler's as it was made; empty without one.
+    """
+
+    recipe: Recipe
+    network: Network
+    shares: list[Share]
+    scaler: Any | None
+    settings: dict[str, float]
+    stream: Stream
+
+    def parameters(self) -> dict[str, Array]:
+        return {name: canonical(to_numpy(parameter)) for name, parameter in self.network.named.items()}
+
+    def master_parameters(self) -> dict[str, Array]:
+        masters: dict[str, Any] = {}
+        for share in self.shares:
+            masters.update(share.optimizer.state_dict().get("master_weights", {}))
+        return {
+            name: canonical(to_numpy(masters.get(parameter.name, parameter)))
+            for name, parameter in self.network.named.items()
+        }
+
+    def optimizer_state(self) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        for place, share in enumerate(self.shares):
+            for slot, value in slots(share, self.network.named).items():
+                found[f"{slot}/{place}" if slot == "schedule" and place else slot] = value
+        return found | counters(self.recipe.optimizer, found)
+
+    def buffers(self) -> dict[str, Array]:
+        return {name: to_numpy(value) for name, value in self.network.statistics.items()}
+
+    def scaler_state(self) -> dict[str, Array]:
+        return {} if self.scaler is None else read_state(self.scaler)
+
+    def scaler_settings(self) -> dict[str, float]:
+        return dict(self.settings)
+
+    def accumulator(self) -> dict[str, Array]:
+        grads = {name: parameter.grad for name, parameter in self.network.named.items()}
+        return {name: canonical(to_numpy(grad)) for name, grad in grads.items() if grad is not None}
+
+    def random_state(self) -> dict[str, Array]:
+        return {"generator": self.stream.words()}
+
+    def segment_calls(self) -> tuple[int, ...]:
+        return tuple(segment.calls for segment in self.network.segments)

@@ -1,0 +1,291 @@
+"""`Crew`: the processes of some ranks, which live and die together."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count as numbers
+from multiprocessing.connection import wait
+from pathlib import Path
+from time import monotonic
+from typing import Any, NoReturn
+from weakref import WeakSet
+
+from frameworks.base import Arguments
+from frameworks.contract import RankFailed
+from frameworks.ranks.limits import GROUP_SECONDS, LIMITS, Limits
+from frameworks.ranks.messages import Answer, Command, Opening
+from frameworks.ranks.process import Guardian, RankProcess
+
+BEAT_S = 0.2
+"""How often processes are looked at that say nothing: one whose own child holds its connection ends without a word."""
+LEAVE_S = 2.0
+"""How long a process may take to end once it has been told to, or has closed its connection."""
+
+
+class Crew:
+    """Ranks that were started together. Every command reaches all of them, and all of them answer it.
+
+    If one dies, or does not answer in time, or answers otherwise than the others do, all are ended at once, and
+    nothing may be asked of the crew any more.
+
+    Attributes:
+        count: how many ranks.
+        over: why nothing may be asked any more; None as long as it may.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        count: int,
+        device: str,
+        mode: str,
+        environment: Mapping[str, str],
+        *,
+        processes: int | None = None,
+        limits: Limits = LIMITS,
+    ) -> None:
+        """Starts the ranks and waits until they have met.
+
+        Args:
+            kind: the member's class, a `Member`, as package.module:Class.
+            environment: variables that the ranks have beside this process' own.
+            processes: how many processes the ranks are, equally many each; None for one a rank.
+        Raises:
+            RankFailed: a rank died or was not ready in time.
+            Exception: what the first rank to raise has raised, such as ImportError.
+        """
+        processes = count if processes is None else processes
+        if count < 1 or processes < 1 or count % processes:
+            raise ValueError(f"{count} ranks cannot be {processes} processes of equally many ranks")
+        self.count = count
+        self.limits = limits
+        self.over: str | None = None
+        self._share = count // processes
+        self._owner = os.getpid()
+        self._commands, self._runs = numbers(1), numbers(1)
+        self._dropped: deque[int] = deque()
+        self._guardian: Guardian | None = None
+        self._processes: list[RankProcess] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
+        _crews.add(self)
+        try:
+            self._start(kind, device, mode, {**environment, GROUP_SECONDS: str(limits.group_s)})
+        except BaseException as error:
+            self._end(f"the ranks did not start: {error}")
+            raise
+
+    def _start(self, kind: str, device: str, mode: str, environment: Mapping[str, str]) -> None:
+        meeting = self._folder / "meeting"
+        meeting.mkdir()
+        for rank in range(0, self.count, self._share):
+            name = f"rank {rank}" if self._share == 1 else f"the process of ranks {rank} to {rank + self._share - 1}"
+            log = self._folder / f"rank-{rank}.txt"
+            self._processes.append(RankProcess(name, log, environment, self.limits.answer_s))
+        self._guardian = Guardian(self._folder, [process.pid for process in self._processes])
+        search = tuple(os.path.abspath(path) for path in sys.path)
+        openings = [
+            Opening(kind, rank, self._share, self.count, meeting, device, mode, search)
+            for rank in range(0, self.count, self._share)
+        ]
+        self._command("load", [(opening,) for opening in openings], self.limits.start_s)
+        self._command("join", [()] * len(openings), self.limits.start_s)
+
+    @property
+    def alive(self) -> bool:
+        """Whether something may be asked, as far as can be seen from here."""
+        mine = self.over is None and self._owner == os.getpid()
+        return mine and all(process.ending() is None for process in self._processes)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the ranks' processes."""
+        return tuple(process.pid for process in self._processes)
+
+    def make(self, given: Sequence[tuple[Any, Any, Any]]) -> int:
+        """Makes a run from model, recipe and weights, given for each process; its number.
+
+        Raises:
+            RankFailed: a rank died or did not answer in time.
+            Exception: what the first rank to raise has raised; there is no such run then.
+        """
+        run = next(self._runs)
+        try:
+            self._command("make", [(run, *own) for own in given], self.limits.answer_s)
+        except BaseException:
+            self.drop(run)
+            raise
+        return run
+
+    def ask(self, number: int, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+        """Calls a verb of run `number` on every rank at once, with what each is given; what each returned.
+
+        Raises:
+            RankFailed: a rank died or did not answer in time.
+            Exception: what the first rank to raise has raised. The crew goes on if all have raised the same type.
+        """
+        if len(given) != self.count:
+            raise ValueError(f"{verb} is given to {len(given)} ranks, of {self.count}")
+        shares = [tuple(given[rank : rank + self._share]) for rank in range(0, self.count, self._share)]
+        return self._gathered(self._command("ask", [(number, verb, own) for own in shares], self.limits.answer_s))
+
+    def held(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the runs that each rank holds."""
+        return self._gathered(self._command("held", [()] * len(self._processes), self.limits.answer_s))
+
+    def _gathered(self, answers: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+        return tuple(answer for own in answers for answer in own)
+
+    def drop(self, number: int) -> None:
+        """Lets go of a run: the ranks are told with the next command."""
+        self._dropped.append(number)
+
+    def close(self, why: str = "they were closed") -> None:
+        """Ends the ranks; does nothing if they have ended, or are those of the process that this one is a copy of."""
+        if self.over is not None or self._owner != os.getpid():
+            return
+        try:
+            with suppress(RankFailed):
+                self._send(_packed("close", [()] * len(self._processes)))
+            until = monotonic() + LEAVE_S
+            for process in self._processes:
+                process.ending(max(0.0, until - monotonic()))
+        finally:
+            self._end(why)
+
+    # one command
+
+    def _command(self, method: str, arguments: Sequence[tuple[Any, ...]], limit_s: float) -> list[Any]:
+        """What a method of every process' servant returned."""
+        self._check()
+        calls = _packed(method, arguments)
+        try:
+            answers = self._collected(self._send(calls), limit_s)
+            raised = {process: answer.error() for process, answer in answers.items() if answer.raised}
+        except BaseException as error:
+            self._end(f"a command was broken off by {type(error).__name__}")
+            raise
+        if not raised:
+            return [answers[process].value() for process in self._processes]
+        process = next(iter(raised))
+        if len(raised) == len(self._processes) and len({type(error) for error in raised.values()}) == 1:
+            process = self._processes[0]
+            if method not in ("load", "join"):
+                self._check_in_step()
+        else:
+            others = ", ".join(own.name for own in self._processes if own not in raised)
+            note = f"{others} did not raise" if others else "not all raised the same"
+            raised[process].add_note(f"{note}: the ranks have been ended")
+            self._end(f"{process.name} raised {type(raised[process]).__name__}, and {note}")
+        raised[process].add_note(f"raised by {process.name}")
+        raise raised[process]
+
+    def _check(self) -> None:
+        if self._owner != os.getpid():
+            raise RuntimeError("these ranks belong to the process that this one was forked from: start others")
+        if self.over is not None:
+            raise RankFailed(f"these ranks are over: {self.over}")
+
+    def _check_in_step(self) -> None:
+        """Ends the crew if its ranks, which have all raised, do not meet any more."""
+        limit_s = self.limits.group_s + self.limits.grace_s
+        try:
+            answers = self._collected(self._send(_packed("barrier", [()] * len(self._processes))), limit_s)
+            apart = any(answer.raised for answer in answers.values())
+        except RankFailed:
+            return
+        except BaseException as error:
+            self._end(f"a command was broken off by {type(error).__name__}")
+            raise
+        if apart:
+            self._end("the ranks did not meet any more after an exception")
+
+    def _send(self, calls: Sequence[bytes]) -> int:
+        number = next(self._commands)
+        dropped = tuple(self._dropped.popleft() for _ in range(len(self._dropped)))
+        for process, call in zip(self._processes, calls, strict=True):
+            try:
+                process.send(Command(number, dropped, call))
+            except OSError as error:
+                self._fail(process, error)
+        return number
+
+    def _collected(self, number: int, limit_s: float) -> dict[RankProcess, Answer]:
+        """The answers to a command as they came, of all processes unless one raised and others were silent then."""
+        answers: dict[RankProcess, Answer] = {}
+        deadline = monotonic() + limit_s
+        raised = False
+        while silent := {process.connection: process for process in self._processes if process not in answers}:
+            ready = wait(list(silent), max(0.0, min(deadline - monotonic(), BEAT_S)))
+            for process in (own for connection, own in silent.items() if connection in ready):
+                try:
+                    answer = process.receive()
+                except (EOFError, OSError) as error:
+                    self._fail(process, error)
+                if answer.number != number:
+                    continue
+                answers[process] = answer
+                if answer.raised and not raised:
+                    raised = True
+                    deadline = min(deadline, monotonic() + self.limits.group_s + self.limits.grace_s)
+            if ready:
+                continue
+            for process in self._processes:
+                if process.ending() is not None:
+                    self._fail(process)
+            if monotonic() >= deadline:
+                if raised:
+                    break
+                names = " and ".join(process.name for process in silent.values())
+                self._give_up(f"{names} did not answer within {limit_s:g} s", list(silent.values()))
+        return answers
+
+    def _fail(self, process: RankProcess, error: Exception | None = None) -> NoReturn:
+        """Ends all, because one is dead or as good as that."""
+        if isinstance(error, BlockingIOError):
+            self._give_up(f"{process.name} did not go on with a message within {self.limits.answer_s:g} s", [process])
+        self._give_up(f"{process.name} {process.ending(LEAVE_S) or 'closed its connection'}", [process])
+
+    def _give_up(self, what: str, processes: Sequence[RankProcess]) -> NoReturn:
+        last = next(filter(None, (process.last_line() for process in processes)), "")
+        message = f"{what}; the last line that it printed: {last}" if last else what
+        self._end(message)
+        raise RankFailed(message) from None
+
+    def _end(self, why: str) -> None:
+        """Ends every process that is left, once."""
+        if self.over is not None:
+            return
+        self.over = why
+        for process in self._processes:
+            process.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._guardian is not None:
+            self._guardian.kill()
+
+    def let_go(self) -> None:
+        """In a forked copy of the process: closes what would keep the ranks alive when the process itself is gone."""
+        for own in (*self._processes, self._guardian):
+            if own is not None:
+                own.let_go()
+
+
+def _packed(method: str, arguments: Sequence[tuple[Any, ...]]) -> list[bytes]:
+    return [pickle.dumps((method, own)) for own in arguments]
+
+
+_crews: WeakSet[Crew] = WeakSet()
+
+
+def _let_go() -> None:
+    for crew in list(_crews):
+        crew.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go)

@@ -1,0 +1,115 @@
+"""What goes over a connection between a crew and its ranks: numbered commands, and the answers with their numbers."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from frameworks.contract import Unsupported
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a process has to know to be its ranks.
+
+    Attributes:
+        kind: the member's class as package.module:Class.
+        rank: the process' first rank.
+        ranks: how many ranks the process is.
+        count: how many ranks there are on all processes.
+        search: where the parent looks for modules.
+    """
+
+    kind: str
+    rank: int
+    ranks: int
+    count: int
+    folder: Path
+    device: str
+    mode: str
+    search: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A call of one of the servant's methods.
+
+    Attributes:
+        number: runs through all commands of a crew.
+        dropped: numbers of runs that nobody holds any more.
+        call: the method's name and its arguments, pickled.
+    """
+
+    number: int
+    dropped: tuple[int, ...]
+    call: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of the command of that number.
+
+    Attributes:
+        body: what the method returned, pickled, or the exception that it raised, as `packed` makes it.
+    """
+
+    number: int
+    raised: bool
+    body: bytes
+
+    def value(self) -> Any:
+        """What the method returned.
+
+        Raises:
+            RuntimeError: it cannot be made again here.
+        """
+        try:
+            return pickle.loads(self.body)
+        except Exception as error:
+            raise RuntimeError(f"what a rank answered cannot be unpickled here: {_told(error)}") from error
+
+    def error(self) -> Exception:
+        """The exception that the method raised."""
+        text, notes, body = pickle.loads(self.body)
+        try:
+            error = _made(body)
+        except Exception:
+            error = RuntimeError(text)
+        error.__notes__ = notes
+        return error
+
+
+def packed(error: Exception, note: str) -> bytes:
+    """An exception as it travels: of its own type where that can be pickled, else a RuntimeError that tells the type.
+
+    An `Unsupported` keeps its attempt if that can be pickled.
+    """
+    forms: list[Any] = [error]
+    if isinstance(error, Unsupported):
+        refusal = (error.capability, error.reason)
+        forms = [(Unsupported, (*refusal, error.attempt)), (Unsupported, refusal)]
+    notes = [*getattr(error, "__notes__", []), note]
+    for form in forms:
+        try:
+            body = pickle.dumps(form)
+            again = _made(body)
+        except Exception:  # whatever an exception's own way of being pickled raises
+            continue
+        if isinstance(error, type(again)) and str(again) == str(error):
+            return pickle.dumps((_told(error), notes, body))
+    return pickle.dumps((_told(error), notes, pickle.dumps((RuntimeError, (_told(error),)))))
+
+
+def _made(body: bytes) -> Exception:
+    form = pickle.loads(body)
+    if isinstance(form, Exception):
+        return form
+    kind, arguments = form
+    made: Exception = kind(*arguments)
+    return made
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,30 @@
+"""LossScaleOptimizer under MirroredStrategy looks for overflow in the first replica's gradients alone."""
+
+import sys
+
+import keras
+import tensorflow as tf
+
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.threading.set_inter_op_parallelism_threads(8)
+strategy = tf.distribute.MirroredStrategy(["/CPU:0", "/CPU:1"])
+with strategy.scope():
+    weight = keras.Variable(1.0)
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=16.0)
+    optimizer.build([weight])
+
+
+def step(slope: tf.Tensor) -> None:
+    with tf.GradientTape() as tape:
+        loss = optimizer.scale_loss(weight.value * slope)
+    optimizer.apply(tape.gradient(loss, [weight.value]), [weight])
+
+
+slopes = tf.constant([1.0, float("inf")])
+given = strategy.experimental_distribute_values_from_function(lambda replica: slopes[replica.replica_id_in_sync_group])
+tf.function(strategy.run)(step, [given])
+expected = "weight 1.0 and scale 8.0 after an infinite gradient on the second replica"
+seen = f"weight {float(weight.numpy())} and scale {float(optimizer.dynamic_scale.numpy())}{expected[24:]}"
+print(f"expected: {expected}\nseen: {seen}")
+sys.exit(int(seen != expected))

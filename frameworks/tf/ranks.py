@@ -1,0 +1,107 @@
+"""The process of all ranks: replicas of one strategy, each on a logical device of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.base import Arguments
+from frameworks.contract import Capability
+from frameworks.tf.framework import TensorFlowFramework
+from frameworks.tf.mirrored import MirroredTrainer
+from frameworks.tf.settings import pin_threads
+
+THREADS_PER_RANK = 16
+"""Reductions wait for the other replicas in threads; with too few of them all wait for ever."""
+
+_READ_BY_EACH = frozenset(
+    {
+        "parameters",
+        "master_parameters",
+        "optimizer_state",
+        "buffers",
+        "scaler_state",
+        "accumulator",
+        "random_state",
+        "state",
+        "segment_calls",
+        "bytes_held",
+    }
+)
+
+
+class MirroredMember:
+    """The process of all ranks, with the one strategy that they are the replicas of.
+
+    Raises:
+        RuntimeError: TensorFlow runs already, with other devices.
+    """
+
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:  # noqa: ARG002
+        (processor,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * count)
+        pin_threads(THREADS_PER_RANK * count)
+        self.strategy = tf.distribute.MirroredStrategy([f"/CPU:{index}" for index in range(count)])
+        self.framework = TensorFlowFramework(device, mode)
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> MirroredRanks:
+        """A new run of all ranks.
+
+        Raises:
+            ValueError: the recipe is for another number of ranks.
+        """
+        count = self.strategy.num_replicas_in_sync
+        if recipe.ranks is None or recipe.ranks.count != count:
+            raise ValueError(f"a recipe for {count} ranks is needed, not one for {recipe.ranks}")
+        policy = self.framework.policy(recipe.precision)
+        run = MirroredTrainer(self.strategy, model, recipe, weights, mode=self.framework.mode, policy=policy)
+        return MirroredRanks(self.framework.bound(run))
+
+    def barrier(self) -> None:
+        """All ranks are here."""
+
+
+class MirroredRanks:
+    """The ranks of a run: each is given its own, and answers with what its replica has."""
+
+    def __init__(self, run: MirroredTrainer) -> None:
+        self.run = run
+
+    def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+        """A verb with what each rank is given; an answer for each.
+
+        Raises:
+            Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
+        """
+        if verb in _READ_BY_EACH:
+            return self.run.seen(verb)
+        first = [each.arguments[0] for each in given if each.arguments]
+        match verb:
+            case "update_share":
+                return self.run.update_parts(first)
+            case "accumulate":
+                return self.run.accumulate_parts(first)
+            case "apply":
+                return self.run.updates()
+            case "gradients_share":
+                return self.run.gradients_of_parts(first)
+            case "feed":
+                if given[0].named["unscale_calls"] is not None or given[0].named["abandon"] or _poisoned(given):
+                    raise self.run.refusal(Capability.EXPLICIT_UNSCALE)
+                return self.run.feed_parts([own.arguments for own in given])
+            case "predict":
+                return self.run.predictions(first[0])
+            case "collectives":
+                raise self.run.refusal(Capability.RANKS_COLLECTIVES)
+            case _:
+                return (getattr(self.run, verb)(*given[0].arguments, **given[0].named),) * len(given)
+
+
+def _poisoned(given: Sequence[Arguments]) -> bool:
+    return any(own.named["poison"] is not None for own in given)

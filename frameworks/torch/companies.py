@@ -1,0 +1,81 @@
+"""Companies of PyTorch's ranks: which crew of processes they are, and which mode trains everything with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.data import sincos_batch
+from fixtures.model import Model
+from fixtures.models import sincos
+from fixtures.recipe import SGD, Ranks, Recipe
+from frameworks.base import BaseCompany, dealt_window, ranks_of
+from frameworks.contract import Attempt, Capability, Unsupported
+from frameworks.ranks import RemoteCompany, crew_of
+from frameworks.torch.scaler import wants_float32_gradients, wants_fused
+
+_MEMBER = "frameworks.torch.ranks:TorchMember"
+_ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+"""DDP's reducer warns of find_unused_parameters where every parameter was used."""
+
+_MIXED = "ZeroRedundancyOptimizer only supports the same dense type for all parameters"
+_SGD = (
+    "GradScaler.unscale_ refuses a float16 model's float16 gradients, and neither DDP's buckets nor fully_shard's "
+    "shards hold float32 ones for it"
+)
+_FUSED = (
+    "GradScaler.unscale_ refuses a float16 model's float16 gradients, and ZeroRedundancyOptimizer does not say that "
+    "the optimizer inside it unscales them by itself"
+)
+
+
+def company(model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    """The ranks of a new run, each a process on the CPU.
+
+    Raises:
+        Unsupported: PyTorch's ranks do not do what the recipe asks for.
+        ValueError: the recipe names no ranks.
+    """
+    for capability, reason in _refused(model, recipe):
+        raise Unsupported(capability, reason, partial(_trains, model, recipe))
+    return _started(model, recipe, weights)
+
+
+def _refused(model: Model, recipe: Recipe) -> Iterator[tuple[Capability, str]]:
+    """What PyTorch's ranks do not do although it does so in one place, and why."""
+    level = recipe.ranks.level if recipe.ranks is not None else "replicated"
+    formats = {model.parameter_format(name) for name in model.parameter_shapes()}
+    if level == "optimizer" and len(formats) > 1:
+        yield Capability.FLOAT64_HEADS, _MIXED
+    if wants_float32_gradients(recipe):
+        yield Capability.O3_FLOAT16, _SGD
+    if level == "optimizer" and wants_fused(recipe):
+        yield Capability.O3_FLOAT16, _FUSED
+
+
+def _trains(model: Model, recipe: Recipe) -> bool:
+    """Whether an update of what is refused goes through, when it is tried without a guard."""
+    run = _started(model, recipe, None)
+    gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
+    return not any(update.skipped for update in run.feed([[gradients]] * run.count))
+
+
+def _started(model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+    count = ranks_of(recipe).count
+    crew = crew_of(_MEMBER, count, "cpu", "eager", _ENVIRONMENT)
+    return RemoteCompany(crew, crew.make([(model, recipe, weights)] * count))
+
+
+def own_attempts(mode: str) -> dict[Capability, Attempt]:
+    """Tries of what ranks do otherwise than one place in a mode."""
+    return {Capability.TWO_LOSSES: _two_losses} if mode == "ddp" else {}
+
+
+def _two_losses() -> bool:
+    recipe = Recipe(SGD(), separate_losses=True, ranks=Ranks(2))
+    batch = sincos_batch(4)
+    run = _started(sincos(4), recipe)
+    return not any(update.skipped for update in run.update(dealt_window((batch,), 2)))

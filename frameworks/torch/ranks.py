@@ -1,0 +1,216 @@
+"""One rank of a run of several PyTorch processes: a member of their process group, and its trainers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Ranks, Recipe
+from frameworks.base import MicroBatch
+from frameworks.contract import Gradients, Update
+from frameworks.ranks import group_seconds
+from frameworks.torch import rank_checkpoint
+from frameworks.torch.network import Network, parameters_by_name
+from frameworks.torch.optimizers import Stepper, steppers
+from frameworks.torch.sharded_optimizer import ShardedStepper
+from frameworks.torch.sharding import Replicated, Sharded, Spread, held_bytes, part_of, shard
+from frameworks.torch.trainer import TorchTrainer
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """A rank's place among all.
+
+    Attributes:
+        mesh: of level "replicated" the line of ranks, else that of shards, or with replicas the grid of both.
+        shards: the group of ranks that share one copy of what is sharded.
+    """
+
+    rank: int
+    count: int
+    mesh: DeviceMesh
+    shards: distributed.ProcessGroup
+
+
+class RankTrainer(TorchTrainer):
+    """A run's part of one rank. Every verb is a verb of all ranks, but for `random_state` and `segment_calls`."""
+
+    def __init__(self, place: RankPlace, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
+        if recipe.ranks is None or recipe.ranks.count != place.count:
+            raise ValueError(f"a recipe for {place.count} ranks is needed, not one for {recipe.ranks}")
+        self.place = place
+        self.ranks = recipe.ranks
+        self._gradient_bytes = 0
+        super().__init__(model, recipe, weights, "cpu", "eager")
+        self._losses = self.spread.losses
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether parameters are `DTensor`s, of which each rank holds a shard."""
+        return self.ranks.level in ("gradients", "full")
+
+    def _steppers(self) -> list[Stepper]:
+        """Spreads the network before the optimizers take its parameters."""
+        names = {id(parameter): name for name, parameter in self.network.named_parameters()}
+        self.own_names = {name: names[id(slot.tensor)] for name, slot in self.slots.items()}
+        self.spread: Spread
+        if self.is_sharded:
+            self.spread = Sharded(self.network, self._eager_losses, self.ranks, self.place.mesh)
+            if self.average is not None and isinstance(self.average.module, Network):
+                shard(self.average.module, self.ranks, self.place.mesh)
+            self.slots = parameters_by_name(self.model, self.network)
+        else:
+            # reentrant checkpoints hide their part of the graph, and a loss of its own leaves the others' out
+            unused = not (self.network.is_reentrant or self.recipe.separate_losses)
+            self.spread = Replicated(self.network, self._eager_losses, self.ranks, unused=unused)
+        make = partial(ShardedStepper, self.place.shards) if self.ranks.level == "optimizer" else Stepper
+        return steppers(self.recipe, self.slots, make)
+
+    # forward and backward
+
+    def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
+        return self.spread.micro_batch(last=last)
+
+    def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
+        """The reduction is a mean over ranks; what it divides by is multiplied in before."""
+        return total * self.place.count / items
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        with self._micro_batch(last=True):
+            return self._enter(batch, self._pass(batch, items, self.scaler))
+
+    def _enter(self, batch: Batch, total: float) -> float:
+        """Enters a micro-batch in a ledger of this rank's own items."""
+        return self.ledger.add(MicroBatch(total, batch.items), self.ledger.items + batch.items)
+
+    def update(self, window: Window) -> Update:
+        return self.update_share(window, sum(batch.items for batch in window))
+
+    def update_share(self, window: Window, items: int) -> Update:
+        """One update from this rank's window; all ranks' windows hold `items` items and are equally long."""
+        for batch, total in zip(window, self._passes(window, items, self.scaler), strict=True):
+            self._enter(batch, total)
+        return self.apply()
+
+    def gradients_share(self, window: Window, items: int) -> dict[str, Array]:
+        """`gradients` of all ranks' windows together, of which this rank has one."""
+        return self._gradients(window, items)
+
+    def _fed(self, gradients: Mapping[str, Array]) -> torch.Tensor:
+        given = {
+            self.own_names[name]: self.slots[name].tensor_of(
+                value, torch.promote_types(self.slots[name].tensor.dtype, torch.float32)
+            )
+            for name, value in gradients.items()
+        }
+        return self.spread.fed(given)
+
+    # the update
+
+    def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
+        self._measure()
+        return super()._finish(unscale_calls, poison)
+
+    def _abandoned(self) -> Update:
+        self._measure()
+        return super()._abandoned()
+
+    def _measure(self) -> None:
+        gradients = (slot.tensor.grad for slot in self.slots.values())
+        self._gradient_bytes = sum(held_bytes(gradient) for gradient in gradients if gradient is not None)
+
+    def _add_to(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
+        gradient.add_(part_of(value, gradient))
+
+    # what can be seen
+
+    def bytes_held(self) -> dict[str, int]:
+        """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""
+        states = [s.own_state if isinstance(s, ShardedStepper) else s.optimizer.state for s in self.steppers]
+        moments = [
+            value
+            for state in states
+            for held in state.values()
+            for name, value in held.items()
+            if name != "step" and isinstance(value, torch.Tensor)
+        ]
+        return {
+            "parameter": sum(held_bytes(slot.tensor) for slot in self.slots.values()),
+            "gradient": self._gradient_bytes,
+            "optimizer": sum(map(held_bytes, moments)),
+            "buffer": sum(held_bytes(slot.tensor) for slot in self.buffer_slots.values()),
+        }
+
+    def collectives(self) -> dict[str, int]:
+        """How many parameters' gradients were reduced since the last call: "gradients"."""
+        return {"gradients": self.spread.reductions()}
+
+    # the whole run
+
+    def save(self, path: Path) -> None:
+        rank_checkpoint.save(self, path)
+
+    def restore(self, path: Path) -> None:
+        rank_checkpoint.restore(self, path)
+
+
+class TorchMember:
+    """One rank's process as a member of the group of all: what the rank's trainers are made by.
+
+    Args:
+        folder: empty at first and the same for all ranks, which meet in a file there.
+        device: "cpu".
+        mode: "eager".
+    Raises:
+        RuntimeError: the ranks did not meet in time.
+    """
+
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:  # noqa: ARG002
+        self.rank, self.count = rank, count
+        self._places: dict[int, RankPlace] = {}
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+        torch.set_num_threads(1)
+        distributed.init_process_group(
+            "gloo",
+            store=distributed.FileStore(str(Path(folder) / "store"), count),
+            rank=rank,
+            world_size=count,
+            timeout=timedelta(seconds=group_seconds()),
+        )
+
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> RankTrainer:
+        """This rank's part of a new run; all ranks make theirs at once.
+
+        Raises:
+            ValueError: the recipe is for another number of ranks.
+        """
+        ranks = recipe.ranks or Ranks(self.count)
+        return RankTrainer(self._place(ranks), model, recipe.but(ranks=ranks), weights)
+
+    def barrier(self) -> None:
+        """Returns when every rank has come here."""
+        distributed.barrier()
+
+    def _place(self, ranks: Ranks) -> RankPlace:
+        """Groups are made once for each number of replicas, by all ranks in the same order."""
+        replicas = ranks.replicas if ranks.level != "replicated" else 1
+        if replicas not in self._places:
+            if replicas == 1:
+                mesh = init_device_mesh("cpu", (self.count,), mesh_dim_names=("shard",))
+            else:
+                shape = (replicas, self.count // replicas)
+                mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+            self._places[replicas] = RankPlace(self.rank, self.count, mesh, mesh.get_group("shard"))
+        return self._places[replicas]

@@ -1,0 +1,108 @@
+"""What a play is checked for besides the oracle's values: what is loaded, formats, and how many plays bound a value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from conformance.judging.subject import Subject
+from conformance.laws import comparing
+from conformance.laws.declared import laws_of
+from conformance.laws.drawn_data import DrawnBatch, DrawnModel
+from conformance.laws.ensemble import Ensemble
+from conformance.laws.judging import Failure, against_the_oracle
+from conformance.laws.programs import DrawnCase, Predict, Restore, Save, StartAgain, Train
+from conformance.laws.searching import Search
+from conformance.laws.subject_player import SubjectPlayer
+from fixtures.arrays import Array
+from fixtures.layers import Dense, Head, Heads
+from fixtures.recipe import SGD, Precision, Recipe
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.decisions import Arrays
+from frameworks.reference.trainer import ReferenceTrainer
+
+MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),), exact=False)
+MICRO = DrawnBatch(3)
+SAVED = DrawnCase(MODEL, Recipe(SGD(2.0**-4, 0.5)), (StartAgain(), Train((MICRO,)), Save(), Restore(), Train((MICRO,))))
+LOW = DrawnCase(MODEL, Recipe(SGD(0.03), Precision("O1", "bfloat16")), (StartAgain(), Train((MICRO,))))
+
+
+class LoadsOneUnitHigher(ReferenceTrainer):
+    """A load gives masters that are one unit in the last place off."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state({n: _higher(a) if n.startswith("master/") else a for n, a in arrays.items()})
+
+
+def _higher(values: Array) -> Array:
+    """Values one unit in the last place of float32 above."""
+    return np.nextafter(values.astype(np.float32), np.float32(np.inf)).astype(np.float64)
+
+
+class ShowsDoublesOnceTrained(ReferenceTrainer):
+    """Moments are shown in float64 from the second update on."""
+
+    def optimizer_state(self) -> dict[str, Array]:
+        shown = super().optimizer_state()
+        return {n: a.astype(np.float64) if "/" in n and self.steps > 1 else a for n, a in shown.items()}
+
+
+def subject(trainer: type[ReferenceTrainer] = ReferenceTrainer) -> Subject:
+    """The reference with another trainer."""
+    return Subject(type("Changed", (ReferenceFramework,), {"trainer_class": trainer})("cpu"), 0)
+
+
+def failure(trainer: type[ReferenceTrainer], case: DrawnCase) -> Failure | None:
+    """What is wrong with a case on the reference with another trainer."""
+    judged = subject(trainer)
+    return against_the_oracle(judged, laws_of(ReferenceFramework("cpu")), case)
+
+
+def test_a_load_that_is_off_by_less_than_rounding_explains_is_seen() -> None:
+    failed = failure(LoadsOneUnitHigher, SAVED)
+    assert failed is not None
+    assert (failed.place, failed.name) == (3, "loaded")
+
+
+def test_a_part_of_the_state_that_changes_its_format_is_seen() -> None:
+    failed = failure(ShowsDoublesOnceTrained, SAVED)
+    assert failed is not None
+    assert failed.name.startswith("optimizer/momentum/")
+    assert "is float64, and was float32" in failed.text
+
+
+def test_the_reference_itself_loads_what_it_saved_in_the_formats_that_it_had() -> None:
+    assert failure(ReferenceTrainer, SAVED) is None
+
+
+def test_a_value_is_judged_by_few_members_first_and_by_many_where_they_do_not_explain_it() -> None:
+    ensemble = Ensemble(subject().conventions, LOW, frozenset(), 0)
+    assert ensemble.further[: len(ensemble.members)] == ensemble.members
+    assert len(ensemble.further) == len(ensemble.members) + 24
+    name = "parameter/0.weight"
+    exact = (ensemble.nearest.observations[1] or {})[name]
+    few, many = (comparing._bound(name, 1, exact, ensemble, m) for m in (ensemble.members, ensemble.further))
+    assert few is not None
+    assert many is not None
+    assert 0.0 < few <= many
+    beyond = exact + np.where(np.arange(exact.size).reshape(exact.shape) == 0, 2.0 * many, 0.0).astype(exact.dtype)
+    assert comparing._exceeded(name, 1, beyond, exact, ensemble) == many
+    assert comparing._exceeded(name, 1, exact, exact, ensemble) is None
+
+
+def test_a_search_leaves_out_what_holds_nothing_and_stops_when_it_has_enough() -> None:
+    seen: list[int] = []
+    search: Search[int, None] = Search(seen.append, enough=3)
+    search.run(st.integers(0, 9).map(lambda n: n if n % 2 else None), 60, 0, 0.0)
+    assert len(seen) == search.judged == 3
+    assert all(n % 2 for n in seen)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_half_of_the_data_lie_column_by_column(seed: int, tmp_path: Path) -> None:
+    player = SubjectPlayer(subject(), DrawnCase(MODEL, Recipe(), (StartAgain(), Predict(MICRO))), tmp_path)
+    batch = player.batch(DrawnBatch(3, seed=seed))
+    assert batch.inputs.flags.f_contiguous == bool(seed)

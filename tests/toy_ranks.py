@@ -1,0 +1,169 @@
+"""Members of no framework, whose trainers do to their processes what a rank can do."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from frameworks.base import Arguments
+from frameworks.contract import Capability, Unsupported
+from frameworks.ranks import group_seconds
+
+
+class StrangeError(Exception):
+    """Cannot be made again from its arguments."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+class ToyTrainer:
+    """A run that adds up, and misbehaves as it is told."""
+
+    def __init__(self, rank: int, start: int) -> None:
+        self.rank = rank
+        self.total = start
+
+    def add(self, value: int, *, times: int = 1) -> tuple[int, int]:
+        self.total += value * times
+        return self.rank, self.total
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def environment(self, name: str) -> str | None:
+        return os.environ.get(name)
+
+    def descriptors(self) -> tuple[str, ...]:
+        """Where the open sockets and pipes of this process lead."""
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return tuple(os.readlink(link) for link in links if os.path.exists(link) or os.path.islink(link))
+
+    def sleep(self, seconds: float) -> int:
+        time.sleep(seconds)
+        return self.rank
+
+    def hold(self, seconds: int) -> None:
+        """Sleeps where no other thread of Python can run."""
+        ctypes.PyDLL(None).sleep(seconds)
+
+    def fail(self, what: str) -> None:
+        match what:
+            case "value":
+                raise ValueError(f"of rank {self.rank}")
+            case "key":
+                raise KeyError("no such thing")
+            case "key-later":
+                time.sleep(0.3)
+                raise KeyError("no such thing")
+            case "unsupported":
+                raise Unsupported(Capability.RANKS_HYBRID, "no mesh", attempt=lambda: True)
+            case "strange":
+                raise StrangeError(1, 2)
+            case "local":
+                raise type("Local", (Exception,), {})("cannot be pickled")
+
+    def unpicklable(self) -> Any:
+        return lambda: None
+
+    def leave(self, how: str) -> None:
+        print(f"rank {self.rank} leaves\n")
+        match how:
+            case "system-exit":
+                sys.exit(3)
+            case "exit":
+                os._exit(4)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "interrupt":
+                raise KeyboardInterrupt
+
+    def start_child(self, how: str) -> int:
+        """A process of the rank's own, which a fork lets inherit everything; its number."""
+        if how == "fork":
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            return child
+        return subprocess.Popen(["sleep", "60"]).pid
+
+    def chatter(self) -> str:
+        """Writes to what a rank does not use, and reads from it."""
+        os.write(1, b"\x80garbage\n" * 1000)
+        print("more of it", file=sys.stderr)
+        return sys.stdin.read()
+
+
+class Together:
+    """The trainer of a process that is several ranks."""
+
+    def __init__(self, trainers: Sequence[ToyTrainer]) -> None:
+        self.trainers = trainers
+
+    def ask(self, verb: str, given: Sequence[Arguments]) -> list[Any]:
+        pairs = zip(self.trainers, given, strict=True)
+        return [getattr(trainer, verb)(*own.arguments, **own.named) for trainer, own in pairs]
+
+
+class Toy:
+    """One rank; ranks meet in the folder."""
+
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
+        self.rank, self.count, self.folder = rank, count, folder
+        self.met = 0
+        if device == "broken":
+            raise OSError("no such device")
+        if device == "broken-1" and rank == 1:
+            raise OSError("no such device")
+        if mode == "slow":
+            time.sleep(60)
+        self.barrier()
+
+    def trainer(self, model: int, recipe: str, weights: Any) -> Any:
+        if recipe == "refused":
+            raise Unsupported(Capability.RANKS_FULL, "not here")
+        return ToyTrainer(self.rank, model if weights is None else weights)
+
+    def barrier(self) -> None:
+        self.met += 1
+        (self.folder / f"{self.met}-{self.rank}").touch()
+        until = time.monotonic() + group_seconds()
+        while len(list(self.folder.glob(f"{self.met}-*"))) < self.count:
+            if time.monotonic() > until:
+                raise RuntimeError("the others did not come")
+            time.sleep(0.005)
+
+
+class Apart(Toy):
+    """Ranks that do not meet again."""
+
+    def barrier(self) -> None:
+        if self.met:
+            raise RuntimeError("connection closed by peer")
+        super().barrier()
+
+
+class ToyTogether(Toy):
+    """All ranks in one process."""
+
+    def trainer(self, model: int, recipe: str, weights: Any) -> Any:
+        first = super().trainer(model, recipe, weights)
+        return Together([first, *(ToyTrainer(rank, first.total) for rank in range(1, self.count))])
+
+    def barrier(self) -> None:
+        """All are here."""
+
+
+class Lonely(Toy):
+    """One process for several ranks, whose trainer is one for one rank."""
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
