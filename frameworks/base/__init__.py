@@ -6,6 +6,12 @@ from frameworks.base.company_trainer import CompanyTrainer, dealt, dealt_window
 from frameworks.base.framework import BaseFramework
 from frameworks.base.observing import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
+from frameworks.base.quantizing_attempts import (
+    format_attempts,
+    integer_casts_act,
+    integer_products_act,
+    quantizer_attempts,
+)
 from frameworks.base.rank_attempts import with_ranks
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
 from frameworks.base.traces import traced_paths, unscaled_in_trace
@@ -28,11 +34,15 @@ __all__ = [
     "dealt_window",
     "elapsed",
     "ending",
+    "format_attempts",
     "inner_bounds",
+    "integer_casts_act",
+    "integer_products_act",
     "observed",
     "offload_attempts",
     "over_window",
     "processor",
+    "quantizer_attempts",
     "ranks_of",
     "same_parts",
     "segment_bounds",

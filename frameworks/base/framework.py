@@ -22,6 +22,8 @@ from frameworks.contract import (
     Capability,
     Declaration,
     MissingDevice,
+    NumberFormats,
+    Quantizers,
     RecomputeCase,
     RecomputeResult,
     Unsupported,
@@ -143,6 +145,12 @@ class BaseFramework(ABC):
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:  # noqa: ARG002
         raise self.refusal(Capability.RANKS_REPLICATED)
+
+    def formats(self) -> NumberFormats:
+        raise self.refusal(Capability.FLOAT8_E4M3FN)
+
+    def quantizers(self) -> Quantizers:
+        raise self.refusal(Capability.INT8_TENSOR)
 
     def probe(self, capability: Capability) -> bool | None:
         """What `attempts` shows of the capability, asked once.

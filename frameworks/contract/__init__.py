@@ -18,6 +18,7 @@ from frameworks.contract.capabilities import (
 from frameworks.contract.company import Company, RankFailed
 from frameworks.contract.conventions import Conventions, ScalerRule
 from frameworks.contract.framework import Framework
+from frameworks.contract.quantizing import CastRule, FakeRule, NumberFormats, Quantized, Quantizers, QuantRule
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import (
     Gradients,
@@ -38,14 +39,20 @@ __all__ = [
     "SUPPORTED",
     "Attempt",
     "Capability",
+    "CastRule",
     "Company",
     "Conventions",
     "Declaration",
+    "FakeRule",
     "Framework",
     "Gradients",
     "LayerTrace",
     "MissingDevice",
+    "NumberFormats",
     "OpResult",
+    "QuantRule",
+    "Quantized",
+    "Quantizers",
     "RankFailed",
     "RecomputeCase",
     "RecomputeResult",

@@ -12,6 +12,7 @@ from fixtures.recipe import Offload, Precision, Ranks, Recipe
 from frameworks.contract.capabilities import Capability, Declaration
 from frameworks.contract.company import Company
 from frameworks.contract.conventions import Conventions
+from frameworks.contract.quantizing import NumberFormats, Quantizers
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import OpResult, RecomputeCase, RecomputeResult
 
@@ -90,6 +91,12 @@ class Framework(Protocol):
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         """Runs operation `op` (a name of `frameworks.operations`) inside whatever precision scope is open."""
+
+    def formats(self) -> NumberFormats:
+        """The framework's number formats of eight bits; what is offered is declared by capabilities."""
+
+    def quantizers(self) -> Quantizers:
+        """The framework's quantizers; what is offered is declared by capabilities."""
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         """Σ tanh(x·w) through the framework's recomputation call, float32, with gradients for x (n, m) and w (m, k).

@@ -10,7 +10,17 @@ from types import MappingProxyType
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Offload, Precision, Ranks, Recipe
-from frameworks.base import BaseFramework, CompanyTrainer, offload_attempts, ranks_of, with_ranks
+from frameworks.base import (
+    BaseFramework,
+    CompanyTrainer,
+    format_attempts,
+    integer_casts_act,
+    integer_products_act,
+    offload_attempts,
+    quantizer_attempts,
+    ranks_of,
+    with_ranks,
+)
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -23,6 +33,8 @@ from frameworks.contract import (
 from frameworks.reference import operations, probes, recompute, scope, settings
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS
+from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
 from frameworks.reference.rounding import Nearest, Rounding
 from frameworks.reference.trainer import ReferenceTrainer
@@ -34,7 +46,7 @@ _OFFLOADS = (
 
 
 class ReferenceFramework(BaseFramework):
-    """The oracle. A broken twin replaces `trainer_class`, `company_class` or `operations_class`.
+    """The oracle. A broken twin replaces one of the classes below.
 
     Args:
         device: "auto" or "cpu".
@@ -50,6 +62,8 @@ class ReferenceFramework(BaseFramework):
     trainer_class: type[ReferenceTrainer] = ReferenceTrainer
     company_class: type[ReferenceCompany] = ReferenceCompany
     operations_class: type[Operations] = Operations
+    formats_class: type[ReferenceFormats] = ReferenceFormats
+    quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
 
     def __init__(
         self,
@@ -115,6 +129,12 @@ class ReferenceFramework(BaseFramework):
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         return operations.run(self.operations_class(self.rounding), op, *arrays)
 
+    def formats(self) -> ReferenceFormats:
+        return self.formats_class()
+
+    def quantizers(self) -> ReferenceQuantizers:
+        return self.quantizers_class()
+
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
 
@@ -123,7 +143,11 @@ class ReferenceFramework(BaseFramework):
         return recompute.run(self.operations_class(self.rounding), case, x, w)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here = {c: partial(attempt, self) for c, attempt in probes.ATTEMPTS.items()}
+        here: dict[Capability, Attempt] = {c: partial(attempt, self) for c, attempt in probes.ATTEMPTS.items()}
+        formats = self.formats()
+        here |= format_attempts(formats) | quantizer_attempts(self.quantizers())
+        here[Capability.INTEGER_CASTS] = partial(integer_casts_act, formats)
+        here[Capability.INTEGER_PRODUCTS] = partial(integer_products_act, formats)
         return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
 
     def global_state(self) -> dict[str, str]:

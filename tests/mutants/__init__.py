@@ -17,6 +17,8 @@ from typing import Any
 
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.arithmetic import Operations
+from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
 from frameworks.reference.trainer import ReferenceTrainer
 
@@ -32,8 +34,8 @@ def fault(
 ) -> Callable[[type], type]:
     """Makes a framework of a class that overrides part of one.
 
-    A subclass of the reference's trainer, company or operations takes their place in the reference; a framework stays
-    as it is.
+    A subclass of the reference's trainer, company, operations, formats or quantizers takes their place in the
+    reference; a framework stays as it is.
 
     Args:
         link: the real bug that the mutant brings back.
@@ -54,6 +56,10 @@ def fault(
             overrides["operations_class"] = broken
         elif issubclass(broken, ReferenceCompany):
             overrides["company_class"] = broken
+        elif issubclass(broken, ReferenceFormats):
+            overrides["formats_class"] = broken
+        elif issubclass(broken, ReferenceQuantizers):
+            overrides["quantizers_class"] = broken
         else:
             return broken
         return type(broken.__name__, (ReferenceFramework,), overrides)

@@ -1,0 +1,65 @@
+"""What a cast to an eight-bit format must give, from the table of the format's values."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.narrow import NarrowFormat
+
+SOURCES = {name: np.dtype(name) for name in ("float64", "float32", "float16")} | {
+    "bfloat16": np.dtype(ml_dtypes.bfloat16)
+}
+"""The formats that values are cast from."""
+
+
+def nearest(values: Array, narrow: NarrowFormat) -> Array:
+    """The nearest value of the format, float64, half-way to the even code; infinite where that is beyond the largest.
+
+    The sign of zero is kept but where the format has one zero only.
+    """
+    wide = np.asarray(values).astype(np.float64)
+    steps = narrow.positive
+    steps = np.append(steps, 2 * steps[-1] - steps[-2])
+    place = np.searchsorted(steps, np.abs(wide))
+    high = steps[np.minimum(place, len(steps) - 1)]
+    low = steps[np.maximum(np.minimum(place, len(steps) - 1) - 1, 0)]
+    middle = (low + high) / 2
+    even = np.where(place % 2 == 1, low, high)
+    magnitude = np.where(np.abs(wide) == middle, even, np.where(np.abs(wide) < middle, low, high))
+    magnitude = np.where(magnitude > narrow.largest, np.inf, magnitude)
+    magnitude = np.where(np.abs(wide) > steps[-1], np.inf, magnitude)
+    signed = np.copysign(magnitude, wide)
+    return np.where(magnitude == 0.0, 0.0, signed) if narrow.specials == "fnuz" else signed
+
+
+def hard_values(narrow: NarrowFormat, source: str) -> Array:
+    """Values within the format's range that are hard to cast, in the source format, of both signs.
+
+    Every value of the format, the middle between each and the next, both neighbours of that middle in the source
+    format, and values of every magnitude in between, drawn from one seed.
+    """
+    dtype = SOURCES[source]
+    steps = narrow.positive
+    middles = (steps[:-1] + steps[1:]) / 2
+    smallest = np.log2(steps[steps > 0][0]) - 2
+    drawn = np.exp2(np.random.default_rng(0).uniform(smallest, np.log2(narrow.largest), 100_000))
+    with np.errstate(under="ignore", over="ignore"):
+        held = middles[middles.astype(dtype).astype(np.float64) == middles].astype(dtype)
+        beside = [np.nextafter(held, np.array(towards, dtype)) for towards in (0.0, np.inf)]
+        every = np.concatenate([steps.astype(dtype), held, *beside, drawn.astype(dtype)])
+    wide = every.astype(np.float64)
+    every = every[np.isfinite(wide) & (wide <= narrow.largest)]
+    return np.concatenate([every, -every])
+
+
+def beyond_values(narrow: NarrowFormat) -> Array:
+    """Finite float32 values, of both signs, that round beyond the largest one of the format, in rising magnitude."""
+    steps = narrow.positive
+    following = 2 * steps[-1] - steps[-2]
+    sweep = np.linspace((narrow.largest + following) / 2, 4 * narrow.largest, 65)[1:]
+    every = np.concatenate([sweep, [following], 2.0 ** np.arange(np.ceil(np.log2(narrow.largest)) + 2, 128)])
+    every = np.unique(every).astype(np.float32)
+    every = every[np.isfinite(every)]
+    return np.concatenate([every, -every])

@@ -1,0 +1,99 @@
+"""What a quantizer must give by the rule that it declares, with the scale and the zero point that it reports.
+
+u is the unit roundoff of float32: everything here may be computed in that format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fixtures.arrays import Array
+from frameworks.contract import FakeRule, QuantRule
+from frameworks.contract.quantizing import Ties
+
+U = 2.0**-24
+NEAR_A_TIE = 2.0**-20
+"""How near to a half a quotient is, relative to itself, where float32 may take either neighbour."""
+
+
+def rounded(quotient: Array, ties: Ties) -> Array:
+    """To the nearest integer, float64; half-way by the rule."""
+    match ties:
+        case "even":
+            return np.rint(quotient)
+        case "up":
+            return np.floor(quotient + 0.5)
+        case "away":
+            return np.copysign(np.floor(np.abs(quotient) + 0.5), quotient)
+
+
+def ranges(values: Array, rule: QuantRule) -> tuple[Array, Array]:
+    """The lowest and the highest value of each value's range, float64, of the values' shape."""
+    lowest, highest = (np.empty(values.shape) for _ in range(2))
+    for part in _parts(values.shape, rule):
+        lowest[part], highest[part] = values[part].min(), values[part].max()
+    return lowest, highest
+
+
+def _parts(shape: tuple[int, ...], rule: QuantRule) -> list[tuple[slice, slice]]:
+    """Where each range of a matrix lies."""
+    whole = slice(None)
+    if rule.axis is None:
+        return [(whole, whole)]
+    length = shape[rule.axis]
+    size = rule.group or length
+    along = [slice(start, min(start + size, length)) for start in range(0, length, size)]
+    across = [slice(place, place + 1) for place in range(shape[1 - rule.axis])]
+    return [(a, b) if rule.axis == 0 else (b, a) for a in along for b in across]
+
+
+def scale_of(values: Array, rule: QuantRule) -> Array:
+    """The scale that the rule gives each value's range, float64."""
+    lowest, highest = ranges(values.astype(np.float64), rule)
+    if rule.symmetric:
+        width = np.maximum(np.abs(lowest), np.abs(highest)) + rule.epsilon
+    else:
+        width = np.maximum(highest, 0.0) - np.minimum(lowest, 0.0)
+    return np.maximum(width / rule.divisor, rule.smallest_scale)
+
+
+def zero_point_gap(values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> float:
+    """How far the furthest zero point is from low − min / scale, brought into the range of codes."""
+    lowest, _ = ranges(values.astype(np.float64), rule)
+    exact = np.clip(rule.low - np.minimum(lowest, 0.0) / scale, rule.low, rule.high)
+    return float(np.abs(zero_point - (np.zeros_like(exact) if rule.symmetric else exact)).max())
+
+
+def wrong_codes(values: Array, codes: Array, scale: Array, zero_point: Array, rule: QuantRule) -> int:
+    """How many codes are neither the rule's nor, where the quotient is very near to a half, one next to it."""
+    quotient = values.astype(np.float64) / scale
+    expected = np.clip(rounded(quotient, rule.ties) + zero_point, rule.low, rule.high)
+    to_a_half = np.abs(quotient - np.floor(quotient) - 0.5)
+    allowed = np.where(to_a_half <= NEAR_A_TIE * np.abs(quotient), 1, 0)
+    return int(np.sum(np.abs(codes - expected) > allowed))
+
+
+def round_trip_excess(values: Array, restored: Array, scale: Array, zero_point: Array, rule: QuantRule) -> float:
+    """The largest error, in units of s/2·(1 + 4u·(|x|/s + 1)), of values within the range; at most 1 if all is well."""
+    wide = values.astype(np.float64)
+    lowest, highest = ((code - zero_point) * scale for code in (rule.low, rule.high))
+    inside = (wide >= lowest - scale / 2) & (wide <= highest + scale / 2)
+    allowed = scale / 2 * (1 + 4 * U * (np.abs(wide) / scale + 1))
+    excess = np.abs(wide - restored.astype(np.float64)) / allowed
+    return float(np.where(inside, excess, 0.0).max())
+
+
+def fake(values: Array, scale: Array, zero_point: Array, rule: FakeRule) -> tuple[Array, Array]:
+    """What fake quantization makes of the values, and its gradient, float64; scale and zero point broadcast."""
+    wide = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        code = rounded(wide / scale, rule.ties) + zero_point
+        restored = (np.clip(code, rule.low, rule.high) - zero_point) * scale
+        match rule.gradient:
+            case "codes":
+                inside = (code >= rule.low) & (code <= rule.high)
+            case "range":
+                inside = (wide >= (rule.low - zero_point) * scale) & (wide <= (rule.high - zero_point) * scale)
+            case "everywhere":
+                inside = np.ones(wide.shape, bool)
+    return restored, inside.astype(np.float64)

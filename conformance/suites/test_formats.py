@@ -1,0 +1,92 @@
+"""Formats of eight bits: what codes stand for, and what casts make of values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from conformance.judging.kit import Subject, Verdict, clause, need
+from conformance.oracle.narrow_casts import SOURCES, beyond_values, hard_values, nearest
+from fixtures.arrays import Array
+from fixtures.narrow import CODES, NARROW, NarrowFormat
+from frameworks.contract import Capability
+
+each_format = pytest.mark.parametrize("name", sorted(NARROW))
+each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
+each_source = pytest.mark.parametrize("source", sorted(SOURCES))
+INTEGERS = {"1.5": 1.5, "-1.5": -1.5, "2.5": 2.5, "300": 300.0, "-300": -300.0, "inf": np.inf, "-inf": -np.inf}
+INTEGERS |= {"nan": np.nan, "127.9": 127.9, "-128.9": -128.9}
+
+
+def offered(subject: Subject, name: str) -> NarrowFormat:
+    """The format, if the framework declares it; leaves the test if not."""
+    need(subject, Capability(f"formats.{name}"))
+    return NARROW[name]
+
+
+def cast(subject: Subject, values: Array, name: str) -> Array:
+    """What the values' codes stand for, float64, by the specification, so that decoding has no part in it."""
+    codes = subject.framework.formats().encode(values, name)
+    return NARROW[name].values()[codes]
+
+
+def wrong(measured: Array, expected: Array) -> Array:
+    """Where two arrays differ; NaN is NaN, and zeros have signs."""
+    same = (measured == expected) & (np.signbit(measured) == np.signbit(expected))
+    return ~(same | (np.isnan(measured) & np.isnan(expected)))
+
+
+def example(values: Array, measured: Array, expected: Array, where: Array) -> str:
+    """The first of the places, as values."""
+    if not where.any():
+        return "all"
+    place = int(np.flatnonzero(where)[0])
+    value, got, wanted = (float(each[place]) for each in (values, measured, expected))
+    return f"{int(where.sum())} of {where.size}, first {value!r}: {got!r} for {wanted!r}"
+
+
+@clause("formats.decode")
+@each_format
+def test_every_code_stands_for_its_value(subject: Subject, verdict: Verdict, name: str) -> None:
+    narrow = offered(subject, name)
+    decoded = subject.framework.formats().decode(CODES, name).astype(np.float64)
+    expected = narrow.values()
+    other = wrong(decoded, expected)
+    verdict.holds(not other.any(), f"codes of {name}", example(CODES, decoded, expected, other), "all", "decoded")
+
+
+@clause("formats.round-to-nearest")
+@each_rounding_format
+@each_source
+def test_casts_take_the_nearest_value(subject: Subject, verdict: Verdict, name: str, source: str) -> None:
+    values = hard_values(offered(subject, name), source)
+    measured, expected = cast(subject, values, name), nearest(values, NARROW[name])
+    other = wrong(measured, expected)
+    verdict.holds(
+        not other.any(), f"casts from {source} to {name}", example(values, measured, expected, other), "all", "rounding"
+    )
+
+
+@clause("formats.overflow-as-declared")
+@each_rounding_format
+def test_what_the_format_cannot_hold_is_cast_as_declared(subject: Subject, verdict: Verdict, name: str) -> None:
+    narrow = offered(subject, name)
+    rule = subject.framework.formats().casts()[name]
+    becomes = {"saturate": narrow.largest, "nan": np.nan, "inf": np.inf}
+    finite = beyond_values(narrow)
+    values = np.concatenate([finite, np.array([np.inf, -np.inf, np.nan], np.float32)])
+    expected = np.copysign(np.full(finite.shape, becomes[rule.overflow]), finite)
+    expected = np.concatenate([expected, np.array([1.0, -1.0]) * becomes[rule.infinity], [np.nan]])
+    for length in (len(values), 33, 15, 1):
+        parts = np.array_split(values, range(length, len(values), length))
+        measured = np.concatenate([cast(subject, part, name) for part in parts])
+        other = wrong(measured, expected)
+        shown = example(values, measured, expected, other)
+        verdict.holds(not other.any(), f"casts to {name}, {length} at a time", shown, "all", "overflow")
+
+
+@clause("formats.integer-casts")
+def test_casts_to_integers(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.INTEGER_CASTS)
+    codes = subject.framework.formats().encode(np.array(list(INTEGERS.values()), np.float32), "int8").view(np.int8)
+    verdict.observe("int8", dict(zip(INTEGERS, codes.tolist(), strict=True)))

@@ -1,0 +1,65 @@
+"""What formats and quantizers are seen to do, by one small experiment each, alike for every framework."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from fixtures.narrow import NARROW
+from frameworks.contract import Attempt, Capability, NumberFormats, Quantizers
+
+_VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, 1.5, 4.0]], np.float32)
+
+
+def format_attempts(formats: NumberFormats) -> dict[Capability, Attempt]:
+    """A try of each cast that is offered."""
+    return {Capability(f"formats.{name}"): partial(_casts, formats, name) for name in formats.casts()}
+
+
+def integer_casts_act(formats: NumberFormats) -> bool:
+    """Whether small integers come out of a cast to int8."""
+    codes = formats.encode(np.array([-3.0, 2.0], np.float32), "int8")
+    return np.array_equal(codes.view(np.int8), [-3, 2])
+
+
+def integer_products_act(formats: NumberFormats) -> bool:
+    """Whether a product of int8 is more than int8 holds."""
+    product = formats.integer_product(np.full((2, 16), 127, np.int8), np.full((16, 2), 127, np.int8))
+    return bool((product == 16 * 127 * 127).all())
+
+
+def quantizer_attempts(quantizers: Quantizers) -> dict[Capability, Attempt]:
+    """A try of each quantizer, fake or not, that is offered."""
+    made: dict[Capability, Attempt] = {}
+    for name in quantizers.rules():
+        made[Capability(f"quantization.{name}")] = partial(_quantizes, quantizers, name)
+    for name in quantizers.fake_rules():
+        made[Capability(f"quantization.{name}")] = partial(_fakes, quantizers, name)
+    return made
+
+
+def _casts(formats: NumberFormats, name: str) -> bool:
+    """Whether powers of two come back, and a value that the format has no code for does not."""
+    exact = np.array([0.25, 0.5, 1.0, 2.0], np.float32)
+    codes = formats.encode(exact, name)
+    between = NARROW[name].fraction_bits + 2
+    other = np.array([1.0 + 2.0**-between], np.float32)
+    kept = formats.decode(formats.encode(other, name), name)
+    return codes.dtype == np.uint8 and np.array_equal(formats.decode(codes, name), exact) and kept[0] != other[0]
+
+
+def _quantizes(quantizers: Quantizers, name: str) -> bool:
+    """Whether there are integer codes, more than one, that come back near to the values."""
+    quantized = quantizers.quantize(name, _VALUES)
+    near = np.abs(quantized.values - _VALUES) <= np.broadcast_to(quantized.scale, _VALUES.shape)
+    return quantized.codes.dtype.kind == "i" and len(np.unique(quantized.codes)) > 2 and bool(near.all())
+
+
+def _fakes(quantizers: Quantizers, name: str) -> bool:
+    """Whether a value between two codes is moved to one of them, with a gradient."""
+    axis = quantizers.fake_rules()[name].axis
+    places = 1 if axis is None else _VALUES.shape[1 - axis]
+    scale, zero = np.full(places, 1.0, np.float32), np.zeros(places, np.int32)
+    values, gradient = quantizers.fake_quantize(name, _VALUES, scale, zero)
+    return bool((values == np.trunc(values)).all()) and gradient.shape == _VALUES.shape

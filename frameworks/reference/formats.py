@@ -1,0 +1,87 @@
+"""Eight-bit formats and integer products, in the plainest way; a method a decision, which mutants override."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.narrow import NARROW, NarrowFormat
+from frameworks.contract import CastRule
+
+_CASTS = {
+    name: CastRule("inf", "inf") if narrow.specials == "ieee" else CastRule("nan", "nan")
+    for name, narrow in NARROW.items()
+}
+
+
+class ReferenceFormats:
+    """Casts by search in the table of a format's values."""
+
+    def casts(self) -> Mapping[str, CastRule]:
+        return _CASTS
+
+    def encode(self, values: Array, format_name: str) -> Array:
+        if format_name == "int8":
+            return self.integers(np.asarray(values, np.float64)).astype(np.int8).view(np.uint8)
+        narrow = NARROW[format_name]
+        wide = self.widened(values)
+        magnitude = np.abs(wide)
+        codes = self.codes(magnitude, narrow)
+        codes = np.where(np.isinf(magnitude), self.special(narrow, self.casts()[format_name].infinity), codes)
+        codes = np.where(np.isnan(wide), self.special(narrow, "nan"), codes)
+        return self.signed(codes, wide, narrow).astype(np.uint8)
+
+    def decode(self, codes: Array, format_name: str) -> Array:
+        if format_name == "int8":
+            return codes.view(np.int8).astype(np.float32)
+        return self.table(NARROW[format_name])[codes].astype(np.float32)
+
+    def integer_product(self, a: Array, b: Array) -> Array:
+        return (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
+
+    def table(self, narrow: NarrowFormat) -> Array:
+        """The value of each code."""
+        return narrow.values()
+
+    def widened(self, values: Array) -> Array:
+        """The values before they are rounded, float64."""
+        return np.asarray(values, np.float64)
+
+    def integers(self, values: Array) -> Array:
+        """What a cast to int8 makes of float64 values: fractions are cut off, the rest saturates, NaN is 0."""
+        return np.nan_to_num(np.clip(np.trunc(values), -128, 127), nan=0.0)
+
+    def codes(self, magnitude: Array, narrow: NarrowFormat) -> Array:
+        """The nearest code of each magnitude; where that is one beyond the largest, what the format's rule says."""
+        positive = narrow.positive
+        following = 2 * positive[-1] - positive[-2]
+        steps = np.append(positive, following)
+        lower = np.clip(np.searchsorted(steps, magnitude, "right") - 1, 0, len(steps) - 2)
+        low, high = steps[lower], steps[lower + 1]
+        with np.errstate(invalid="ignore"):
+            up = self.goes_up(magnitude - low, high - magnitude, lower)
+        nearest = np.where(magnitude >= following, len(positive), lower + up)
+        return np.where(nearest == len(positive), self.special(narrow, self.casts()[narrow.name].overflow), nearest)
+
+    def goes_up(self, above: Array, below: Array, lower: Array) -> Array:
+        """Whether a value goes to the code after `lower`, by its distances to both: the nearer, else the even one."""
+        return (above > below) | ((above == below) & (lower % 2 == 1))
+
+    def special(self, narrow: NarrowFormat, what: str) -> int:
+        """The code, without a sign, of what is none of the finite values, or of the largest one."""
+        values = narrow.values()
+        if what == "saturate":
+            return len(narrow.positive) - 1
+        kind = np.isnan(values) if what == "nan" else np.isposinf(values)
+        return int(np.flatnonzero(kind)[0])
+
+    def signed(self, codes: Array, values: Array, narrow: NarrowFormat) -> Array:
+        """The codes with the sign of the values; the one negative zero of some formats is their NaN."""
+        negative = np.signbit(values)
+        if not narrow.signed:
+            return np.where(negative | (values == 0.0), 255, codes)
+        if narrow.specials == "fnuz":
+            negative = negative & (codes % 128 != 0)
+        return np.where(negative, codes | 128, codes)
