@@ -9,7 +9,7 @@ from itertools import chain
 
 from conformance.expectations.entries import load_known
 from conformance.inventory.tests import inventory
-from conformance.pages import example_failure, findings, ranks
+from conformance.pages import example_failure, findings, formats, ranks
 from conformance.pages.promises import PROMISES, table
 from conformance.pages.upgrades import upgrades
 from conformance.running.baselines import BASELINES
@@ -44,6 +44,11 @@ def _committed() -> tuple[Record, ...]:
 def baselines() -> tuple[Record, ...]:
     """The committed records that later ones are compared with, those of modes with ranks left out."""
     return tuple(record for record in _committed() if not ranks.has_ranks(record))
+
+
+def of_formats() -> Mapping[str, str]:
+    """Which formats and quantizers frameworks have, and keep."""
+    return formats.blocks(baselines())
 
 
 def with_ranks() -> Mapping[str, str]:

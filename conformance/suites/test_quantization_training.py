@@ -39,15 +39,17 @@ def around(rule: FakeRule, scale: Array, zero: Array, steps: Array) -> Array:
 
 @clause("quantization.fake-values")
 @each_fake
-@pytest.mark.parametrize("kind", ["halves", "between"])
+@pytest.mark.parametrize("kind", ["halves", "between", "far"])
 def test_fake_quantization_gives_the_nearest_code(subject: Subject, verdict: Verdict, name: str, kind: str) -> None:
     rule = rule_of(subject, name)
-    scale, zero = given(rule, exact=kind == "halves")
-    steps = np.arange(-2.0, 2.25, 0.25) if kind == "halves" else np.linspace(-1.47, 1.43, 23)
+    scale, zero = given(rule, exact=kind != "between")
+    steps = np.linspace(-1.47, 1.43, 23) if kind == "between" else np.arange(-2.0, 2.25, 0.25)
     values = around(rule, scale, zero, steps)
+    if kind == "far":
+        values[::2] *= np.float32(2.0**80)
     measured, _ = subject.framework.quantizers().fake_quantize(name, values, scale, zero)
     wanted, _ = expected.fake(values, scale.astype(np.float64), zero, rule)
-    if kind == "halves":
+    if kind != "between":
         verdict.equal(measured.astype(np.float64) + 0.0, wanted + 0.0, "fake-quantized values", "values")
         return
     gap = np.abs(measured - wanted) / np.maximum(np.abs(wanted), scale)

@@ -13,7 +13,16 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Offload, Ranks, Recipe
-from frameworks.base import BaseCompany, BaseFramework, CompanyTrainer, offload_attempts, with_ranks
+from frameworks.base import (
+    BaseCompany,
+    BaseFramework,
+    CompanyTrainer,
+    format_attempts,
+    integer_casts_act,
+    integer_products_act,
+    offload_attempts,
+    with_ranks,
+)
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -25,6 +34,7 @@ from frameworks.contract import (
 from frameworks.jax.arrays import to_array, wide_formats
 from frameworks.jax.companies import company
 from frameworks.jax.declarations import conventions, refusals
+from frameworks.jax.formats import JaxFormats
 from frameworks.jax.network import VARIANTS
 from frameworks.jax.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
 from frameworks.jax.operations import OPERATIONS
@@ -85,6 +95,10 @@ class JaxFramework(BaseFramework):
         here: dict[Capability, Attempt] = {
             c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | _NOT_AWAY).items()
         }
+        formats = self.formats()
+        here |= format_attempts(formats)
+        here[Capability.INTEGER_CASTS] = partial(integer_casts_act, formats)
+        here[Capability.INTEGER_PRODUCTS] = partial(integer_products_act, formats)
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))
@@ -96,6 +110,9 @@ class JaxFramework(BaseFramework):
 
     def conventions(self) -> Conventions:
         return conventions(self.mode)
+
+    def formats(self) -> JaxFormats:
+        return JaxFormats(self._place, jit=self.mode != "nojit")
 
     def recompute_variants(self) -> tuple[str, ...]:
         return tuple(VARIANTS)

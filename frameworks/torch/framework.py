@@ -12,7 +12,17 @@ import torch
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Offload, Precision, Ranks, Recipe
-from frameworks.base import BaseCompany, BaseFramework, CompanyTrainer, offload_attempts, with_ranks
+from frameworks.base import (
+    BaseCompany,
+    BaseFramework,
+    CompanyTrainer,
+    format_attempts,
+    integer_casts_act,
+    integer_products_act,
+    offload_attempts,
+    quantizer_attempts,
+    with_ranks,
+)
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -25,10 +35,12 @@ from frameworks.contract import (
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.companies import company, own_attempts
 from frameworks.torch.declarations import conventions, no_clipping, no_scope, refusals
+from frameworks.torch.formats import TorchFormats, has_integer_product
 from frameworks.torch.offload import parameters_leave
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.optimizer_probes import float16_clipped
 from frameworks.torch.probes import attempts, scope_of_everything
+from frameworks.torch.quantizers import TorchQuantizers
 from frameworks.torch.recompute import VARIANTS, recompute
 from frameworks.torch.scaler import wants_fused
 from frameworks.torch.settings import read_environment, read_settings, tf32_products, write_settings
@@ -64,13 +76,27 @@ class TorchFramework(BaseFramework):
         return refusals(self.device, self.mode)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here = dict(attempts(self.device, self.mode))
+        here = dict(attempts(self.device, self.mode)) | self._of_formats()
         if self.mode != "compile":
             here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
         if self.device != "cpu" or self.mode == "compile":
             return here
         return with_ranks(here | own_attempts(self.mode), company, self.ranks())
+
+    def _of_formats(self) -> dict[Capability, Attempt]:
+        formats = self.formats()
+        here = format_attempts(formats) | quantizer_attempts(self.quantizers())
+        here[Capability.INTEGER_CASTS] = partial(integer_casts_act, formats)
+        if has_integer_product():
+            here[Capability.INTEGER_PRODUCTS] = partial(integer_products_act, formats)
+        return here
+
+    def formats(self) -> TorchFormats:
+        return TorchFormats(self.device)
+
+    def quantizers(self) -> TorchQuantizers:
+        return TorchQuantizers(self.device)
 
     def conventions(self) -> Conventions:
         return conventions(self.mode)

@@ -1,0 +1,58 @@
+"""Which formats and quantizers each framework has, and whether they keep their rules, from the committed records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fixtures.narrow import NARROW
+from results.record.model import TestVerdict
+from results.record.outcomes import Outcome
+from results.record.reading import Record
+
+FAMILIES = ("formats", "quantization")
+ROWS: dict[str, str] = {
+    **{name: f"casts to `{name}`" for name in NARROW},
+    "integer-products": "products of `int8` in `int32`",
+    "int8-tensor": "int8, one range",
+    "int8-row": "int8, a range for each row",
+    "int8-column": "int8, a range for each column",
+    "uint8-tensor": "uint8, with a zero point",
+    "int4-group": "int4, a range for each group",
+    "fake-int8-tensor": "fake int8, one scale",
+    "fake-int8-column": "fake int8, a scale for each column",
+    "fake-uint8-tensor": "fake uint8, with a zero point",
+    "fake-int4-tensor": "fake int4, one scale",
+}
+"""What a test is about, by the parameter that names it, and how it is called in a table."""
+
+
+def blocks(records: Sequence[Record]) -> dict[str, str]:
+    """The block "formats": techniques down, frameworks across."""
+    chosen = [record for record in records if any(_family(verdict) for verdict in record.verdicts)]
+    names = [f"{record.series.framework} `{record.series.mode}`" for record in chosen]
+    rows = [f"| technique | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
+    rows += [f"| {text} | {' | '.join(_cell(record, name) for record in chosen)} |" for name, text in ROWS.items()]
+    return {"formats": "\n".join(rows)}
+
+
+def _family(verdict: TestVerdict) -> bool:
+    return verdict.clause.partition(".")[0] in FAMILIES
+
+
+def _cell(record: Record, name: str) -> str:
+    about = [verdict for verdict in record.verdicts if _family(verdict) and name == _technique(verdict)]
+    outcomes = [verdict.outcome for verdict in about]
+    judged = [outcome for outcome in outcomes if outcome is not Outcome.UNSUPPORTED]
+    known = sum(outcome is Outcome.KNOWN for outcome in judged)
+    if not judged:
+        return "-"
+    if all(outcome in (Outcome.PASS, Outcome.KNOWN) for outcome in judged):
+        return f"{known} of {len(judged)} known not to" if known else "kept"
+    return "fails"
+
+
+def _technique(verdict: TestVerdict) -> str:
+    """The row that a test is about, "" if none."""
+    if verdict.clause == "quantization.integer-products":
+        return "integer-products"
+    return max((name for name in ROWS if f"-{name}-" in f"-{verdict.case}-"), key=len, default="")

@@ -1,0 +1,99 @@
+"""Eight-bit formats and quantizers: tables, the oracle and the reference against an independent implementation."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from conformance.oracle import narrow_casts, quantizing
+from conformance.pages.formats import ROWS, blocks
+from fixtures.narrow import CODES, NARROW
+from frameworks.contract import Capability, QuantRule
+from frameworks.reference import ReferenceFramework
+from tests.reporting import baselines
+
+each_format = pytest.mark.parametrize("name", sorted(NARROW))
+each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
+
+
+@each_format
+def test_values_are_those_of_another_implementation(name: str) -> None:
+    known = CODES.view(getattr(ml_dtypes, name)).astype(np.float64)
+    values = NARROW[name].values()
+    np.testing.assert_array_equal(values, known)
+    numbers = ~np.isnan(known)
+    assert np.array_equal(np.signbit(values[numbers]), np.signbit(known[numbers]))
+
+
+@each_rounding_format
+@pytest.mark.parametrize("source", ["float32", "float16", "bfloat16"])
+def test_nearest_is_that_of_another_implementation(name: str, source: str) -> None:
+    values = narrow_casts.hard_values(NARROW[name], source)
+    known = values.astype(getattr(ml_dtypes, name)).astype(np.float64)
+    np.testing.assert_array_equal(narrow_casts.nearest(values, NARROW[name]), known)
+
+
+@each_rounding_format
+def test_the_reference_casts_as_another_implementation(name: str) -> None:
+    narrow = NARROW[name]
+    values = np.concatenate([narrow_casts.hard_values(narrow, "float32"), narrow_casts.beyond_values(narrow)])
+    values = np.concatenate([values, np.array([np.inf, -np.inf, np.nan], np.float32)])
+    codes = ReferenceFramework("cpu").formats().encode(values, name)
+    known = values.astype(getattr(ml_dtypes, name)).astype(np.float64)
+    np.testing.assert_array_equal(narrow.values()[codes], known)
+
+
+def test_a_float64_value_just_above_half_way_is_not_half_way() -> None:
+    value = np.array([1.0625 + 2.0**-40])
+    assert narrow_casts.nearest(value, NARROW["float8_e4m3fn"]) == 1.125
+    assert value.astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(float) == 1.0
+
+
+@each_rounding_format
+def test_hard_values_have_every_middle(name: str) -> None:
+    narrow = NARROW[name]
+    middles = (narrow.positive[:-1] + narrow.positive[1:]) / 2
+    assert set(middles) <= set(narrow_casts.hard_values(narrow, "float64"))
+
+
+@pytest.mark.parametrize(
+    ("ties", "expected"), [("even", [-2, -2, 0, 0, 2]), ("up", [-2, -1, 0, 1, 2]), ("away", [-3, -2, -1, 1, 2])]
+)
+def test_ties(ties: quantizing.Ties, expected: list[int]) -> None:
+    assert quantizing.rounded(np.array([-2.5, -1.5, -0.5, 0.5, 1.5]), ties).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "scales"),
+    [
+        (QuantRule(-1, 1, 1.0), [4.0] * 6),
+        (QuantRule(-1, 1, 1.0, axis=1), [3.0, 3.0, 3.0, 4.0, 4.0, 4.0]),
+        (QuantRule(-1, 1, 1.0, axis=0), [4.0, 2.0, 3.0, 4.0, 2.0, 3.0]),
+        (QuantRule(-1, 1, 1.0, axis=1, group=2), [2.0, 2.0, 3.0, 4.0, 4.0, 1.0]),
+        (QuantRule(0, 1, 1.0, symmetric=False), [7.0] * 6),
+        (QuantRule(-1, 1, 2.0, epsilon=1.0, smallest_scale=2.25), [2.5] * 6),
+    ],
+    ids=["tensor", "row", "column", "group", "affine", "epsilon"],
+)
+def test_scales_by_hand(rule: QuantRule, scales: list[float]) -> None:
+    values = np.array([[1.0, -2.0, 3.0], [-4.0, 0.5, 1.0]], np.float32)
+    assert quantizing.scale_of(values, rule).ravel().tolist() == scales
+
+
+def test_wrong_codes_are_counted() -> None:
+    rule = QuantRule(-127, 127, 127.0)
+    values, one, none = np.array([[0.4, 1.6, -300.0]]), np.ones((1, 3)), np.zeros((1, 3))
+    assert quantizing.wrong_codes(values, np.array([[0, 2, -127]]), one, none, rule) == 0
+    assert quantizing.wrong_codes(values, np.array([[1, 1, -128]]), one, none, rule) == 3
+
+
+def test_every_technique_is_a_row_of_the_page() -> None:
+    declared = {str(capability).partition(".")[2] for capability in Capability if str(capability).startswith("quant")}
+    narrow = {str(capability).partition(".")[2] for capability in Capability if str(capability).startswith("formats.")}
+    assert declared | narrow - {"int8"} == set(ROWS)
+
+
+def test_the_page_has_a_line_for_each_technique() -> None:
+    table = blocks(baselines())["formats"].splitlines()
+    assert [line.split(" | ")[0].removeprefix("| ") for line in table[2:]] == list(ROWS.values())
