@@ -64,13 +64,22 @@ def zero_point_gap(values: Array, scale: Array, zero_point: Array, rule: QuantRu
     return float(np.abs(zero_point - (np.zeros_like(exact) if rule.symmetric else exact)).max())
 
 
-def wrong_codes(values: Array, codes: Array, scale: Array, zero_point: Array, rule: QuantRule) -> int:
+def codes(quotient: Array, zero_point: Array, rule: QuantRule) -> Array:
+    """The codes of values, given as their quotients by the scale, float64."""
+    if rule.rounds == "sum":
+        unclipped = rounded(quotient + zero_point, rule.ties)
+    else:
+        unclipped = rounded(quotient, rule.ties) + zero_point
+    return np.asarray(np.clip(unclipped, rule.low, rule.high))
+
+
+def wrong_codes(values: Array, measured: Array, scale: Array, zero_point: Array, rule: QuantRule) -> int:
     """How many codes are neither the rule's nor, where the quotient is very near to a half, one next to it."""
     quotient = values.astype(np.float64) / scale
-    expected = np.clip(rounded(quotient, rule.ties) + zero_point, rule.low, rule.high)
+    expected = codes(quotient, zero_point, rule)
     to_a_half = np.abs(quotient - np.floor(quotient) - 0.5)
     allowed = np.where(to_a_half <= NEAR_A_TIE * np.abs(quotient), 1, 0)
-    return int(np.sum(np.abs(codes - expected) > allowed))
+    return int(np.sum(np.abs(measured - expected) > allowed))
 
 
 def round_trip_excess(values: Array, restored: Array, scale: Array, zero_point: Array, rule: QuantRule) -> float:

@@ -108,7 +108,7 @@ def test_half_way_goes_where_the_rule_says(subject: Subject, verdict: Verdict, n
         halves = halves[np.abs(halves) < int(rule.divisor)]
         ends = [rule.divisor, -rule.divisor]
     else:
-        halves, ends = np.arange(-99, 154) + 0.5, [-100.0, 155.0]
+        halves, ends = np.arange(-100, 153) + 0.5, [-101.0, 154.0]
     row = np.concatenate([ends, halves])
     width = rule.group or len(row)
     rows = [np.concatenate([ends, part]) for part in np.array_split(halves, range(width - 2, len(halves), width - 2))]
@@ -119,7 +119,7 @@ def test_half_way_goes_where_the_rule_says(subject: Subject, verdict: Verdict, n
     quantized = subject.framework.quantizers().quantize(name, values)
     scale, zero = full(quantized)
     verdict.equal(sorted(set(scale.ravel().tolist())), [step], "scale of ranges that are powers of two", "scale")
-    wanted = np.clip(expected.rounded(values / step, rule.ties) + zero, rule.low, rule.high)
+    wanted = expected.codes(values / step, zero, rule)
     verdict.equal(quantized.codes.astype(np.int64), wanted.astype(np.int64), "codes of half-way values", "ties")
 
 

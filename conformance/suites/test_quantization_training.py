@@ -25,7 +25,7 @@ def given(rule: FakeRule, *, exact: bool) -> tuple[Array, Array]:
     """Scales and zero points of different size, one for each column if the rule lists them; powers of two if exact."""
     columns = 1 if rule.axis is None else COLUMNS
     scale = 2.0 ** -np.arange(1.0, 1.0 + columns) if exact else 0.013 * (1.0 + np.arange(columns) / 3)
-    zero = np.full(columns, 0 if rule.low < 0 else 100, np.int32)
+    zero = np.full(columns, 0 if rule.low < 0 else 101, np.int32)
     return scale.astype(np.float32), zero
 
 

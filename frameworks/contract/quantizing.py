@@ -35,7 +35,8 @@ class QuantRule:
         symmetric: whether the zero point is 0.
         axis: over which axis of a matrix a range is taken, None for one range of the whole matrix.
         group: how many values along the axis share a range, 0 for all.
-        ties: where a quotient half-way between two codes goes.
+        ties: where what is half-way between two codes goes.
+        rounds: the quotient, or its sum with the zero point, which at an odd one differs half-way.
         epsilon: added to max(|values|) before it is divided.
         smallest_scale: the scale is never below it.
     """
@@ -47,6 +48,7 @@ class QuantRule:
     axis: Literal[0, 1] | None = None
     group: int = 0
     ties: Ties = "even"
+    rounds: Literal["quotient", "sum"] = "quotient"
     epsilon: float = 0.0
     smallest_scale: float = 0.0
 

@@ -20,7 +20,7 @@ _RULES: Mapping[str, QuantRule] = MappingProxyType(
         "int8-tensor": QuantRule(-128, 127, 127.5, smallest_scale=_EPS),
         "int8-row": QuantRule(-128, 127, 127.5, axis=1, smallest_scale=_EPS),
         "int8-column": QuantRule(-128, 127, 127.5, axis=0, smallest_scale=_EPS),
-        "uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, smallest_scale=_EPS),
+        "uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, rounds="sum", smallest_scale=_EPS),
     }
 )
 _FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(

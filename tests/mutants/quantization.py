@@ -46,7 +46,7 @@ class FirstGroupForAll(ReferenceQuantizers):
 @fault(
     "https://github.com/pytorch/pytorch/issues/23838",
     component="quantizer",
-    clauses=("quantization.range-follows-data", "quantization.round-trip"),
+    clauses=("quantization.range-follows-data",),
 )
 class ZeroIsLeftOut(ReferenceQuantizers):
     """A range of one sign does not take zero in."""
