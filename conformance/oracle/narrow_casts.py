@@ -58,8 +58,12 @@ def beyond_values(narrow: NarrowFormat) -> Array:
     """Finite float32 values, of both signs, that round beyond the largest one of the format, in rising magnitude."""
     steps = narrow.positive
     following = 2 * steps[-1] - steps[-2]
-    sweep = np.linspace((narrow.largest + following) / 2, 4 * narrow.largest, 65)[1:]
-    every = np.concatenate([sweep, [following], 2.0 ** np.arange(np.ceil(np.log2(narrow.largest)) + 2, 128)])
+    middle = (narrow.largest + following) / 2
+    near = np.concatenate(
+        [[np.nextafter(np.float32(middle), np.float32(np.inf))], np.linspace(middle, following, 17)[1:]]
+    )
+    sweep = np.linspace(middle, 4 * narrow.largest, 65)[1:]
+    every = np.concatenate([near, sweep, 2.0 ** np.arange(np.ceil(np.log2(narrow.largest)) + 2, 128)])
     every = np.unique(every).astype(np.float32)
     every = every[np.isfinite(every)]
     return np.concatenate([every, -every])

@@ -51,10 +51,10 @@ def scale_of(values: Array, rule: QuantRule) -> Array:
     """The scale that the rule gives each value's range, float64."""
     lowest, highest = ranges(values.astype(np.float64), rule)
     if rule.symmetric:
-        width = np.maximum(np.abs(lowest), np.abs(highest)) + rule.epsilon
+        width = np.maximum(np.abs(lowest), np.abs(highest))
     else:
         width = np.maximum(highest, 0.0) - np.minimum(lowest, 0.0)
-    return np.maximum(width / rule.divisor, rule.smallest_scale)
+    return np.maximum((width + rule.epsilon) / rule.divisor, rule.smallest_scale)
 
 
 def zero_point_gap(values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> float:
@@ -82,14 +82,16 @@ def wrong_codes(values: Array, measured: Array, scale: Array, zero_point: Array,
     return int(np.sum(np.abs(measured - expected) > allowed))
 
 
-def round_trip_excess(values: Array, restored: Array, scale: Array, zero_point: Array, rule: QuantRule) -> float:
-    """The largest error, in units of s/2·(1 + 4u·(|x|/s + 1)), of values within the range; at most 1 if all is well."""
+def round_trip_excess(values: Array, restored: Array, scale: Array) -> float:
+    """The largest error in units of s/2·(1 + 4u·(|x|/s + 1)), at most 1 if all is well: a range holds its values.
+
+    A scale of 0, as some report it for a range of zeros, allows no error.
+    """
     wide = values.astype(np.float64)
-    lowest, highest = ((code - zero_point) * scale for code in (rule.low, rule.high))
-    inside = (wide >= lowest - scale / 2) & (wide <= highest + scale / 2)
-    allowed = scale / 2 * (1 + 4 * U * (np.abs(wide) / scale + 1))
-    excess = np.abs(wide - restored.astype(np.float64)) / allowed
-    return float(np.where(inside, excess, 0.0).max())
+    error = np.abs(wide - restored.astype(np.float64))
+    allowed = scale / 2 * (1 + 4 * U) + 2 * U * np.abs(wide)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.where(error == 0.0, 0.0, error / allowed).max())
 
 
 def fake(values: Array, scale: Array, zero_point: Array, rule: FakeRule) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ import numpy as np
 from fixtures.narrow import NARROW
 from frameworks.contract import Attempt, Capability, NumberFormats, Quantizers
 
-_VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, 1.5, 4.0]], np.float32)
+_VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
 
 
 def format_attempts(formats: NumberFormats) -> dict[Capability, Attempt]:

@@ -37,7 +37,7 @@ class QuantRule:
         group: how many values along the axis share a range, 0 for all.
         ties: where what is half-way between two codes goes.
         rounds: the quotient, or its sum with the zero point, which at an odd one differs half-way.
-        epsilon: added to max(|values|) before it is divided.
+        epsilon: added to max(|values|), or to max − min, before it is divided.
         smallest_scale: the scale is never below it.
     """
 

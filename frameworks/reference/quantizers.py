@@ -71,11 +71,9 @@ class ReferenceQuantizers:
 
     def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
         """The width of a code; an affine range takes in zero."""
-        if rule.symmetric:
-            width = np.maximum(-lowest, highest) + rule.epsilon
-        else:
-            width = np.maximum(highest, 0.0) - np.minimum(lowest, 0.0)
-        return np.maximum(width / rule.divisor, rule.smallest_scale)
+        low, high = np.minimum(lowest, 0.0), np.maximum(highest, 0.0)
+        width = np.maximum(-lowest, highest) if rule.symmetric else high - low
+        return np.maximum((width + rule.epsilon) / rule.divisor, rule.smallest_scale)
 
     def zero_point_of(self, lowest: Array, scale: Array, rule: QuantRule) -> Array:
         """The code of zero."""
