@@ -13,7 +13,17 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Ranks, Recipe
-from frameworks.base import BaseCompany, BaseFramework, CompanyTrainer, elapsed, with_ranks
+from frameworks.base import (
+    BaseCompany,
+    BaseFramework,
+    CompanyTrainer,
+    elapsed,
+    format_attempts,
+    integer_casts_act,
+    integer_products_act,
+    quantizer_attempts,
+    with_ranks,
+)
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -24,9 +34,11 @@ from frameworks.contract import (
 )
 from frameworks.tf.companies import company, started
 from frameworks.tf.declarations import conventions, has_ranks, refusals
+from frameworks.tf.formats import TensorFlowFormats
 from frameworks.tf.network import VARIANTS
 from frameworks.tf.operations import graph_operations, run_op
 from frameworks.tf.probes import attempts
+from frameworks.tf.quantizers import TensorFlowQuantizers
 from frameworks.tf.recompute import recompute
 from frameworks.tf.scaler import has_factors_of
 from frameworks.tf.settings import (
@@ -74,7 +86,10 @@ class TensorFlowFramework(BaseFramework):
         return refusals(self.device, self.mode)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here = attempts(self._alone, self._place)
+        formats = self.formats()
+        here = attempts(self._alone, self._place) | format_attempts(formats) | quantizer_attempts(self.quantizers())
+        here[Capability.INTEGER_CASTS] = partial(integer_casts_act, formats)
+        here[Capability.INTEGER_PRODUCTS] = partial(integer_products_act, formats)
         return (
             with_ranks(here, partial(started, self.mode), self.ranks()) if has_ranks(self.device, self.mode) else here
         )
@@ -147,6 +162,12 @@ class TensorFlowFramework(BaseFramework):
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         with tf.device(self._place):
             return run_op(op, arrays, self._alone)
+
+    def formats(self) -> TensorFlowFormats:
+        return TensorFlowFormats(self._alone, self._place)
+
+    def quantizers(self) -> TensorFlowQuantizers:
+        return TensorFlowQuantizers(self._alone, self._place)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         chosen = self.variant(variant)

@@ -1,0 +1,53 @@
+"""Casts to formats of eight bits and products of integers, as TensorFlow makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+from fixtures.arrays import Array
+from frameworks.contract import CastRule
+from frameworks.tf.steps import compiled
+
+_CASTS: Mapping[str, CastRule] = MappingProxyType(
+    {"float8_e4m3fn": CastRule("nan", "nan"), "float8_e5m2": CastRule("inf", "inf")}
+)
+
+
+class TensorFlowFormats:
+    """`tf.cast` and `tf.matmul` in one mode, on the device with TensorFlow's name `place`.
+
+    `tf.bitcast` takes no float8, so codes are read from the tensor's NumPy array, which has ml_dtypes' format.
+    """
+
+    def __init__(self, mode: str, place: str) -> None:
+        self._mode = mode
+        self._place = place
+
+    def casts(self) -> Mapping[str, CastRule]:
+        return _CASTS
+
+    def encode(self, values: Array, format_name: str) -> Array:
+        return self._cast(values, _type(format_name)).view(np.uint8)
+
+    def decode(self, codes: Array, format_name: str) -> Array:
+        stored = np.dtype(getattr(ml_dtypes, format_name) if format_name in _CASTS else format_name)
+        return self._cast(codes.view(stored), tf.float32)
+
+    def integer_product(self, a: Array, b: Array) -> Array:
+        with tf.device(self._place):
+            product = compiled(lambda x, y: tf.matmul(x, y, output_type=tf.int32), self._mode)
+            return np.array(product(tf.constant(a), tf.constant(b)).numpy())
+
+    def _cast(self, values: Array, to: tf.DType) -> Array:
+        with tf.device(self._place):
+            cast = compiled(lambda x: tf.cast(x, to), self._mode)
+            return np.array(cast(tf.constant(values)).numpy())
+
+
+def _type(format_name: str) -> tf.DType:
+    return getattr(tf.dtypes.experimental, format_name) if format_name in _CASTS else tf.as_dtype(format_name)
