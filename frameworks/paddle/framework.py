@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import paddle
@@ -10,7 +11,15 @@ import paddle
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Ranks, Recipe
-from frameworks.base import BaseCompany, BaseTrainer, CompanyTrainer, with_ranks
+from frameworks.base import (
+    BaseCompany,
+    BaseTrainer,
+    CompanyTrainer,
+    format_attempts,
+    integer_casts_act,
+    quantizer_attempts,
+    with_ranks,
+)
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -23,11 +32,13 @@ from frameworks.paddle import recompute
 from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
 from frameworks.paddle.companies import company, has_ranks
 from frameworks.paddle.declarations import refusals
+from frameworks.paddle.formats import NO_PRODUCTS, PaddleFormats, integer_products
 from frameworks.paddle.modes import DATA_PARALLEL, DYGRAPH, FORCED
 from frameworks.paddle.network import HOOKS, REENTRANT
 from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.operations import OPERATIONS
 from frameworks.paddle.probes import dynamic_attempts
+from frameworks.paddle.quantizers import PaddleQuantizers
 from frameworks.paddle.scaler import scales_by_itself
 from frameworks.paddle.trainer import DygraphTrainer
 
@@ -50,17 +61,30 @@ class PaddleFramework(OneGraph):
         paddle.disable_static()
 
     def refusals(self) -> Mapping[Capability, str]:
-        refused = refusals(self.device, forced=self.mode == FORCED)
+        refused = refusals(self.device, forced=self.mode == FORCED) | {Capability.INTEGER_PRODUCTS: NO_PRODUCTS}
         return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here = dynamic_attempts(forced=self.mode == FORCED)
+        formats = self.formats()
+        here: dict[Capability, Attempt] = {
+            **dynamic_attempts(forced=self.mode == FORCED),
+            **format_attempts(formats),
+            **quantizer_attempts(self.quantizers()),
+            Capability.INTEGER_CASTS: partial(integer_casts_act, formats),
+            Capability.INTEGER_PRODUCTS: integer_products,
+        }
         if not has_ranks(self.device):
             return here
         return with_ranks(here, self._ranks_of_a_run, self.ranks(), reshaped="replicated")
 
     def conventions(self) -> Conventions:
         return Conventions(adam_correction="weights", adam_share="float32")
+
+    def formats(self) -> PaddleFormats:
+        return PaddleFormats()
+
+    def quantizers(self) -> PaddleQuantizers:
+        return PaddleQuantizers()
 
     def recompute_variants(self) -> tuple[str, ...]:
         return (REENTRANT, HOOKS)
