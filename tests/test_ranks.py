@@ -73,7 +73,7 @@ def test_a_mode_with_ranks_trains_everything_with_them_and_nothing_else_does() -
 def test_every_capability_of_ranks_is_seen_to_act() -> None:
     reference = ReferenceFramework("cpu")
     of_ranks = [capability for capability in Capability if capability.startswith("ranks.")]
-    assert [reference.probe(capability) for capability in of_ranks] == [True] * 9
+    assert [reference.probe(capability) for capability in of_ranks] == [True] * 10
 
 
 def test_a_company_without_ranks_is_refused_in_one_line() -> None:

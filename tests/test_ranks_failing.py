@@ -15,7 +15,7 @@ import pytest
 from frameworks.base import Arguments
 from frameworks.contract import RankFailed
 from frameworks.ranks import Crew, RemoteCompany, close_all, crew_of
-from tests.rank_crews import HASTY, PROMPT_S, TOY, assert_clean, assert_gone, company, toy
+from tests.rank_crews import HASTY, PROMPT_S, TOY, assert_clean, assert_gone, company, each, toy
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,6 +53,38 @@ def test_a_rank_that_ends(crew: Crew, how: str, message: str) -> None:
     assert str(raised.value) == message
     assert time.monotonic() - began < PROMPT_S
     assert_clean(crew, pids)
+
+
+def test_a_rank_is_made_to_stop(crew: Crew) -> None:
+    run = company(crew)
+    assert crew.ask(run._number, "echo", each(1, 2), stop=(1, "one call fewer")) == (1, None)
+    pids = crew.pids
+    with pytest.raises(RankFailed, match=r"^rank 1 ended with exit status 0$") as failed:
+        crew.ask(run._number, "sleep", each(60.0, 60.0), stop=(1, "exits"))
+    assert failed.value.ranks == (1,)
+    assert_clean(crew, pids)
+    crew = toy()
+    pids = crew.pids
+    run = company(crew)
+    with pytest.raises(RuntimeError, match=r"^this rank raises, as it was asked to") as raised:
+        crew.ask(run._number, "echo", each(1, 2), stop=(0, "raises"))
+    assert raised.value.__notes__[-1] == "raised by rank 0"
+    assert_clean(crew, pids)
+
+
+def test_a_rank_that_stops_takes_those_of_its_process_with_it() -> None:
+    crew = toy(4, "tests.toy_ranks:ToyTogether", processes=1)
+    with pytest.raises(RankFailed) as failed:
+        crew.ask(company(crew)._number, "echo", each(1, 2, 3, 4), stop=(1, "exits"))
+    assert failed.value.ranks == (0, 1, 2, 3)
+
+
+def test_a_closed_run_cannot_lose_a_rank(crew: Crew) -> None:
+    run = company(crew)
+    run.close()
+    with pytest.raises(ValueError, match="this run has been closed"):
+        run.lose([(), ()], 0, "exits")
+    assert crew.alive
 
 
 @pytest.mark.parametrize("verb", ["sleep", "hold"])

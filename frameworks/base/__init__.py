@@ -1,7 +1,7 @@
 """What adapters share, written once."""
 
 from frameworks.base.checkpoints import same_parts
-from frameworks.base.company import Arguments, BaseCompany, ranks_of
+from frameworks.base.company import Arguments, BaseCompany, ranks_of, with_items
 from frameworks.base.company_trainer import CompanyTrainer, dealt, dealt_window
 from frameworks.base.framework import BaseFramework
 from frameworks.base.observing import elapsed, observed, processor
@@ -48,5 +48,6 @@ __all__ = [
     "segment_bounds",
     "traced_paths",
     "unscaled_in_trace",
+    "with_items",
     "with_ranks",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from fixtures.recipe import Ranks, Recipe
-from frameworks.contract import Gradients, Update
+from frameworks.contract import NOT_OFFERED, Capability, Gradients, Stop, Unsupported, Update
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class BaseCompany(ABC):
     """
 
     count: int
+    limit_s = 10.0
+    """Where nothing waits, a stop is noticed at once, on a crowded machine too."""
 
     @abstractmethod
     def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
@@ -64,8 +66,7 @@ class BaseCompany(ABC):
         return self.ask(verb, [Arguments((share,)) for share in shares])
 
     def update(self, windows: Sequence[Window]) -> tuple[Update, ...]:
-        items = sum(batch.items for window in windows for batch in window)
-        return self.ask("update_share", [Arguments((window, items)) for window in windows])
+        return self.ask("update_share", with_items(windows))
 
     def accumulate(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
         return self.ask("accumulate", [Arguments((batch, items)) for batch in batches])
@@ -74,8 +75,7 @@ class BaseCompany(ABC):
         return self.all("apply")
 
     def gradients(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
-        items = sum(batch.items for window in windows for batch in window)
-        return self.ask("gradients_share", [Arguments((window, items)) for window in windows])
+        return self.ask("gradients_share", with_items(windows))
 
     def feed(
         self,
@@ -91,6 +91,9 @@ class BaseCompany(ABC):
         ]
         return self.ask("feed", [Arguments(tuple(w), kw) for w, kw in zip(given, named, strict=True)])
 
+    def lose(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:  # noqa: ARG002
+        raise Unsupported.declared(Capability.RANKS_LOST, NOT_OFFERED)
+
     def states(self) -> tuple[dict[str, Array], ...]:
         return self.all("state")
 
@@ -105,6 +108,12 @@ class BaseCompany(ABC):
 
     def restore(self, path: Path) -> None:
         self.all("restore", path)
+
+
+def with_items(windows: Sequence[Window]) -> list[Arguments]:
+    """Each rank's window, and how many items all of them hold."""
+    items = sum(batch.items for window in windows for batch in window)
+    return [Arguments((window, items)) for window in windows]
 
 
 def _with_zeros(fed: Sequence[Gradients]) -> tuple[Gradients, ...]:

@@ -16,7 +16,7 @@ from fixtures.models import exact_linear, exact_stack, scalar
 from fixtures.recipe import SGD, Adam, Ranks, Recipe, Sharding
 from frameworks.base.company import BaseCompany
 from frameworks.base.company_trainer import dealt_window
-from frameworks.contract import Attempt, Capability
+from frameworks.contract import Attempt, Capability, RankFailed
 
 Make = Callable[[Model, Recipe], BaseCompany]
 """Makes the ranks of a run without an adapter's guards."""
@@ -52,6 +52,7 @@ def _attempts(make: Make, reshaped: Sharding) -> dict[Capability, Attempt]:
         Capability.RANKS_LOW_REDUCTION: partial(_reduces_low, make),
         Capability.RANKS_EMPTY: partial(_takes_nothing, make),
         Capability.RANKS_COLLECTIVES: partial(_counts, make),
+        Capability.RANKS_LOST: partial(_loses_one, make),
         Capability.RANKS_RESHAPE: partial(_reshapes, make, reshaped),
     }
 
@@ -95,6 +96,16 @@ def _takes_nothing(make: Make) -> bool:
 def _counts(make: Make) -> bool:
     company = _trained(make, Ranks(2))
     return company.collectives()[0]["gradients"] == len(exact_stack().parameter_shapes())
+
+
+def _loses_one(make: Make) -> bool:
+    """Whether a rank that exits takes no other with it."""
+    company = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
+    try:
+        company.lose(dealt_window((exact_batch(8),), 2), 1, "exits")
+    except RankFailed as failed:
+        return failed.ranks == (1,)
+    return False
 
 
 def _reshapes(make: Make, level: Sharding) -> bool:

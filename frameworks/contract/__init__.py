@@ -15,7 +15,7 @@ from frameworks.contract.capabilities import (
     Unsupported,
     needs,
 )
-from frameworks.contract.company import Company, RankFailed
+from frameworks.contract.company import Company, RankFailed, Stop
 from frameworks.contract.conventions import Conventions, ScalerRule
 from frameworks.contract.framework import Framework
 from frameworks.contract.quantizing import CastRule, FakeRule, NumberFormats, Quantized, Quantizers, QuantRule
@@ -58,6 +58,7 @@ __all__ = [
     "RecomputeResult",
     "ScalerRule",
     "State",
+    "Stop",
     "Trainer",
     "Unsupported",
     "Update",

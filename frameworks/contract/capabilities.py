@@ -50,6 +50,7 @@ class Capability(StrEnum):
     RANKS_LOW_REDUCTION = "ranks.low-reduction"  # gradients added up over ranks in a low format
     RANKS_EMPTY = "ranks.empty"  # a rank whose part of a micro-batch has no samples
     RANKS_COLLECTIVES = "ranks.collectives"  # how often ranks communicate can be counted
+    RANKS_LOST = "ranks.lost"  # one rank can stop while the others go on
     RANKS_RESHAPE = "ranks.reshape"  # a run saved by some ranks goes on with another number of them
     OFFLOAD_ACTIVATIONS = "offload.activations"
     OFFLOAD_PARAMETERS = "offload.parameters"

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from frameworks.contract.values import Gradients, Update
 
+Stop = Literal["exits", "raises", "one call fewer"]
+"""How a rank stops: its process ends, it raises, or it returns at once while the others wait for it."""
+
 
 class RankFailed(Exception):  # noqa: N818 - an outcome, not an error
-    """A rank died or did not answer in time; the company is over. The message says which and how."""
+    """A rank died or did not answer in time; the company is over. The message says which and how.
+
+    Attributes:
+        ranks: those that failed, as far as is known.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
 
 
 class Company(Protocol):
@@ -23,9 +34,13 @@ class Company(Protocol):
 
     Raises:
         RankFailed: from any verb, where a rank died, or did not answer in time.
+
+    Attributes:
+        limit_s: seconds within which a call has ended on all ranks where one of them stops.
     """
 
     count: int
+    limit_s: float
 
     def update(self, windows: Sequence[Window]) -> tuple[Update, ...]:
         """One update from a window of each rank, all of them equally long; a micro-batch may have no samples.
@@ -63,6 +78,19 @@ class Company(Protocol):
             poison: for each rank what is added, after unscaling by hand once, to the part of the reduced gradients
                 that it holds; an array has the parameter's whole shape.
             abandon: unscale by hand once and leave the step out.
+        """
+
+    def lose(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
+        """`update`, in which one rank stops before it does anything; the company is over then.
+
+        A rank that is one process with others takes these with it.
+
+        Returns:
+            What the ranks answered, None from one that made a call fewer, where nobody noticed.
+        Raises:
+            RankFailed: the rank's process ended.
+            Exception: what the first rank to raise has raised: the one that stops, or one that waited for it.
+            Unsupported: RANKS_LOST, where no rank can be made to stop.
         """
 
     def states(self) -> tuple[dict[str, Array], ...]:

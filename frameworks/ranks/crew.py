@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from weakref import WeakSet
 
 from frameworks.base import Arguments
-from frameworks.contract import RankFailed
+from frameworks.contract import RankFailed, Stop
 from frameworks.ranks.limits import GROUP_SECONDS, LIMITS, Limits
 from frameworks.ranks.messages import Answer, Command, Opening
 from frameworks.ranks.process import Guardian, RankProcess
@@ -87,7 +87,8 @@ class Crew:
         for rank in range(0, self.count, self._share):
             name = f"rank {rank}" if self._share == 1 else f"the process of ranks {rank} to {rank + self._share - 1}"
             log = self._folder / f"rank-{rank}.txt"
-            self._processes.append(RankProcess(name, log, environment, self.limits.answer_s))
+            ranks = tuple(range(rank, rank + self._share))
+            self._processes.append(RankProcess(name, ranks, log, environment, self.limits.answer_s))
         self._guardian = Guardian(self._folder, [process.pid for process in self._processes])
         search = tuple(os.path.abspath(path) for path in sys.path)
         openings = [
@@ -123,17 +124,25 @@ class Crew:
             raise
         return run
 
-    def ask(self, number: int, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+    def ask(
+        self, number: int, verb: str, given: Sequence[Arguments], *, stop: tuple[int, Stop] | None = None
+    ) -> tuple[Any, ...]:
         """Calls a verb of run `number` on every rank at once, with what each is given; what each returned.
 
+        Args:
+            stop: a rank that stops instead, with all of its process, and how; None for none.
         Raises:
             RankFailed: a rank died or did not answer in time.
             Exception: what the first rank to raise has raised. The crew goes on if all have raised the same type.
         """
         if len(given) != self.count:
             raise ValueError(f"{verb} is given to {len(given)} ranks, of {self.count}")
-        shares = [tuple(given[rank : rank + self._share]) for rank in range(0, self.count, self._share)]
-        return self._gathered(self._command("ask", [(number, verb, own) for own in shares], self.limits.answer_s))
+        stops, how = stop or (-1, None)
+        calls = [
+            (number, verb, tuple(given[rank : rank + self._share]), how if stops in process.ranks else None)
+            for rank, process in zip(range(0, self.count, self._share), self._processes, strict=True)
+        ]
+        return self._gathered(self._command("ask", calls, self.limits.answer_s))
 
     def held(self) -> tuple[tuple[int, ...], ...]:
         """The numbers of the runs that each rank holds."""
@@ -256,7 +265,7 @@ class Crew:
         last = next(filter(None, (process.last_line() for process in processes)), "")
         message = f"{what}; the last line that it printed: {last}" if last else what
         self._end(message)
-        raise RankFailed(message) from None
+        raise RankFailed(message, tuple(rank for process in processes for rank in process.ranks)) from None
 
     def _end(self, why: str) -> None:
         """Ends every process that is left, once."""

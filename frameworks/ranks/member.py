@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import Arguments
+from frameworks.contract import Stop
 from frameworks.ranks.membership import Member
 from frameworks.ranks.messages import Answer, Command, Opening, packed
 
@@ -50,8 +51,18 @@ class Servant:
         """Makes the run's trainer."""
         self.runs[run] = self.member.trainer(model, recipe, weights)
 
-    def ask(self, run: int, verb: str, given: tuple[Arguments, ...]) -> tuple[Any, ...]:
-        """A verb of the run's trainer: what it answers for each rank that this process is."""
+    def ask(self, run: int, verb: str, given: tuple[Arguments, ...], stop: Stop | None = None) -> tuple[Any, ...]:
+        """A verb of the run's trainer: what it answers for each rank that this process is.
+
+        With `stop` this process stops so, and None stands for each answer of one that made a call fewer.
+        """
+        match stop:
+            case "exits":
+                os._exit(0)
+            case "raises":
+                raise RuntimeError("this rank raises, as it was asked to")
+            case "one call fewer":
+                return (None,) * len(given)
         trainer = self.runs[run]
         several = getattr(trainer, "ask", None)
         if several is not None:

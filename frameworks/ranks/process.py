@@ -30,12 +30,16 @@ class RankProcess:
 
     Attributes:
         name: what messages call it.
+        ranks: that it is.
         connection: where its answers come from.
     """
 
-    def __init__(self, name: str, log: Path, environment: Mapping[str, str], stuck_s: float) -> None:
+    def __init__(
+        self, name: str, ranks: tuple[int, ...], log: Path, environment: Mapping[str, str], stuck_s: float
+    ) -> None:
         """Starts the process; `stuck_s` is how long a half-read message may wait for its other half."""
         self.name = name
+        self.ranks = ranks
         self._log = log
         self._swept = False
         ours, its = socket.socketpair()

@@ -4,7 +4,7 @@ A broken twin is a subclass of `ReferenceCompany` that overrides one of these:
 
     start       starting_weights, stream_seed
     reduction   reduce (over ranks), reduced_format, mean_over_ranks, received (what a rank then has)
-    decision    decide (from each rank's own finding), norm (from shards)
+    decision    decide (from each rank's own finding), norm (from shards), lost (a rank that stops)
     sharding    shard, gather, holds
     state       broadcast_buffers, schedule_steps, reshaped
 """
@@ -21,15 +21,16 @@ import numpy as np
 from fixtures.arrays import Array, format_of, wider
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Ranks, Recipe
-from frameworks.base import Arguments, BaseCompany
+from frameworks.base import Arguments
 from frameworks.contract import Conventions, Gradients, Update
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.decisions import Arrays, OpenWindow
+from frameworks.reference.lost_ranks import LosesRanks
 from frameworks.reference.rank_trainer import COUNT, Kinds, RankTrainer, rank_of, saved_count
 from frameworks.reference.trainer import ReferenceTrainer
 
 
-class ReferenceCompany(BaseCompany):
+class ReferenceCompany(LosesRanks):
     """Ranks in step: whatever one does, all have done before the next verb.
 
     Args:
@@ -90,6 +91,7 @@ class ReferenceCompany(BaseCompany):
 
     def reduced(self, gradients: Sequence[Arrays]) -> Arrays:
         """The window's gradients of all ranks; a parameter that only some ranks used counts as zero on the others."""
+        gradients = self.brought(gradients)
         used = [name for name in self.first.masters if any(name in own for own in gradients)]
         for rank in range(self.count):
             self.counted[rank] += len(used)
@@ -168,6 +170,7 @@ class ReferenceCompany(BaseCompany):
     # verbs
 
     def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
+        self.meet()
         return tuple(
             getattr(trainer, verb)(*own.arguments, **own.named)
             for trainer, own in zip(self.trainers, given, strict=True)
@@ -308,11 +311,9 @@ class ReferenceCompany(BaseCompany):
 
     def _gather_state(self) -> None:
         """After an update every rank has the weights that the others' shards give; what it holds alone stays."""
-        groups: list[list[MutableMapping[str, Array]]] = [
-            [t.masters for t in self.trainers],
-            [t.averages for t in self.trainers],
-        ]
-        groups += [[t.slots[slot] for t in self.trainers] for slot in self.first.slots]
+        runs = self.trainers
+        groups: list[list[MutableMapping[str, Array]]] = [[t.masters for t in runs], [t.averages for t in runs]]
+        groups += [[t.slots[slot] for t in runs] for slot in self.first.slots]
         for copies in groups if self.ranks.level != "replicated" else []:
             for name in copies[0]:
                 whole = self.gathered(name, [own[name] for own in copies])

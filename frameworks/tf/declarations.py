@@ -48,6 +48,7 @@ _OF_RANKS: dict[Capability, str] = {
     Capability.RANKS_FULL: _MIRRORED,
     Capability.RANKS_HYBRID: _MIRRORED,
     Capability.RANKS_LOW_REDUCTION: "tf.distribute adds gradients up in their own format, and no option names another",
+    Capability.RANKS_LOST: "MirroredStrategy's replicas are devices of one process, which ends as a whole",
     Capability.RANKS_COLLECTIVES: "nothing in tf.distribute counts the reductions that a run has made",
 }
 _RANKED = ("graph", "eager", "mirrored")

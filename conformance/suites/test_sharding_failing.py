@@ -1,0 +1,64 @@
+"""What becomes of the ranks where one of them stops."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import pytest
+
+from conformance.judging.kit import Subject, Verdict, clause, need
+from conformance.judging.meshes import shared
+from fixtures.arrays import Array
+from fixtures.data import exact_batch
+from fixtures.models import exact_linear
+from fixtures.recipe import Adam, Ranks, Recipe
+from frameworks.contract import Capability, Company, RankFailed, Stop
+
+BATCHES = [exact_batch(8, 7, 4, seed) for seed in range(2)]
+
+
+def started(subject: Subject) -> Company:
+    """Two ranks, sharded as the mode has it."""
+    return subject.company(exact_linear(7, 4), Recipe(Adam(), ranks=subject.framework.ranks() or Ranks(2)))
+
+
+def trained(company: Company) -> tuple[dict[str, Array], ...]:
+    """The whole state of each rank after both updates."""
+    for batch in BATCHES:
+        company.update(shared(batch, 5, 3))
+    return company.states()
+
+
+@clause("sharding.dead-rank")
+@pytest.mark.parametrize(
+    ("how", "rank"),
+    [("exits", 0), ("exits", 1), ("raises", 1), ("one call fewer", 0)],
+    ids=["rank-0-exits", "rank-1-exits", "rank-1-raises", "rank-0-makes-one-call-fewer"],
+)
+def test_a_rank_that_stops_ends_the_call_of_all(subject: Subject, verdict: Verdict, how: Stop, rank: int) -> None:
+    need(subject, Capability.RANKS_LOST)
+    expected = trained(started(subject))
+    company = started(subject)
+    company.update(shared(BATCHES[0], 5, 3))
+    began = monotonic()
+    try:
+        answers = company.lose(shared(BATCHES[1], 5, 3), rank, how)
+    except Exception as error:
+        seconds, ended = monotonic() - began, type(error).__name__
+    else:
+        seconds, ended = monotonic() - began, f"{sum(own is not None for own in answers)} answers"
+    verdict.holds(
+        not ended.endswith("answers"), f"the call in which rank {rank} stops raises", ended, "an error", "goes-on"
+    )
+    limit = company.limit_s
+    late = "within it" if seconds <= limit else f"after {seconds:.1f} s"
+    verdict.equal(late, "within it", f"when the call ends, with a limit of {limit:g} s", "too-late")
+    try:
+        company.states()
+    except RankFailed:
+        after = "RankFailed"
+    else:
+        after = "an answer"
+    verdict.equal(after, "RankFailed", "what the ranks that are left say afterwards", "goes-on")
+    for place, (state, before) in enumerate(zip(trained(started(subject)), expected, strict=True)):
+        verdict.same_state(state, before, f"state that rank {place} of the next ranks trains to", "next-differs")
