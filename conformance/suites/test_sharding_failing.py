@@ -1,12 +1,16 @@
-"""What becomes of the ranks where one of them stops."""
+"""What becomes of the ranks where one of them stops, and who can reach them from outside."""
 
 from __future__ import annotations
 
+import os
+import socket
+from dataclasses import replace
 from time import monotonic
 
 import pytest
 
 from conformance.judging.kit import Subject, Verdict, clause, need
+from conformance.judging.listening import listeners, listeners_below
 from conformance.judging.meshes import shared
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
@@ -62,3 +66,19 @@ def test_a_rank_that_stops_ends_the_call_of_all(subject: Subject, verdict: Verdi
     verdict.equal(after, "RankFailed", "what the ranks that are left say afterwards", "goes-on")
     for place, (state, before) in enumerate(zip(trained(started(subject)), expected, strict=True)):
         verdict.same_state(state, before, f"state that rank {place} of the next ranks trains to", "next-differs")
+
+
+@clause("sharding.loopback")
+def test_ranks_listen_on_the_loopback_alone(subject: Subject, verdict: Verdict) -> None:
+    need(subject, Capability.RANKS_REPLICATED)
+    ranks = replace(subject.framework.ranks() or Ranks(2), count=3)
+    before = listeners(os.getpid())
+    with socket.create_server(("127.0.0.1", 0)) as control, listeners_below(os.getpid()) as seen:
+        control_port = control.getsockname()[1]
+        company = subject.company(exact_linear(7, 4), Recipe(Adam(), ranks=ranks))
+        for batch in BATCHES:
+            company.update(shared(batch, 3, 3, 2))
+    if control_port not in {own.port for own in seen}:
+        verdict.abstain("this system does not show what a process listens on, as Linux does in /proc")
+    outside = sorted({f"{own.address}:{own.port}" for own in seen - before if not own.inside})
+    verdict.equal(outside, [], "addresses of another interface that ranks listen on", "listens-outside")

@@ -1,7 +1,8 @@
-"""Faults of what ranks do about one of them that stops, and of what the next ones find."""
+"""Faults of what ranks do about one of them that stops, of what the next ones find, and of who can reach them."""
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from typing import ClassVar
@@ -55,3 +56,13 @@ class NextRanksFindWhatWasLeft(ReferenceCompany):
 
     def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:
         return self._left.get(self.model.name, given)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/173909", component="sharding", clauses=("sharding.loopback",))
+class RanksMeetOnEveryInterface(ReferenceCompany):
+    """The server where ranks meet listens on every address."""
+
+    def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:
+        if rank == 0:
+            self._store = socket.create_server(("", 0))
+        return super().starting_weights(rank, given)
