@@ -14,6 +14,7 @@ import pytest
 from results.record.journal import recover
 from results.record.outcomes import Outcome
 from results.record.reading import load
+from tests.rank_crews import assert_gone
 from tests.support import WORKERS, by_case, checkout, judge, judging, wait_for
 
 SUITE = """
@@ -28,6 +29,23 @@ from fixtures.models import scalar
 def test_step(subject: Subject, verdict: Verdict, value: int) -> None:
     subject.trainer(scalar())
     verdict.equal(value % 4 == 3, False, "three of four pass", "fourth")
+"""
+STUBBORN = """
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from conformance.judging.kit import Subject, clause
+
+
+@clause("scaling.automaton")
+def test_that_takes_no_interrupt(subject: Subject) -> None:
+    Path("worker").write_text(str(os.getpid()))
+    until = time.monotonic() + 60.0
+    while time.monotonic() < until:
+        with suppress(KeyboardInterrupt):
+            time.sleep(1.0)
 """
 SLOW = "--framework=tests.misbehaving:Slow"
 PRINTED = re.compile(r"::(test_step\[\d+\]) (PASSED|FAILED)")
@@ -80,6 +98,19 @@ def test_kill_9_loses_no_verdict_that_was_told(running: Running) -> None:
     (kept,) = running.interrupted()
     assert by_case(load(kept)) == saved
     assert load(kept).status == "interrupted"
+
+
+def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
+    root, log, record = checkout(tmp_path / "checkout", stubborn=STUBBORN), tmp_path / "log", tmp_path / "run.json"
+    words = ("--framework=reference", "--numprocesses=1", *WORKERS, f"--record={record}")
+    with judging(*words, root=root, log=log) as process:
+        wait_for(lambda: (root / "worker").is_file() and (root / "worker").read_text() != "")
+        worker = int((root / "worker").read_text())
+        process.kill()
+        process.wait()
+        assert_gone([worker])
+    (crash,) = recover(record.with_suffix(".jsonl")).verdicts
+    assert crash.outcome == Outcome.CRASH
 
 
 def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:

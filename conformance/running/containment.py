@@ -27,6 +27,9 @@ LONGEST = 20_000
 PATIENCE_S = 5.0
 """How long threads that a framework left behind may keep the process after the session."""
 
+BEAT_S = 0.5
+"""How often a worker looks whether the process that started it is there."""
+
 _CAUSES = 20
 
 
@@ -129,3 +132,20 @@ def end_despite_threads(status: int) -> None:
         os._exit(status)
 
     threading.Thread(target=end, daemon=True).start()
+
+
+def end_with_parent() -> None:
+    """Has this process end, with the ranks that it has started, once its parent is there no more.
+
+    A worker of pytest-xdist would do so by itself 5 seconds later, or 15 where a test takes no interrupt.
+    """
+    parent = os.getppid()
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(BEAT_S)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(PATIENCE_S)
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

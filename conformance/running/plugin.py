@@ -31,6 +31,7 @@ from conformance.running.containment import (
     clipped,
     contained,
     end_despite_threads,
+    end_with_parent,
     judged,
     traceback_of,
 )
@@ -94,13 +95,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _runs_suites(config):
         return
     option = config.option
+    if worker := hasattr(config, "workerinput"):
+        end_with_parent()
     try:
         if option.seed < 0:
             raise ValueError(f"a seed is 0 or more, not {option.seed}")
         framework = load(option.framework, option.device, option.mode)
         known = known_of(framework, option.seed)
         config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known
-        worker = hasattr(config, "workerinput")
         config.stash[_INTERRUPTS] = Interrupts(signal.SIGINT, *(() if worker else (signal.SIGTERM, signal.SIGHUP)))
         if option.vacuity:
             config.pluginmanager.register(Vacuity(), "conformance-vacuity")
