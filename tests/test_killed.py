@@ -108,7 +108,7 @@ def test_runs_of_the_reference_are_killed() -> None:
     assert {one.kind for one in found} <= {"pytest", "worker", ""}
 
 
-@pytest.mark.parametrize("words", [["--moments", "0"], ["--", "no-such-file.py"]])
+@pytest.mark.parametrize("words", [["--moments", "0"], ["--device", "cpu", "--", "no-such-file.py"]])
 def test_what_cannot_be_run_is_refused_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["reference", *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -28,24 +28,27 @@ SELECTION = ("conformance/suites/test_sharding_decisions.py", "-k", "full")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Kills, prints a table, and returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="conformance self killed", description="What is left of a run whose processes are killed."
+        prog="conformance self killed",
+        description="What is left of a run whose processes are killed.",
+        epilog=f"Words for pytest follow --; without any they are {' '.join(SELECTION)}.",
     )
     parser.add_argument("framework", help="whose adapter; it has to be installed")
-    parser.add_argument("tests", nargs="*", help=f"words for pytest after --; {' '.join(SELECTION)} by default")
     parser.add_argument("--device", default="cpu", help="cpu by default")
     parser.add_argument("--mode", default="", help="the adapter's first one by default")
     parser.add_argument("--moments", type=int, default=50, help="how often something is killed; 50 by default")
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after so many; 0, the default, for never")
     parser.add_argument("--seed", type=int, default=0, help="what the moments are drawn from")
-    options = parser.parse_args(arguments)
-    return command.refusing(lambda: _problems(options))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--") if "--" in words else len(words)
+    options = parser.parse_args(words[:end])
+    return command.refusing(lambda: _problems(options, words[end + 1 :] or SELECTION))
 
 
-def _problems(options: argparse.Namespace) -> Sequence[str]:
+def _problems(options: argparse.Namespace, tests: Sequence[str]) -> Sequence[str]:
     if options.moments < 1:
         raise ValueError(f"{options.moments} moments show nothing: at least one is needed")
     mode = [f"--mode={options.mode}"] if options.mode else []
-    chosen = [f"--framework={options.framework}", f"--device={options.device}", *mode, *(options.tests or SELECTION)]
+    chosen = [f"--framework={options.framework}", f"--device={options.device}", *mode, *tests]
     until = time.monotonic() + 60.0 * options.minutes
     plain = undisturbed(chosen)
     print(f"{len(plain.outcomes)} tests, {plain.seconds:.0f} s without a kill\n", flush=True)
