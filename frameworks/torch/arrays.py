@@ -36,10 +36,10 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 def to_array(tensor: torch.Tensor) -> Array:
     """A copy of the tensor's values in its own format, gathered where ranks have shards of it."""
-    held = whole(tensor.detach()).cpu().contiguous()
+    held = whole(tensor.detach()).cpu().clone(memory_format=torch.contiguous_format)  # FSDP1 resizes what NumPy fixes
     if held.dtype == torch.bfloat16:
-        return held.view(torch.int16).numpy().view(BFLOAT16).copy()
-    return held.numpy().copy()
+        return held.view(torch.int16).numpy().view(BFLOAT16)
+    return held.numpy()
 
 
 def dtype_name(dtype: torch.dtype) -> str:

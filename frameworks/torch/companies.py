@@ -18,6 +18,7 @@ from frameworks.ranks import RemoteCompany, crew_of
 from frameworks.torch.scaler import wants_float32_gradients, wants_fused
 
 _MEMBER = "frameworks.torch.ranks:TorchMember"
+_FLAT_MEMBER = "frameworks.torch.flat_ranks:FlatMember"
 _ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 """DDP's reducer warns of find_unused_parameters where every parameter was used."""
 
@@ -32,40 +33,50 @@ _FUSED = (
 )
 
 
-def company(model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
-    """The ranks of a new run, each a process on the CPU.
+def is_flat(mode: str, recipe: Recipe) -> bool:
+    """Whether ranks of this mode share parameters or gradients out by FSDP1, whose scaler takes float16 gradients."""
+    return mode == "fsdp1" and recipe.ranks is not None and recipe.ranks.level in ("gradients", "full")
+
+
+def company(
+    model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, mode: str = "eager"
+) -> BaseCompany:
+    """The ranks of a new run in a mode, each a process on the CPU.
 
     Raises:
         Unsupported: PyTorch's ranks do not do what the recipe asks for.
         ValueError: the recipe names no ranks.
     """
-    for capability, reason in _refused(model, recipe):
-        raise Unsupported(capability, reason, partial(_trains, model, recipe))
-    return _started(model, recipe, weights)
+    for capability, reason in _refused(model, recipe, mode):
+        raise Unsupported(capability, reason, partial(_trains, model, recipe, mode))
+    return _started(model, recipe, weights, mode=mode)
 
 
-def _refused(model: Model, recipe: Recipe) -> Iterator[tuple[Capability, str]]:
+def _refused(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capability, str]]:
     """What PyTorch's ranks do not do although it does so in one place, and why."""
     level = recipe.ranks.level if recipe.ranks is not None else "replicated"
     formats = {model.parameter_format(name) for name in model.parameter_shapes()}
     if level == "optimizer" and len(formats) > 1:
         yield Capability.FLOAT64_HEADS, _MIXED
-    if wants_float32_gradients(recipe):
+    if wants_float32_gradients(recipe) and not is_flat(mode, recipe):
         yield Capability.O3_FLOAT16, _SGD
     if level == "optimizer" and wants_fused(recipe):
         yield Capability.O3_FLOAT16, _FUSED
 
 
-def _trains(model: Model, recipe: Recipe) -> bool:
+def _trains(model: Model, recipe: Recipe, mode: str) -> bool:
     """Whether an update of what is refused goes through, when it is tried without a guard."""
-    run = _started(model, recipe, None)
+    run = _started(model, recipe, mode=mode)
     gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     return not any(update.skipped for update in run.feed([[gradients]] * run.count))
 
 
-def _started(model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+def _started(
+    model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, mode: str = "eager"
+) -> BaseCompany:
     count = ranks_of(recipe).count
-    crew = crew_of(_MEMBER, count, "cpu", "eager", _ENVIRONMENT)
+    member = _FLAT_MEMBER if mode == "fsdp1" else _MEMBER
+    crew = crew_of(member, count, "cpu", "eager", _ENVIRONMENT)
     return RemoteCompany(crew, crew.make([(model, recipe, weights)] * count))
 
 

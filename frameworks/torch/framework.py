@@ -33,7 +33,7 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
-from frameworks.torch.companies import company, own_attempts
+from frameworks.torch.companies import company, is_flat, own_attempts
 from frameworks.torch.declarations import conventions, no_clipping, no_scope, refusals
 from frameworks.torch.formats import TorchFormats, has_integer_product
 from frameworks.torch.offload import parameters_leave
@@ -51,11 +51,11 @@ class TorchFramework(BaseFramework):
     """PyTorch on the CPU or a CUDA device, one thread.
 
     Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`; `run_op` is eager in
-    all modes. "ddp" and "fsdp" train every recipe with two ranks, "offload" keeps activations in files.
+    all modes. "ddp", "fsdp" and "fsdp1" train every recipe with two ranks, "offload" keeps activations in files.
     """
 
     name: str = "torch"
-    ranks_of_modes = MappingProxyType({"ddp": Ranks(2), "fsdp": Ranks(2, "full")})
+    ranks_of_modes = MappingProxyType({"ddp": Ranks(2), "fsdp": Ranks(2, "full"), "fsdp1": Ranks(2, "full")})
     offload_of_modes = MappingProxyType({"offload": Offload(("activations",), "disk")})
     modes: tuple[str, ...] = ("eager", "compile", *ranks_of_modes, *offload_of_modes)
 
@@ -82,7 +82,7 @@ class TorchFramework(BaseFramework):
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
         if self.device != "cpu" or self.mode == "compile":
             return here
-        return with_ranks(here | own_attempts(self.mode), company, self.ranks())
+        return with_ranks(here | own_attempts(self.mode), partial(company, mode=self.mode), self.ranks())
 
     def _of_formats(self) -> dict[Capability, Attempt]:
         formats = self.formats()
@@ -106,16 +106,16 @@ class TorchFramework(BaseFramework):
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         self.require_recipe(recipe)
-        return company(model, recipe, weights)
+        return company(model, recipe, weights, mode=self.mode)
 
     def trainer(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
     ) -> TorchTrainer | CompanyTrainer:
         self.require_recipe(recipe)
-        if recipe.clip is not None and wants_fused(recipe):
+        if recipe.clip is not None and wants_fused(recipe) and not is_flat(self.mode, recipe):
             raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
         if recipe.ranks is not None:
-            return self.bound(CompanyTrainer(company(model, recipe, weights)))
+            return self.bound(CompanyTrainer(company(model, recipe, weights, mode=self.mode)))
         return self.bound(self._run(model, recipe, weights))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:

@@ -22,6 +22,8 @@ class Network(nn.Module):
     """The layers of a fixture model; float64 heads take their features cast to float64.
 
     Attributes:
+        built: the layers as they were built, whatever stands in their places in `layers` since.
+        heads_built: the heads as they were built, by name.
         calls: how often the forward of each segment has begun; compiled, this is counted in recomputed segments only.
     """
 
@@ -31,20 +33,27 @@ class Network(nn.Module):
         shapes = {path: shape for path, _, shape in model.shapes()}
         self.layers = nn.ModuleList([build(layer, shapes[str(i)]) for i, layer in enumerate(body)])
         width = shapes[str(len(body))][-1]
+        self.built = tuple(self.layers)
         self.heads = nn.ModuleDict()
         for head in model.heads.heads:
             dtype = DTYPES[model.parameter_format(f"{len(body)}.{head.name}.")]
             self.heads[head.name] = nn.Linear(width, head.units, dtype=dtype)
+        self.heads_built = dict(self.heads.items())
+        self._wide = frozenset(name for name, head in self.heads_built.items() if _is_wide(head))
         self.recompute = recompute
         self.is_reentrant = recompute is not None and VARIANTS[recompute.variant or DEFAULT]
         self.bounds = segment_bounds(len(body), recompute)
         self.calls = SegmentCalls(len(self.bounds))
+        self.call_in_place()
+
+    def call_in_place(self) -> None:
+        """Has forward passes call what stands in the layers' places now."""
         self._sequence = tuple(self.layers)  # indexing a ModuleList or slicing it takes its time
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         for index in range(len(self.bounds)):
             x = self._recomputed(partial(self._segment, index), x)
-        return {name: head(x.to(torch.float64) if _is_wide(head) else x) for name, head in self.heads.items()}
+        return {name: head(x.to(torch.float64) if name in self._wide else x) for name, head in self.heads.items()}
 
     def _segment(self, index: int, x: torch.Tensor) -> torch.Tensor:
         if not torch.compiler.is_compiling():
@@ -77,8 +86,8 @@ def parameters_by_name(model: Model, network: Network) -> dict[str, Slot]:
     """Every parameter by canonical name, in model order."""
     found: dict[str, Slot] = {}
     for index, layer in enumerate(model.layers[:-1]):
-        found.update(parameter_slots(layer, network.layers[index], str(index)))
-    for name, head in network.heads.items():
+        found.update(parameter_slots(layer, network.built[index], str(index)))
+    for name, head in network.heads_built.items():
         found.update(linear_slots(head, f"{len(model.layers) - 1}.{name}."))
     return {name: found[name] for name in model.parameter_shapes()}
 
@@ -87,7 +96,7 @@ def buffers_by_name(model: Model, network: Network) -> dict[str, Slot]:
     """Batch norm's running statistics by canonical name, in model order."""
     found: dict[str, Slot] = {}
     for index, layer in enumerate(model.layers[:-1]):
-        found.update(buffer_slots(layer, network.layers[index], str(index)))
+        found.update(buffer_slots(layer, network.built[index], str(index)))
     return found
 
 

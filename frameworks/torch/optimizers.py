@@ -12,21 +12,21 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fixtures.arrays import Array
-from fixtures.model import Model
 from fixtures.recipe import SGD, Adam, AdamW, Recipe, Steps
 from frameworks.torch.arrays import to_array
 from frameworks.torch.layers import Slot
-from frameworks.torch.network import Network, parameters_by_name
-from frameworks.torch.scaler import wants_fused
+from frameworks.torch.scaler import Kind, wants_fused
 
 
 def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
     return [part for part in (items[start::count] for start in range(count)) if part]
 
 
-def optimizer_kind(recipe: Recipe) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """The recipe's class of optimizers, and the arguments that it is made with."""
-    way: dict[str, Any] = {"fused": True} if wants_fused(recipe) else {}
+def optimizer_kind(
+    recipe: Recipe, scaler: Kind = torch.amp.GradScaler
+) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """The recipe's class of optimizers under a kind of scaler, and the arguments that it is made with."""
+    way: dict[str, Any] = {"fused": True} if wants_fused(recipe, scaler) else {}
     match recipe.optimizer:
         case SGD(learning_rate=rate, momentum=momentum):
             return torch.optim.SGD, {"lr": rate, "momentum": momentum, **way}
@@ -123,10 +123,7 @@ def averaged_model(network: Module, decay: float | None) -> AveragedModel | None
     return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
-def averages(model: Model, average: AveragedModel | None) -> dict[str, Array]:
+def averages(slots: Mapping[str, Slot], average: AveragedModel) -> dict[str, Array]:
     """The average of each parameter as "average/PARAMETER", and how many updates it has taken in."""
-    if average is None or not isinstance(average.module, Network):
-        return {}
-    slots = parameters_by_name(model, average.module)
     held = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
     return held | {"averaged": to_array(average.n_averaged)}

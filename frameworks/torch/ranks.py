@@ -63,8 +63,7 @@ class RankTrainer(TorchTrainer):
 
     def _steppers(self) -> list[Stepper]:
         """Spreads the network before the optimizers take its parameters."""
-        names = {id(parameter): name for name, parameter in self.network.named_parameters()}
-        self.own_names = {name: names[id(slot.tensor)] for name, slot in self.slots.items()}
+        self._take_names()
         self.spread: Spread
         if self.is_sharded:
             self.spread = Sharded(self.network, self._eager_losses, self.ranks, self.place.mesh)
@@ -77,6 +76,11 @@ class RankTrainer(TorchTrainer):
             self.spread = Replicated(self.network, self._eager_losses, self.ranks, unused=unused)
         make = partial(ShardedStepper, self.place.shards) if self.ranks.level == "optimizer" else Stepper
         return steppers(self.recipe, self.slots, make)
+
+    def _take_names(self) -> None:
+        """Keeps what the network calls its parameters."""
+        names = {id(parameter): name for name, parameter in self.network.named_parameters()}
+        self.own_names = {name: names[id(slot.tensor)] for name, slot in self.slots.items()}
 
     # forward and backward
 
@@ -197,7 +201,11 @@ class TorchMember:
             ValueError: the recipe is for another number of ranks.
         """
         ranks = recipe.ranks or Ranks(self.count)
-        return RankTrainer(self._place(ranks), model, recipe.but(ranks=ranks), weights)
+        return self.kind(ranks)(self._place(ranks), model, recipe.but(ranks=ranks), weights)
+
+    def kind(self, ranks: Ranks) -> type[RankTrainer]:  # noqa: ARG002
+        """The class of such ranks' trainers."""
+        return RankTrainer
 
     def barrier(self) -> None:
         """Returns when every rank has come here."""

@@ -13,13 +13,16 @@ from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe, StaticScalin
 from frameworks.torch.arrays import dtype_name
 
 
-def grad_scaler(device: str, recipe: Recipe) -> torch.amp.GradScaler | None:
+Kind = type[torch.amp.GradScaler]
+
+
+def grad_scaler(device: str, recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> torch.amp.GradScaler | None:
     """PyTorch's scaler; what the recipe leaves None is left to PyTorch. A constant scale is put back by `update`."""
     match recipe.scaling:
         case None:
             return None
         case StaticScaling(scale=scale):
-            return torch.amp.GradScaler(device, init_scale=scale)
+            return kind(device, init_scale=scale)
         case DynamicScaling() as scaling:
             wanted = {
                 "init_scale": scaling.initial,
@@ -28,7 +31,16 @@ def grad_scaler(device: str, recipe: Recipe) -> torch.amp.GradScaler | None:
                 "growth_interval": scaling.interval,
             }
             given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-            return torch.amp.GradScaler(device, enabled=scaling.enabled, **given)
+            return kind(device, enabled=scaling.enabled, **given)
+
+
+def twin_of(scaler: torch.amp.GradScaler | None, device: str) -> torch.amp.GradScaler | None:
+    """A scaler in the same state, whose notes on what it has unscaled are thrown away with it."""
+    if scaler is None or not scaler.is_enabled():
+        return scaler
+    twin = type(scaler)(device)
+    twin.load_state_dict(scaler.state_dict())
+    return twin
 
 
 def constant_scale(recipe: Recipe) -> float | None:
@@ -36,8 +48,13 @@ def constant_scale(recipe: Recipe) -> float | None:
     return float(recipe.scaling.scale) if isinstance(recipe.scaling, StaticScaling) else None
 
 
-def scales_float16(recipe: Recipe) -> bool:
-    """Whether the recipe scales the loss of a float16 model, whose gradients `GradScaler.unscale_` refuses."""
+def scales_float16(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
+    """Whether the recipe scales the loss of a float16 model, whose gradients `GradScaler.unscale_` refuses.
+
+    Another kind of scaler takes them.
+    """
+    if kind is not torch.amp.GradScaler:
+        return False
     scaled = isinstance(recipe.scaling, StaticScaling) or (recipe.scaling is not None and recipe.scaling.enabled)
     return scaled and recipe.precision == Precision("O3", "float16")
 
@@ -47,9 +64,9 @@ def has_gradient_formats() -> bool:
     return hasattr(torch.Tensor, "grad_dtype")
 
 
-def wants_float32_gradients(recipe: Recipe) -> bool:
+def wants_float32_gradients(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
     """Whether a float16 model's parameters are to get float32 gradients, which SGD takes and Adam does not."""
-    return scales_float16(recipe) and isinstance(recipe.optimizer, SGD) and has_gradient_formats()
+    return scales_float16(recipe, kind) and isinstance(recipe.optimizer, SGD) and has_gradient_formats()
 
 
 def take_float32_gradients(parameters: Iterable[torch.Tensor]) -> None:
@@ -59,9 +76,9 @@ def take_float32_gradients(parameters: Iterable[torch.Tensor]) -> None:
             parameter.grad_dtype = torch.float32
 
 
-def wants_fused(recipe: Recipe) -> bool:
+def wants_fused(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
     """Whether the optimizer is to be a fused one, which unscales a float16 model's gradients by itself."""
-    return scales_float16(recipe) and not wants_float32_gradients(recipe)
+    return scales_float16(recipe, kind) and not wants_float32_gradients(recipe, kind)
 
 
 def scaler_state(scaler: torch.amp.GradScaler | None, device: str) -> dict[str, Array]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from operator import attrgetter
 from types import MethodType
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -53,11 +54,12 @@ def products(module: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.
     """Σ p·g over the parameters named in `gradients`, in float32 or wider as losses are."""
     total = torch.zeros(())
     for name, gradient in gradients.items():
-        total = total + (module.get_parameter(name).to(gradient.dtype) * gradient).sum()
+        parameter: torch.Tensor = attrgetter(name)(module)  # within a pass of FSDP1 a view, no `Parameter`
+        total = total + (parameter.to(gradient.dtype) * gradient).sum()
     return total
 
 
-class _WithLosses(nn.Module):
+class WithLosses(nn.Module):
     """The network and the losses of its outputs as one module: what DDP is to reduce must stand in what it returns."""
 
     def __init__(self, network: Network, losses: Losses) -> None:
@@ -80,7 +82,7 @@ class Replicated:
 
     def __init__(self, network: Network, losses: Losses, ranks: Ranks, *, unused: bool) -> None:
         self._reducer = reducer = _Reducer(ranks)
-        self._module = DistributedDataParallel(_WithLosses(network, losses), find_unused_parameters=unused)
+        self._module = DistributedDataParallel(WithLosses(network, losses), find_unused_parameters=unused)
         # without annotations, which DDP reads and refuses as text; without this object, which the hook would keep alive
         self._module.register_comm_hook(None, lambda _, bucket: reducer.reduced(bucket))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,12 +19,12 @@ from frameworks.torch.network import Network
 
 def modules_by_path(model: Model, network: Network, heads: Container[str]) -> dict[str, nn.Module]:
     """The module of every layer by its path, in the order of the forward pass; these heads last."""
-    modules = dict(_inner(model.layers[:-1], network.layers, ""))
+    modules = dict(_inner(model.layers[:-1], network.built, ""))
     last = len(model.layers) - 1
-    return modules | {f"{last}.{name}": head for name, head in network.heads.items() if name in heads}
+    return modules | {f"{last}.{name}": head for name, head in network.heads_built.items() if name in heads}
 
 
-def _inner(layers: tuple[Layer, ...], modules: nn.ModuleList | nn.Sequential, prefix: str) -> Iterator[Any]:
+def _inner(layers: tuple[Layer, ...], modules: Iterable[nn.Module], prefix: str) -> Iterator[Any]:
     for index, (layer, module) in enumerate(zip(layers, modules, strict=True)):
         if isinstance(layer, Residual) and isinstance(module, ResidualBody):
             yield from _inner(layer.body, module.body, f"{prefix}{index}.body.")

@@ -25,12 +25,14 @@ from frameworks.torch.optimizer_probes import by_hand_refused
 from frameworks.torch.optimizers import Stepper, averaged_model, averages, optimizer_state, steppers
 from frameworks.torch.saved_bytes import SavedBytes, put_back
 from frameworks.torch.scaler import (
+    Kind,
     constant_scale,
     divided,
     grad_scaler,
     scaler_settings,
     scaler_state,
     take_float32_gradients,
+    twin_of,
     wants_float32_gradients,
     wants_fused,
 )
@@ -42,6 +44,8 @@ Forward = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor
 
 class TorchTrainer(BaseTrainer):
     """A run on one device; `mode` "compile" compiles the forward pass and the loss together, at their first use."""
+
+    scaler_kind: Kind = torch.amp.GradScaler
 
     def __init__(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
@@ -61,8 +65,8 @@ class TorchTrainer(BaseTrainer):
         load(self.slots, model.weights(recipe.seed) if weights is None else weights)
         self.average = averaged_model(self.network, recipe.average)
         self.steppers = self._steppers()
-        self.scaler = grad_scaler(device, recipe)
-        if wants_float32_gradients(recipe):
+        self.scaler = grad_scaler(device, recipe, self.scaler_kind)
+        if wants_float32_gradients(recipe, self.scaler_kind):
             take_float32_gradients(slot.tensor for slot in self.slots.values())
         self._settings = scaler_settings(self.scaler)
         self.ledger: LossLedger[MicroBatch] = LossLedger()
@@ -157,10 +161,10 @@ class TorchTrainer(BaseTrainer):
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
         former = {name: slot.tensor.grad for name, slot in self.slots.items()}
         self._empty()
-        scaler = self._twin()
+        scaler = twin_of(self.scaler, self.device)
         try:
             self._passes(window, items, scaler)
-            if scaler is not None and wants_fused(self.recipe):
+            if scaler is not None and wants_fused(self.recipe, self.scaler_kind):
                 return {name: divided(value, scaler.get_scale()) for name, value in self.accumulator().items()}
             if scaler is not None:
                 for stepper in self.steppers:
@@ -183,14 +187,6 @@ class TorchTrainer(BaseTrainer):
         }
         return LayerTrace(shown.outputs, gradients, parameters)
 
-    def _twin(self) -> torch.amp.GradScaler | None:
-        """A scaler in the same state, whose notes on what it has unscaled are thrown away with it."""
-        if self.scaler is None or not self.scaler.is_enabled():
-            return self.scaler
-        twin = torch.amp.GradScaler(self.device)
-        twin.load_state_dict(self.scaler.state_dict())
-        return twin
-
     # the update
 
     def apply(self) -> Update:
@@ -203,7 +199,7 @@ class TorchTrainer(BaseTrainer):
         poison: Gradients | None = None,
         abandon: bool = False,
     ) -> Update:
-        if wants_fused(self.recipe) and (unscale_calls or poison is not None or abandon):
+        if wants_fused(self.recipe, self.scaler_kind) and (unscale_calls or poison is not None or abandon):
             raise by_hand_refused(self.recipe, self.device)
         for place, mapping in enumerate(window, start=1):
             given = {name: value for name, value in mapping.items() if value is not None}
@@ -228,9 +224,7 @@ class TorchTrainer(BaseTrainer):
                 if scaler is not None:
                     scaler.unscale_(stepper.optimizer)
         self._add(poison or {})
-        norm = None
-        if self.recipe.clip is not None:
-            norm = float(whole(clip_grad_norm_([slot.tensor for slot in self.slots.values()], self.recipe.clip)))
+        norm = None if self.recipe.clip is None else float(whole(self._clip(self.recipe.clip)))
         for stepper in self.steppers:
             if scaler is None:
                 stepper.optimizer.step()
@@ -246,6 +240,10 @@ class TorchTrainer(BaseTrainer):
             self.average.update_parameters(self.network)
         self._empty()
         return self._report(before, rate, norm, skipped=not any(stepped))
+
+    def _clip(self, limit: float) -> torch.Tensor:
+        """Clips the gradients; the norm that they had."""
+        return clip_grad_norm_([slot.tensor for slot in self.slots.values()], limit)
 
     def _abandoned(self) -> Update:
         """Ends an update whose gradients are unscaled without a step: `update` readies the scaler for the next one."""
@@ -288,7 +286,10 @@ class TorchTrainer(BaseTrainer):
         return {name: slot.to_canonical(slot.tensor) for name, slot in self.slots.items()}
 
     def optimizer_state(self) -> dict[str, Array]:
-        return optimizer_state(self.steppers, self.slots) | averages(self.model, self.average)
+        held = optimizer_state(self.steppers, self.slots)
+        if self.average is None or not isinstance(self.average.module, Network):
+            return held
+        return held | averages(parameters_by_name(self.model, self.average.module), self.average)
 
     def buffers(self) -> dict[str, Array]:
         return {name: to_array(slot.tensor) for name, slot in self.buffer_slots.items()}

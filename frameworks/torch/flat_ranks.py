@@ -1,0 +1,103 @@
+"""One rank of FSDP1: what its trainer does otherwise than that of the other ways to share parameters out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Ranks, Recipe
+from frameworks.contract import Gradients
+from frameworks.torch.layers import Slot
+from frameworks.torch.network import Network, parameters_by_name
+from frameworks.torch.optimizers import Stepper, averages, optimizer_kind, optimizer_state, steppers
+from frameworks.torch.ranks import RankPlace, RankTrainer, TorchMember
+from frameworks.torch.sharding_flat import Flat
+
+
+class FlatStepper(Stepper):
+    """One optimizer over parameters of which this rank holds parts.
+
+    Args:
+        spread: the network.
+    """
+
+    def __init__(self, spread: Flat, recipe: Recipe, parameters: list[torch.Tensor]) -> None:
+        self._spread = spread
+        super().__init__(recipe, parameters)
+
+    def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        kind, given = optimizer_kind(recipe, ShardedGradScaler)
+        return kind(groups, **given)
+
+    def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
+        """The whole state, on every rank; every rank has to ask."""
+        return self._spread.joined(self.optimizer.state)
+
+
+class FlatTrainer(RankTrainer):
+    """A run's part of one rank of FSDP1."""
+
+    scaler_kind = ShardedGradScaler
+    spread: Flat
+
+    def __init__(self, place: RankPlace, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
+        super().__init__(place, model, recipe, weights)
+        self._outputs = self.spread.root
+
+    @property
+    def is_sharded(self) -> bool:
+        return True
+
+    def _steppers(self) -> list[Stepper]:
+        self._take_names()
+        self.spread = self._flat(self.network)
+        self.average_slots: dict[str, Slot] = {}
+        if self.average is not None and isinstance(self.average.module, Network):
+            self.average_slots = parameters_by_name(self.model, self.average.module)
+            self.average_spread = self._flat(self.average.module)
+            self.average.module = self.average_spread.root
+        return steppers(self.recipe, self.slots, partial(FlatStepper, self.spread))
+
+    def _flat(self, network: Network) -> Flat:
+        return Flat(network, self._eager_losses, self.ranks, self.place.mesh)
+
+    def _clip(self, limit: float) -> torch.Tensor:
+        return self.spread.root.clip_grad_norm_(limit)
+
+    def _add(self, gradients: Gradients) -> None:
+        if gradients:
+            with self.spread.gathered(writeback=True):
+                super()._add(gradients)
+
+    def _add_to(self, gradient: torch.Tensor, value: torch.Tensor) -> None:
+        gradient.add_(value)
+
+    # what can be seen
+
+    def parameters(self) -> dict[str, Array]:
+        with self.spread.gathered():
+            return super().parameters()
+
+    def accumulator(self) -> dict[str, Array]:
+        with self.spread.gathered():
+            return super().accumulator()
+
+    def optimizer_state(self) -> dict[str, Array]:
+        held = optimizer_state(self.steppers, self.slots)
+        if self.average is None:
+            return held
+        with self.average_spread.gathered():
+            return held | averages(self.average_slots, self.average)
+
+
+class FlatMember(TorchMember):
+    """One rank's process, whose trainers shard parameters or gradients by FSDP1, the rest as `TorchMember` does."""
+
+    def kind(self, ranks: Ranks) -> type[RankTrainer]:
+        return FlatTrainer if ranks.level in ("gradients", "full") else super().kind(ranks)
