@@ -191,6 +191,23 @@ def test_training_after_a_prediction_is_training(subject: Subject, verdict: Verd
     verdict.same_state(after, expected, "whole state after a prediction and more training", "not-training")
 
 
+@clause("accumulation.evaluation-changes-nothing")
+def test_a_prediction_before_the_update_leaves_the_update(subject: Subject, verdict: Verdict) -> None:
+    evaluated, plain = (subject.trainer(exact_linear(), RECIPE) for _ in range(2))
+    batch = exact_batch(8)
+    for run in (evaluated, plain):
+        run.accumulate(batch, 8)
+        if run is evaluated:
+            run.predict(batch.inputs)
+        run.apply()
+    outputs = [run.predict(batch.inputs) for run in (evaluated, plain)]
+    verdict.equal(
+        outputs[0], outputs[1], "prediction after an update that another prediction came before", "not-training"
+    )
+    after, expected = subject.state(evaluated), subject.state(plain)
+    verdict.same_state(after, expected, "whole state after a prediction and the update", "not-training")
+
+
 @clause("accumulation.each-counts-once")
 def test_each_micro_batch_reaches_the_update_once(subject: Subject, verdict: Verdict) -> None:
     batch = one_hot_batch(8)

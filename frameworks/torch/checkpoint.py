@@ -91,19 +91,24 @@ def restore(trainer: TorchRun, path: Path) -> None:
         for name, part in own.items():
             part.load_state_dict(saved[name])
         go_on(trainer, saved[LOOP])
+        put_gradients(trainer, saved[LOOP]["gradients"])
     except Exception as error:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
 
 
 def go_on(trainer: TorchRun, loop: Mapping[str, Any]) -> None:
-    """Puts back what `loop_state` gave, and the gradients beside it."""
+    """Puts back what `loop_state` gave."""
     trainer.stream.replace(loop["random"])
-    for name, slot in trainer.slots.items():
-        gradient = loop["gradients"].get(name)
-        slot.tensor.grad = None if gradient is None else gradient.to(slot.tensor.device).clone()
     for stepper, applied in zip(trainer.steppers, loop["applied"], strict=True):
         stepper.applied = int(applied)
     window = [MicroBatch(float(total), int(items)) for total, items in loop["window"]]
     trainer.ledger.replace(window, int(loop["items"]))
     if len(loop["calls"]) == len(trainer.network.calls.counts):
         trainer.network.calls.counts[:] = [int(count) for count in loop["calls"]]
+
+
+def put_gradients(trainer: TorchRun, summed: Mapping[str, torch.Tensor]) -> None:
+    """Puts back what `gradients` gave."""
+    for name, slot in trainer.slots.items():
+        gradient = summed.get(name)
+        slot.tensor.grad = None if gradient is None else gradient.to(slot.tensor.device).clone()

@@ -10,8 +10,8 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.data import sincos_batch
 from fixtures.model import Model
-from fixtures.models import sincos
-from fixtures.recipe import SGD, Ranks, Recipe
+from fixtures.models import scalar, sincos
+from fixtures.recipe import SGD, Adam, Ranks, Recipe
 from frameworks.base import BaseCompany, dealt_window, ranks_of
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.ranks import RemoteCompany, crew_of
@@ -82,11 +82,28 @@ def _started(
 
 def own_attempts(mode: str) -> dict[Capability, Attempt]:
     """Tries of what ranks do otherwise than one place in a mode."""
-    return {Capability.TWO_LOSSES: _two_losses} if mode == "ddp" else {}
+    refusing = {"ddp": Ranks(2), "fsdp1": Ranks(2, "full")}
+    tries: dict[Capability, Attempt] = {}
+    if mode in refusing:
+        tries[Capability.TWO_LOSSES] = partial(_two_losses, refusing[mode], mode)
+    if mode == "fsdp1":
+        tries[Capability.MISSING_GRADIENTS] = partial(_stays_without_gradient, refusing[mode], mode)
+    return tries
 
 
-def _two_losses() -> bool:
-    recipe = Recipe(SGD(), separate_losses=True, ranks=Ranks(2))
+def _two_losses(ranks: Ranks, mode: str) -> bool:
+    recipe = Recipe(SGD(), separate_losses=True, ranks=ranks)
     batch = sincos_batch(4)
-    run = _started(sincos(4), recipe)
+    run = _started(sincos(4), recipe, mode=mode)
     return not any(update.skipped for update in run.update(dealt_window((batch,), 2)))
+
+
+def _stays_without_gradient(ranks: Ranks, mode: str) -> bool:
+    """Whether a parameter that has moved with Adam stays where it is in an update that gives it no gradient."""
+    run = _started(scalar(), Recipe(Adam(), ranks=ranks), mode=mode)
+    weight, bias = scalar().parameter_shapes()
+    ones = {name: np.ones(shape, np.float32) for name, shape in scalar().parameter_shapes().items()}
+    run.feed([[ones]] * 2)
+    before = run.states()[0]
+    run.feed([[{weight: ones[weight]}]] * 2)
+    return np.array_equal(run.states()[0][f"parameter/{bias}"], before[f"parameter/{bias}"])

@@ -32,6 +32,12 @@ _REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
         Capability.TWO_LOSSES: "DDP takes a second backward pass through one forward pass for a parameter that is ready"
         " twice, and raises",
     },
+    "fsdp1": {
+        Capability.TWO_LOSSES: "FullyShardedDataParallel lets go of gathered parameters with the first backward pass through"
+        " a forward pass, and the second raises",
+        Capability.MISSING_GRADIENTS: "FullyShardedDataParallel gives a parameter zeros, never nothing, where another"
+        " of its flat tensor has a gradient",
+    },
 }
 
 

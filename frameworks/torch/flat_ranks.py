@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from fixtures.arrays import Array
-from fixtures.model import Batch, Model, Window
+from fixtures.model import Model
 from fixtures.recipe import Ranks, Recipe
 from frameworks.contract import Gradients
 from frameworks.torch.layers import Slot
@@ -67,6 +68,10 @@ class FlatTrainer(RankTrainer):
     def _flat(self, network: Network) -> Flat:
         return Flat(network, self._eager_losses, self.ranks, self.place.mesh)
 
+    @property
+    def root(self) -> nn.Module:
+        return self.spread.root
+
     def _clip(self, limit: float) -> torch.Tensor:
         return self.spread.root.clip_grad_norm_(limit)
 
@@ -94,6 +99,25 @@ class FlatTrainer(RankTrainer):
             return held
         with self.average_spread.gathered():
             return held | averages(self.average_slots, self.average)
+
+    # the whole run
+
+    def summed(self) -> dict[str, torch.Tensor]:
+        with self.spread.gathered():
+            return {name: gradient.clone() for name, gradient in super().summed().items()}
+
+    def nothing_summed(self, name: str) -> torch.Tensor:
+        tensor = self.slots[name].tensor
+        return torch.zeros(self.spread.shapes[tensor], dtype=tensor.dtype)
+
+    def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
+        for name, slot in self.slots.items():
+            slot.tensor.grad = torch.zeros_like(slot.tensor) if name in summed and slot.tensor.numel() else None
+        with self.spread.gathered(writeback=True):
+            for name, gradient in summed.items():
+                held = self.slots[name].tensor.grad
+                if held is not None:
+                    held.copy_(gradient)
 
 
 class FlatMember(TorchMember):

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed.checkpoint as shards
-from torch import distributed
+from torch import distributed, nn
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
@@ -35,6 +35,19 @@ class RankRun(TorchRun, Protocol):
     @property
     def is_sharded(self) -> bool: ...
 
+    @property
+    def root(self) -> nn.Module:
+        """What PyTorch's functions for a sharded state are given."""
+
+    def summed(self) -> dict[str, torch.Tensor]:
+        """What an open window of a sharded run has summed so far, in tensors that shards can be saved of."""
+
+    def nothing_summed(self, name: str) -> torch.Tensor:
+        """Zeros as `summed` gives a parameter's gradient."""
+
+    def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
+        """Puts back what `summed` gave."""
+
 
 def save(trainer: RankRun, path: Path) -> None:
     """Writes the run below the folder `path`, which all ranks share and which is made if it is not there.
@@ -50,8 +63,11 @@ def _write(trainer: RankRun, path: Path) -> None:
     rank, count = distributed.get_rank(), distributed.get_world_size()
     own = {"count": count, LOOP: loop_state(trainer), "buffers": dict(trainer.network.named_buffers())}
     if trainer.is_sharded:
-        shards.save(_sharded(trainer, list(gradients(trainer))), checkpoint_id=path / _SHARDS)
-    whole = _replicated(trainer) if trainer.is_sharded else snapshot(trainer)
+        summed = trainer.summed()
+        whole = _replicated(trainer, list(summed))
+        shards.save(_sharded(trainer, summed), checkpoint_id=path / _SHARDS)
+    else:
+        whole = snapshot(trainer)
     torch.save(own, _file_of(path, rank))
     if rank == 0:
         torch.save(whole, path / FILE)
@@ -113,28 +129,30 @@ def _is_sharded(part: str) -> bool:
     return part.split(".")[0] in _SHARDED
 
 
-def _replicated(trainer: RankRun) -> dict[str, Any]:
-    """What every rank of a sharded run has alike."""
+def _replicated(trainer: RankRun, summed: list[str]) -> dict[str, Any]:
+    """What every rank of a sharded run has alike; `summed` are the parameters that an open window has gradients of."""
     held = {name: part.state_dict() for name, part in parts(trainer).items() if not _is_sharded(name)}
     bare = [not stepper.optimizer.state for stepper in trainer.steppers]
-    return held | {LOOP: {**loop_state(trainer), "gradients": list(gradients(trainer)), "bare": bare}}
+    every = [bare] * distributed.get_world_size()
+    distributed.all_gather_object(every, bare)
+    return held | {
+        LOOP: {**loop_state(trainer), "gradients": summed, "bare": [all(of) for of in zip(*every, strict=True)]}
+    }
 
 
-def _sharded(trainer: RankRun, summed: list[str]) -> dict[str, Any]:
-    """What ranks have shards of; `summed` are the parameters that an open window has gradients of."""
+def _sharded(trainer: RankRun, summed: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """What ranks have shards of, with these gradients."""
     optimizers = [stepper.optimizer for stepper in trainer.steppers]
     applied = [stepper.applied for stepper in trainer.steppers]
     held: dict[str, Any] = {
-        "model": get_model_state_dict(trainer.network),
-        "optimizer": get_optimizer_state_dict(trainer.network, optimizers),
+        "model": get_model_state_dict(trainer.root),
+        "optimizer": get_optimizer_state_dict(trainer.root, optimizers),
     }
     for stepper, count in zip(trainer.steppers, applied, strict=True):
         stepper.applied = count  # an optimizer without any state is made to step once to get one
     if trainer.average is not None:
         held["average"] = get_model_state_dict(trainer.average)
-    now = gradients(trainer)
-    held["gradients"] = {name: now.get(name, torch.zeros_like(trainer.slots[name].tensor)) for name in summed}
-    return held
+    return held | {"gradients": dict(summed)}
 
 
 def _read(trainer: RankRun, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -183,7 +201,8 @@ def _read_shards(trainer: RankRun, loop: Mapping[str, Any], path: Path) -> dict[
     states = [dict(stepper.optimizer.state) for stepper in trainer.steppers]
     try:
         _make_bare(trainer, loop)
-        held = tree_map(_own, _sharded(trainer, loop["gradients"]))
+        summed = {name: trainer.nothing_summed(name) for name in loop["gradients"]}
+        held = tree_map(_own, _sharded(trainer, summed))
         shards.load(held, checkpoint_id=path / _SHARDS)
         return held
     finally:
@@ -199,10 +218,10 @@ def _own(value: Any) -> Any:
 
 
 def _load_shards(trainer: RankRun, loop: Mapping[str, Any], held: Mapping[str, Any]) -> None:
-    set_model_state_dict(trainer.network, held["model"])
+    set_model_state_dict(trainer.root, held["model"])
     _make_bare(trainer, loop)
     optimizers = [stepper.optimizer for stepper in trainer.steppers]
-    set_optimizer_state_dict(trainer.network, optimizers, held["optimizer"])
+    set_optimizer_state_dict(trainer.root, optimizers, held["optimizer"])
     if trainer.average is not None:
         set_model_state_dict(trainer.average, held["average"])
 
@@ -213,6 +232,7 @@ def _load(
     for name, part in parts(trainer).items():
         if not (trainer.is_sharded and _is_sharded(name)):
             part.load_state_dict(whole[name])
-    go_on(trainer, {**own[LOOP], "gradients": summed})
+    go_on(trainer, own[LOOP])
+    trainer.put_summed(summed)
     for name, buffer in trainer.network.named_buffers():
         buffer.copy_(own["buffers"][name])

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from fixtures.arrays import Array
@@ -22,6 +22,7 @@ from frameworks.base import MicroBatch
 from frameworks.contract import Gradients, Update
 from frameworks.ranks import group_seconds
 from frameworks.torch import rank_checkpoint
+from frameworks.torch.checkpoint import gradients, put_gradients
 from frameworks.torch.network import Network, parameters_by_name
 from frameworks.torch.optimizers import Stepper, steppers
 from frameworks.torch.sharded_optimizer import ShardedStepper
@@ -162,6 +163,23 @@ class RankTrainer(TorchTrainer):
         return {"gradients": self.spread.reductions()}
 
     # the whole run
+
+    @property
+    def root(self) -> nn.Module:
+        """What PyTorch's functions for a sharded state are given."""
+        return self.network
+
+    def summed(self) -> dict[str, torch.Tensor]:
+        """The gradients of an open window."""
+        return gradients(self)
+
+    def nothing_summed(self, name: str) -> torch.Tensor:
+        """Zeros as `summed` gives a parameter's gradient."""
+        return torch.zeros_like(self.slots[name].tensor)
+
+    def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
+        """Puts the gradients of an open window back."""
+        put_gradients(self, summed)
 
     def save(self, path: Path) -> None:
         rank_checkpoint.save(self, path)

@@ -12,7 +12,6 @@ from fixtures.arrays import Array
 from fixtures.recipe import SGD, DynamicScaling, Precision, Recipe, StaticScaling
 from frameworks.torch.arrays import dtype_name
 
-
 Kind = type[torch.amp.GradScaler]
 
 

@@ -21,7 +21,7 @@ _STRATEGIES = {
     ("full", False): ShardingStrategy.FULL_SHARD,
     ("full", True): ShardingStrategy.HYBRID_SHARD,
     ("gradients", False): ShardingStrategy.SHARD_GRAD_OP,
-    ("gradients", True): ShardingStrategy._HYBRID_SHARD_ZERO2,  # noqa: SLF001
+    ("gradients", True): ShardingStrategy._HYBRID_SHARD_ZERO2,
 }
 """By level and whether there are replicas."""
 
@@ -70,7 +70,10 @@ def units(network: Network) -> dict[str, nn.Module]:
 def _precision(unit: nn.Module, ranks: Ranks) -> dict[str, Any]:
     own = next(unit.parameters()).dtype
     reduced = reduce_format(ranks, own)
-    return {"mixed_precision": None if reduced == own else MixedPrecision(reduce_dtype=reduced)}
+    precision = MixedPrecision(
+        reduce_dtype=reduced, _module_classes_to_ignore=()
+    )  # by default batch norm's input is cast
+    return {"mixed_precision": None if reduced == own else precision}
 
 
 class Flat:
@@ -160,6 +163,6 @@ class _ReduceScatters(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
-        self.count += func is torch.ops.c10d._reduce_scatter_base_.default  # noqa: SLF001
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.c10d._reduce_scatter_base_.default
         return func(*args, **(kwargs or {}))
