@@ -70,9 +70,8 @@ def units(network: Network) -> dict[str, nn.Module]:
 def _precision(unit: nn.Module, ranks: Ranks) -> dict[str, Any]:
     own = next(unit.parameters()).dtype
     reduced = reduce_format(ranks, own)
-    precision = MixedPrecision(
-        reduce_dtype=reduced, _module_classes_to_ignore=()
-    )  # by default batch norm's input is cast
+    # without the default of classes to ignore, which has batch norm's input cast to float32
+    precision = MixedPrecision(reduce_dtype=reduced, _module_classes_to_ignore=())
     return {"mixed_precision": None if reduced == own else precision}
 
 
@@ -157,7 +156,7 @@ def _join(pieces: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
 
 
 class _ReduceScatters(TorchDispatchMode):
-    """Counts the gradients that are reduced inside; FSDP1 has hooks that replace its reduction, and none beside it."""
+    """Counts the gradients that are reduced inside; the hooks that FSDP1 has replace its reduction."""
 
     def __init__(self) -> None:
         super().__init__()
