@@ -16,7 +16,7 @@ from fixtures.recipe import Ranks, Recipe
 from frameworks.contract import Gradients
 from frameworks.torch.layers import Slot
 from frameworks.torch.network import Network, parameters_by_name
-from frameworks.torch.optimizers import Stepper, averages, optimizer_kind, optimizer_state, steppers
+from frameworks.torch.optimizers import Stepper, averages_of, optimizer_kind, optimizer_state, steppers
 from frameworks.torch.ranks import RankPlace, RankTrainer, TorchMember
 from frameworks.torch.sharding_flat import Flat
 
@@ -98,7 +98,7 @@ class FlatTrainer(RankTrainer):
         if self.average is None:
             return held
         with self.average_spread.gathered():
-            return held | averages(self.average_slots, self.average)
+            return held | averages_of(self.average_slots, self.average)
 
     # the whole run
 

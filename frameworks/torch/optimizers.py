@@ -12,9 +12,11 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fixtures.arrays import Array
+from fixtures.model import Model
 from fixtures.recipe import SGD, Adam, AdamW, Recipe, Steps
 from frameworks.torch.arrays import to_array
 from frameworks.torch.layers import Slot
+from frameworks.torch.network import Network, parameters_by_name
 from frameworks.torch.scaler import Kind, wants_fused
 
 
@@ -123,7 +125,14 @@ def averaged_model(network: Module, decay: float | None) -> AveragedModel | None
     return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay))
 
 
-def averages(slots: Mapping[str, Slot], average: AveragedModel) -> dict[str, Array]:
+def averages(model: Model, average: AveragedModel | None) -> dict[str, Array]:
     """The average of each parameter as "average/PARAMETER", and how many updates it has taken in."""
+    if average is None or not isinstance(average.module, Network):
+        return {}
+    return averages_of(parameters_by_name(model, average.module), average)
+
+
+def averages_of(slots: Mapping[str, Slot], average: AveragedModel) -> dict[str, Array]:
+    """`averages` of parameters that are found in these slots."""
     held = {f"average/{name}": slot.to_canonical(slot.tensor) for name, slot in slots.items()}
     return held | {"averaged": to_array(average.n_averaged)}

@@ -286,10 +286,7 @@ class TorchTrainer(BaseTrainer):
         return {name: slot.to_canonical(slot.tensor) for name, slot in self.slots.items()}
 
     def optimizer_state(self) -> dict[str, Array]:
-        held = optimizer_state(self.steppers, self.slots)
-        if self.average is None or not isinstance(self.average.module, Network):
-            return held
-        return held | averages(parameters_by_name(self.model, self.average.module), self.average)
+        return optimizer_state(self.steppers, self.slots) | averages(self.model, self.average)
 
     def buffers(self) -> dict[str, Array]:
         return {name: to_array(slot.tensor) for name, slot in self.buffer_slots.items()}
