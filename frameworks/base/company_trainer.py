@@ -137,7 +137,10 @@ class CompanyTrainer(BaseTrainer):
 
     def offloaded(self) -> dict[str, int]:
         """What all ranks have offloaded together."""
-        return dict(sum((Counter(own) for own in self.company.all("offloaded")), Counter()))
+        total: Counter[str] = Counter()
+        for own in self.company.all("offloaded"):
+            total.update(own)
+        return dict(total)
 
     def save(self, path: Path) -> None:
         self.company.save(path)
