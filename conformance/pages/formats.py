@@ -10,6 +10,9 @@ from results.record.outcomes import Outcome
 from results.record.reading import Record
 
 FAMILIES = ("formats", "quantization")
+KEPT, NOT_OFFERED = "kept", "-"
+"""Cells: every test passes; the adapter does not have the technique."""
+
 ROWS: dict[str, str] = {
     **{name: f"casts to `{name}`" for name in NARROW},
     "integer-products": "products of `int8` in `int32`",
@@ -27,16 +30,24 @@ ROWS: dict[str, str] = {
 
 
 def blocks(records: Sequence[Record]) -> dict[str, str]:
-    """The block "formats": techniques down, frameworks across."""
-    chosen = [record for record in records if any(_family(verdict) for verdict in record.verdicts)]
-    names = [f"{record.series.framework} `{record.series.mode}`" for record in chosen]
-    rows = [f"| technique | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
-    rows += [f"| {text} | {' | '.join(_cell(record, name) for record in chosen)} |" for name, text in ROWS.items()]
-    return {"formats": "\n".join(rows)}
+    """The block "formats", techniques down and frameworks across, and "formats in short", one line."""
+    columns = {f"{r.series.framework} `{r.series.mode}`": _column(r) for r in records if any(map(_family, r.verdicts))}
+    rows = [f"| technique | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
+    rows += [f"| {text} | {' | '.join(cells[name] for cells in columns.values())} |" for name, text in ROWS.items()]
+    counted = [(name, [cell for cell in cells.values() if cell != NOT_OFFERED]) for name, cells in columns.items()]
+    short = [f"{name} {cells.count(KEPT)} of {len(cells)}" for name, cells in counted if cells]
+    return {
+        "formats": "\n".join(rows),
+        "formats in short": f"Formats and quantizers kept, of those that a framework has: {', '.join(short)}.",
+    }
 
 
 def _family(verdict: TestVerdict) -> bool:
     return verdict.clause.partition(".")[0] in FAMILIES
+
+
+def _column(record: Record) -> dict[str, str]:
+    return {name: _cell(record, name) for name in ROWS}
 
 
 def _cell(record: Record, name: str) -> str:
@@ -45,9 +56,9 @@ def _cell(record: Record, name: str) -> str:
     judged = [outcome for outcome in outcomes if outcome is not Outcome.UNSUPPORTED]
     known = sum(outcome is Outcome.KNOWN for outcome in judged)
     if not judged:
-        return "-"
+        return NOT_OFFERED
     if all(outcome in (Outcome.PASS, Outcome.KNOWN) for outcome in judged):
-        return f"{known} of {len(judged)} known not to" if known else "kept"
+        return f"{known} of {len(judged)} known not to" if known else KEPT
     return "fails"
 
 

@@ -234,6 +234,8 @@ def test_no_activation_is_left_after_an_update(subject: Subject, verdict: Verdic
         run.gradients(samples(seed).into(2))
         left = [path.name for path in files(tmp_path)]
         verdict.equal(left, [], f"files after update {seed + 1}", "files-left")
+    if subject.framework.ranks() is not None:
+        return  # a rank lets go of a run when it is asked for something else
     del run
     gc.collect()
     left = [path.name for path in tmp_path.iterdir()]

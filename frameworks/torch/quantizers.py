@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -46,7 +47,11 @@ class TorchQuantizers:
         return _FAKE_RULES
 
     def quantize(self, name: str, values: Array) -> Quantized:
-        rule = _RULES[name]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*quantized tensor creation functions.*deprecated")
+            return self._quantize(_RULES[name], values)
+
+    def _quantize(self, rule: QuantRule, values: Array) -> Quantized:
         tensor = to_tensor(values, self._device)
         dtype = torch.qint8 if rule.low < 0 else torch.quint8
         if rule.axis is None:
