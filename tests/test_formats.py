@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformance.oracle import narrow_casts, quantizing
-from conformance.pages.formats import ROWS, blocks
+from conformance.pages.formats import KEPT, ROWS, blocks
 from fixtures.narrow import CODES, NARROW
 from frameworks.contract import Capability, QuantRule
 from frameworks.reference import ReferenceFramework
@@ -97,3 +97,11 @@ def test_every_technique_is_a_row_of_the_page() -> None:
 def test_the_page_has_a_line_for_each_technique() -> None:
     table = blocks(baselines())["formats"].splitlines()
     assert [line.split(" | ")[0].removeprefix("| ") for line in table[2:]] == list(ROWS.values())
+
+
+def test_the_reference_keeps_every_technique() -> None:
+    own = [record for record in baselines() if record.series.framework == "reference"]
+    assert [line.split(" | ")[1].removesuffix(" |") for line in blocks(own)["formats"].splitlines()[2:]] == [
+        KEPT
+    ] * len(ROWS)
+    assert blocks(own)["formats in short"].endswith(f"reference `emulated` {len(ROWS)} of {len(ROWS)}.")

@@ -66,4 +66,5 @@ def _technique(verdict: TestVerdict) -> str:
     """The row that a test is about, "" if none."""
     if verdict.clause == "quantization.integer-products":
         return "integer-products"
-    return max((name for name in ROWS if f"-{name}-" in f"-{verdict.case}-"), key=len, default="")
+    parameters = verdict.case.partition("[")[2].removesuffix("]")
+    return max((name for name in ROWS if f"-{name}-" in f"-{parameters}-"), key=len, default="")
