@@ -9,8 +9,8 @@ import pytest
 
 from conformance.judging.subject import Subject
 from conformance.spec.findings import named
-from fixtures.data import exact_batch
-from fixtures.models import exact_linear, exact_stack
+from fixtures.data import digits_batch, exact_batch
+from fixtures.models import digits_convolution, exact_linear, exact_stack
 from fixtures.recipe import SGD, Adam, Ranks, Recipe
 from frameworks.base import CompanyTrainer, dealt
 from frameworks.contract import Capability, Unsupported
@@ -94,3 +94,12 @@ def test_an_entry_may_mean_several_modes() -> None:
     assert named("*", "ddp")
     assert named("eager, ddp", "ddp")
     assert not named("eager, ddp", "fsdp")
+
+
+def test_a_rank_without_samples_goes_through_a_convolution() -> None:
+    batch = digits_batch(1, image=True)
+    losses = [
+        ReferenceFramework("cpu").trainer(digits_convolution(), EXACT.but(ranks=ranks)).update((batch,)).loss
+        for ranks in (None, Ranks(2))
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)

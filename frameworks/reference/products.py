@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -92,7 +93,7 @@ def _windows(x: Array, size: int, stride: int, padding: int) -> Array:
     padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     sliding: Callable[..., Array] = sliding_window_view
     views = sliding(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
-    return views.transpose(0, 1, 2, 4, 5, 3).reshape(*views.shape[:3], -1)
+    return views.transpose(0, 1, 2, 4, 5, 3).reshape(*views.shape[:3], math.prod(views.shape[3:]))
 
 
 def _unwindow(rows: Array, shape: tuple[int, ...], size: int, stride: int, padding: int) -> Array:
