@@ -148,10 +148,13 @@ class ScaleInHalf(ReferenceQuantizers):
 
 @fault("https://github.com/keras-team/keras/pull/19263", component="quantizer", clauses=("quantization.degenerate",))
 class NoSmallestScale(ReferenceQuantizers):
-    """A range of zeros has the scale zero."""
+    """A range of zeros has the scale zero, by which its values are divided."""
 
     def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
         return super().scale_of(lowest, highest, replace(rule, smallest_scale=0.0))
+
+    def restored(self, codes: Array, scale: Array, zero_point: Array) -> Array:
+        return np.divide(super().restored(codes, scale, zero_point), scale) * scale
 
 
 @fault("https://github.com/pytorch/pytorch/issues/100051", component="quantizer", clauses=("quantization.degenerate",))
