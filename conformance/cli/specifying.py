@@ -131,15 +131,15 @@ def _did(record: Record, clause: str) -> str:
 
 def newest() -> list[Record]:
     """One record of every series: this checkout's last run, or the baseline where there was none."""
-    found: dict[tuple[str, str, str], Record] = {}
+    by_series: dict[tuple[str, str, str], Record] = {}
     for path in (*listed(BASELINES), *listed(LAST_RUNS)):
         try:
             record = load(path)
         except RecordError as error:
             click.echo(str(error), err=True)
             continue
-        found[record.series.framework, record.series.device_kind, record.series.mode] = record
-    return list(found.values())
+        by_series[record.series.framework, record.series.device_kind, record.series.mode] = record
+    return list(by_series.values())
 
 
 @click.command()
@@ -156,16 +156,16 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
     for heading in ("adapter", "version", "device", "modes", "declares", "confirmed by a run"):
         table.add_column(heading)
     asked = {name: ask(name, device) for name in watched(names or sorted(known()), "asking the adapters")}
-    answers = [found for found in asked.values() if isinstance(found, Declared)]
+    answers = [answer for answer in asked.values() if isinstance(answer, Declared)]
     records = newest()
-    for found in answers:
-        table.add_row(*_row(found, records))
+    for declared in answers:
+        table.add_row(*_row(declared, records))
     console = Console()
     if answers:
         console.print(table)
-    for found in answers if names else ():
-        for capability, reason in found.refused.items():
-            _line(console, f"{found.name} refuses {capability}: {one_line(reason)}")
+    for declared in answers if names else ():
+        for capability, reason in declared.refused.items():
+            _line(console, f"{declared.name} refuses {capability}: {one_line(reason)}")
     for name, answer in asked.items():
         if isinstance(answer, str):
             _line(console, f"{name}: {one_line(answer)}")
@@ -174,24 +174,24 @@ def frameworks(names: tuple[str, ...], device: str) -> int:
     return 2 if names and len(answers) < len(names) else 0
 
 
-def _row(found: Declared, records: Iterable[Record]) -> tuple[str, ...]:
+def _row(declared: Declared, records: Iterable[Record]) -> tuple[str, ...]:
     answers: list[Json] = [
         one.value
         for record in records
-        if (record.series.framework, record.variant.framework_version) == (found.name, found.version)
-        and record.series.mode == found.modes[0]
+        if (record.series.framework, record.variant.framework_version) == (declared.name, declared.version)
+        and record.series.mode == declared.modes[0]
         for one in record.observations
         if one.clause in _CONFIRMED
     ]
     seen = [a for a in answers if isinstance(a, dict) and a.get("observed") is not None]
     agreed = sum(1 for answer in seen if answer["observed"] == answer["declared"])
-    asked = len(found.supported) + len(found.refused)
+    asked = len(declared.supported) + len(declared.refused)
     confirmed = f"{agreed} of {len(seen)} that show" if seen else "no record of this version"
     return (
-        found.name,
-        found.version,
-        found.device,
-        ", ".join(found.modes),
-        f"{len(found.supported)} of {asked}",
+        declared.name,
+        declared.version,
+        declared.device,
+        ", ".join(declared.modes),
+        f"{len(declared.supported)} of {asked}",
         confirmed,
     )

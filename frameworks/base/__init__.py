@@ -8,8 +8,6 @@ from frameworks.base.observing import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
 from frameworks.base.quantizing_attempts import (
     format_attempts,
-    integer_casts_act,
-    integer_products_act,
     quantizer_attempts,
 )
 from frameworks.base.rank_attempts import with_ranks
@@ -36,8 +34,6 @@ __all__ = [
     "ending",
     "format_attempts",
     "inner_bounds",
-    "integer_casts_act",
-    "integer_products_act",
     "observed",
     "offload_attempts",
     "over_window",

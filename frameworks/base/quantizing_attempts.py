@@ -12,21 +12,14 @@ from frameworks.contract import Attempt, Capability, NumberFormats, Quantizers
 _VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
 
 
-def format_attempts(formats: NumberFormats) -> dict[Capability, Attempt]:
-    """A try of each cast that is offered."""
-    return {Capability(f"formats.{name}"): partial(_casts, formats, name) for name in formats.casts()}
-
-
-def integer_casts_act(formats: NumberFormats) -> bool:
-    """Whether small integers come out of a cast to int8."""
-    codes = formats.encode(np.array([-3.0, 2.0], np.float32), "int8")
-    return np.array_equal(codes.view(np.int8), [-3, 2])
-
-
-def integer_products_act(formats: NumberFormats) -> bool:
-    """Whether a product of int8 is more than int8 holds."""
-    product = formats.integer_product(np.full((2, 16), 127, np.int8), np.full((16, 2), 127, np.int8))
-    return bool((product == 16 * 127 * 127).all())
+def format_attempts(formats: NumberFormats, *, products: bool = True) -> dict[Capability, Attempt]:
+    """A try of each cast that is offered, of casts to integers, and of products of these unless there are none."""
+    made: dict[Capability, Attempt] = {Capability.INTEGER_CASTS: partial(_casts_to_integers, formats)}
+    for name in formats.casts():
+        made[Capability(f"formats.{name}")] = partial(_casts, formats, name)
+    if products:
+        made[Capability.INTEGER_PRODUCTS] = partial(_multiplies_integers, formats)
+    return made
 
 
 def quantizer_attempts(quantizers: Quantizers) -> dict[Capability, Attempt]:
@@ -37,6 +30,18 @@ def quantizer_attempts(quantizers: Quantizers) -> dict[Capability, Attempt]:
     for name in quantizers.fake_rules():
         made[Capability(f"quantization.{name}")] = partial(_fakes, quantizers, name)
     return made
+
+
+def _casts_to_integers(formats: NumberFormats) -> bool:
+    """Whether small integers come out of a cast to int8."""
+    codes = formats.encode(np.array([-3.0, 2.0], np.float32), "int8")
+    return np.array_equal(codes.view(np.int8), [-3, 2])
+
+
+def _multiplies_integers(formats: NumberFormats) -> bool:
+    """Whether a product of int8 is more than int8 holds."""
+    product = formats.integer_product(np.full((2, 16), 127, np.int8), np.full((16, 2), 127, np.int8))
+    return bool((product == 16 * 127 * 127).all())
 
 
 def _casts(formats: NumberFormats, name: str) -> bool:
@@ -62,4 +67,4 @@ def _fakes(quantizers: Quantizers, name: str) -> bool:
     places = 1 if axis is None else _VALUES.shape[1 - axis]
     scale, zero = np.full(places, 1.0, np.float32), np.zeros(places, np.int32)
     values, gradient = quantizers.fake_quantize(name, _VALUES, scale, zero)
-    return bool((values == np.trunc(values)).all()) and gradient.shape == _VALUES.shape
+    return bool((values == np.trunc(values)).all()) and gradient.shape == _VALUES.shape and bool(gradient.any())

@@ -18,8 +18,6 @@ from frameworks.base import (
     BaseFramework,
     CompanyTrainer,
     format_attempts,
-    integer_casts_act,
-    integer_products_act,
     offload_attempts,
     with_ranks,
 )
@@ -95,10 +93,7 @@ class JaxFramework(BaseFramework):
         here: dict[Capability, Attempt] = {
             c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | _NOT_AWAY).items()
         }
-        formats = self.formats()
-        here |= format_attempts(formats)
-        here[Capability.INTEGER_CASTS] = partial(integer_casts_act, formats)
-        here[Capability.INTEGER_PRODUCTS] = partial(integer_products_act, formats)
+        here |= format_attempts(self.formats())
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))

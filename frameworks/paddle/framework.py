@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 
 import paddle
@@ -16,7 +15,6 @@ from frameworks.base import (
     BaseTrainer,
     CompanyTrainer,
     format_attempts,
-    integer_casts_act,
     quantizer_attempts,
     with_ranks,
 )
@@ -65,12 +63,10 @@ class PaddleFramework(OneGraph):
         return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        formats = self.formats()
         here: dict[Capability, Attempt] = {
             **dynamic_attempts(forced=self.mode == FORCED),
-            **format_attempts(formats),
+            **format_attempts(self.formats(), products=False),
             **quantizer_attempts(self.quantizers()),
-            Capability.INTEGER_CASTS: partial(integer_casts_act, formats),
             Capability.INTEGER_PRODUCTS: integer_products,
         }
         if not has_ranks(self.device):

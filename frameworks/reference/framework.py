@@ -14,8 +14,6 @@ from frameworks.base import (
     BaseFramework,
     CompanyTrainer,
     format_attempts,
-    integer_casts_act,
-    integer_products_act,
     offload_attempts,
     quantizer_attempts,
     ranks_of,
@@ -144,10 +142,7 @@ class ReferenceFramework(BaseFramework):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {c: partial(attempt, self) for c, attempt in probes.ATTEMPTS.items()}
-        formats = self.formats()
-        here |= format_attempts(formats) | quantizer_attempts(self.quantizers())
-        here[Capability.INTEGER_CASTS] = partial(integer_casts_act, formats)
-        here[Capability.INTEGER_PRODUCTS] = partial(integer_products_act, formats)
+        here |= format_attempts(self.formats()) | quantizer_attempts(self.quantizers())
         return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
 
     def global_state(self) -> dict[str, str]:

@@ -19,8 +19,6 @@ from frameworks.base import (
     CompanyTrainer,
     elapsed,
     format_attempts,
-    integer_casts_act,
-    integer_products_act,
     quantizer_attempts,
     with_ranks,
 )
@@ -86,10 +84,8 @@ class TensorFlowFramework(BaseFramework):
         return refusals(self.device, self.mode)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        formats = self.formats()
-        here = attempts(self._alone, self._place) | format_attempts(formats) | quantizer_attempts(self.quantizers())
-        here[Capability.INTEGER_CASTS] = partial(integer_casts_act, formats)
-        here[Capability.INTEGER_PRODUCTS] = partial(integer_products_act, formats)
+        here = attempts(self._alone, self._place) | format_attempts(self.formats())
+        here |= quantizer_attempts(self.quantizers())
         return (
             with_ranks(here, partial(started, self.mode), self.ranks()) if has_ranks(self.device, self.mode) else here
         )

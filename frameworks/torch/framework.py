@@ -17,8 +17,6 @@ from frameworks.base import (
     BaseFramework,
     CompanyTrainer,
     format_attempts,
-    integer_casts_act,
-    integer_products_act,
     offload_attempts,
     quantizer_attempts,
     with_ranks,
@@ -76,21 +74,14 @@ class TorchFramework(BaseFramework):
         return refusals(self.device, self.mode)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here = dict(attempts(self.device, self.mode)) | self._of_formats()
+        here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
+        here |= format_attempts(self.formats(), products=has_integer_product())
         if self.mode != "compile":
             here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
         if self.device != "cpu" or self.mode == "compile":
             return here
         return with_ranks(here | own_attempts(self.mode), partial(company, mode=self.mode), self.ranks())
-
-    def _of_formats(self) -> dict[Capability, Attempt]:
-        formats = self.formats()
-        here = format_attempts(formats) | quantizer_attempts(self.quantizers())
-        here[Capability.INTEGER_CASTS] = partial(integer_casts_act, formats)
-        if has_integer_product():
-            here[Capability.INTEGER_PRODUCTS] = partial(integer_products_act, formats)
-        return here
 
     def formats(self) -> TorchFormats:
         return TorchFormats(self.device)
