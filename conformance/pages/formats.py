@@ -16,6 +16,9 @@ KEPT, NOT_OFFERED = "kept", "-"
 ROWS: dict[str, str] = {
     **{name: f"casts to `{name}`" for name in NARROW},
     "integer-products": "products of `int8` in `int32`",
+    "float8-products": "products of `float8` in `float32`",
+    "delayed-scaling": "products of `float8` with delayed scales",
+    "int4-packing": "integers of four bits, two to a byte",
     "int8-tensor": "int8, one range",
     "int8-row": "int8, a range for each row",
     "int8-column": "int8, a range for each column",
@@ -26,7 +29,14 @@ ROWS: dict[str, str] = {
     "fake-uint8-tensor": "fake uint8, with a zero point",
     "fake-int4-tensor": "fake int4, one scale",
 }
-"""What a test is about, by the parameter that names it, and how it is called in a table."""
+"""What a test is about, by the parameter that names it, or by its clause, and how it is called in a table."""
+BY_CLAUSE = {
+    "quantization.integer-products": "integer-products",
+    "formats.products": "float8-products",
+    "formats.delayed-scaling": "delayed-scaling",
+    "formats.packing": "int4-packing",
+}
+"""Rows whose tests are those of one clause."""
 
 
 def blocks(records: Sequence[Record]) -> dict[str, str]:
@@ -64,7 +74,7 @@ def _cell(record: Record, name: str) -> str:
 
 def _technique(verdict: TestVerdict) -> str:
     """The row that a test is about, "" if none."""
-    if verdict.clause == "quantization.integer-products":
-        return "integer-products"
+    if verdict.clause in BY_CLAUSE:
+        return BY_CLAUSE[verdict.clause]
     parameters = verdict.case.partition("[")[2].removesuffix("]")
     return max((name for name in ROWS if f"-{name}-" in f"-{parameters}-"), key=len, default="")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
 from conformance.judging.kit import Subject, Verdict, clause, need
+from conformance.oracle.delayed_scaling import WITHIN, furthest, product_and_bound
 from conformance.oracle.narrow_casts import SOURCES, beyond_values, hard_values, nearest
 from fixtures.arrays import Array
 from fixtures.narrow import CODES, NARROW, NarrowFormat
@@ -14,6 +17,8 @@ from frameworks.contract import Capability
 each_format = pytest.mark.parametrize("name", sorted(NARROW))
 each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))
+PRODUCTS = [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn")]
+"""Of the forward pass, and of gradients in the wider range."""
 INTEGERS = {"1.5": 1.5, "-1.5": -1.5, "2.5": 2.5, "300": 300.0, "-300": -300.0, "inf": np.inf, "-inf": -np.inf}
 INTEGERS |= {"nan": np.nan, "127.9": 127.9, "-128.9": -128.9}
 
@@ -43,6 +48,11 @@ def example(values: Array, measured: Array, expected: Array, where: Array) -> st
     place = int(np.flatnonzero(where)[0])
     value, got, wanted = (float(each[place]) for each in (values, measured, expected))
     return f"{int(where.sum())} of {where.size}, first {value!r}: {got!r} for {wanted!r}"
+
+
+def _finite_codes(narrow: NarrowFormat, shape: tuple[int, int], rng: np.random.Generator) -> Array:
+    """Codes of finite values, each as likely."""
+    return rng.choice(CODES[np.isfinite(narrow.values())], shape)
 
 
 @clause("formats.decode")
@@ -84,6 +94,42 @@ def test_what_the_format_cannot_hold_is_cast_as_declared(subject: Subject, verdi
         other = wrong(measured, expected)
         shown = example(values, measured, expected, other)
         verdict.holds(not other.any(), f"casts to {name}, {length} at a time", shown, "all", "overflow")
+
+
+@clause("formats.products")
+@pytest.mark.parametrize("terms", [1, 33, 4096])
+@pytest.mark.parametrize("names", PRODUCTS, ids=["-by-".join(names) for names in PRODUCTS])
+def test_products_are_those_of_what_the_codes_stand_for(
+    subject: Subject, verdict: Verdict, names: tuple[str, str], terms: int
+) -> None:
+    need(subject, Capability.FLOAT8_PRODUCTS)
+    rng = np.random.default_rng(terms)
+    codes = [
+        _finite_codes(NARROW[name], shape, rng) for name, shape in zip(names, ((5, terms), (terms, 7)), strict=True)
+    ]
+    decoded = [NARROW[name].values()[own] for name, own in zip(names, codes, strict=True)]
+    measured = subject.framework.formats().float8_product(codes[0], codes[1], names)
+    verdict.equal(str(measured.dtype), "float32", "the product's format", "format")
+    expected, bound = product_and_bound(*decoded)
+    verdict.within(furthest(measured, expected, bound), WITHIN, f"products of {' and '.join(names)}", "value")
+
+
+@clause("formats.packing")
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_packed_comes_back(subject: Subject, verdict: Verdict, axis: Literal[0, 1]) -> None:
+    need(subject, Capability.INT4_PACKING)
+    formats = subject.framework.formats()
+    every = np.arange(-8, 8, dtype=np.int8)
+    pairs = np.stack(np.meshgrid(every, every), -1).reshape(-1, 2)
+    matrices = [pairs, *(np.resize(np.roll(every, 3 * n), (n, 3)) for n in range(1, 10))]
+    for codes in [each if axis == 0 else each.T for each in (*matrices, pairs.T)]:
+        stored = formats.packed(np.ascontiguousarray(codes), axis)
+        length = codes.shape[axis]
+        halved = codes.size // length * ((length + 1) // 2)
+        verdict.equal(stored.nbytes, halved, f"bytes of {codes.shape} along axis {axis}", "bytes")
+        restored = formats.unpacked(stored, length, axis)
+        same = restored.shape == codes.shape and np.array_equal(restored, codes)
+        verdict.holds(same, f"{codes.shape} along axis {axis}", restored, codes, "other-codes")
 
 
 @clause("formats.integer-casts")

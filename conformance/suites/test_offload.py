@@ -23,6 +23,7 @@ from fixtures.recipe import (
     DynamicScaling,
     Offload,
     OffloadedKind,
+    Ranks,
     Recipe,
     Recompute,
 )
@@ -137,6 +138,12 @@ def test_a_skipped_update_changes_no_bit(subject: Subject, verdict: Verdict, off
         verdict.same_state(away.state(), here.state(), f"whole state after an update of {value}")
 
 
+def copies(subject: Subject, kind: str) -> int:
+    """How many copies of the parameters, or of the optimizer's state, the ranks of this mode hold together."""
+    ranks = subject.framework.ranks() or Ranks(1)
+    return ranks.replicas if kind.removesuffix("s") in ranks.sharded else ranks.count
+
+
 @clause("offload.acts")
 @each_offload
 def test_what_is_asked_for_leaves_and_nothing_else(
@@ -148,7 +155,8 @@ def test_what_is_asked_for_leaves_and_nothing_else(
     away = run.offloaded()
     verdict.equal(sorted(away), sorted(offload.what), "kinds that are offloaded", "other-kinds")
     weights = sum(value.nbytes for value in run.parameters().values())
-    state = {kind: size for kind, size in {"parameters": weights, "optimizer": 2 * weights}.items() if kind in away}
+    sizes = {"parameters": weights, "optimizer": 2 * weights}
+    state = {kind: size * copies(subject, kind) for kind, size in sizes.items() if kind in away}
     run.save(tmp_path)
     run.restore(tmp_path)
     for when, found in (("", away), (" after a load", run.offloaded())):

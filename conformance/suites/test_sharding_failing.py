@@ -18,6 +18,7 @@ from fixtures.models import exact_linear
 from fixtures.recipe import Adam, Ranks, Recipe
 from frameworks.contract import Capability, Company, RankFailed, Stop
 
+QUICK_S = 10.0
 BATCHES = [exact_batch(8, 7, 4, seed) for seed in range(2)]
 
 
@@ -41,7 +42,10 @@ def trained(company: Company) -> tuple[dict[str, Array], ...]:
 )
 def test_a_rank_that_stops_ends_the_call_of_all(subject: Subject, verdict: Verdict, how: Stop, rank: int) -> None:
     need(subject, Capability.RANKS_LOST)
-    expected = trained(started(subject))
+    company = started(subject)
+    if how != "exits" and company.limit_s > QUICK_S and subject.framework.ranks() is None:
+        verdict.abstain(f"ranks wait {company.limit_s:g} s for one that stays; the modes of ranks judge it")
+    expected = trained(company)
     company = started(subject)
     company.update(shared(BATCHES[0], 5, 3))
     began = monotonic()

@@ -3,13 +3,11 @@
 from frameworks.base.checkpoints import same_parts
 from frameworks.base.company import Arguments, BaseCompany, ranks_of, with_items
 from frameworks.base.company_trainer import CompanyTrainer, dealt, dealt_window
+from frameworks.base.formats import BaseFormats
 from frameworks.base.framework import BaseFramework
 from frameworks.base.observing import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
-from frameworks.base.quantizing_attempts import (
-    format_attempts,
-    quantizer_attempts,
-)
+from frameworks.base.quantizing_attempts import KERNEL, format_attempts, quantizer_attempts
 from frameworks.base.rank_attempts import with_ranks
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
 from frameworks.base.traces import traced_paths, unscaled_in_trace
@@ -17,11 +15,13 @@ from frameworks.base.trainer import NO_AVERAGE, NO_SCALER, BaseTrainer
 from frameworks.base.window import AppliedMicroBatch, LossLedger, MicroBatch, ending, over_window
 
 __all__ = [
+    "KERNEL",
     "NO_AVERAGE",
     "NO_SCALER",
     "AppliedMicroBatch",
     "Arguments",
     "BaseCompany",
+    "BaseFormats",
     "BaseFramework",
     "BaseTrainer",
     "Bounds",

@@ -21,6 +21,7 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Declaration,
+    DelayedProduct,
     MissingDevice,
     NumberFormats,
     Quantizers,
@@ -151,6 +152,9 @@ class BaseFramework(ABC):
 
     def quantizers(self) -> Quantizers:
         raise self.refusal(Capability.INT8_TENSOR)
+
+    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:  # noqa: ARG002
+        raise self.refusal(Capability.DELAYED_SCALING)
 
     def probe(self, capability: Capability) -> bool | None:
         """What `attempts` shows of the capability, asked once.

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from fixtures.narrow import NARROW
-from frameworks.contract import Attempt, Capability, NumberFormats, Quantizers
+from frameworks.contract import Attempt, Capability, DelayedProduct, NumberFormats, Quantizers
 
+KERNEL = np.full((16, 16), 0.5, np.float32)
 _VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
 
 
-def format_attempts(formats: NumberFormats, *, products: bool = True) -> dict[Capability, Attempt]:
-    """A try of each cast that is offered, of casts to integers, and of products of these unless there are none."""
+def format_attempts(
+    formats: NumberFormats, *others: Capability, delayed: Callable[[], DelayedProduct] | None = None
+) -> dict[Capability, Attempt]:
+    """A try of each cast that is offered, of casts to integers, and of what else is offered.
+
+    Args:
+        others: INTEGER_PRODUCTS, FLOAT8_PRODUCTS, INT4_PACKING.
+        delayed: makes a product with the kernel `KERNEL`, if scales of eight-bit products follow the steps before.
+    """
     made: dict[Capability, Attempt] = {Capability.INTEGER_CASTS: partial(_casts_to_integers, formats)}
     for name in formats.casts():
         made[Capability(f"formats.{name}")] = partial(_casts, formats, name)
-    if products:
-        made[Capability.INTEGER_PRODUCTS] = partial(_multiplies_integers, formats)
+    made |= {capability: partial(_OTHERS[capability], formats) for capability in others}
+    if delayed is not None:
+        made[Capability.DELAYED_SCALING] = partial(_scales_late, delayed)
     return made
 
 
@@ -42,6 +52,36 @@ def _multiplies_integers(formats: NumberFormats) -> bool:
     """Whether a product of int8 is more than int8 holds."""
     product = formats.integer_product(np.full((2, 16), 127, np.int8), np.full((16, 2), 127, np.int8))
     return bool((product == 16 * 127 * 127).all())
+
+
+def _multiplies_eighths(formats: NumberFormats) -> bool:
+    """Whether a product of float8_e4m3fn has a value that this format lacks."""
+    codes = formats.encode(np.full((16, 16), 1.125, np.float32), "float8_e4m3fn")
+    product = formats.float8_product(codes, codes, ("float8_e4m3fn", "float8_e4m3fn"))
+    return product.dtype == np.float32 and bool((product == 16 * 1.125**2).all())
+
+
+def _packs(formats: NumberFormats) -> bool:
+    """Whether four integers of four bits are stored in two bytes and come back."""
+    codes = np.array([[-8, 7, -1, 3]], np.int8)
+    stored = formats.packed(codes, 1)
+    return stored.nbytes == 2 and np.array_equal(formats.unpacked(stored, 4, 1), codes)
+
+
+def _scales_late(made: Callable[[], DelayedProduct]) -> bool:
+    """Whether after some steps a value that no code has at the first scale comes out as it is."""
+    product = made()
+    inputs, gradient = np.full((1, 16), 1000.0, np.float32), np.ones((1, 16), np.float32)
+    outputs = [product.train((inputs, gradient))[0].output for _ in range(4)]
+    exact = inputs @ KERNEL
+    return bool(np.all(np.abs(outputs[-1] - exact) <= 0.1 * exact) and np.any(np.abs(outputs[0] - exact) > 0.1 * exact))
+
+
+_OTHERS = {
+    Capability.INTEGER_PRODUCTS: _multiplies_integers,
+    Capability.FLOAT8_PRODUCTS: _multiplies_eighths,
+    Capability.INT4_PACKING: _packs,
+}
 
 
 def _casts(formats: NumberFormats, name: str) -> bool:

@@ -17,6 +17,7 @@ from frameworks.contract.capabilities import (
 )
 from frameworks.contract.company import Company, RankFailed, Stop
 from frameworks.contract.conventions import Conventions, ScalerRule
+from frameworks.contract.delayed_scaling import DelayedProduct, DelayedRule, Operand, Passed, Remembered
 from frameworks.contract.framework import Framework
 from frameworks.contract.quantizing import CastRule, FakeRule, NumberFormats, Quantized, Quantizers, QuantRule
 from frameworks.contract.trainer import Trainer
@@ -43,6 +44,8 @@ __all__ = [
     "Company",
     "Conventions",
     "Declaration",
+    "DelayedProduct",
+    "DelayedRule",
     "FakeRule",
     "Framework",
     "Gradients",
@@ -50,12 +53,15 @@ __all__ = [
     "MissingDevice",
     "NumberFormats",
     "OpResult",
+    "Operand",
+    "Passed",
     "QuantRule",
     "Quantized",
     "Quantizers",
     "RankFailed",
     "RecomputeCase",
     "RecomputeResult",
+    "Remembered",
     "ScalerRule",
     "State",
     "Stop",

@@ -65,6 +65,9 @@ class Capability(StrEnum):
     FLOAT8_E3M4 = "formats.float8_e3m4"
     FLOAT8_E8M0FNU = "formats.float8_e8m0fnu"
     INTEGER_CASTS = "formats.int8"
+    FLOAT8_PRODUCTS = "formats.float8-products"
+    DELAYED_SCALING = "formats.delayed-scaling"
+    INT4_PACKING = "formats.int4-packing"
     INTEGER_PRODUCTS = "quantization.integer-products"
     INT8_TENSOR = "quantization.int8-tensor"  # one symmetric range of a matrix
     INT8_ROW = "quantization.int8-row"  # a symmetric range of each row

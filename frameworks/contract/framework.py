@@ -12,6 +12,7 @@ from fixtures.recipe import Offload, Precision, Ranks, Recipe
 from frameworks.contract.capabilities import Capability, Declaration
 from frameworks.contract.company import Company
 from frameworks.contract.conventions import Conventions
+from frameworks.contract.delayed_scaling import DelayedProduct
 from frameworks.contract.quantizing import NumberFormats, Quantizers
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import OpResult, RecomputeCase, RecomputeResult
@@ -97,6 +98,15 @@ class Framework(Protocol):
 
     def quantizers(self) -> Quantizers:
         """The framework's quantizers; what is offered is declared by capabilities."""
+
+    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
+        """A product with `kernel` (k, m), float32, in formats of eight bits whose scales follow the steps before.
+
+        `history` is how many steps are remembered, `accumulation` how many micro-batches a training step has.
+
+        Raises:
+            Unsupported: DELAYED_SCALING.
+        """
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         """Σ tanh(x·w) through the framework's recomputation call, float32, with gradients for x (n, m) and w (m, k).

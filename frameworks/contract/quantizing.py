@@ -109,6 +109,19 @@ class NumberFormats(Protocol):
     def integer_product(self, a: Array, b: Array) -> Array:
         """The framework's product of two matrices of int8, (n, k) and (k, m), in int32."""
 
+    def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
+        """The framework's product, float32, of two matrices of codes (uint8), (n, k) and (k, m), each in its format.
+
+        Raises:
+            Unsupported: FLOAT8_PRODUCTS, if it multiplies no such formats.
+        """
+
+    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:
+        """The framework's storage of a matrix of integers from -8 to 7 (int8), two to a byte along the axis: uint8."""
+
+    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
+        """The integers (int8) that are stored, `length` of them along the axis."""
+
 
 class Quantizers(Protocol):
     """A framework's quantizers, each by a name that is a `quantization.` capability too."""

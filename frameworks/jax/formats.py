@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fixtures.arrays import Array
+from frameworks.base import BaseFormats
 from frameworks.contract import CastRule
 from frameworks.jax.arrays import wide_formats
 
@@ -25,7 +26,7 @@ _DOCUMENTED = {
 }
 
 
-class JaxFormats:
+class JaxFormats(BaseFormats):
     """Casts by `astype`; codes by `jax.lax.bitcast_convert_type`. Compiled, unless `jit` is False."""
 
     def __init__(self, place: jax.Device, *, jit: bool) -> None:
@@ -46,6 +47,19 @@ class JaxFormats:
     def integer_product(self, a: Array, b: Array) -> Array:
         with jax.default_device(self._place), jax.disable_jit(not self._jit):
             return np.asarray(_product(*(jax.device_put(each, self._place) for each in (a, b))))
+
+    def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
+        with jax.default_device(self._place), jax.disable_jit(not self._jit):
+            left, right = (
+                jax.lax.bitcast_convert_type(jax.device_put(codes, self._place), getattr(jnp, name))
+                for codes, name in zip((a, b), formats, strict=True)
+            )
+            return np.asarray(_narrow_product(left, right))
+
+
+@jax.jit
+def _narrow_product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jax.lax.dot(a, b, preferred_element_type=jnp.float32)
 
 
 @jax.jit

@@ -14,6 +14,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Offload, Ranks, Recipe
 from frameworks.base import (
+    KERNEL,
     BaseCompany,
     BaseFramework,
     CompanyTrainer,
@@ -28,10 +29,12 @@ from frameworks.contract import (
     OpResult,
     RecomputeCase,
     RecomputeResult,
+    Unsupported,
 )
 from frameworks.jax.arrays import to_array, wide_formats
 from frameworks.jax.companies import company
 from frameworks.jax.declarations import conventions, refusals
+from frameworks.jax.delayed_scaling import ONLY_COMPILED, FlaxDelayedProduct, joins_windows
 from frameworks.jax.formats import JaxFormats
 from frameworks.jax.network import VARIANTS
 from frameworks.jax.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
@@ -93,7 +96,12 @@ class JaxFramework(BaseFramework):
         here: dict[Capability, Attempt] = {
             c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | _NOT_AWAY).items()
         }
-        here |= format_attempts(self.formats())
+        here |= format_attempts(
+            self.formats(),
+            Capability.INTEGER_PRODUCTS,
+            Capability.FLOAT8_PRODUCTS,
+            delayed=partial(self.delayed_product, KERNEL, history=4),
+        )
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))
@@ -105,6 +113,13 @@ class JaxFramework(BaseFramework):
 
     def conventions(self) -> Conventions:
         return conventions(self.mode)
+
+    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> FlaxDelayedProduct:
+        compiled = self.mode != "nojit"
+        if accumulation > 1 and not compiled:
+            make = partial(FlaxDelayedProduct, kernel, history, self._place, jit=False)
+            raise Unsupported(Capability.DELAYED_SCALING, ONLY_COMPILED, partial(joins_windows, make))
+        return FlaxDelayedProduct(kernel, history, self._place, jit=compiled)
 
     def formats(self) -> JaxFormats:
         return JaxFormats(self._place, jit=self.mode != "nojit")

@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 
 from fixtures.arrays import Array
+from frameworks.base import BaseFormats
 from frameworks.contract import CastRule, Unsupported
 from frameworks.contract.capabilities import Capability
 from frameworks.paddle.arrays import to_tensor
@@ -19,7 +20,7 @@ _CASTS: Mapping[str, CastRule] = MappingProxyType(
 NO_PRODUCTS = "paddle.matmul has no kernel for int8, and no option names another format for its result"
 
 
-class PaddleFormats:
+class PaddleFormats(BaseFormats):
     """`paddle.cast`; codes are a view of the tensor in uint8, and float8 a view of codes."""
 
     def casts(self) -> Mapping[str, CastRule]:

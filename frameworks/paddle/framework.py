@@ -65,7 +65,7 @@ class PaddleFramework(OneGraph):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {
             **dynamic_attempts(forced=self.mode == FORCED),
-            **format_attempts(self.formats(), products=False),
+            **format_attempts(self.formats()),
             **quantizer_attempts(self.quantizers()),
             Capability.INTEGER_PRODUCTS: integer_products,
         }

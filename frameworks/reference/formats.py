@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -40,6 +41,33 @@ class ReferenceFormats:
 
     def integer_product(self, a: Array, b: Array) -> Array:
         return (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
+
+    def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
+        left, right = (self.table(NARROW[name])[codes] for codes, name in zip((a, b), formats, strict=True))
+        return self.multiplied(left, right).astype(np.float32)
+
+    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:
+        along = np.moveaxis(codes, axis, 0)
+        if len(along) % 2:
+            along = np.concatenate([along, np.zeros_like(along[:1])])
+        return np.moveaxis(self.joined(along[::2], along[1::2]).astype(np.uint8), 0, axis)
+
+    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
+        along = np.moveaxis(stored, axis, 0)
+        pairs = np.stack([along & 15, along >> 4], axis=1).reshape(2 * len(along), *along.shape[1:])
+        return np.moveaxis(self.with_sign(pairs.astype(np.int8))[:length], 0, axis)
+
+    def multiplied(self, left: Array, right: Array) -> Array:
+        """The product of two matrices of decoded values."""
+        return left @ right
+
+    def joined(self, low: Array, high: Array) -> Array:
+        """Bytes of two integers each."""
+        return (low & 15) | ((high & 15) << 4)
+
+    def with_sign(self, nibbles: Array) -> Array:
+        """Integers from -8 to 7 from four bits each."""
+        return np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
 
     def table(self, narrow: NarrowFormat) -> Array:
         """The value of each code."""

@@ -11,6 +11,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Offload, Precision, Ranks, Recipe
 from frameworks.base import (
+    KERNEL,
     BaseFramework,
     CompanyTrainer,
     format_attempts,
@@ -31,6 +32,7 @@ from frameworks.contract import (
 from frameworks.reference import operations, probes, recompute, scope, settings
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS
+from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
@@ -62,6 +64,7 @@ class ReferenceFramework(BaseFramework):
     operations_class: type[Operations] = Operations
     formats_class: type[ReferenceFormats] = ReferenceFormats
     quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
+    delayed_class: type[ReferenceDelayedProduct] = ReferenceDelayedProduct
 
     def __init__(
         self,
@@ -133,6 +136,9 @@ class ReferenceFramework(BaseFramework):
     def quantizers(self) -> ReferenceQuantizers:
         return self.quantizers_class()
 
+    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:  # noqa: ARG002
+        return self.delayed_class(kernel, history)
+
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
 
@@ -142,7 +148,10 @@ class ReferenceFramework(BaseFramework):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {c: partial(attempt, self) for c, attempt in probes.ATTEMPTS.items()}
-        here |= format_attempts(self.formats()) | quantizer_attempts(self.quantizers())
+        others = (Capability.INTEGER_PRODUCTS, Capability.FLOAT8_PRODUCTS, Capability.INT4_PACKING)
+        delayed = partial(self.delayed_product, KERNEL, history=4)
+        here |= format_attempts(self.formats(), *others, delayed=delayed)
+        here |= quantizer_attempts(self.quantizers())
         return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
 
     def global_state(self) -> dict[str, str]:

@@ -73,7 +73,7 @@ class Stochastic:
             return array
         target = format_of(format_name)
         value = np.ascontiguousarray(array, np.float64).reshape(np.shape(array))
-        dropped = _CARRIER_BITS - target.bits + round(math.log2(max(math.sqrt(terms), terms / LANES)))
+        dropped = _CARRIER_BITS - target.bits + round(math.log2(max(1.0, math.sqrt(terms), terms / LANES)))
         smallest = 2.0**target.smallest_exponent
         rounded = self._truncated(value, dropped)
         magnitude = np.abs(value)

@@ -32,6 +32,9 @@ _CPU_REWRITE: dict[Capability, str] = {
 _GPU_REWRITE: dict[Capability, str] = {
     Capability.O1_BFLOAT16: "auto_mixed_precision_onednn_bfloat16 is a rewrite for CPUs",
 }
+_FLOAT8_WANTS_A_GRAPH = (
+    "Keras' float8 layers have no gradient in eager execution: model.fit with run_eagerly=True raises ValueError"
+)
 _NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
 CLIPS_APART = "MultiOptimizer clips nothing itself, and each of its optimizers clips by the norm of its own variables"
 _NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
@@ -75,6 +78,8 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
         reasons[Capability.PEAK_BYTES] = _NO_CPU_STATISTICS
     if has_ranks(device, mode):
         reasons |= _OF_RANKS
+    if mode == "eager":
+        reasons[Capability.DELAYED_SCALING] = _FLOAT8_WANTS_A_GRAPH
     if not has_tf32(device):
         reasons[Capability.TF32] = _NO_TF32
     return reasons

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
+import keras
 import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
-from frameworks.contract import CastRule
+from frameworks.base import BaseFormats
+from frameworks.contract import Capability, CastRule
 from frameworks.tf.steps import compiled
 
 _CASTS: Mapping[str, CastRule] = MappingProxyType(
@@ -18,7 +21,7 @@ _CASTS: Mapping[str, CastRule] = MappingProxyType(
 )
 
 
-class TensorFlowFormats:
+class TensorFlowFormats(BaseFormats):
     """`tf.cast` and `tf.matmul` in one mode, on the device with TensorFlow's name `place`.
 
     `tf.bitcast` takes no float8, so codes are read from the tensor's NumPy array, which has ml_dtypes' format.
@@ -43,10 +46,22 @@ class TensorFlowFormats:
             product = compiled(lambda x, y: tf.matmul(x, y, output_type=tf.int32), self._mode)
             return np.array(product(tf.constant(a), tf.constant(b)).numpy())
 
+    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:
+        stored, _, _ = keras.quantizers.pack_int4(tf.constant(codes), axis=axis)
+        return np.array(stored).view(np.uint8)
+
+    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
+        return np.array(keras.quantizers.unpack_int4(tf.constant(stored.view(np.int8)), length, axis=axis))
+
     def _cast(self, values: Array, to: tf.DType) -> Array:
         with tf.device(self._place):
             cast = compiled(lambda x: tf.cast(x, to), self._mode)
             return np.array(cast(tf.constant(values)).numpy())
+
+
+def packing() -> tuple[Capability, ...]:
+    """Whether this version of Keras stores integers of four bits two to a byte."""
+    return (Capability.INT4_PACKING,) if hasattr(keras.quantizers, "pack_int4") else ()
 
 
 def _type(format_name: str) -> tf.DType:

@@ -14,6 +14,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Ranks, Recipe
 from frameworks.base import (
+    KERNEL,
     BaseCompany,
     BaseFramework,
     CompanyTrainer,
@@ -32,7 +33,8 @@ from frameworks.contract import (
 )
 from frameworks.tf.companies import company, started
 from frameworks.tf.declarations import conventions, has_ranks, refusals
-from frameworks.tf.formats import TensorFlowFormats
+from frameworks.tf.delayed_scaling import KerasDelayedProduct
+from frameworks.tf.formats import TensorFlowFormats, packing
 from frameworks.tf.network import VARIANTS
 from frameworks.tf.operations import graph_operations, run_op
 from frameworks.tf.probes import attempts
@@ -84,7 +86,9 @@ class TensorFlowFramework(BaseFramework):
         return refusals(self.device, self.mode)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here = attempts(self._alone, self._place) | format_attempts(self.formats())
+        delayed = partial(KerasDelayedProduct, KERNEL, 4, 1, self._alone, self._place)
+        here = attempts(self._alone, self._place)
+        here |= format_attempts(self.formats(), Capability.INTEGER_PRODUCTS, *packing(), delayed=delayed)
         here |= quantizer_attempts(self.quantizers())
         return (
             with_ranks(here, partial(started, self.mode), self.ranks()) if has_ranks(self.device, self.mode) else here
@@ -158,6 +162,10 @@ class TensorFlowFramework(BaseFramework):
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         with tf.device(self._place):
             return run_op(op, arrays, self._alone)
+
+    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> KerasDelayedProduct:
+        self.require(Capability.DELAYED_SCALING)
+        return KerasDelayedProduct(kernel, history, accumulation, self._alone, self._place)
 
     def formats(self) -> TensorFlowFormats:
         return TensorFlowFormats(self._alone, self._place)

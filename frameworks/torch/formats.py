@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import torch
 
 from fixtures.arrays import Array
-from frameworks.contract import CastRule
+from frameworks.base import BaseFormats
+from frameworks.contract import Capability, CastRule
 from frameworks.torch.arrays import to_tensor
 
 _SATURATES_FROM = (2, 12)
@@ -26,7 +28,7 @@ def _documented() -> dict[str, CastRule]:
     }
 
 
-class TorchFormats:
+class TorchFormats(BaseFormats):
     """Casts by `Tensor.to`; codes are the bytes of the result."""
 
     def __init__(self, device: str) -> None:
@@ -49,7 +51,30 @@ class TorchFormats:
         product: Array = torch._int_mm(to_tensor(a, self._device), to_tensor(b, self._device)).cpu().numpy()
         return product
 
+    def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
+        left, right = (
+            to_tensor(codes, self._device).view(getattr(torch, name))
+            for codes, name in zip((a, b.T.copy()), formats, strict=True)
+        )
+        one = torch.ones((), device=self._device)
+        product: Array = torch._scaled_mm(left, right.t(), one, one, out_dtype=torch.float32).cpu().numpy()
+        return product
 
-def has_integer_product() -> bool:
-    """Whether this version has the product of int8 that its quantized layers, and torchao's, are made of."""
-    return hasattr(torch, "_int_mm")
+
+def products(device: str) -> tuple[Capability, ...]:
+    """The products that this version has, of which its quantized layers, and torchao's, are made.
+
+    On a GPU products of float8 want sizes that 16 divides, which is not judged.
+    """
+    offered = [Capability.INTEGER_PRODUCTS] if hasattr(torch, "_int_mm") else []
+    return (*offered, Capability.FLOAT8_PRODUCTS) if device == "cpu" and _multiplies_float8() else tuple(offered)
+
+
+@cache
+def _multiplies_float8() -> bool:
+    codes, one = torch.zeros(16, 16).to(torch.float8_e4m3fn), torch.ones(())
+    try:
+        torch._scaled_mm(codes, codes.t(), one, one, out_dtype=torch.float32)
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    return True

@@ -33,7 +33,7 @@ from frameworks.contract import (
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.companies import company, is_flat, own_attempts
 from frameworks.torch.declarations import conventions, no_clipping, no_scope, refusals
-from frameworks.torch.formats import TorchFormats, has_integer_product
+from frameworks.torch.formats import TorchFormats, products
 from frameworks.torch.offload import parameters_leave
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.optimizer_probes import float16_clipped
@@ -75,7 +75,7 @@ class TorchFramework(BaseFramework):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
-        here |= format_attempts(self.formats(), products=has_integer_product())
+        here |= format_attempts(self.formats(), *products(self.device))
         if self.mode != "compile":
             here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))

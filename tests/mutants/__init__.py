@@ -17,6 +17,7 @@ from typing import Any
 
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.arithmetic import Operations
+from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
@@ -34,8 +35,8 @@ def fault(
 ) -> Callable[[type], type]:
     """Makes a framework of a class that overrides part of one.
 
-    A subclass of the reference's trainer, company, operations, formats or quantizers takes their place in the
-    reference; a framework stays as it is.
+    A subclass of the reference's trainer, company, operations, formats, quantizers or delayed product takes their place
+    in the reference; a framework stays as it is.
 
     Args:
         link: the real bug that the mutant brings back.
@@ -56,6 +57,8 @@ def fault(
             overrides["operations_class"] = broken
         elif issubclass(broken, ReferenceCompany):
             overrides["company_class"] = broken
+        elif issubclass(broken, ReferenceDelayedProduct):
+            overrides["delayed_class"] = broken
         elif issubclass(broken, ReferenceFormats):
             overrides["formats_class"] = broken
         elif issubclass(broken, ReferenceQuantizers):

@@ -1,0 +1,56 @@
+"""What a product with delayed scales must remember and give, from the values of its steps.
+
+u is the unit roundoff of float32: scales and sums may be computed in that format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from conformance.oracle.bound import Bound
+from conformance.oracle.narrow_casts import nearest
+from fixtures.arrays import Array
+from fixtures.narrow import NarrowFormat
+
+U = 2.0**-24
+SCALE = Bound(4 * U, {"u": U, "roundings": 4.0})
+"""How far a scale may be off, relative to itself: it is the reciprocal of a quotient, taken twice more in between."""
+WITHIN = Bound(1.0, {"bound": 1.0})
+"""For what is measured in units of its own bound."""
+
+
+def stored_scales(maxima: Sequence[float], narrow: NarrowFormat, history: int) -> list[float]:
+    """The scale that is stored after each step, from the largest absolute value of every step.
+
+    It follows the steps before that one, at most `history` of them, and stays where their largest is 0 or not finite.
+    """
+    scales, last = [], 1.0
+    for step in range(len(maxima)):
+        most = float(np.max(maxima[max(0, step - history) : step], initial=0.0))
+        last = most / narrow.largest if np.isfinite(most) and most > 0 else last
+        scales.append(last)
+    return scales
+
+
+def as_codes_have_it(values: Array, scale: float, narrow: NarrowFormat) -> Array:
+    """The values, float64, clipped to the format's range at this scale and rounded to its codes."""
+    wide = np.clip(values.astype(np.float64) / scale, -narrow.largest, narrow.largest)
+    return nearest(wide, narrow) * scale
+
+
+def product_and_bound(left: Array, right: Array) -> tuple[Array, Array]:
+    """The exact product of two float64 matrices, and how far one with sums in float32 may be off.
+
+    (k + 1)·u·Σ|a||b| for k terms, with another rounding for each of two scales.
+    """
+    terms = left.shape[1] + 3
+    return left @ right, terms * U * (np.abs(left) @ np.abs(right))
+
+
+def furthest(measured: Array, expected: Array, bound: Array) -> float:
+    """The largest deviation in units of its bound; NaN where a value is not finite."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart = np.abs(measured - expected)
+        return float(np.max(np.where(apart == 0, 0.0, apart / bound)))
