@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +18,32 @@ from conformance.laws.judging import Failure, against_the_oracle
 from conformance.laws.programs import DrawnCase, Predict, Restore, Save, StartAgain, Train
 from conformance.laws.searching import Search
 from conformance.laws.subject_player import SubjectPlayer
+from conformance.laws.variations import CutWindows
 from fixtures.arrays import Array
-from fixtures.layers import Dense, Head, Heads
+from fixtures.layers import Activation, Dense, Embedding, Flatten, Head, Heads
 from fixtures.recipe import SGD, Precision, Recipe
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.registry import load
 
 MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),), exact=False)
 MICRO = DrawnBatch(3)
 SAVED = DrawnCase(MODEL, Recipe(SGD(2.0**-4, 0.5)), (StartAgain(), Train((MICRO,)), Save(), Restore(), Train((MICRO,))))
 LOW = DrawnCase(MODEL, Recipe(SGD(0.03), Precision("O1", "bfloat16")), (StartAgain(), Train((MICRO,))))
+
+TWO_HEADS = DrawnModel(
+    (Embedding(5, 1), Flatten(), Dense(67), Activation("relu"), Heads((Head("a", 4), Head("b", 4)))),
+    (3,),
+    (("a", "squared_error"), ("b", "squared_error")),
+    seed=9,
+    gain=7,
+)
+LARGE = CutWindows(
+    DrawnCase(TWO_HEADS, Recipe(SGD(0.03), Precision("O1", "bfloat16"), seed=1), (Train((DrawnBatch(4, seed=50),)),)),
+    (1, 2, 1),
+)
+"""Outputs that bfloat16 nearly holds, so that hardly any member rounds them the other way."""
 
 
 class LoadsOneUnitHigher(ReferenceTrainer):
@@ -91,6 +107,30 @@ def test_a_value_is_judged_by_few_members_first_and_by_many_where_they_do_not_ex
     beyond = exact + np.where(np.arange(exact.size).reshape(exact.shape) == 0, 2.0 * many, 0.0).astype(exact.dtype)
     assert comparing._exceeded(name, 1, beyond, exact, ensemble) == many
     assert comparing._exceeded(name, 1, exact, exact, ensemble) is None
+
+
+@pytest.mark.parametrize("seed", [0, 13])
+def test_two_programs_may_both_be_off_by_what_rounding_to_nearest_takes_away(seed: int) -> None:
+    judged = replace(subject(), seed=seed)
+    assert LARGE.failure(judged, laws_of(judged.framework)) is None
+
+
+def test_a_play_is_bounded_from_the_exact_value_where_all_members_are_the_oracle() -> None:
+    ensemble = Ensemble(subject().conventions, LARGE.case, frozenset(), 0)
+    name = "master/4.a.bias"
+    exact = (ensemble.nearest.observations[0] or {})[name]
+    bound = comparing._bound(name, 0, exact, ensemble, ensemble.members)
+    off = comparing.distance(exact, (ensemble.unrounded.observations[0] or {})[name])
+    assert bound is not None
+    assert off > bound
+    assert comparing._from_exact_value(name, 0, ensemble) == bound + off
+
+
+def test_micro_batches_that_weigh_too_much_are_seen_where_values_are_large() -> None:
+    judged = Subject(load("tests.mutants.drawn:ItemsCountedInWholeBatches", "cpu"))
+    failed = LARGE.failure(judged, laws_of(judged.framework))
+    assert failed is not None
+    assert failed.name == "result/gradient_norm"
 
 
 def test_a_search_leaves_out_what_holds_nothing_and_stops_when_it_has_enough() -> None:

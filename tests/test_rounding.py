@@ -59,6 +59,12 @@ class TestRounding:
         errors = Stochastic(np.random.default_rng(6)).round(values, "float32") - values
         assert abs(errors.mean()) < 4 * errors.std() / np.sqrt(values.size)
 
+    def test_a_sum_of_no_terms_is_rounded_as_one_of_a_single_term(self) -> None:
+        values = 1.0 + np.arange(100) * 2.0**-30
+        none, one = (Stochastic(np.random.default_rng(7)).round(values, "float32", terms) for terms in (0, 1))
+        assert np.array_equal(none, one)
+        assert Stochastic(np.random.default_rng(7)).round(np.float64(0.0), "float32", 0) == 0.0
+
     @each_narrow
     @pytest.mark.parametrize("where", ["normal", "subnormal"])
     def test_random_rounding_has_no_bias(self, name: str, where: str) -> None:

@@ -251,8 +251,8 @@ def apart_from_twin(
     """The first value in which two plays of a framework differ, verb by verb.
 
     Args:
-        ensembles: of the programs, where two of them may round otherwise: each play and its oracle may be as far from
-            the exact value as the bound says; empty where the plays have to be the same to the bit.
+        ensembles: of the programs, where two of them may round otherwise: each play may be as far from its oracle as
+            the bound says, and that as far from the exact value; empty where the plays have to be the same to the bit.
         left: beginnings of names that are not compared.
         underflow: values smaller than this are equal.
     """
@@ -263,10 +263,10 @@ def apart_from_twin(
             return None
         names = [name for name in other if name in mine and not name.startswith(left)]
         for name in sorted((n for n in names if not _same(mine[n], other[n], underflow)), key=_order):
-            bounds = [_bound_of_one(name, place, ensemble) for ensemble in ensembles]
+            bounds = [_from_exact_value(name, place, ensemble) for ensemble in ensembles]
             if None in bounds or (ensembles and not np.isfinite(wide(other[name])).all()):
                 continue
-            bound = 2.0 * sum(bound for bound in bounds if bound is not None)
+            bound = sum(bound for bound in bounds if bound is not None)
             if not ensembles or not distance(mine[name], other[name]) <= bound:
                 return Unlike(place, name, mine[name], other[name], bound)
     return None
@@ -290,8 +290,15 @@ def _alike(place: int, ensembles: tuple[Ensemble, ...]) -> bool:
     )
 
 
-def _bound_of_one(name: str, place: int, ensemble: Ensemble) -> float | None:
+def _from_exact_value(name: str, place: int, ensemble: Ensemble) -> float | None:
+    """How far a play's value may be from the exact one, which two programs share; None where it is not judged.
+
+    The play may be a bound away from its oracle, and the oracle a bound away from the exact value, or as far as it is
+    seen to be: members lie around the oracle, and where a value is a small part of a unit away from one that a low
+    format holds, hardly any of them leaves what rounding to nearest gives.
+    """
     exact = ensemble.nearest.observations[place]
     if exact is None or name not in exact or not _decided(ensemble, place):
         return None
-    return _bound(name, place, exact[name], ensemble, ensemble.members)
+    bound = _bound(name, place, exact[name], ensemble, ensemble.members)
+    return None if bound is None else bound + max(bound, _unrounded(name, place, exact[name], ensemble))

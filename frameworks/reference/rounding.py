@@ -59,7 +59,8 @@ class Stochastic:
     A value between the largest finite one and the next power of two becomes infinite with its fraction's probability;
     subnormal results keep the format's spacing. A sum of n terms is rounded as coarsely as adding one after the other
     in the format would be: by √n units, as far as a random walk of n roundings goes, or by n / `LANES` units if that is
-    more, since terms that are alike (the background of an image) are all rounded the same way.
+    more, since terms that are alike (the background of an image) are all rounded the same way. A sum of no terms, such
+    as the loss of a rank without samples, is rounded as one of a single term is.
     Source: Parker, "Monte Carlo Arithmetic", UCLA CSD-970002 (1997); Higham and Mary, "A new approach to probabilistic
     rounding error analysis", SIAM J. Sci. Comput. 41 (2019).
     """
