@@ -114,6 +114,11 @@ class TestProducts:
         unit = 2.0**-24 * np.sqrt(2048)
         assert 0.5 * unit < np.sqrt(np.mean(error**2)) < 16 * unit
 
+    def test_a_product_along_an_axis_of_no_elements_is_zero(self) -> None:
+        for rounding in (Nearest(), Stochastic(np.random.default_rng(0)), Exact()):
+            product = contract(np.zeros((2, 0)), np.zeros((0, 3)), rounding, "float32")
+            np.testing.assert_array_equal(product, np.zeros((2, 3)))
+
 
 def test_the_formats_rounding_is_ml_dtypes_own() -> None:
     assert FORMATS["bfloat16"].dtype == np.dtype(ml_dtypes.bfloat16)

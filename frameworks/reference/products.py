@@ -25,7 +25,7 @@ def contract(a: Array, b: Array, rounding: Rounding, format_name: str) -> Array:
     wider.
     """
     length = a.shape[-1]
-    if format_name != "float32" or length == 1 or not isinstance(rounding, Stochastic):
+    if format_name != "float32" or length <= 1 or not isinstance(rounding, Stochastic):
         return rounding.round(a @ b, format_name)
     step = -(-length // CHUNKS)
     total = rounding.round(a[..., :step] @ b[..., :step, :], format_name, step)
