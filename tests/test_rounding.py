@@ -122,8 +122,3 @@ class TestProducts:
 
 def test_the_formats_rounding_is_ml_dtypes_own() -> None:
     assert FORMATS["bfloat16"].dtype == np.dtype(ml_dtypes.bfloat16)
-
-
-def test_an_empty_sum_is_rounded_like_one_value() -> None:
-    rounding = Stochastic(np.random.default_rng(0))
-    assert rounding.round(np.float64(0.0), "float32", 0) == 0.0
