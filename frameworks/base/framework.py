@@ -24,6 +24,7 @@ from frameworks.contract import (
     DelayedProduct,
     MissingDevice,
     NumberFormats,
+    PostTraining,
     Quantizers,
     RecomputeCase,
     RecomputeResult,
@@ -152,6 +153,9 @@ class BaseFramework(ABC):
 
     def quantizers(self) -> Quantizers:
         raise self.refusal(Capability.INT8_TENSOR)
+
+    def post_training(self) -> PostTraining:
+        raise self.refusal(Capability.DYNAMIC_INT8)
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:  # noqa: ARG002
         raise self.refusal(Capability.DELAYED_SCALING)

@@ -7,8 +7,9 @@ from functools import partial
 
 import numpy as np
 
+from fixtures.models import digits_mlp
 from fixtures.narrow import NARROW
-from frameworks.contract import Attempt, Capability, DelayedProduct, NumberFormats, Quantizers
+from frameworks.contract import Attempt, Capability, DelayedProduct, NumberFormats, PostTraining, Quantizers
 
 KERNEL = np.full((16, 16), 0.5, np.float32)
 _VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
@@ -40,6 +41,23 @@ def quantizer_attempts(quantizers: Quantizers) -> dict[Capability, Attempt]:
     for name in quantizers.fake_rules():
         made[Capability(f"quantization.{name}")] = partial(_fakes, quantizers, name)
     return made
+
+
+def technique_attempts(post_training: PostTraining) -> dict[Capability, Attempt]:
+    """A try of each quantization of trained models that is offered."""
+    rules = post_training.rules()
+    return {Capability(f"quantization.{name}"): partial(_quantizes_a_model, post_training, name) for name in rules}
+
+
+def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:
+    """Whether a model's weights become integer codes and it predicts something finite that samples decide."""
+    model = digits_mlp((8,))
+    samples = np.linspace(-1.0, 1.0, 4 * model.sample[0], dtype=np.float32).reshape(4, *model.sample)
+    made = post_training.quantized(name, model, model.weights(0), (samples,))
+    (predicted,) = made.predict(samples).values()
+    stored = [each for each in made.weights().values() if each is not None]
+    coded = bool(stored) and all(each.codes.dtype.kind == "i" and len(np.unique(each.codes)) > 2 for each in stored)
+    return coded and bool(np.isfinite(predicted).all()) and bool(np.ptp(predicted, axis=0).any())
 
 
 def _casts_to_integers(formats: NumberFormats) -> bool:

@@ -19,6 +19,7 @@ from frameworks.contract.company import Company, RankFailed, Stop
 from frameworks.contract.conventions import Conventions, ScalerRule
 from frameworks.contract.delayed_scaling import DelayedProduct, DelayedRule, Operand, Passed, Remembered
 from frameworks.contract.framework import Framework
+from frameworks.contract.post_training import Calibrated, CodeRange, LinearRule, PostTraining, QuantizedModel
 from frameworks.contract.quantizing import CastRule, FakeRule, NumberFormats, Quantized, Quantizers, QuantRule
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import (
@@ -39,8 +40,10 @@ __all__ = [
     "NOT_OFFERED",
     "SUPPORTED",
     "Attempt",
+    "Calibrated",
     "Capability",
     "CastRule",
+    "CodeRange",
     "Company",
     "Conventions",
     "Declaration",
@@ -50,13 +53,16 @@ __all__ = [
     "Framework",
     "Gradients",
     "LayerTrace",
+    "LinearRule",
     "MissingDevice",
     "NumberFormats",
     "OpResult",
     "Operand",
     "Passed",
+    "PostTraining",
     "QuantRule",
     "Quantized",
+    "QuantizedModel",
     "Quantizers",
     "RankFailed",
     "RecomputeCase",

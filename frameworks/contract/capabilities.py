@@ -78,6 +78,10 @@ class Capability(StrEnum):
     FAKE_INT8_COLUMN = "quantization.fake-int8-column"
     FAKE_UINT8_TENSOR = "quantization.fake-uint8-tensor"
     FAKE_INT4_TENSOR = "quantization.fake-int4-tensor"
+    DYNAMIC_INT8 = "quantization.dynamic-int8"  # trained models: inputs by the range of each call
+    STATIC_INT8 = "quantization.static-int8"  # trained models: inputs by the range that calibration saw
+    WEIGHT_INT8 = "quantization.weight-int8"  # trained models: weights alone
+    WEIGHT_INT4 = "quantization.weight-int4"  # the same in four bits
     FEED = "trainer.feed"
     CHECKPOINT = "trainer.checkpoint"
     SAVED_BYTES = "trainer.saved-bytes"

@@ -13,6 +13,7 @@ from frameworks.contract.capabilities import Capability, Declaration
 from frameworks.contract.company import Company
 from frameworks.contract.conventions import Conventions
 from frameworks.contract.delayed_scaling import DelayedProduct
+from frameworks.contract.post_training import PostTraining
 from frameworks.contract.quantizing import NumberFormats, Quantizers
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import OpResult, RecomputeCase, RecomputeResult
@@ -98,6 +99,9 @@ class Framework(Protocol):
 
     def quantizers(self) -> Quantizers:
         """The framework's quantizers; what is offered is declared by capabilities."""
+
+    def post_training(self) -> PostTraining:
+        """The framework's quantization of trained models; what is offered is declared by capabilities."""
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
         """A product with `kernel` (k, m), float32, in formats of eight bits whose scales follow the steps before.

@@ -1,0 +1,109 @@
+"""Models that are quantized after they were trained, and what their dense layers must compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from frameworks.contract.quantizing import Quantized, QuantRule
+
+
+@dataclass(frozen=True)
+class LinearRule:
+    """What a quantized dense layer computes, inputs · weight + bias, as the framework documents it.
+
+    Inputs and weight are quantized by their rules; the product is exact, or a float32 product of what the codes stand
+    for; the bias is added in float32.
+
+    Attributes:
+        weight: the rule of the weight (inputs, outputs).
+        inputs: the rule of what comes in, a matrix (rows, inputs); None where it stays float32.
+        outputs: the rule of what comes out, a matrix (rows, outputs); None where it is float32.
+        ranges: of inputs and outputs: those of the present call, or those that calibration saw.
+        heads: whether the model's last layer, its heads, is quantized too.
+    """
+
+    weight: QuantRule
+    inputs: QuantRule | None = None
+    outputs: QuantRule | None = None
+    ranges: Literal["call", "calibration"] = "call"
+    heads: bool = True
+
+
+@dataclass(frozen=True)
+class CodeRange:
+    """Scale and zero point by which the inputs or the outputs of a layer are quantized: float64 and an integer."""
+
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What calibration gave a dense layer; `outputs` is None where the layer's results are float32."""
+
+    inputs: CodeRange
+    outputs: CodeRange | None
+
+
+class QuantizedModel(Protocol):
+    """A model whose dense layers are quantized. Dense layers have the names of their weights, such as "1.weight"."""
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        """What each head gives for samples (n, ...), float32, as in evaluation."""
+
+    def layer(self, name: str, inputs: Array) -> Array:
+        """What one dense layer alone makes of a float32 matrix (rows, inputs): float32, (rows, outputs)."""
+
+    def weights(self) -> Mapping[str, Quantized | None]:
+        """The weight (inputs, outputs) of every dense layer as it is stored; None for one that stayed as it was."""
+
+    def kept(self) -> Mapping[str, Array]:
+        """Every other parameter by canonical name, in its true format."""
+
+    def calibrated(self) -> Mapping[str, Calibrated]:
+        """What calibration gave each quantized dense layer; empty where ranges are those of the call."""
+
+    def stored_bytes(self) -> int:
+        """Bytes of all arrays that the model keeps: codes, scales, zero points and the other parameters."""
+
+    def save(self, path: Path) -> None:
+        """Writes the quantized model to the folder `path`, by the framework's own means."""
+
+    def restore(self, path: Path) -> None:
+        """Makes this model the one that was saved.
+
+        Raises:
+            Exception: the framework's own, if what is there is not such a model; then this one is as it was.
+        """
+
+
+class PostTraining(Protocol):
+    """What a framework makes of trained models. Techniques have the names of `quantization.` capabilities."""
+
+    def rules(self) -> Mapping[str, LinearRule]:
+        """The techniques that are offered, such as "dynamic-int8"."""
+
+    def quantized(
+        self,
+        technique: str,
+        model: Model,
+        weights: Mapping[str, Array],
+        calibration: Sequence[Array] = (),
+        skip: Sequence[str] = (),
+    ) -> QuantizedModel:
+        """The model with these weights, quantized.
+
+        Models have dense layers, activations, layer norms and flattening.
+
+        Args:
+            calibration: batches of samples that ranges are taken from, where the technique wants them.
+            skip: dense layers, by the names of their weights, that stay as they are.
+        Raises:
+            Exception: the framework's own, where ranges are wanted and `calibration` is empty.
+            ValueError: the model has no dense layer of a name in `skip`.
+        """
