@@ -60,7 +60,7 @@ def beyond_the_nearest(quotients: Array, given: Array, values: Array) -> Array:
     """How much farther the given codes' values are from the quotients than the nearest ones."""
     above = np.clip(np.searchsorted(values, quotients), 1, len(values) - 1)
     nearest = np.minimum(np.abs(values[above] - quotients), np.abs(values[above - 1] - quotients))
-    return np.abs(given - quotients) - nearest
+    return np.asarray(np.abs(given - quotients) - nearest)
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,10 +51,11 @@ class Kept:
     largest: Array
 
     @classmethod
-    def of(cls, trainer: Trainer, slot: str, name: str) -> Kept:
-        """What a run shows of it."""
-        state = trainer.optimizer_state()
-        return cls(*(state[f"{kind}{slot}/{name}"].ravel() for kind in ("", "codes/", "absmax/")))
+    def of(cls, verdict: Verdict, trainer: Trainer, slot: str, name: str) -> Kept:
+        """What a run shows of it, which must be all of the three."""
+        state, names = trainer.optimizer_state(), [f"{kind}{slot}/{name}" for kind in ("", "codes/", "absmax/")]
+        verdict.equal([each for each in names if each not in state], [], f"what lacks of {slot} of {name}", "lacking")
+        return cls(*(state[each].ravel() for each in names))
 
 
 def rule_of(subject: Subject) -> EightBitRule:
@@ -125,7 +126,7 @@ def test_each_entry_has_the_nearest_code_of_its_block(subject: Subject, verdict:
         trainer.feed(gradients)
         for name in PARAMETERS:
             for slot, values, beta, squared in moments_of(rule):
-                kept, what = Kept.of(trainer, slot, name), f"{slot} of {name} after update {update}"
+                kept, what = Kept.of(verdict, trainer, slot, name), f"{slot} of {name} after update {update}"
                 verdict.equal(kept.largest.shape, (ENTRIES // BLOCK + 1,), f"blocks of {what}", "blocks")
                 verdict.equal(kept.codes.shape, (ENTRIES,), f"codes of {what}", "blocks")
                 stands_for = values[kept.codes] * shared(kept.largest, ENTRIES, BLOCK)
@@ -156,7 +157,7 @@ def test_one_entry_of_a_block_leaves_the_others_at_zero(subject: Subject, verdic
     trainer.feed(gradients)
     for name in PARAMETERS:
         for slot in (rule.first, rule.second):
-            kept = Kept.of(trainer, slot, name)
+            kept = Kept.of(verdict, trainer, slot, name)
             zero = gradients[name].ravel() == 0
             verdict.holds(not kept.decoded[zero].any(), f"zeros in {slot} of {name}", kept.decoded[zero], 0, "zero")
             verdict.holds(bool((kept.decoded[~zero] > 0).all()), f"ones in {slot} of {name}", kept.decoded[~zero])
@@ -276,8 +277,8 @@ def test_codes_are_not_read_by_other_blocks(subject: Subject, verdict: Verdict, 
         other.restore(tmp_path)
     except ValueError:
         return
-    moments = [{n: a for n, a in run.optimizer_state().items() if "/" in n} for run in (other, saved)]
-    verdict.same_state(*moments, "moments as restored", "blocks", but=("codes/", "absmax/"))
+    measured, expected = ({n: a for n, a in run.optimizer_state().items() if "/" in n} for run in (other, saved))
+    verdict.same_state(measured, expected, "moments as restored", "blocks", but=("codes/", "absmax/"))
 
 
 @clause("quantization.adam8-skips")

@@ -75,23 +75,24 @@ class EightBitMoments(Moments):
     """Moments of one slot by parameter: those of large parameters are encoded when they are set.
 
     Attributes:
+        state: how they are encoded.
         plain: the others, as they are.
         codes: uint8, by parameter.
         largest: of each block, float32, by parameter.
     """
 
     def __init__(self, state: EightBitState, slot: str, plain: Moments, codes: Moments, largest: Moments) -> None:
-        self._state, self._slot = state, slot
+        self.state, self._slot = state, slot
         self.plain, self.codes, self.largest = plain, codes, largest
 
     def __getitem__(self, name: str) -> Array:
         if name not in self.codes:
             return self.plain[name]
-        return self._state.decode(self._slot, self.codes[name], self.largest[name])
+        return self.state.decode(self._slot, self.codes[name], self.largest[name])
 
     def __setitem__(self, name: str, moment: Array) -> None:
-        if self._state.encodes(moment.size):
-            self.codes[name], self.largest[name] = self._state.encode(self._slot, moment)
+        if self.state.encodes(moment.size):
+            self.codes[name], self.largest[name] = self.state.encode(self._slot, moment)
         else:
             self.plain[name] = moment
 

@@ -18,6 +18,7 @@ from typing import Any
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
+from frameworks.reference.eight_bit_state import EightBitState
 from frameworks.reference.formats import ReferenceFormats
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
@@ -35,8 +36,8 @@ def fault(
 ) -> Callable[[type], type]:
     """Makes a framework of a class that overrides part of one.
 
-    A subclass of the reference's trainer, company, operations, formats, quantizers or delayed product takes their place
-    in the reference; a framework stays as it is.
+    A subclass of the reference's trainer, company, operations, formats, quantizers, delayed product or eight-bit state
+    takes their place in the reference; a framework stays as it is.
 
     Args:
         link: the real bug that the mutant brings back.
@@ -63,6 +64,8 @@ def fault(
             overrides["formats_class"] = broken
         elif issubclass(broken, ReferenceQuantizers):
             overrides["quantizers_class"] = broken
+        elif issubclass(broken, EightBitState):
+            overrides["trainer_class"] = type(broken.__name__, (ReferenceTrainer,), {"eight_bit_class": broken})
         else:
             return broken
         return type(broken.__name__, (ReferenceFramework,), overrides)
