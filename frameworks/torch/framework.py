@@ -16,6 +16,7 @@ from frameworks.base import (
     BaseCompany,
     BaseFramework,
     CompanyTrainer,
+    aware_attempts,
     format_attempts,
     offload_attempts,
     quantizer_attempts,
@@ -24,6 +25,7 @@ from frameworks.base import (
 )
 from frameworks.contract import (
     Attempt,
+    AwareRule,
     Capability,
     Conventions,
     OpResult,
@@ -32,6 +34,7 @@ from frameworks.contract import (
     Unsupported,
 )
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
+from frameworks.torch.aware import RULE, AwareTrainer
 from frameworks.torch.companies import company, is_flat, own_attempts
 from frameworks.torch.declarations import conventions, no_clipping, no_scope, refusals
 from frameworks.torch.formats import TorchFormats, products
@@ -83,6 +86,8 @@ class TorchFramework(BaseFramework):
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
         if self.device != "cpu" or self.mode == "compile":
             return here
+        if self.mode == "eager" and self.post_training().rules():
+            here |= aware_attempts(self._run, converts=True)
         return with_ranks(here | own_attempts(self.mode), partial(company, mode=self.mode), self.ranks())
 
     def formats(self) -> TorchFormats:
@@ -93,6 +98,9 @@ class TorchFramework(BaseFramework):
 
     def post_training(self) -> TorchPostTraining:
         return TorchPostTraining(self.device)
+
+    def aware_rule(self) -> AwareRule:
+        return RULE
 
     def conventions(self) -> Conventions:
         return conventions(self.mode)
@@ -115,7 +123,8 @@ class TorchFramework(BaseFramework):
         return self.bound(self._run(model, recipe, weights))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
-        return TorchTrainer(model, recipe, weights, self.device, self.mode)
+        kind = TorchTrainer if recipe.quantization is None else AwareTrainer
+        return kind(model, recipe, weights, self.device, self.mode)
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()

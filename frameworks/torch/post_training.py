@@ -73,14 +73,14 @@ class TorchQuantized:
     def __init__(self, model: Model, network: nn.Module) -> None:
         self._model = model
         self._network = network
-        self._places = _places(model)
+        self._places = places_of(model)
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             return {name: to_array(value) for name, value in self._network(to_tensor(inputs, "cpu")).items()}
 
     def layer(self, name: str, inputs: Array) -> Array:
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             return to_array(self._network.get_submodule(self._places[name])(to_tensor(inputs, "cpu")))
 
     def weights(self) -> Mapping[str, Quantized | None]:
@@ -109,11 +109,11 @@ class TorchQuantized:
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        with _quiet():
+        with quiet():
             torch.save(self._network.state_dict(), path / FILE)
 
     def restore(self, path: Path) -> None:
-        with _quiet():
+        with quiet():
             resumed = copy.deepcopy(self._network)
             resumed.load_state_dict(torch.load(path / FILE, weights_only=True))
         self._network = resumed
@@ -143,12 +143,12 @@ class TorchPostTraining:
         calibration: Sequence[Array] = (),
         skip: Sequence[str] = (),
     ) -> TorchQuantized:
-        places = _places(model)
+        places = places_of(model)
         if strange := sorted(set(skip) - set(places)):
             raise ValueError(f"{model.name} has no dense layer {', '.join(strange)}")
         network = _Network(model).eval()
         load(_float_slots(model, network), weights)
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             if technique == "dynamic-int8":
                 return TorchQuantized(model, _dynamic(network, [places[name] for name in skip]))
             wanted = [place for name, place in places.items() if name not in skip]
@@ -170,16 +170,17 @@ def _static(network: nn.Module, wanted: Sequence[str], calibration: Sequence[Arr
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the warnings that these calls, and tensors of such codes, are deprecated."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"torch\.ao\.quantization is deprecated", DeprecationWarning)
         warnings.filterwarnings("ignore", ".*quantized tensor creation functions.*deprecated", UserWarning)
+        warnings.filterwarnings("ignore", ".*reduce_range will be deprecated", UserWarning)
         warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
         yield
 
 
-def _places(model: Model) -> dict[str, str]:
+def places_of(model: Model) -> dict[str, str]:
     """Where the network has each dense layer, by the name of its weight.
 
     Raises:
