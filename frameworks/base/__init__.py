@@ -7,7 +7,7 @@ from frameworks.base.formats import BaseFormats
 from frameworks.base.framework import BaseFramework
 from frameworks.base.observing import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
-from frameworks.base.quantizing_attempts import KERNEL, format_attempts, quantizer_attempts
+from frameworks.base.quantizing_attempts import KERNEL, format_attempts, quantizer_attempts, technique_attempts
 from frameworks.base.rank_attempts import with_ranks
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
 from frameworks.base.traces import traced_paths, unscaled_in_trace
@@ -42,6 +42,7 @@ __all__ = [
     "ranks_of",
     "same_parts",
     "segment_bounds",
+    "technique_attempts",
     "traced_paths",
     "unscaled_in_trace",
     "with_items",
