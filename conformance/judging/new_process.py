@@ -77,6 +77,28 @@ class PeakTask:
         return trainer.peak_bytes()
 
 
+@dataclass(frozen=True)
+class PredictTask:
+    """A quantized model to restore, after it was made of other weights, and samples for it; `framework` as above."""
+
+    framework: str
+    device: str
+    mode: str
+    technique: str
+    model: Model
+    weights: dict[str, Array]
+    calibration: tuple[Array, ...]
+    saved: Path
+    samples: Array
+
+    def run(self) -> dict[str, Array]:
+        """What the model predicts."""
+        post_training = load(self.framework, self.device, self.mode).post_training()
+        quantized = post_training.quantized(self.technique, self.model, self.weights, self.calibration)
+        quantized.restore(self.saved)
+        return quantized.predict(self.samples)
+
+
 def resumed(subject: Subject, model: Model, recipe: Recipe, saved: Path, *windows: Window) -> list[dict[str, Array]]:
     """What `Task.run` returns in a new process of the same framework, device, mode and seed.
 

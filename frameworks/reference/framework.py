@@ -18,6 +18,7 @@ from frameworks.base import (
     offload_attempts,
     quantizer_attempts,
     ranks_of,
+    technique_attempts,
     with_ranks,
 )
 from frameworks.contract import (
@@ -34,6 +35,7 @@ from frameworks.reference.arithmetic import Operations
 from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.post_training import ReferencePostTraining, ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
 from frameworks.reference.rounding import Nearest, Rounding
@@ -65,6 +67,7 @@ class ReferenceFramework(BaseFramework):
     formats_class: type[ReferenceFormats] = ReferenceFormats
     quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
     delayed_class: type[ReferenceDelayedProduct] = ReferenceDelayedProduct
+    quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
 
     def __init__(
         self,
@@ -136,6 +139,9 @@ class ReferenceFramework(BaseFramework):
     def quantizers(self) -> ReferenceQuantizers:
         return self.quantizers_class()
 
+    def post_training(self) -> ReferencePostTraining:
+        return ReferencePostTraining(self.quantized_model_class)
+
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:  # noqa: ARG002
         return self.delayed_class(kernel, history)
 
@@ -151,7 +157,7 @@ class ReferenceFramework(BaseFramework):
         others = (Capability.INTEGER_PRODUCTS, Capability.FLOAT8_PRODUCTS, Capability.INT4_PACKING)
         delayed = partial(self.delayed_product, KERNEL, history=4)
         here |= format_attempts(self.formats(), *others, delayed=delayed)
-        here |= quantizer_attempts(self.quantizers())
+        here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
         return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
 
     def global_state(self) -> dict[str, str]:

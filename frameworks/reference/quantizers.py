@@ -40,7 +40,10 @@ class ReferenceQuantizers:
         return FAKE_RULES
 
     def quantize(self, name: str, values: Array) -> Quantized:
-        rule = self.rules()[name]
+        return self.quantized(self.rules()[name], values)
+
+    def quantized(self, rule: QuantRule, values: Array) -> Quantized:
+        """The values, a matrix, in the codes that the rule gives them."""
         wide = values.astype(np.float64)
         with np.errstate(all="ignore"):
             lowest, highest = self.range_of(wide, rule)
@@ -61,11 +64,12 @@ class ReferenceQuantizers:
 
     def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:
         """The lowest and highest value of the range that each value belongs to, broadcastable to the values."""
-        if rule.group:
-            starts = np.arange(0, values.shape[1], rule.group)
-            sizes = np.diff(np.append(starts, values.shape[1]))
-            pairs = (np.minimum.reduceat(values, starts, axis=1), np.maximum.reduceat(values, starts, axis=1))
-            lowest, highest = (np.repeat(each, sizes, axis=1) for each in pairs)
+        if rule.group and rule.axis is not None:
+            along, length = rule.axis, values.shape[rule.axis]
+            starts = np.arange(0, length, rule.group)
+            sizes = np.diff(np.append(starts, length))
+            pairs = (np.minimum.reduceat(values, starts, axis=along), np.maximum.reduceat(values, starts, axis=along))
+            lowest, highest = (np.repeat(each, sizes, axis=along) for each in pairs)
             return lowest, highest
         return values.min(rule.axis, keepdims=True), values.max(rule.axis, keepdims=True)
 

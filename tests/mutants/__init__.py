@@ -19,6 +19,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
 from frameworks.reference.trainer import ReferenceTrainer
@@ -35,8 +36,8 @@ def fault(
 ) -> Callable[[type], type]:
     """Makes a framework of a class that overrides part of one.
 
-    A subclass of the reference's trainer, company, operations, formats, quantizers or delayed product takes their place
-    in the reference; a framework stays as it is.
+    A subclass of the reference's trainer, company, operations, formats, quantizers, delayed product or quantized model
+    takes the place of that in the reference; a framework stays as it is.
 
     Args:
         link: the real bug that the mutant brings back.
@@ -57,6 +58,8 @@ def fault(
             overrides["operations_class"] = broken
         elif issubclass(broken, ReferenceCompany):
             overrides["company_class"] = broken
+        elif issubclass(broken, ReferenceQuantizedModel):
+            overrides["quantized_model_class"] = broken
         elif issubclass(broken, ReferenceDelayedProduct):
             overrides["delayed_class"] = broken
         elif issubclass(broken, ReferenceFormats):

@@ -1,0 +1,129 @@
+"""What quantized dense layers must give, by the rule that is declared and the codes that are reported.
+
+u is the unit roundoff of float32. Inputs are drawn so that no quotient is near to half-way between two codes; what
+comes out of a layer is then known up to roundings of float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from conformance.oracle import quantizing
+from conformance.oracle.quantizing import NEAR_A_TIE, U
+from fixtures.arrays import Array
+from fixtures.layers import Activation, Dense, Flatten, LayerNorm
+from fixtures.model import Model
+from frameworks.contract import Calibrated, CodeRange, LinearRule, Quantized, QuantRule
+
+STEP = 0.0137
+"""The scale of drawn inputs, far from any power of two."""
+_FURTHEST = 0.4
+"""How far a drawn quotient is from an integer at most."""
+
+
+def drawn_inputs(rows: int, width: int, rule: QuantRule | None, given: CodeRange | None, seed: int) -> Array:
+    """A float32 matrix whose quotients are within 0.4 of a code; rows have unlike magnitudes, and both signs.
+
+    Ranges of the call end where the divisor says, so that their scale is `STEP` times a power of two for each row that
+    has a range of its own. Calibrated ones, which are `given`, are exceeded at both ends by some values.
+    """
+    rng = np.random.default_rng([seed, 7])
+    smaller = 2.0 ** -(np.arange(rows)[:, None] % 4)
+    if rule is None:
+        return np.asarray(rng.standard_normal((rows, width)) * smaller, np.float32)
+    between = rng.uniform(-_FURTHEST, _FURTHEST, (rows, width))
+    if given is not None:
+        spread = (rule.high - rule.low) * smaller
+        codes = np.rint(rng.uniform(rule.low - 20.0, rule.low + spread + 20.0)) - given.zero_point
+        return np.asarray((codes + between) * given.scale, np.float32)
+    below = 0.0 if rule.symmetric else float(int(rule.divisor * 0.4) | 1)
+    lowest, highest = (-(rule.divisor // 1), rule.divisor) if rule.symmetric else (-below, rule.divisor - below)
+    shrunk = smaller if rule.axis is None else np.ones_like(smaller)
+    quotients = np.rint(rng.uniform((lowest + 1) * shrunk, (highest - 1) * shrunk, (rows, width))) + between
+    ends = [highest] if rule.symmetric else [highest, lowest]
+    for row in range(1 if rule.axis is None else rows):
+        quotients[row, rng.permutation(width)[: len(ends)]] = ends
+    steps = STEP * (np.ones_like(smaller) if rule.axis is None else smaller)
+    return np.asarray(quotients * steps, np.float32)
+
+
+def coded(inputs: Array, rule: QuantRule, given: CodeRange | None) -> Array:
+    """What the codes of the inputs stand for, float64, by the range that they have or the one that is given."""
+    if given is None:
+        scale = quantizing.scale_of(inputs, rule)
+        lowest, _ = quantizing.ranges(inputs.astype(np.float64), rule)
+        zero = np.zeros_like(scale) if rule.symmetric else np.rint(rule.low - np.minimum(lowest, 0.0) / scale)
+    else:
+        scale, zero = np.array(given.scale), np.array(float(given.zero_point))
+    return np.asarray((quantizing.codes(inputs.astype(np.float64) / scale, zero, rule) - zero) * scale)
+
+
+def linear(
+    inputs: Array, weight: Quantized, bias: Array | None, rule: LinearRule, given: Calibrated | None
+) -> tuple[Array, Array]:
+    """What the layer gives before its outputs have codes, float64, and how far one of float32 may be off.
+
+    (k + 8)·u·Σ|x||w| for k terms: their sum, and roundings of two scales, of products with them and of the bias.
+    """
+    x = inputs.astype(np.float64)
+    if rule.inputs is not None:
+        x = coded(inputs, rule.inputs, given.inputs if given else None)
+    w = (weight.codes - weight.zero_point.astype(np.float64)) * weight.scale
+    added = np.zeros(w.shape[1]) if bias is None else bias.astype(np.float64)
+    terms = w.shape[0] + 8
+    return x @ w + added, terms * U * (np.abs(x) @ np.abs(w) + np.abs(added))
+
+
+def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantRule, given: CodeRange) -> int:
+    """How many results are not the code of the exact one, nor, where the bound reaches half-way, one next to it."""
+    quotient = exact / given.scale
+    expected = quantizing.codes(quotient, np.array(float(given.zero_point)), rule)
+    found = measured.astype(np.float64) / given.scale + given.zero_point
+    to_a_half = np.abs(quotient - np.floor(quotient) - 0.5)
+    allowed = np.where(to_a_half <= bound / given.scale + NEAR_A_TIE * np.abs(quotient), 1.0, 0.0)
+    return int(np.sum(~(np.abs(found - expected) <= allowed + 1e-3)))
+
+
+def seen_by_layers(
+    model: Model, weights: Mapping[str, Array], batches: Sequence[Array]
+) -> dict[str, tuple[Array, Array]]:
+    """What comes in and goes out of each dense layer of the float model, float64, over all batches, by weight."""
+    seen: dict[str, tuple[Array, Array]] = {}
+    x = np.concatenate(batches).astype(np.float64)
+
+    def dense(name: str, inputs: Array) -> Array:
+        bias = weights.get(name.replace(".weight", ".bias"))
+        outputs = inputs @ weights[name].astype(np.float64) + (0.0 if bias is None else bias.astype(np.float64))
+        seen[name] = (inputs, outputs)
+        return np.asarray(outputs)
+
+    for index, layer in enumerate(model.layers[:-1]):
+        match layer:
+            case Dense():
+                x = dense(f"{index}.weight", x)
+            case Activation(kind="relu"):
+                x = np.maximum(x, 0.0)
+            case Activation(kind="tanh"):
+                x = np.tanh(x)
+            case LayerNorm(epsilon=epsilon):
+                centred = x - x.mean(-1, keepdims=True)
+                normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+                x = normal * weights[f"{index}.scale"] + weights[f"{index}.shift"]
+            case Flatten():
+                x = x.reshape(len(x), -1)
+            case _:
+                raise ValueError(f"no {type(layer).__name__} here")
+    for head in model.heads.heads:
+        dense(f"{len(model.layers) - 1}.{head.name}.weight", x)
+    return seen
+
+
+def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float, float]:
+    """How far scale, relative to itself, and zero point, in codes, are from those of the values' range."""
+    row = values.reshape(1, -1)
+    whole = rule if rule.axis is None else QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric)
+    wanted = float(quantizing.scale_of(row, whole)[0, 0])
+    exact = 0.0 if rule.symmetric else rule.low - min(float(row.min()), 0.0) / wanted
+    return abs(given.scale - wanted) / wanted, abs(given.zero_point - exact)

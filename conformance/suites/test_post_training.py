@@ -1,0 +1,449 @@
+"""Trained models in integer codes: what is quantized, what its layers compute, what it keeps and saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from conformance.judging import new_process
+from conformance.judging.kit import Bound, Subject, Verdict, clause, need
+from conformance.judging.laws import explore
+from conformance.oracle import post_training as expected
+from conformance.oracle import quantizing
+from fixtures.arrays import Array
+from fixtures.data import digits_batch
+from fixtures.layers import Activation, Dense, Head, Heads, LayerNorm
+from fixtures.model import Model, dense_weights
+from fixtures.models import digits_mlp
+from fixtures.recipe import Adam, Recipe
+from frameworks.contract import Capability, LinearRule, Quantized, QuantizedModel, QuantRule
+
+TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4")
+DYNAMIC, STATIC = TECHNIQUES[:2]
+each_technique = pytest.mark.parametrize("technique", TECHNIQUES)
+LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
+MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
+"""Sizes that no group divides, and a norm between layers."""
+OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
+ROWS = 9
+
+
+def rule_of(subject: Subject, technique: str) -> LinearRule:
+    """The rule of a technique that the framework declares; leaves the test if it declares none."""
+    need(subject, Capability(f"quantization.{technique}"))
+    return subject.framework.post_training().rules()[technique]
+
+
+def unlike(model: Model, seed: int = 0) -> dict[str, Array]:
+    """Weights whose columns have magnitudes of their own, and biases and norms that are not zeros and ones."""
+    rng = np.random.default_rng([seed, 3])
+    weights = model.weights(seed)
+    for name, value in weights.items():
+        moved = value * 2.0 ** -(np.arange(value.shape[-1]) % 5) if name.endswith("weight") else value
+        noise = 0.0 if name.endswith("weight") else 0.3 * rng.standard_normal(value.shape)
+        weights[name] = np.asarray(moved + noise, np.float32)
+    return weights
+
+
+def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
+    """Three batches of samples, the largest values in the second."""
+    rng = np.random.default_rng([seed, 4])
+    drawn = (rng.standard_normal((size, *model.sample)) for size in (7, 5, 8))
+    return tuple((values * factor).astype(np.float32) for values, factor in zip(drawn, (1.0, 3.0, 0.5), strict=True))
+
+
+def made(
+    subject: Subject, technique: str, model: Model = MIXED, seed: int = 0, **more: Sequence[str]
+) -> QuantizedModel:
+    """The model with weights of its own, quantized and calibrated."""
+    given = subject.framework.post_training()
+    return given.quantized(technique, model, unlike(model, seed), batches(model, seed), **more)
+
+
+def stored(quantized: QuantizedModel) -> dict[str, Array]:
+    """All that a quantized model consists of, to the last bit."""
+    arrays = dict(quantized.kept())
+    for name, weight in quantized.weights().items():
+        if weight is not None:
+            arrays |= {f"codes/{name}": weight.codes, f"scale/{name}": weight.scale, f"zero/{name}": weight.zero_point}
+    for name, ranges in quantized.calibrated().items():
+        for what, each in (("inputs", ranges.inputs), ("outputs", ranges.outputs)):
+            if each is not None:
+                arrays[f"{what}/{name}"] = np.array([each.scale, each.zero_point])
+    return arrays
+
+
+def quantized_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights that a technique quantizes."""
+    last = f"{len(model.layers) - 1}."
+    return {n: s for n, s in dense_weights(model).items() if rule.heads or not n.startswith(last)}
+
+
+def check_layer(
+    verdict: Verdict, rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array
+) -> None:
+    """What a layer makes of inputs is what its codes say."""
+    weight, calibrated = model.weights()[name], model.calibrated().get(name)
+    assert weight is not None
+    measured = model.layer(name, inputs)
+    exact, bound = expected.linear(inputs, weight, bias, rule, calibrated)
+    if rule.outputs is None or calibrated is None or calibrated.outputs is None:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            worst = float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
+        verdict.within(worst, Bound(1.0, OF_ITS_BOUND), f"what {name} gives", "layer-differs")
+    else:
+        wrong = expected.wrong_output_codes(measured, exact, bound, rule.outputs, calibrated.outputs)
+        verdict.equal(wrong, 0, f"results of {name} that have another code", "layer-differs")
+
+
+def drawn_inputs(rule: LinearRule, model: QuantizedModel, name: str, rows: int, width: int, seed: int) -> Array:
+    """Inputs of a layer for which every code is certain."""
+    calibrated = model.calibrated().get(name)
+    return expected.drawn_inputs(rows, width, rule.inputs, calibrated.inputs if calibrated else None, seed)
+
+
+@clause("quantization.weights-as-declared")
+@each_technique
+def test_weights_have_the_codes_of_the_rule(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule = rule_of(subject, technique).weight
+    weights, quantized = unlike(MIXED), made(subject, technique)
+    for name, weight in quantized.weights().items():
+        if weight is None:
+            continue
+        scale, zero = full(weight)
+        wanted = quantizing.scale_of(weights[name], rule)
+        apart = float((np.abs(scale - wanted) / wanted).max())
+        derivation = {"method": "four roundings of float32", "u": quantizing.U}
+        verdict.within(apart, Bound(4 * quantizing.U, derivation), f"scale of {name}", "scale")
+        wrong = quantizing.wrong_codes(weights[name], weight.codes, scale, zero, rule)
+        verdict.equal(wrong, 0, f"codes of {name} that are not the rule's", "codes")
+        restored = (weight.codes - zero) * scale
+        gap = np.abs(weight.values - restored) / np.maximum(np.abs(restored), scale)
+        derivation = {"method": "two roundings of float32", "u": quantizing.U}
+        verdict.within(float(gap.max()), Bound(2 * quantizing.U, derivation), f"values of {name}", "restored")
+
+
+def full(weight: Quantized) -> tuple[Array, Array]:
+    """Scale and zero point of each value, float64."""
+    shape = weight.codes.shape
+    return (np.broadcast_to(each.astype(np.float64), shape) for each in (weight.scale, weight.zero_point))  # type: ignore[return-value]
+
+
+@clause("quantization.linear-arithmetic")
+@each_technique
+def test_layers_compute_what_their_codes_say(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule = rule_of(subject, technique)
+    weights, quantized = unlike(MIXED), made(subject, technique)
+    for name, (width, _) in quantized_layers(MIXED, rule).items():
+        for rows in (1, ROWS):
+            inputs = drawn_inputs(rule, quantized, name, rows, width, rows)
+            check_layer(verdict, rule, quantized, name, inputs, weights[name.replace(".weight", ".bias")])
+
+
+SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.integers(-12, 12), st.integers(0, 99))
+"""Inputs, outputs and rows of a layer, the power of two of its weights, and a seed."""
+
+
+@clause("quantization.linear-arithmetic")
+@each_technique
+@explore(SIZES, examples=12)
+def test_a_drawn_layer_computes_what_its_codes_say(
+    subject: Subject, verdict: Verdict, case: tuple[int, int, int, int, int], technique: str
+) -> None:
+    rule = rule_of(subject, technique)
+    width, outputs, rows, power, seed = case
+    layers = (Dense(outputs), Activation("relu"), Heads((Head("output", 2),)))
+    model = Model("drawn", layers, (width + 1,), (("output", "squared_error"),))
+    weights = {name: value * np.float32(2.0**power) for name, value in unlike(model, seed).items()}
+    quantized = subject.framework.post_training().quantized(technique, model, weights, batches(model, seed))
+    inputs = drawn_inputs(rule, quantized, "0.weight", rows, width + 1, seed)
+    check_layer(verdict, rule, quantized, "0.weight", inputs, weights["0.bias"])
+
+
+@clause("quantization.linear-arithmetic")
+@each_technique
+def test_a_model_predicts_by_its_layers(subject: Subject, verdict: Verdict, technique: str) -> None:
+    """A model of heads alone gives what the layer gives, and one that a sample decides about."""
+    rule = rule_of(subject, technique)
+    if not rule.heads:
+        verdict.abstain("this technique leaves heads as they are")
+    model = Model(
+        "heads", (Heads((Head("a", 5), Head("b", 3))),), (40,), (("a", "squared_error"), ("b", "squared_error"))
+    )
+    weights, quantized = unlike(model), made(subject, technique, model)
+    samples = batches(model)[0]
+    predicted = quantized.predict(samples)
+    for head in ("a", "b"):
+        name = f"0.{head}.weight"
+        alone = quantized.layer(name, samples)
+        weight = quantized.weights()[name]
+        assert weight is not None
+        calibrated = quantized.calibrated().get(name)
+        _, bound = expected.linear(samples, weight, weights[f"0.{head}.bias"], rule, calibrated)
+        verdict.within(float((np.abs(predicted[head] - alone) / (2 * bound)).max()), Bound(1.0, OF_ITS_BOUND), head)
+
+
+@clause("quantization.dynamic-scale")
+def test_a_row_does_not_depend_on_other_rows(subject: Subject, verdict: Verdict) -> None:
+    rule = rule_of(subject, DYNAMIC)
+    if rule.inputs is None or rule.inputs.axis != 1:
+        verdict.abstain("no range of a row of its own is declared")
+    weights, quantized = unlike(MIXED), made(subject, DYNAMIC)
+    inputs = drawn_inputs(rule, quantized, "0.weight", ROWS, 160, 5)
+    inputs[1] *= 10.0
+    together = quantized.layer("0.weight", inputs)
+    weight = quantized.weights()["0.weight"]
+    assert weight is not None
+    _, bound = expected.linear(inputs, weight, weights["0.bias"], rule, None)
+    for row in range(ROWS):
+        alone = quantized.layer("0.weight", inputs[row : row + 1])
+        worst = float((np.abs(alone[0] - together[row]) / (2 * bound[row])).max())
+        verdict.within(worst, Bound(1.0, OF_ITS_BOUND), f"row {row} alone and among others", "rows-depend")
+
+
+@clause("quantization.dynamic-scale")
+@each_technique
+def test_a_call_does_not_depend_on_earlier_calls(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule_of(subject, technique)
+    quantized, fresh = made(subject, technique), made(subject, technique)
+    small, before = batches(MIXED)[2], stored(quantized)
+    quantized.predict(small * np.float32(100.0))
+    verdict.same_state(
+        quantized.predict(small), fresh.predict(small), "predictions after larger samples", "calls-depend"
+    )
+    verdict.same_state(stored(quantized), before, "the model after predictions", "prediction-changes-model")
+
+
+@clause("quantization.calibrated-range")
+@pytest.mark.parametrize("signs", ["both", "positive"])
+def test_ranges_are_those_of_calibration(subject: Subject, verdict: Verdict, signs: str) -> None:
+    rule = rule_of(subject, STATIC)
+    weights, samples = unlike(MIXED), batches(MIXED)
+    if signs == "positive":
+        samples = tuple(np.abs(each) + np.float32(0.5) for each in samples)
+    quantized = subject.framework.post_training().quantized(STATIC, MIXED, weights, samples)
+    seen = expected.seen_by_layers(MIXED, weights, samples)
+    for name, ranges in quantized.calibrated().items():
+        given, outputs = seen[name]
+        for what, values, wanted, found in (
+            ("inputs", given, rule.inputs, ranges.inputs),
+            ("outputs", outputs, rule.outputs, ranges.outputs),
+        ):
+            if wanted is None or found is None:
+                continue
+            scale, zero = expected.range_gaps(values, wanted, found)
+            rounding = 512 * quantizing.U
+            derivation = {"method": "float32 sums of at most 160 terms through three layers", "u": quantizing.U}
+            verdict.within(scale, Bound(rounding, derivation), f"scale of the {what} of {name}", "scale")
+            half = Bound(0.5 + 256 * rounding, {"method": "half a code, from low - min / scale"})
+            verdict.within(zero, half, f"zero point of the {what} of {name}", "zero-point")
+
+
+@clause("quantization.calibration-order")
+@pytest.mark.parametrize("how", ["reversed", "twice"])
+def test_the_order_of_calibration_does_not_matter(subject: Subject, verdict: Verdict, how: str) -> None:
+    rule_of(subject, STATIC)
+    samples = batches(MIXED)
+    others = samples[::-1] if how == "reversed" else (*samples, *samples)
+    given = subject.framework.post_training()
+    other, usual = (stored(given.quantized(STATIC, MIXED, unlike(MIXED), each)) for each in (others, samples))
+    verdict.same_state(other, usual, f"the model calibrated with batches {how}", "order-matters")
+
+
+@clause("quantization.calibration-needed")
+def test_ranges_that_nothing_was_seen_for_are_refused(subject: Subject, verdict: Verdict) -> None:
+    rule_of(subject, STATIC)
+    weights, samples = unlike(MIXED), batches(MIXED)[0]
+    text, predicted = refused(lambda: subject.framework.post_training().quantized(STATIC, MIXED, weights), samples)
+    if not text:
+        ((_, outputs),) = [expected.seen_by_layers(MIXED, weights, (samples,))["5.output.weight"]]
+        near = np.abs(predicted["output"] - outputs) <= 1e-4 * np.abs(outputs).max()
+        verdict.holds(bool(near.all()), "without calibration the float model stays", signature="uncalibrated")
+
+
+def refused(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str, dict[str, Array]]:
+    """The message with which a model is refused, or "" and what it predicts."""
+    try:
+        return "", make().predict(samples)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", {}
+
+
+@clause("quantization.only-what-was-asked")
+@each_technique
+@pytest.mark.parametrize("skipped", [(), ("3.weight",), ("0.weight", "5.output.weight")], ids=["none", "one", "two"])
+def test_the_layers_that_were_asked_for_are_quantized(
+    subject: Subject, verdict: Verdict, technique: str, skipped: tuple[str, ...]
+) -> None:
+    rule = rule_of(subject, technique)
+    weights, quantized = unlike(MIXED), made(subject, technique, skip=skipped)
+    wanted = sorted(set(quantized_layers(MIXED, rule)) - set(skipped))
+    found = sorted(name for name, weight in quantized.weights().items() if weight is not None)
+    verdict.equal(found, wanted, "layers that are quantized", "other-layers")
+    kept = {name: value for name, value in weights.items() if name not in wanted}
+    verdict.same_state(quantized.kept(), kept, "parameters that are not", "kept-differ")
+    for name in set(dense_weights(MIXED)) - set(wanted):
+        inputs = np.random.default_rng(1).standard_normal((ROWS, len(weights[name]))).astype(np.float32)
+        bias = weights[name.replace(".weight", ".bias")]
+        exact = inputs.astype(np.float64) @ weights[name] + bias
+        bound = (len(weights[name]) + 2) * quantizing.U * (np.abs(inputs) @ np.abs(weights[name]) + np.abs(bias))
+        worst = float((np.abs(quantized.layer(name, inputs) - exact) / bound).max())
+        verdict.within(worst, Bound(1.0, OF_ITS_BOUND), f"what {name} gives, which was left out", "skipped-differs")
+
+
+@clause("quantization.only-what-was-asked")
+@each_technique
+def test_a_name_that_no_layer_has_is_refused(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule_of(subject, technique)
+    text, _ = refused(lambda: made(subject, technique, skip=("7.weight",)), batches(MIXED)[0])
+    verdict.holds(bool(text), "a layer to leave out that is not there is refused", text, "an error", "not-refused")
+
+
+@clause("quantization.bytes")
+@each_technique
+def test_storage_is_as_small_as_declared(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule = rule_of(subject, technique)
+    quantized = made(subject, technique)
+    four_bits = rule.weight.high - rule.weight.low < 16
+    codes = ranges = 0
+    for width, outputs in quantized_layers(MIXED, rule).values():
+        codes += outputs * ((width + 1) // 2) if four_bits else outputs * width
+        ranges += range_count(rule.weight, width, outputs)
+    kept = sum(value.nbytes for value in quantized.kept().values())
+    verdict.observe("bytes", quantized.stored_bytes())
+    derivation = {"codes": codes, "ranges": ranges, "kept": kept, "method": "16 bytes a range, 64 a layer"}
+    most = codes + kept + 16 * ranges + 64 * len(quantized_layers(MIXED, rule))
+    verdict.within(quantized.stored_bytes(), Bound(most, derivation), "bytes of the model", "too-many-bytes")
+    verdict.holds(quantized.stored_bytes() >= codes + kept, "all is counted", quantized.stored_bytes(), codes + kept)
+
+
+def range_count(rule: QuantRule, width: int, outputs: int) -> int:
+    """How many ranges a weight has."""
+    if rule.axis is None:
+        return 1
+    along, across = (width, outputs) if rule.axis == 0 else (outputs, width)
+    return across * -(-along // (rule.group or along))
+
+
+@clause("quantization.survives-saving")
+@each_technique
+def test_a_saved_model_comes_back(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
+    rule_of(subject, technique)
+    first, other = made(subject, technique), made(subject, technique, seed=1)
+    samples = batches(MIXED)[0]
+    first.predict(samples)
+    first.save(tmp_path / "model")
+    other.restore(tmp_path / "model")
+    verdict.same_state(stored(other), stored(first), "the model that was loaded", "load-differs")
+    verdict.same_state(other.predict(samples), first.predict(samples), "its predictions", "load-differs")
+    used = made(subject, technique, seed=2)
+    used.predict(samples)
+    used.restore(tmp_path / "model")
+    verdict.same_state(
+        used.predict(samples), first.predict(samples), "predictions of one that was used", "load-differs"
+    )
+
+
+@clause("quantization.survives-saving")
+@each_technique
+def test_a_new_process_predicts_the_same(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
+    rule_of(subject, technique)
+    quantized, samples = made(subject, technique), batches(MIXED)[0]
+    quantized.save(tmp_path / "model")
+    task = new_process.PredictTask(
+        *new_process.same_framework(subject),
+        technique,
+        MIXED,
+        unlike(MIXED, 1),
+        batches(MIXED, 1),
+        tmp_path / "model",
+        samples,
+    )
+    found: dict[str, Array] = new_process.apart(task, tmp_path / "model")
+    verdict.same_state(found, quantized.predict(samples), "predictions of a new process", "new-process-differs")
+
+
+@clause("quantization.survives-saving")
+@each_technique
+@pytest.mark.parametrize("how", ["empty", "cut", "other-shape"])
+def test_a_damaged_or_foreign_model_is_refused(
+    subject: Subject, verdict: Verdict, technique: str, tmp_path: Path, how: str
+) -> None:
+    rule_of(subject, technique)
+    quantized, samples = made(subject, technique), batches(MIXED)[0]
+    place = tmp_path / "model"
+    if how == "other-shape":
+        wider = Model("wider", (Dense(34), *MIXED.layers[1:]), MIXED.sample, MIXED.losses)
+        made(subject, technique, wider).save(place)
+    else:
+        made(subject, technique, seed=1).save(place)
+        for path in [p for p in sorted(place.rglob("*")) if p.is_file()]:
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if how == "cut" else b"")
+    state, predicted = stored(quantized), quantized.predict(samples)
+    text, _ = refused(lambda: restored(quantized, place), samples)
+    verdict.holds(bool(text), "what is no such model is refused", text, "an error", "not-refused")
+    verdict.same_state(stored(quantized), state, "the model after the refusal", "changed-by-refusal")
+    verdict.same_state(quantized.predict(samples), predicted, "its predictions", "changed-by-refusal")
+
+
+def restored(quantized: QuantizedModel, place: Path) -> QuantizedModel:
+    """The model after it restored what lies there."""
+    quantized.restore(place)
+    return quantized
+
+
+@clause("quantization.zeros")
+@each_technique
+def test_zeros_give_the_bias(subject: Subject, verdict: Verdict, technique: str) -> None:
+    """A row of zeros, alone and among others, and a column of zeros in the weight."""
+    rule = rule_of(subject, technique)
+    weights = unlike(MIXED)
+    weights["0.weight"][:, 4] = 0.0
+    quantized = subject.framework.post_training().quantized(technique, MIXED, weights, batches(MIXED))
+    inputs = drawn_inputs(rule, quantized, "0.weight", ROWS, 160, 2)
+    inputs[3] = 0.0
+    calibrated = quantized.calibrated().get("0.weight")
+    for rows in (inputs, np.zeros((2, 160), np.float32)):
+        results = quantized.layer("0.weight", rows)
+        wanted = np.broadcast_to(weights["0.bias"], results.shape).astype(np.float64)
+        step = 0.0
+        if rule.outputs is not None and calibrated is not None and calibrated.outputs is not None:
+            given = calibrated.outputs
+            codes = quantizing.codes(wanted / given.scale, np.array(float(given.zero_point)), rule.outputs)
+            wanted, step = (codes - given.zero_point) * given.scale, given.scale
+        zero = ~rows.any(axis=1)
+        apart = np.concatenate([np.abs(results - wanted)[zero].ravel(), np.abs(results - wanted)[:, 4]])
+        allowed = Bound(
+            4 * quantizing.U * float(np.abs(wanted).max()) + 1e-3 * step, {"method": "roundings of the bias"}
+        )
+        verdict.within(float(apart.max()), allowed, "distance from the bias", "zeros-differ")
+
+
+@clause("quantization.accuracy")
+@each_technique
+def test_a_trained_model_keeps_its_accuracy(subject: Subject, verdict: Verdict, technique: str) -> None:
+    rule = rule_of(subject, technique)
+    model = digits_mlp((64, 64))
+    trainer = subject.trainer(model, Recipe(Adam(1e-3)))
+    for start in range(0, 60 * 64, 64):
+        trainer.update((digits_batch(64, start % 1344),))
+    test, weights = digits_batch(397, 1400), trainer.parameters()
+    labels = test.targets["output"]
+    calibration = tuple(digits_batch(64, start).inputs for start in range(0, 256, 64))
+    quantized = subject.framework.post_training().quantized(technique, model, weights, calibration)
+    outputs = expected.seen_by_layers(model, weights, (test.inputs,))[f"{len(model.layers) - 1}.output.weight"][1]
+    float_share, share = (
+        float(np.mean(o.argmax(-1) == labels)) for o in (outputs, quantized.predict(test.inputs)["output"])
+    )
+    verdict.observe("accuracy", {"float32": float_share, technique: share})
+    verdict.holds(float_share > 0.85, "the float model learns", float_share, "> 0.85", "did-not-learn")
+    most = 0.03 if rule.weight.high - rule.weight.low < 16 else 0.01
+    derivation = {"method": "1 point for eight bits, 3 for four", "source": "arXiv:1806.08342, section 4"}
+    verdict.within(float_share - share, Bound(most, derivation), "accuracy that is lost", "accuracy-lost")
+    verdict.changed(
+        {"output": quantized.predict(test.inputs)["output"]}, {"output": outputs.astype(np.float32)}, "outputs"
+    )

@@ -1,0 +1,239 @@
+"""Trained models in integer codes, in the plainest way; a method of the model a decision, which mutants override."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.layers import Activation, Dense, Flatten, Layer, LayerNorm
+from fixtures.model import Model, dense_weights
+from frameworks.contract import Calibrated, CodeRange, LinearRule, Quantized, QuantRule
+from frameworks.reference import checkpoint
+from frameworks.reference.arithmetic import UNARY, normalise
+from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.quantizers import ReferenceQuantizers
+
+_SMALLEST = 2.0**-126
+_COLUMN = QuantRule(-127, 127, 127.0, axis=0, smallest_scale=_SMALLEST)
+_ROW = QuantRule(-127, 127, 127.0, axis=1, smallest_scale=_SMALLEST)
+_TENSOR = QuantRule(0, 255, 255.0, symmetric=False, smallest_scale=_SMALLEST)
+RULES: Mapping[str, LinearRule] = MappingProxyType(
+    {
+        "dynamic-int8": LinearRule(_COLUMN, _ROW),
+        "static-int8": LinearRule(_COLUMN, _TENSOR, _TENSOR, ranges="calibration"),
+        "weight-int8": LinearRule(_COLUMN),
+        "weight-int4": LinearRule(QuantRule(-7, 7, 7.0, axis=0, group=32, smallest_scale=_SMALLEST)),
+    }
+)
+
+DenseLayer = Callable[[str, Array], Array]
+"""What a dense layer, by the name of its weight, makes of a matrix."""
+
+
+class ReferenceQuantizedModel:
+    """Everything that the model keeps is in `stored`, and every answer is computed from it."""
+
+    def __init__(
+        self,
+        rule: LinearRule,
+        model: Model,
+        weights: Mapping[str, Array],
+        calibration: Sequence[Array] = (),
+        skip: Collection[str] = (),
+    ) -> None:
+        self._rule, self._model, self._shapes = rule, model, dense_weights(model)
+        self._quantizers, self._formats = ReferenceQuantizers(), ReferenceFormats()
+        if unknown := [name for name in skip if name not in self._shapes]:
+            raise ValueError(f"no dense layer has the weight {unknown[0]!r}: one of {', '.join(self._shapes)}")
+        if rule.ranges == "calibration" and not calibration:
+            raise ValueError("ranges are to be calibrated, and there is no batch to take them from")
+        quantized = self.chosen(skip)
+        self.stored = {name: np.array(value) for name, value in weights.items() if name not in quantized}
+        for name in quantized:
+            self.stored |= self.converted(name, weights[name])
+        if rule.ranges == "calibration":
+            self.stored |= self.observed(weights, calibration, quantized)
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        return self._forward(inputs, self.linear)
+
+    def layer(self, name: str, inputs: Array) -> Array:
+        return self.linear(name, inputs)
+
+    def weights(self) -> dict[str, Quantized | None]:
+        return {name: self._weight(name) if f"codes/{name}" in self.stored else None for name in self._shapes}
+
+    def kept(self) -> dict[str, Array]:
+        return {name: np.array(value) for name, value in self.stored.items() if "/" not in name}
+
+    def calibrated(self) -> dict[str, Calibrated]:
+        ranges = {name[7:]: value for name, value in self.stored.items() if name.startswith("ranges/")}
+        return {
+            name: Calibrated(*(CodeRange(float(scale), int(zero)) for scale, zero in value.reshape(2, 2)))
+            for name, value in ranges.items()
+        }
+
+    def stored_bytes(self) -> int:
+        return sum(value.nbytes for value in self.stored.values())
+
+    def save(self, path: Path) -> None:
+        checkpoint.write(path, self.written(), self._identity())
+
+    def restore(self, path: Path) -> None:
+        self.stored = self.loaded(checkpoint.read(path, self._identity(), self.stored))
+
+    def chosen(self, skip: Collection[str]) -> list[str]:
+        """The dense layers that are quantized."""
+        return [name for name in self._shapes if name not in skip]
+
+    def converted(self, name: str, weight: Array) -> dict[str, Array]:
+        """What is stored of a weight: codes, two to a byte where they have four bits, and a scale for each range."""
+        rule, wide = self._rule.weight, weight.astype(np.float64)
+        lowest, highest = self._quantizers.range_of(wide, rule)
+        scale = self._quantizers.scale_of(lowest, highest, rule).astype(np.float32)
+        codes = self._quantizers.codes(wide, scale.astype(np.float64), np.zeros(()), rule).astype(np.int8)
+        stored = self._formats.packed(codes, 0) if rule.high < 8 else codes
+        return {f"codes/{name}": stored, f"scale/{name}": scale[:: rule.group or 1]}
+
+    def observed(
+        self, weights: Mapping[str, Array], batches: Sequence[Array], quantized: Collection[str]
+    ) -> dict[str, Array]:
+        """Scale and zero point of the inputs and of the outputs of each layer that is quantized."""
+        seen: dict[str, list[tuple[Array, Array]]] = {name: [] for name in self._shapes}
+
+        def watched(name: str, inputs: Array) -> Array:
+            outputs = self._float(name, inputs, weights)
+            seen[name].append((inputs, outputs))
+            return outputs
+
+        for batch in batches:
+            self._forward(batch, watched)
+        return {f"ranges/{name}": self.ranges(seen[name]) for name in quantized}
+
+    def ranges(self, seen: Sequence[tuple[Array, Array]]) -> Array:
+        """Scale and zero point of a layer's inputs, then of its outputs, from what each batch showed of both."""
+        given, made = zip(*seen, strict=True)
+        return np.array([self.code_range(given, self._rule.inputs), self.code_range(made, self._rule.outputs)])
+
+    def code_range(self, batches: Sequence[Array], rule: QuantRule | None) -> tuple[float, float]:
+        """Scale and zero point that hold all values of all batches."""
+        if rule is None:
+            return 1.0, 0.0
+        wide = np.concatenate([batch.reshape(-1) for batch in batches]).astype(np.float64)
+        lowest, highest = self._quantizers.range_of(wide.reshape(1, -1), rule)
+        scale = self._quantizers.scale_of(lowest, highest, rule)
+        return float(scale[0, 0]), float(self._quantizers.zero_point_of(lowest, scale, rule)[0, 0])
+
+    def input_range(self, name: str, inputs: Array, rule: QuantRule) -> tuple[Array, Array]:
+        """Scale and zero point of a layer's inputs: of this call, or as calibrated."""
+        if self._rule.ranges == "calibration":
+            scale, zero = self.stored[f"ranges/{name}"][0]
+            return np.array(scale), np.array(zero)
+        lowest, highest = self._quantizers.range_of(inputs, rule)
+        scale = self._quantizers.scale_of(lowest, highest, rule)
+        return scale, self._quantizers.zero_point_of(lowest, scale, rule)
+
+    def linear(self, name: str, inputs: Array) -> Array:
+        """What a dense layer makes of a matrix, float32."""
+        if f"codes/{name}" not in self.stored:
+            return self._float(name, inputs, self.stored)
+        wide = inputs.astype(np.float64)
+        with np.errstate(all="ignore"):
+            product = self.product(name, wide, self._weight(name))
+            result = (product + self.bias(name)).astype(np.float32)
+            return result if self._rule.outputs is None else self.requantized(name, result, self._rule.outputs)
+
+    def product(self, name: str, wide: Array, weight: Quantized) -> Array:
+        """Inputs · weight: of integers where inputs have codes, else of what the weight's codes stand for."""
+        rule = self._rule.inputs
+        if rule is None:
+            return wide @ ((weight.codes - weight.zero_point) * weight.scale)
+        scale, zero = self.input_range(name, wide, rule)
+        codes = self._quantizers.codes(wide, scale, zero, rule) - zero
+        return self.summed(codes.astype(np.int64), weight.codes.astype(np.int64)) * scale * weight.scale
+
+    def summed(self, inputs: Array, weight: Array) -> Array:
+        """The product of two matrices of integers."""
+        return inputs @ weight
+
+    def bias(self, name: str) -> Array:
+        """What is added to a layer's product."""
+        bias = self.stored.get(name.replace(".weight", ".bias"))
+        return np.zeros(1) if bias is None else bias.astype(np.float64)
+
+    def requantized(self, name: str, result: Array, rule: QuantRule) -> Array:
+        """What the codes of the outputs stand for."""
+        scale, zero = self.stored[f"ranges/{name}"][1]
+        codes = self._quantizers.codes(result.astype(np.float64), np.array(scale), np.array(zero), rule)
+        return ((codes - zero) * scale).astype(np.float32)
+
+    def written(self) -> dict[str, Array]:
+        """What a save has of the model."""
+        return self.stored
+
+    def loaded(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """What a load makes of a save."""
+        return arrays
+
+    def _weight(self, name: str) -> Quantized:
+        rule, shape, stored = self._rule.weight, self._shapes[name], self.stored[f"codes/{name}"]
+        codes = self._formats.unpacked(stored, shape[0], 0) if rule.high < 8 else stored
+        scale = self.stored[f"scale/{name}"].astype(np.float64)
+        if rule.group:
+            scale = np.repeat(scale, rule.group, axis=0)[: shape[0]]
+        values = (codes * scale).astype(np.float32)
+        return Quantized(codes.astype(np.int32), scale, np.zeros((1, 1), np.int32), values)
+
+    def _float(self, name: str, inputs: Array, weights: Mapping[str, Array]) -> Array:
+        product = inputs.astype(np.float64) @ weights[name].astype(np.float64)
+        bias = weights.get(name.replace(".weight", ".bias"))
+        return (product if bias is None else product + bias).astype(np.float32)
+
+    def _forward(self, samples: Array, dense: DenseLayer) -> dict[str, Array]:
+        x = samples.astype(np.float32)
+        for index, layer in enumerate(self._model.layers[:-1]):
+            x = self._after(layer, str(index), x, dense)
+        last = len(self._model.layers) - 1
+        return {head.name: dense(f"{last}.{head.name}.weight", x) for head in self._model.heads.heads}
+
+    def _after(self, layer: Layer, path: str, x: Array, dense: DenseLayer) -> Array:
+        match layer:
+            case Dense():
+                return dense(f"{path}.weight", x)
+            case Activation(kind=kind):
+                return np.asarray(UNARY[kind](x.astype(np.float64)), np.float32)
+            case LayerNorm(epsilon=epsilon):
+                centred, _, _ = normalise(x.astype(np.float64), (-1,), epsilon, lambda value, _=1: value)
+                scale, shift = (self.stored[f"{path}.{part}"] for part in ("scale", "shift"))
+                return np.asarray(centred * scale + shift, np.float32)
+            case Flatten():
+                return x.reshape(len(x), -1)
+            case _:
+                raise ValueError(f"quantized models have no {type(layer).__name__}")
+
+    def _identity(self) -> str:
+        return f"{self._rule} {self._model.layers} {self._model.sample}"
+
+
+class ReferencePostTraining:
+    """Techniques by rules of the reference's own quantizers."""
+
+    def __init__(self, model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel) -> None:
+        self._model_class = model_class
+
+    def rules(self) -> Mapping[str, LinearRule]:
+        return RULES
+
+    def quantized(
+        self,
+        technique: str,
+        model: Model,
+        weights: Mapping[str, Array],
+        calibration: Sequence[Array] = (),
+        skip: Sequence[str] = (),
+    ) -> ReferenceQuantizedModel:
+        return self._model_class(self.rules()[technique], model, weights, calibration, skip)
