@@ -27,8 +27,9 @@ def test_processes_of_a_run_are_found_whoever_their_parent_is() -> None:
     mark = uuid4().hex
     words = [sys.executable, "-c", "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"]
     with subprocess.Popen(words, env={**environment(), MARK: mark}) as first:
-        while len(found := marked(mark)) < 2:
-            pass
+        found = marked(mark)
+        while ("sleep", "60") not in {process.words[:2] for process in found.values()}:
+            found = marked(mark)
         (child,) = below(first.pid, found)
         assert found[child].words[:2] == ("sleep", "60")
         assert gone_after(mark, None, 0.0)[1] == 2

@@ -28,6 +28,10 @@ ROWS: dict[str, str] = {
     "fake-int8-column": "fake int8, a scale for each column",
     "fake-uint8-tensor": "fake uint8, with a zero point",
     "fake-int4-tensor": "fake int4, one scale",
+    "dynamic-int8": "models in int8, inputs by the range of each call",
+    "static-int8": "models in int8, by the ranges of calibration",
+    "weight-int8": "models whose weights are int8",
+    "weight-int4": "models whose weights are int4",
 }
 """What a test is about, by the parameter that names it, or by its clause, and how it is called in a table."""
 BY_CLAUSE = {
@@ -35,6 +39,9 @@ BY_CLAUSE = {
     "formats.products": "float8-products",
     "formats.delayed-scaling": "delayed-scaling",
     "formats.packing": "int4-packing",
+    "quantization.calibrated-range": "static-int8",
+    "quantization.calibration-order": "static-int8",
+    "quantization.calibration-needed": "static-int8",
 }
 """Rows whose tests are those of one clause."""
 

@@ -12,8 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.scenarios.offload import AT_LEAST, CPU_OFFLOAD, DISK_OFFLOAD, HERE
+from conformance.scenarios.quantized import DYNAMIC_INT8, FLOAT, STATIC_INT8, WEIGHT_ONLY
 from conformance.scenarios.ranks import FSDP, ONE_PLACE, SHARD_GRAD_OP, SIDES
-from conformance.scenarios.scenario import OFFLOADED, SAVED, Scenario, away_bytes, here_bytes, rank_bytes, share_of
+from conformance.scenarios.scenario import (
+    MODEL,
+    OFFLOADED,
+    SAVED,
+    Scenario,
+    away_bytes,
+    here_bytes,
+    rank_bytes,
+    share_of,
+)
 from conformance.scenarios.segments import SEGMENTED, SEGMENTS
 from conformance.scenarios.sincos import SINCOS
 from conformance.scenarios.table import SECONDS, sides_of
@@ -109,6 +119,13 @@ def _offloaded(what: str, scenario: Scenario, kind: str) -> Quantity:
     """How much of a kind is away, or leaves, over what the control holds of it; and the time."""
     away = side_bytes(HERE, kind, quantity=away_bytes(kind), over=here_bytes(kind))
     return Quantity(f"{what}, {kind}", AT_LEAST[kind], scenario.clause, kind, away, side_times(kind))
+
+
+def _quantized(scenario: Scenario, side: str) -> Quantity:
+    """Bytes of a quantized model over those of the one that was trained."""
+    document = scenario.published[side, share_of(MODEL, FLOAT)]
+    bytes_of = side_bytes(FLOAT, side, quantity=MODEL)
+    return Quantity(f"a network of digits, {side}", document, scenario.clause, side, bytes_of)
 
 
 _HELD = "saved bytes over those in float32"
@@ -221,6 +238,11 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
         _offloaded(what, scenario, kind)
         for what, scenario in (("an encoder, to the host", CPU_OFFLOAD), ("an encoder, to disk", DISK_OFFLOAD))
         for kind in OFFLOADED
+    ),
+    "quantized bytes": tuple(
+        _quantized(scenario, side.label)
+        for scenario in (DYNAMIC_INT8, STATIC_INT8, WEIGHT_ONLY)
+        for side in scenario.quantized
     ),
 }
 """By the name of the promise's block."""

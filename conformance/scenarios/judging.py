@@ -8,7 +8,7 @@ from statistics import median
 
 from conformance.judging.outcome import conclude
 from conformance.judging.verdict import Abstention, Violation
-from conformance.scenarios.scenario import REDUCED, SAVED, Scenario, Setting, Side, away_bytes, rank_bytes
+from conformance.scenarios.scenario import MODEL, REDUCED, SAVED, Scenario, Setting, Side, away_bytes, rank_bytes
 from conformance.scenarios.training import Seen
 from frameworks.contract import Framework
 from results.record.model import CheckResult, Curves, Measurement, TestVerdict, Trace
@@ -81,6 +81,10 @@ def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool, same_bi
         expected = f"{'above' if quality.rising else 'below'} {constant:.4g}"
         derivation = CUT if cut else {"method": "the best answer that ignores the inputs"}
         yield CheckResult(quality.label, seen.quality, constant, expected, cut or better, derivation)
+    if seen.apart is not None:
+        base = scenario.sides[0].label
+        share = {**RECORDED, "unit": f"the 2-norm of {base}'s outputs"}
+        yield CheckResult(f"distance from {base}'s outputs", seen.apart, None, None, True, share)
     if seen.distance is not None:
         beside = seen.side.beside or scenario.sides[0].label
         what = f"distance from {beside}'s parameters"
@@ -111,6 +115,8 @@ def measurements(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Measurement,
 def _counted(clause: str, seen: Seen) -> Iterator[Measurement]:
     if seen.saved_bytes is not None:
         yield Measurement(clause, SAVED, seen.side.label, "B", (float(seen.saved_bytes),))
+    if seen.model_bytes is not None:
+        yield Measurement(clause, MODEL, seen.side.label, "B", (float(seen.model_bytes),))
     for kind, size in seen.away.items():
         yield Measurement(clause, away_bytes(kind), seen.side.label, "B", (float(size),))
     if seen.held is not None:

@@ -20,6 +20,9 @@ OFFLOADED: tuple[OffloadedKind, ...] = get_args(OffloadedKind)
 SAVED = "saved bytes"
 """The name of the bytes that are held between forward and backward."""
 
+MODEL = "model bytes"
+"""The name of the bytes that a model keeps to predict."""
+
 REDUCED = "gradients reduced a window"
 """The name of how many parameters' gradients a rank brings to reductions in a window."""
 
@@ -62,6 +65,17 @@ class Side:
         """What the windows of an epoch's last batch ask for besides the recipe."""
         cut = any(len(window) < self.recipe.accumulation for window in self.windows(batch))
         return (Capability.PARTIAL_WINDOW,) if cut else ()
+
+
+@dataclass(frozen=True)
+class QuantizedSide(Side):
+    """What the first side's model becomes after its training; it is not trained itself.
+
+    Attributes:
+        technique: one of `Framework.post_training`, calibrated with samples of the first round.
+    """
+
+    technique: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,13 +143,19 @@ class Scenario:
         return any(side.ranks or side.recipe.offload is not None for side in self.sides)
 
     @property
+    def quantized(self) -> tuple[QuantizedSide, ...]:
+        """The sides that are made of the first side's model after its training."""
+        return tuple(side for side in self.sides if isinstance(side, QuantizedSide))
+
+    @property
     def stretches(self) -> tuple[tuple[Side, ...], ...]:
         """Sides that are trained round by round, a stretch after the other, the first side again in each of them.
 
-        A process has ranks of one number at a time, so sides with another number are a stretch of their own.
+        A process has ranks of one number at a time, so sides with another number are a stretch of their own. Sides that
+        are quantized after training are in none.
         """
-        first, *others = self.sides
-        counts = dict.fromkeys(side.ranks for side in others)
+        first, *others = (side for side in self.sides if not isinstance(side, QuantizedSide))
+        counts = dict.fromkeys(side.ranks for side in others) or {0: None}
         return tuple((first, *(side for side in others if side.ranks == count)) for count in counts)
 
     @property

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.scenarios.scenario import (
+    MODEL,
     OFFLOADED,
     REDUCED,
     SAVED,
@@ -35,6 +36,7 @@ SECONDS = "seconds a round"
 
 _COUNTED = (
     (SAVED, "bytes held", "bytes", SAVED),
+    (MODEL, MODEL, MODEL, MODEL),
     *((name, name, name, name) for name in map(rank_bytes, ("parameter", "gradient", "optimizer"))),
     *((away_bytes(kind), away_bytes(kind), away_bytes(kind), here_bytes(kind)) for kind in OFFLOADED),
 )

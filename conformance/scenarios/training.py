@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from conformance.scenarios.held import Held, away_in_an_update, held_by_ranks, held_in_one_place
-from conformance.scenarios.scenario import Quality, Scenario, Setting, Side
+from conformance.scenarios.scenario import Quality, QuantizedSide, Scenario, Setting, Side
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from frameworks.contract import Capability, Framework, Trainer, Unsupported, needs
@@ -29,6 +29,8 @@ class Seen:
         held: what is held between updates, where the scenario is about that.
         away: bytes that are away or leave, by the kinds that the side offloads.
         moved: 2-norm of the way that the parameters went.
+        model_bytes: of a model that is quantized, and of the one that it was made of.
+        apart: how far a quantized model's outputs on the test batch are from the float ones, as a share of these.
         distance: how far they end from those of the side beside, as a share of the way that side went.
         error: what ended the side before its time.
         lasted: seconds, making the trainer included.
@@ -44,6 +46,8 @@ class Seen:
     saved_bytes: int | None = None
     held: Held | None = None
     away: Mapping[str, int] = field(default_factory=dict)
+    model_bytes: int | None = None
+    apart: float | None = None
     moved: float = 0.0
     distance: float | None = None
     error: Exception | None = None
@@ -58,6 +62,7 @@ class _TrainedSide:
         self.parameters: dict[str, Array] = {}
         self._trainer: Trainer | None = None
         self._framework, self._setting = framework, setting
+        self.outputs: dict[str, Array] = {}
 
     @property
     def going(self) -> bool:
@@ -98,8 +103,26 @@ class _TrainedSide:
 
     def end(self, quality: Quality) -> None:
         test = self._setting.test
-        self.seen.quality = quality.of(self.trainer.predict(test.inputs), test)
+        self.outputs = self.trainer.predict(test.inputs)
+        self.seen.quality = quality.of(self.outputs, test)
         self.parameters = self.trainer.parameters()
+
+    def quantize(self, side: QuantizedSide, trained: _TrainedSide, quality: Quality, calibration: Array) -> None:
+        """Quantizes what another side was trained to, and asks the result for what it is worth."""
+        if not trained.going:
+            raise RuntimeError(f"{trained.seen.side.label} was not trained to its end")
+        declared = self._framework.declares(capability := Capability(f"quantization.{side.technique}"))
+        if not declared.supported:
+            raise Unsupported(capability, declared.reason)
+        made = self._framework.post_training().quantized(
+            side.technique, self._setting.model, trained.parameters, (calibration,)
+        )
+        test = self._setting.test
+        outputs = made.predict(test.inputs)
+        self.seen.quality, self.seen.model_bytes = quality.of(outputs, test), made.stored_bytes()
+        wide, beside = _flat(outputs), _flat({name: trained.outputs[name] for name in outputs})
+        self.seen.apart = float(np.linalg.norm(wide - beside) / np.linalg.norm(beside))
+        trained.seen.model_bytes = sum(value.nbytes for value in trained.parameters.values())
 
     def count(self, batch: Batch) -> None:
         if self._framework.declares(Capability.SAVED_BYTES).supported:
@@ -146,6 +169,10 @@ def train(
         runs += kept
         runs[0].seen.error = runs[0].seen.error or first.seen.error
     _distances(scenario, setting, runs)
+    for side in scenario.quantized:
+        run = _TrainedSide(framework, setting, side)
+        run.attempt(partial(run.quantize, side, runs[0], scenario.quality, batches[0].inputs))
+        runs.append(run)
     return tuple(sorted((run.seen for run in runs), key=lambda seen: scenario.labels.index(seen.side.label)))
 
 
