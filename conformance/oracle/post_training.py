@@ -27,7 +27,8 @@ def drawn_inputs(rows: int, width: int, rule: QuantRule | None, given: CodeRange
     """A float32 matrix whose quotients are within 0.4 of a code; rows have unlike magnitudes, and both signs.
 
     Ranges of the call end where the divisor says, so that their scale is `STEP` times a power of two for each row that
-    has a range of its own. Calibrated ones, which are `given`, are exceeded at both ends by some values.
+    has a range of its own. Calibrated ones, which are `given`, are exceeded at both ends by some values, whose neighbours
+    are small: products of pairs are documented to saturate at 16 bits on processors without VNNI where both are large.
     """
     rng = np.random.default_rng([seed, 7])
     smaller = 2.0 ** -(np.arange(rows)[:, None] % 4)
@@ -35,9 +36,12 @@ def drawn_inputs(rows: int, width: int, rule: QuantRule | None, given: CodeRange
         return np.asarray(rng.standard_normal((rows, width)) * smaller, np.float32)
     between = rng.uniform(-_FURTHEST, _FURTHEST, (rows, width))
     if given is not None:
-        spread = (rule.high - rule.low) * smaller
-        codes = np.rint(rng.uniform(rule.low - 20.0, rule.low + spread + 20.0)) - given.zero_point
-        return np.asarray((codes + between) * given.scale, np.float32)
+        whole = rule.divisor * (2 if rule.symmetric else 1)
+        codes = np.rint(rng.uniform(0.0, whole * smaller, (rows, width)))
+        codes[3::4, ::8] = whole + np.rint(rng.uniform(1.0, 20.0, codes[3::4, ::8].shape))
+        codes[3::4, 4::8] = -np.rint(rng.uniform(1.0, 20.0, codes[3::4, 4::8].shape))
+        lowest = -rule.divisor // 1 if rule.symmetric else rule.low
+        return np.asarray((codes + lowest - given.zero_point + between) * given.scale, np.float32)
     below = 0.0 if rule.symmetric else float(int(rule.divisor * 0.4) | 1)
     lowest, highest = (-(rule.divisor // 1), rule.divisor) if rule.symmetric else (-below, rule.divisor - below)
     shrunk = smaller if rule.axis is None else np.ones_like(smaller)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recipe
+from fixtures.recipe import Recipe, written
 from frameworks.contract import Framework, Trainer
 
 
@@ -72,9 +72,7 @@ def recorded_runs(framework: Framework) -> Iterator[list[TrainedRun]]:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__} | {
-            field.name: _plain(getattr(value, field.name)) for field in fields(value)
-        }
+        return {"kind": type(value).__name__} | {name: _plain(part) for name, part in written(value).items()}
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 

@@ -30,6 +30,8 @@ MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
 """Sizes that no group divides, and a norm between layers."""
 OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
 ROWS = 9
+FOREIGN = {"other-shape": (Dense(34), *LAYERS[1:]), "other-head": (*LAYERS[:-1], Heads((Head("output", 6),)))}
+"""Layers of other models, by what is not as in `MIXED`: the first layers, or one dense layer alone."""
 
 
 def rule_of(subject: Subject, technique: str) -> LinearRule:
@@ -369,16 +371,15 @@ def test_a_new_process_predicts_the_same(subject: Subject, verdict: Verdict, tec
 
 @clause("quantization.survives-saving")
 @each_technique
-@pytest.mark.parametrize("how", ["empty", "cut", "other-shape"])
+@pytest.mark.parametrize("how", ["empty", "cut", "other-shape", "other-head"])
 def test_a_damaged_or_foreign_model_is_refused(
     subject: Subject, verdict: Verdict, technique: str, tmp_path: Path, how: str
 ) -> None:
     rule_of(subject, technique)
     quantized, samples = made(subject, technique), batches(MIXED)[0]
     place = tmp_path / "model"
-    if how == "other-shape":
-        wider = Model("wider", (Dense(34), *MIXED.layers[1:]), MIXED.sample, MIXED.losses)
-        made(subject, technique, wider).save(place)
+    if how in FOREIGN:
+        made(subject, technique, Model("wider", FOREIGN[how], MIXED.sample, MIXED.losses)).save(place)
     else:
         made(subject, technique, seed=1).save(place)
         for path in [p for p in sorted(place.rglob("*")) if p.is_file()]:

@@ -22,6 +22,7 @@ from frameworks.contract import (
     Capability,
     Declaration,
     DelayedProduct,
+    EightBitRule,
     MissingDevice,
     NumberFormats,
     PostTraining,
@@ -159,6 +160,9 @@ class BaseFramework(ABC):
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:  # noqa: ARG002
         raise self.refusal(Capability.DELAYED_SCALING)
+
+    def eight_bit_rule(self) -> EightBitRule:
+        raise self.refusal(Capability.ADAM_8BIT)
 
     def probe(self, capability: Capability) -> bool | None:
         """What `attempts` shows of the capability, asked once.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fixtures.recipe import DynamicScaling, Offload, Precision, Ranks, Recipe, StaticScaling
+from fixtures.recipe import Adam, DynamicScaling, Offload, Precision, Ranks, Recipe, StaticScaling
 
 
 class Capability(StrEnum):
@@ -42,6 +42,7 @@ class Capability(StrEnum):
     SCHEDULE = "optimizer.schedule"
     MISSING_GRADIENTS = "optimizer.missing-gradients"
     AVERAGE = "optimizer.average"
+    ADAM_8BIT = "optimizer.adam-8bit"  # moments as codes of eight bits, by blocks
     RANKS_REPLICATED = "ranks.replicated"
     RANKS_OPTIMIZER = "ranks.optimizer"
     RANKS_GRADIENTS = "ranks.gradients"
@@ -167,6 +168,7 @@ def needs(recipe: Recipe) -> tuple[Capability, ...]:
         Capability.TWO_OPTIMIZERS: recipe.optimizers > 1,
         Capability.TWO_LOSSES: recipe.separate_losses,
         Capability.AVERAGE: recipe.average is not None,
+        Capability.ADAM_8BIT: isinstance(recipe.optimizer, Adam) and recipe.optimizer.state_bits == 8,
     }
     asked += [capability for capability, wanted in conditions.items() if wanted]
     asked += () if recipe.ranks is None else Capability.of_ranks(recipe.ranks)

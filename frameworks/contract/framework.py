@@ -13,6 +13,7 @@ from frameworks.contract.capabilities import Capability, Declaration
 from frameworks.contract.company import Company
 from frameworks.contract.conventions import Conventions
 from frameworks.contract.delayed_scaling import DelayedProduct
+from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.post_training import PostTraining
 from frameworks.contract.quantizing import NumberFormats, Quantizers
 from frameworks.contract.trainer import Trainer
@@ -110,6 +111,13 @@ class Framework(Protocol):
 
         Raises:
             Unsupported: DELAYED_SCALING.
+        """
+
+    def eight_bit_rule(self) -> EightBitRule:
+        """What the codes of 8-bit Adam's moments stand for.
+
+        Raises:
+            Unsupported: ADAM_8BIT.
         """
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:

@@ -68,6 +68,10 @@ class Trainer(Protocol):
         """Moments as "SLOT/PARAMETER" in their true formats, and every counter: "steps", "schedule".
 
         The average of the weights is "average/PARAMETER".
+
+        A moment of eight bits is there as what it stands for, "SLOT/PARAMETER" in float32, and as what is kept of it:
+        "codes/SLOT/PARAMETER", uint8 in canonical shape, and "absmax/SLOT/PARAMETER", float32, one for each block in
+        the order in which the framework lays the parameter out.
         """
 
     def buffers(self) -> dict[str, Array]:

@@ -16,6 +16,7 @@ from frameworks.base import (
     CompanyTrainer,
     format_attempts,
     quantizer_attempts,
+    technique_attempts,
     with_ranks,
 )
 from frameworks.contract import (
@@ -35,6 +36,7 @@ from frameworks.paddle.modes import DATA_PARALLEL, DYGRAPH, FORCED
 from frameworks.paddle.network import HOOKS, REENTRANT
 from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.operations import OPERATIONS
+from frameworks.paddle.post_training import PaddlePostTraining
 from frameworks.paddle.probes import dynamic_attempts
 from frameworks.paddle.quantizers import PaddleQuantizers
 from frameworks.paddle.scaler import scales_by_itself
@@ -67,6 +69,7 @@ class PaddleFramework(OneGraph):
             **dynamic_attempts(forced=self.mode == FORCED),
             **format_attempts(self.formats()),
             **quantizer_attempts(self.quantizers()),
+            **technique_attempts(self.post_training()),
             Capability.INTEGER_PRODUCTS: integer_products,
         }
         if not has_ranks(self.device):
@@ -81,6 +84,9 @@ class PaddleFramework(OneGraph):
 
     def quantizers(self) -> PaddleQuantizers:
         return PaddleQuantizers()
+
+    def post_training(self) -> PaddlePostTraining:
+        return PaddlePostTraining()
 
     def recompute_variants(self) -> tuple[str, ...]:
         return (REENTRANT, HOOKS)

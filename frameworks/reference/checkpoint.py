@@ -17,6 +17,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from frameworks.reference.decisions import Decisions, OpenWindow
+from frameworks.reference.eight_bit_state import parts_of
 
 FILE = "reference.run"
 _DIGEST = 64
@@ -84,7 +85,8 @@ def taken(run: Decisions) -> dict[str, Array]:
         "statistics": run.statistics,
         "window": window.gradients,
     }
-    groups |= {f"slot.{slot}": values for slot, values in run.slots.items()}
+    for slot, moments in run.slots.items():
+        groups |= parts_of(slot, moments)
     return arrays | {f"{group}/{name}": value.copy() for group, held in groups.items() for name, value in held.items()}
 
 
@@ -103,7 +105,10 @@ def put_back(run: Decisions, arrays: dict[str, Array]) -> None:
     run.statistics = group("statistics")
     run.values, run.masters = (run.held("parameters", name, group(name)) for name in ("value", "master"))
     run.averages = group("average")
-    run.slots = {slot: run.held("optimizer", f"slot.{slot}", group(f"slot.{slot}")) for slot in run.slots}
+    run.slots = {
+        slot: run.moments(slot, {part: group(part) for part in parts_of(slot, moments)})
+        for slot, moments in run.slots.items()
+    }
     run.window = _window(run.window, arrays, group("window"))
     run.window.items, run.window.micro_batches, run.window.dropped = items, micro_batches, dropped
 

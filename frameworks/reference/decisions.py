@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from autograd.core import VJPNode
 
-from fixtures.arrays import Array, format_of, wider
+from fixtures.arrays import Array, wider
 from fixtures.model import Model
-from fixtures.recipe import Offload, OffloadedKind, Recipe, StaticScaling
+from fixtures.recipe import Adam, Offload, OffloadedKind, Recipe, StaticScaling
 from frameworks.contract import Conventions
 from frameworks.reference.arithmetic import Operations
+from frameworks.reference.eight_bit_state import EightBitMoments, EightBitState, Moments, bytes_of, kept
 from frameworks.reference.forward import Forward, master_format
 from frameworks.reference.offload import Activations, ArrayStore, Away, store_of
 from frameworks.reference.optimizers import Arithmetic, slot_names, stepper
@@ -40,6 +41,8 @@ class OpenWindow:
 class Decisions(Forward):
     """A run's state. All arrays are float64 carriers; `formats` and `master_formats` say what they are worth."""
 
+    eight_bit_class: type[EightBitState] = EightBitState
+
     def __init__(
         self,
         model: Model,
@@ -64,9 +67,10 @@ class Decisions(Forward):
         self._places = {name: place for place, name in enumerate(self.masters)}
         self.values = self.held("parameters", "value", {})
         self.sync_masters()
-        slots = slot_names(recipe.optimizer)
         empty = {name: np.zeros_like(value) for name, value in self.masters.items()}
-        self.slots = {slot: self.held("optimizer", f"slot.{slot}", empty) for slot in slots}
+        self.slots = {slot: self.moments(slot, {}) for slot in slot_names(recipe.optimizer)}
+        for moments in self.slots.values():
+            moments.update(empty)
         self.averages: Arrays = {} if recipe.average is None else dict(self.masters)
         self.counts = dict.fromkeys(self.masters, 0)
         self.steps = 0
@@ -87,6 +91,19 @@ class Decisions(Forward):
             return dict(arrays)
         return Away(self.store, group, arrays)
 
+    def moments(self, slot: str, parts: Mapping[str, Arrays]) -> Moments:
+        """The moments of one slot as the run holds them, from what a save has of them by name."""
+
+        def part(name: str) -> Moments:
+            return self.held("optimizer", name, parts.get(name, {}))
+
+        plain, optimizer = part(f"slot.{slot}"), self.recipe.optimizer
+        if not isinstance(optimizer, Adam) or optimizer.state_bits != 8:
+            return plain
+        return EightBitMoments(
+            self.eight_bit_class(optimizer), slot, plain, part(f"codes.{slot}"), part(f"absmax.{slot}")
+        )
+
     def node_type(self) -> type[VJPNode]:
         """What the tape of a forward pass is made of: nodes that offload what they keep, where the recipe says so."""
         return VJPNode if self.activations is None else self.activations.node_type()
@@ -101,16 +118,14 @@ class Decisions(Forward):
             assert self.activations is not None
             left, self.activations.left = self.activations.left, 0
             return left
-        groups = [(slot, self.master_formats, set[str]()) for slot in self.slots.values()]
+        groups = [(part, self.master_formats, set[str]()) for part in kept(self.slots)]
         if kind == "parameters":
             same = {name for name, stored in self.formats.items() if stored == self.master_formats[name]}
             groups = [(self.values, self.formats, set()), (self.masters, self.master_formats, same)]
         return sum(
-            value.size * format_of(formats[name]).dtype.itemsize
+            bytes_of({name: value for name, value in held.items() if name not in twice}, formats)
             for held, formats, twice in groups
             if isinstance(held, Away)
-            for name, value in held.items()
-            if name not in twice
         )
 
     # decisions: loss
@@ -236,6 +251,18 @@ class Decisions(Forward):
             for slot, value in moved.items():
                 self.slots[slot][name] = value
         self.steps += 1
+
+    def shown_moments(self) -> Arrays:
+        """Every moment in its true format, with what is kept of those of eight bits."""
+        shown: Arrays = {}
+        for slot, moments in self.slots.items():
+            codes, largest = (moments.codes, moments.largest) if isinstance(moments, EightBitMoments) else ({}, {})
+            for name, value in moments.items():
+                dtype = self.rounding.dtype("float32" if name in codes else self.master_formats[name])
+                shown[f"{slot}/{name}"] = value.astype(dtype)
+            shown |= {f"codes/{slot}/{name}": code.copy() for name, code in codes.items()}
+            shown |= {f"absmax/{slot}/{name}": value.copy() for name, value in largest.items()}
+        return shown
 
     def advance_schedule(self) -> None:
         """Counts an applied update."""

@@ -13,3 +13,6 @@ REFUSALS = {
     Capability.PEAK_BYTES: "the reference has no device allocator",
     Capability.TF32: "the reference multiplies in float64 and rounds what comes out",
 }
+
+WHOLE_BLOCKS = "blocks of a shard are not those of the whole parameter, so moments of eight bits are not sharded"
+"""Why ranks that share the optimizer's state out have no 8-bit Adam."""

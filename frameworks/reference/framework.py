@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Offload, Precision, Ranks, Recipe
+from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
     BaseFramework,
@@ -25,16 +25,20 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
+    EightBitRule,
     OpResult,
     RecomputeCase,
     RecomputeResult,
     Trainer,
+    Unsupported,
+    needs,
 )
 from frameworks.reference import operations, probes, recompute, scope, settings
 from frameworks.reference.arithmetic import Operations
-from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS
+from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS, WHOLE_BLOCKS
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.optimizers import slot_names
 from frameworks.reference.post_training import ReferencePostTraining, ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
@@ -113,7 +117,12 @@ class ReferenceFramework(BaseFramework):
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceCompany:
         self.require_recipe(recipe)
-        ranks_of(recipe)
+        if ranks_of(recipe).level != "replicated" and Capability.ADAM_8BIT in needs(recipe):
+            attempt = partial(probes.shards_are_encoded, partial(self._company, recipe=recipe), self.run)
+            raise Unsupported(Capability.ADAM_8BIT, WHOLE_BLOCKS, attempt)
+        return self._company(model, recipe, weights)
+
+    def _company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceCompany:
         given = model.weights(recipe.seed) if weights is None else weights
         company = self.company_class(model, recipe, self._conventions, self._operations(), given, self.trainer_class)
         for trainer in company.trainers:
@@ -144,6 +153,11 @@ class ReferenceFramework(BaseFramework):
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:  # noqa: ARG002
         return self.delayed_class(kernel, history)
+
+    def eight_bit_rule(self) -> EightBitRule:
+        state = self.trainer_class.eight_bit_class(Adam(state_bits=8))
+        first, second = slot_names(state.optimizer)
+        return EightBitRule(first, second, state.values(first), state.values(second))
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS

@@ -13,8 +13,8 @@ from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch, sincos_batch
 from fixtures.model import Model
 from fixtures.models import digits_mlp, exact_linear, exact_stack, scalar, sincos, two_heads
-from fixtures.recipe import FLOAT16, SGD, DynamicScaling, Precision, Recipe, Recompute, StaticScaling, Steps
-from frameworks.contract import Capability, Framework
+from fixtures.recipe import FLOAT16, SGD, Adam, DynamicScaling, Precision, Recipe, Recompute, StaticScaling, Steps
+from frameworks.contract import Capability, Company, Framework, Trainer
 from frameworks.operations import CATALOGUE
 from frameworks.reference.rounding import Rounding
 from frameworks.reference.trainer import ReferenceTrainer
@@ -153,6 +153,26 @@ def _averages(framework: Probed) -> bool:
     return bool(run.optimizer_state()["average/0.output.bias"][0] == -0.75)
 
 
+def _keeps_codes(framework: Probed) -> bool:
+    run = framework.run(exact_linear(1, 4096), Recipe(Adam(state_bits=8)))
+    run.feed(_filled(run, 1.0))
+    state = run.optimizer_state()
+    found = {state[f"codes/{slot}/0.output.bias"].dtype for slot in ("first_moment", "second_moment")}
+    return found == {np.dtype(np.uint8)} and bool((run.parameters()["0.output.bias"] < 0).all())
+
+
+def shards_are_encoded(company: Callable[[Model], Company], run: Callable[[Model, Recipe], Trainer]) -> bool:
+    """Whether ranks that share moments of eight bits out have those of one place after an update."""
+    model = exact_linear(1, 4224)
+    shapes = model.parameter_shapes()
+    gradients = {name: -np.linspace(1.0, 2.0, int(np.prod(shape))).reshape(shape) for name, shape in shapes.items()}
+    ranks, alone = company(model), run(model, Recipe(Adam(state_bits=8)))
+    ranks.feed([[gradients]] * ranks.count)
+    alone.feed(gradients)
+    expected = alone.state()
+    return all(np.array_equal(state[name], expected[name]) for state in ranks.states() for name in expected)
+
+
 def _restores(framework: Probed) -> bool:
     run = _scalar(framework)
     with tempfile.TemporaryDirectory() as folder:
@@ -209,6 +229,7 @@ ATTEMPTS: dict[Capability, Callable[[Probed], bool]] = {
     Capability.SCHEDULE: _schedules,
     Capability.MISSING_GRADIENTS: _skips_missing,
     Capability.AVERAGE: _averages,
+    Capability.ADAM_8BIT: _keeps_codes,
     Capability.FEED: lambda f: not (run := _scalar(f)).feed(_filled(run, 1.0)).skipped,
     Capability.CHECKPOINT: _restores,
     Capability.SAVED_BYTES: lambda f: f.run(exact_stack(), Recipe()).saved_bytes(_BATCH) > 0,

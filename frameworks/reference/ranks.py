@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from fixtures.arrays import Array, format_of, wider
+from fixtures.arrays import Array, wider
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments
 from frameworks.contract import Conventions, Gradients, Update
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.decisions import Arrays, OpenWindow
+from frameworks.reference.eight_bit_state import bytes_of, kept
 from frameworks.reference.lost_ranks import LosesRanks
 from frameworks.reference.rank_trainer import COUNT, Kinds, RankTrainer, rank_of, saved_count
 from frameworks.reference.trainer import ReferenceTrainer
@@ -154,12 +155,11 @@ class ReferenceCompany(LosesRanks):
         run = self.trainers[rank]
 
         def size(kind: str, arrays: Mapping[str, Array], formats: Mapping[str, str]) -> int:
-            held = {n: self.shard(a, rank) if self.sharded(kind) else a for n, a in arrays.items()}
-            return sum(value.size * format_of(formats[name]).dtype.itemsize for name, value in held.items())
+            return bytes_of({n: self.shard(a, rank) if self.sharded(kind) else a for n, a in arrays.items()}, formats)
 
         formats = {name: run.accumulator_format(name) for name in run.masters}
         masters = {n: a for n, a in run.masters.items() if run.formats[n] != run.master_formats[n]}
-        moments = sum(size("optimizer", slots, run.master_formats) for slots in run.slots.values())
+        moments = sum(size("optimizer", part, run.master_formats) for part in kept(run.slots))
         return {
             "parameter": size("parameter", run.values, run.formats),
             "gradient": size("gradient", run.masters, formats),

@@ -9,6 +9,7 @@ A broken twin is a subclass that overrides one of these:
     scaler      unscale, found_nonfinite, judge (for whom it is asked), next_scale
     update      as_applied (in which format), optimizer_of, gradient_norm, clip, apply_update, advance_schedule,
                 learning_rate, sync_masters, move_average, average_format, averaged
+    moments     the methods of EightBitState
     offload     make_store, held, node_type
     checkpoint  save_state, load_state
 
@@ -269,16 +270,11 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         return {name: self._out(value, self.master_formats[name]) for name, value in self.masters.items()}
 
     def optimizer_state(self) -> Arrays:
-        moments = {
-            f"{slot}/{name}": self._out(value, self.master_formats[name])
-            for slot, values in self.slots.items()
-            for name, value in values.items()
-        }
         averages = {f"average/{n}": self._out(value, self.average_format(n)) for n, value in self.averages.items()}
         counters = {"steps": np.array(self.steps), "schedule": np.array(self.schedule)}
         if self.slots:
             counters |= {f"steps.{name}": np.array(count) for name, count in self.counts.items()}
-        return moments | averages | counters
+        return self.shown_moments() | averages | counters
 
     def buffers(self) -> Arrays:
         return {name: self._out(value, "float32") for name, value in self.statistics.items()}

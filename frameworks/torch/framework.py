@@ -19,6 +19,7 @@ from frameworks.base import (
     format_attempts,
     offload_attempts,
     quantizer_attempts,
+    technique_attempts,
     with_ranks,
 )
 from frameworks.contract import (
@@ -37,6 +38,7 @@ from frameworks.torch.formats import TorchFormats, products
 from frameworks.torch.offload import parameters_leave
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.optimizer_probes import float16_clipped
+from frameworks.torch.post_training import TorchPostTraining
 from frameworks.torch.probes import attempts, scope_of_everything
 from frameworks.torch.quantizers import TorchQuantizers
 from frameworks.torch.recompute import VARIANTS, recompute
@@ -75,7 +77,7 @@ class TorchFramework(BaseFramework):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
-        here |= format_attempts(self.formats(), *products(self.device))
+        here |= format_attempts(self.formats(), *products(self.device)) | technique_attempts(self.post_training())
         if self.mode != "compile":
             here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
@@ -88,6 +90,9 @@ class TorchFramework(BaseFramework):
 
     def quantizers(self) -> TorchQuantizers:
         return TorchQuantizers(self.device)
+
+    def post_training(self) -> TorchPostTraining:
+        return TorchPostTraining(self.device)
 
     def conventions(self) -> Conventions:
         return conventions(self.mode)

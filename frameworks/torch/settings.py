@@ -41,6 +41,7 @@ _SWITCHES = (
     "backends.cuda.preferred_blas_library",
     "backends.mha.get_fastpath_enabled",
     "backends.opt_einsum.enabled",
+    "backends.quantized.engine",
     "utils.deterministic.fill_uninitialized_memory",
     "version.git_version",
 )
@@ -70,6 +71,7 @@ def read_settings() -> dict[str, str]:
         "cudnn.enabled": torch.backends.cudnn.enabled,
         "cudnn.benchmark": torch.backends.cudnn.benchmark,
         "cudnn.deterministic": torch.backends.cudnn.deterministic,
+        "quantized.engine": torch.backends.quantized.engine,
     }
     for scope in _SCOPES:
         found[f"autocast.{scope}"] = torch.is_autocast_enabled(scope)
@@ -92,6 +94,8 @@ def write_settings(state: Mapping[str, str]) -> None:
     torch.backends.cudnn.enabled = _truth(state["cudnn.enabled"])
     torch.backends.cudnn.benchmark = _truth(state["cudnn.benchmark"])
     torch.backends.cudnn.deterministic = _truth(state["cudnn.deterministic"])
+    if torch.backends.quantized.engine != state["quantized.engine"]:
+        torch.backends.quantized.engine = state["quantized.engine"]
     for scope in _SCOPES:
         torch.set_autocast_enabled(scope, _truth(state[f"autocast.{scope}"]))
         torch.set_autocast_dtype(scope, getattr(torch, state[f"autocast.{scope}.dtype"]))

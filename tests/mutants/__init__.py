@@ -18,6 +18,7 @@ from typing import Any
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
+from frameworks.reference.eight_bit_state import EightBitState
 from frameworks.reference.formats import ReferenceFormats
 from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
@@ -36,8 +37,8 @@ def fault(
 ) -> Callable[[type], type]:
     """Makes a framework of a class that overrides part of one.
 
-    A subclass of the reference's trainer, company, operations, formats, quantizers, delayed product or quantized model
-    takes the place of that in the reference; a framework stays as it is.
+    A subclass of the reference's trainer, company, operations, formats, quantizers, delayed product, quantized model or
+    eight-bit state takes the place of that in the reference; a framework stays as it is.
 
     Args:
         link: the real bug that the mutant brings back.
@@ -66,6 +67,8 @@ def fault(
             overrides["formats_class"] = broken
         elif issubclass(broken, ReferenceQuantizers):
             overrides["quantizers_class"] = broken
+        elif issubclass(broken, EightBitState):
+            overrides["trainer_class"] = type(broken.__name__, (ReferenceTrainer,), {"eight_bit_class": broken})
         else:
             return broken
         return type(broken.__name__, (ReferenceFramework,), overrides)

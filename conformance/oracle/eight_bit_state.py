@@ -1,0 +1,108 @@
+"""What moments of eight bits must be: their codes by the paper, the nearest of them, and how far rounding may lead.
+
+Source: Dettmers et al. 2022, arXiv:2110.02861, section 2. u is the unit roundoff of float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.oracle.bound import Bound
+from fixtures.arrays import Array
+
+U = 2.0**-24
+ROUNDINGS = 12.0
+"""Of a moment (a square, two products, a sum), of the quotient (a reciprocal, a product) and of distances to two codes,
+each twice at most."""
+PRODUCT = Bound(2 * U, {"u": U, "roundings": 2.0})
+"""How far what a code stands for may be off, relative to itself: it is one product."""
+WITHIN = Bound(1.0, {"bound": 1.0})
+"""For what is measured in units of its own bound."""
+OF_ITS_WAY = Bound(0.15, {"clause": 0.15, "half a step of the first moment's second decade, relative": 0.14})
+"""How far a run may be from that of float Adam, in units of what the latter has moved.
+
+An update is off by its moments' relative errors, as if all had the same sign. Most moments of a block are in its upper
+two decades.
+"""
+
+
+def paper_values(signed: bool) -> Array:
+    """The 256 values of dynamic quantization, ascending, float64, each read from the bits of a code.
+
+    Behind the sign, where there is one, zeros count decades down from 1, a one ends them, and the bits that are left
+    number the middles of equal parts of that decade. A code without a one is 0; the one that is left over is 1.
+    """
+    bits = 7 if signed else 8
+    values = [0.0, 1.0]
+    for code in range(1, 2**bits):
+        decade = bits - code.bit_length()
+        if decade == 7:
+            continue
+        parts = 2 ** (code.bit_length() - 1)
+        value = 10.0**-decade * (0.1 + 0.9 * (code - parts + 0.5) / parts)
+        values += [value, -value] if signed else [value]
+    return np.sort(np.array(values))
+
+
+def shared(largest: Array, entries: int, block: int) -> Array:
+    """The value of its block for each entry, float64."""
+    return np.repeat(largest.astype(np.float64), block)[:entries]
+
+
+def block_maxima(values: Array, block: int) -> Array:
+    """The largest magnitude of each block of a flat array; the last block may be shorter."""
+    return np.maximum.reduceat(np.abs(values), np.arange(0, len(values), block))
+
+
+def beyond_the_nearest(quotients: Array, given: Array, values: Array) -> Array:
+    """How much farther the given codes' values are from the quotients than the nearest ones."""
+    above = np.clip(np.searchsorted(values, quotients), 1, len(values) - 1)
+    nearest = np.minimum(np.abs(values[above] - quotients), np.abs(values[above - 1] - quotients))
+    return np.asarray(np.abs(given - quotients) - nearest)
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A moment before it is encoded, flat: exact, and the sum of its terms' magnitudes, which its rounding follows."""
+
+    value: Array
+    magnitude: Array
+
+    @classmethod
+    def after(cls, former: Array, gradient: Array, beta: float, *, squared: bool) -> Moment:
+        """The moment after an update, from the one that was decoded; beta and 1 - beta are float32 numbers."""
+        old, new = former.astype(np.float64), gradient.astype(np.float64)
+        added = (1.0 - beta) * (new * new if squared else new)
+        return cls(beta * old + added, beta * np.abs(old) + np.abs(added))
+
+    def off(self, codes: Array, largest: Array, values: Array, block: int) -> float:
+        """How far codes are from the nearest ones, in units of what rounding explains; NaN where there is none."""
+        of_entries = shared(largest, len(self.value), block)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            scaled = np.where(of_entries > 0, self.value / of_entries, self.value)
+            slack = np.where(of_entries > 0, self.magnitude / of_entries, 0.0) * 2 * ROUNDINGS * U
+            farther = beyond_the_nearest(scaled, values[codes].astype(np.float64), values.astype(np.float64))
+            return float(np.max(np.where(farther <= 0, 0.0, farther / slack)))
+
+    def largest_off(self, largest: Array, block: int) -> float:
+        """How far the blocks' largest magnitudes are off, in units of what rounding explains."""
+        exact, slack = block_maxima(self.value, block), ROUNDINGS * U * block_maxima(self.magnitude, block)
+        apart = np.abs(largest.astype(np.float64) - exact)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return float(np.max(np.where(apart == 0, 0.0, apart / slack)))
+
+
+def first_update(rate: float, epsilon: float, gradient: float, weight: float) -> Bound:
+    """How far the first updates of two correct Adams are apart, for these gradients and weights at most.
+
+    Each has 16 roundings of a step of at most the rate, and one of the weight; epsilon may join in different places.
+    """
+    value = rate * (32 * U + epsilon / gradient) + 2 * U * (weight + rate)
+    return Bound(value, {"u": U, "rate": rate, "roundings": 16.0, "smallest gradient": gradient, "weight": weight})
+
+
+def state_bytes(entries: int, block: int, smallest: int) -> int:
+    """Bytes of both moments: a byte an entry and a float32 a block of each, or a float32 an entry."""
+    return 2 * (entries + 4 * -(-entries // block)) if entries >= smallest else 8 * entries
