@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -56,6 +58,14 @@ def _qwix() -> Any:
     return import_module("qwix")
 
 
+@contextmanager
+def _on(place: jax.Device, *, jit: bool = True) -> Iterator[None]:
+    """On a device, compiled or not, without the warning that Qwix uses a deprecated name of Flax."""
+    with jax.default_device(place), jax.disable_jit(not jit), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'VariableState' was removed", DeprecationWarning)
+        yield
+
+
 def _is_there(technique: str) -> bool:
     """Whether Qwix can be asked for the technique."""
     return _qwix().QuantizationRule(**_FORMATS[technique]).weight_qtype is not None
@@ -93,17 +103,17 @@ class QwixQuantizedModel:
         )
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        with jax.default_device(self._place), jax.disable_jit(not self._jit):
+        with _on(self._place, jit=self._jit):
             return {name: to_array(each) for name, each in self._predict(self._parameters, inputs).items()}
 
     def layer(self, name: str, inputs: Array) -> Array:
-        with jax.default_device(self._place), jax.disable_jit(not self._jit):
+        with _on(self._place, jit=self._jit):
             return to_array(self._dense(self._parameters, name.removesuffix(".weight"), inputs))
 
     def weights(self) -> dict[str, Quantized | None]:
         leaves = flat(self._parameters)
         named = {n: leaves[place] for n, place in self._layout.parameters.items() if place.endswith("/kernel")}
-        with jax.default_device(self._place):
+        with _on(self._place):
             return {name: _stored(leaf) for name, leaf in named.items()}
 
     def kept(self) -> dict[str, Array]:
@@ -142,7 +152,7 @@ class QwixPostTraining:
         skip: Sequence[str] = (),
     ) -> QwixQuantizedModel:
         network, sample = DenseNetwork(model), jnp.zeros((1, *model.sample), jnp.float32)
-        with jax.default_device(self._place):
+        with _on(self._place):
             like = flat(jax.eval_shape(partial(network.init, train=False), jax.random.key(0), sample)["params"])
             layout = Layout(model, like)
             if unknown := {name for name in skip if not layout.parameters.get(name, "").endswith("/kernel")}:

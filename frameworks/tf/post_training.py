@@ -118,6 +118,7 @@ class KerasPostTraining:
             skipped = {names[name] for name in skip}
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
+                warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy", DeprecationWarning)
                 network.quantize(_MODES[technique], filters=(lambda layer: layer.name not in skipped) if skip else None)
         return KerasQuantizedModel(network, sources, model, self._mode, self._place)
 
@@ -157,5 +158,5 @@ def _stored(layer: Any) -> Quantized | None:
             step, shift = (keras.ops.take(each, group, axis=0) for each in (layer.kernel_scale, layer.kernel_zero))
             above = keras.ops.subtract(keras.ops.cast(codes, "float32"), keras.ops.cast(shift, "float32"))
             values = keras.ops.multiply(above, step)
-            scale, zero_point = np.array(step, np.float64), np.array(shift, np.int32)
-    return Quantized(np.array(codes, np.int32), scale, zero_point, np.array(values, np.float32))
+            scale, zero_point = as_array(step).astype(np.float64), as_array(shift).astype(np.int32)
+    return Quantized(as_array(codes).astype(np.int32), scale, zero_point, as_array(values))
