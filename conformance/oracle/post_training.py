@@ -27,8 +27,9 @@ def drawn_inputs(rows: int, width: int, rule: QuantRule | None, given: CodeRange
     """A float32 matrix whose quotients are within 0.4 of a code; rows have unlike magnitudes, and both signs.
 
     Ranges of the call end where the divisor says, so that their scale is `STEP` times a power of two for each row that
-    has a range of its own. Calibrated ones, which are `given`, are exceeded at both ends by some values, whose neighbours
-    are small: products of pairs are documented to saturate at 16 bits on processors without VNNI where both are large.
+    has a range of its own. Calibrated ones, which are `given`, are exceeded at both ends by some values, whose
+    neighbours are small: where both are large, sums of two products are documented to saturate at 16 bits on processors
+    without VNNI.
     """
     rng = np.random.default_rng([seed, 7])
     smaller = 2.0 ** -(np.arange(rows)[:, None] % 4)

@@ -7,7 +7,13 @@ from frameworks.base.formats import BaseFormats
 from frameworks.base.framework import BaseFramework
 from frameworks.base.observing import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
-from frameworks.base.quantizing_attempts import KERNEL, format_attempts, quantizer_attempts, technique_attempts
+from frameworks.base.quantizing_attempts import (
+    KERNEL,
+    aware_attempts,
+    format_attempts,
+    quantizer_attempts,
+    technique_attempts,
+)
 from frameworks.base.rank_attempts import with_ranks
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
 from frameworks.base.traces import traced_paths, unscaled_in_trace
@@ -28,6 +34,7 @@ __all__ = [
     "CompanyTrainer",
     "LossLedger",
     "MicroBatch",
+    "aware_attempts",
     "dealt",
     "dealt_window",
     "elapsed",

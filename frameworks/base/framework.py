@@ -19,6 +19,7 @@ from frameworks.contract import (
     NOT_OFFERED,
     SUPPORTED,
     Attempt,
+    AwareRule,
     Capability,
     Declaration,
     DelayedProduct,
@@ -157,6 +158,9 @@ class BaseFramework(ABC):
 
     def post_training(self) -> PostTraining:
         raise self.refusal(Capability.DYNAMIC_INT8)
+
+    def aware_rule(self) -> AwareRule:
+        raise self.refusal(Capability.AWARE)
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:  # noqa: ARG002
         raise self.refusal(Capability.DELAYED_SCALING)

@@ -7,9 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from fixtures.models import digits_mlp
+from fixtures.data import exact_batch
+from fixtures.model import Model
+from fixtures.models import digits_mlp, exact_linear
 from fixtures.narrow import NARROW
-from frameworks.contract import Attempt, Capability, DelayedProduct, NumberFormats, PostTraining, Quantizers
+from fixtures.recipe import SGD, Aware, Recipe
+from frameworks.contract import Attempt, Capability, DelayedProduct, NumberFormats, PostTraining, Quantizers, Trainer
 
 KERNEL = np.full((16, 16), 0.5, np.float32)
 _VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
@@ -47,6 +50,34 @@ def technique_attempts(post_training: PostTraining) -> dict[Capability, Attempt]
     """A try of each quantization of trained models that is offered."""
     rules = post_training.rules()
     return {Capability(f"quantization.{name}"): partial(_quantizes_a_model, post_training, name) for name in rules}
+
+
+def aware_attempts(trainer: Callable[[Model, Recipe], Trainer], *, converts: bool) -> dict[Capability, Attempt]:
+    """A try of aware training, and of conversion where that is offered."""
+    made: dict[Capability, Attempt] = {Capability.AWARE: partial(_trains_aware, trainer)}
+    return made | ({Capability.CONVERT: partial(_converts, trainer)} if converts else {})
+
+
+def _aware(trainer: Callable[[Model, Recipe], Trainer]) -> Trainer:
+    """A run that has seen a window."""
+    run = trainer(exact_linear(), Recipe(SGD(), quantization=Aware()))
+    run.update((exact_batch(),))
+    return run
+
+
+def _trains_aware(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
+    """Whether ranges follow the data, and predictions have few values where inputs have many."""
+    run = _aware(trainer)
+    (ranges,) = run.observed().values()
+    fine = np.repeat(np.linspace(0.0, 0.5 * ranges.inputs.scale, 9, dtype=np.float32)[:, None], 8, axis=1)
+    (outputs,) = run.predict(fine).values()
+    return ranges.inputs.scale != 1.0 and len(np.unique(outputs[:, 0])) <= 2
+
+
+def _converts(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
+    """Whether the weight has integer codes, more than one."""
+    (weight,) = _aware(trainer).convert().weights().values()
+    return weight is not None and weight.codes.dtype.kind == "i" and len(np.unique(weight.codes)) > 2
 
 
 def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,17 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from frameworks.base.window import over_window
-from frameworks.contract import NOT_OFFERED, Attempt, Capability, Declaration, LayerTrace, Unsupported, Update
+from frameworks.contract import (
+    NOT_OFFERED,
+    Attempt,
+    Calibrated,
+    Capability,
+    Declaration,
+    LayerTrace,
+    QuantizedModel,
+    Unsupported,
+    Update,
+)
 
 NO_SCALER = "without a scaler there is nothing to unscale"
 NO_AVERAGE = "this recipe asks for no average"
@@ -86,6 +96,12 @@ class BaseTrainer(ABC):
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:  # noqa: ARG002
         raise self.refusal(Capability.AVERAGE)
+
+    def observed(self) -> Mapping[str, Calibrated]:
+        raise self.refusal(Capability.AWARE)
+
+    def convert(self) -> QuantizedModel:
+        raise self.refusal(Capability.CONVERT)
 
     def segment_calls(self) -> tuple[int, ...]:
         raise self.refusal(Capability.SEGMENT_CALLS)

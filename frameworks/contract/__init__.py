@@ -5,6 +5,7 @@ A `Framework` is bound to one device and one mode when it is made. It answers wh
 the capability's name; that is recorded and never counts as a pass.
 """
 
+from frameworks.contract.aware import AwareRule
 from frameworks.contract.capabilities import (
     NOT_OFFERED,
     SUPPORTED,
@@ -41,6 +42,7 @@ __all__ = [
     "NOT_OFFERED",
     "SUPPORTED",
     "Attempt",
+    "AwareRule",
     "Calibrated",
     "Capability",
     "CastRule",

@@ -83,6 +83,8 @@ class Capability(StrEnum):
     STATIC_INT8 = "quantization.static-int8"  # trained models: inputs by the range that calibration saw
     WEIGHT_INT8 = "quantization.weight-int8"  # trained models: weights alone
     WEIGHT_INT4 = "quantization.weight-int4"  # the same in four bits
+    AWARE = "quantization.aware"  # training with fake quantization
+    CONVERT = "quantization.convert"  # what was trained so becomes a model in integer codes
     FEED = "trainer.feed"
     CHECKPOINT = "trainer.checkpoint"
     SAVED_BYTES = "trainer.saved-bytes"
@@ -168,6 +170,7 @@ def needs(recipe: Recipe) -> tuple[Capability, ...]:
         Capability.TWO_OPTIMIZERS: recipe.optimizers > 1,
         Capability.TWO_LOSSES: recipe.separate_losses,
         Capability.AVERAGE: recipe.average is not None,
+        Capability.AWARE: recipe.quantization is not None,
         Capability.ADAM_8BIT: isinstance(recipe.optimizer, Adam) and recipe.optimizer.state_bits == 8,
     }
     asked += [capability for capability, wanted in conditions.items() if wanted]

@@ -9,6 +9,7 @@ from typing import Protocol
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Offload, Precision, Ranks, Recipe
+from frameworks.contract.aware import AwareRule
 from frameworks.contract.capabilities import Capability, Declaration
 from frameworks.contract.company import Company
 from frameworks.contract.conventions import Conventions
@@ -103,6 +104,13 @@ class Framework(Protocol):
 
     def post_training(self) -> PostTraining:
         """The framework's quantization of trained models; what is offered is declared by capabilities."""
+
+    def aware_rule(self) -> AwareRule:
+        """What dense layers compute under `Recipe.quantization`.
+
+        Raises:
+            Unsupported: AWARE.
+        """
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
         """A product with `kernel` (k, m), float32, in formats of eight bits whose scales follow the steps before.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
+from frameworks.contract.post_training import Calibrated, QuantizedModel
 from frameworks.contract.values import Gradients, LayerTrace, Update
 
 
@@ -75,7 +77,21 @@ class Trainer(Protocol):
         """
 
     def buffers(self) -> dict[str, Array]:
-        """Batch norm's running statistics by canonical name."""
+        """Batch norm's running statistics by canonical name; in aware training also what ranges follow, by any name."""
+
+    def observed(self) -> Mapping[str, Calibrated]:
+        """The ranges of the dense layers that a training pass has reached, by the names of their weights.
+
+        Raises:
+            Unsupported: AWARE.
+        """
+
+    def convert(self) -> QuantizedModel:
+        """The model in integer codes, by the ranges as they are; the run itself stays as it is.
+
+        Raises:
+            Unsupported: CONVERT, or AWARE if the recipe does not ask for it.
+        """
 
     def scaler_state(self) -> dict[str, Array]:
         """Scaler: "scale" and "good_steps" as 0-d arrays in their true formats, other flags; empty without one."""

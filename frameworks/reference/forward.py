@@ -17,6 +17,7 @@ from frameworks.base import inner_bounds, segment_bounds
 from frameworks.contract import Conventions
 from frameworks.reference import scope
 from frameworks.reference.arithmetic import Operations
+from frameworks.reference.aware import AwareLayers
 from frameworks.reference.network import Pass, loss_sums
 from frameworks.reference.saved_bytes import SavedForBackward
 from frameworks.reference.tape import recomputed
@@ -37,6 +38,8 @@ class Moment:
 class Forward:
     """Runs the model's layers. Values are float64 carriers; `formats` names the format of every parameter."""
 
+    aware_class: type[AwareLayers] = AwareLayers
+
     def __init__(self, model: Model, recipe: Recipe, conventions: Conventions, ops: Operations) -> None:
         self.model = model
         self.recipe = recipe
@@ -48,6 +51,9 @@ class Forward:
         self.scope = scope.Scope(recipe.precision)
         self.draws = 0
         self.statistics = {name: value.astype(np.float64) for name, value in model.buffers().items()}
+        self.aware = None if recipe.quantization is None else self.aware_class(ops)
+        if self.aware is not None:
+            self.statistics |= self.aware.unseen(model)
         self.segments = _segments(model, recipe)
         self.calls = [0] * len(self.segments)
         self._replaying = 0
@@ -73,6 +79,16 @@ class Forward:
             old = self.statistics[f"{path}.{name}"]
             moved = self.rounding.round(momentum * (value - old), "float32")
             self.statistics[f"{path}.{name}"] = self.rounding.round(old + moved, "float32")
+
+    def dense(self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, training: bool) -> Tensor:
+        """What the dense layer at `path` makes of x; its ranges move in training, unless it is run again."""
+        if self.aware is None:
+            return self.ops.linear(x, weight, bias)
+        return self.aware.dense(path, x, weight, bias, self.statistics, observes=training and self.observes())
+
+    def observes(self) -> bool:
+        """Whether a training pass moves ranges of aware training now."""
+        return not self._replaying
 
     def passing(self, path: str, output: Tensor) -> Tensor:
         """The output of the layer at `path`, noted while a pass is shown."""

@@ -14,6 +14,7 @@ from frameworks.base import (
     KERNEL,
     BaseFramework,
     CompanyTrainer,
+    aware_attempts,
     format_attempts,
     offload_attempts,
     quantizer_attempts,
@@ -23,6 +24,7 @@ from frameworks.base import (
 )
 from frameworks.contract import (
     Attempt,
+    AwareRule,
     Capability,
     Conventions,
     EightBitRule,
@@ -151,6 +153,9 @@ class ReferenceFramework(BaseFramework):
     def post_training(self) -> ReferencePostTraining:
         return ReferencePostTraining(self.quantized_model_class)
 
+    def aware_rule(self) -> AwareRule:
+        return self.trainer_class.aware_class.rule
+
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:  # noqa: ARG002
         return self.delayed_class(kernel, history)
 
@@ -172,6 +177,8 @@ class ReferenceFramework(BaseFramework):
         delayed = partial(self.delayed_product, KERNEL, history=4)
         here |= format_attempts(self.formats(), *others, delayed=delayed)
         here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
+        if self.ranks() is None:
+            here |= aware_attempts(self.run, converts=True)
         return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
 
     def global_state(self) -> dict[str, str]:

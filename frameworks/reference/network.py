@@ -43,6 +43,9 @@ class Surroundings(Protocol):
     def update_running_statistics(self, path: str, mean: Array, variance: Array, count: int, momentum: float) -> None:
         """Takes in the biased statistics of `count` values a channel."""
 
+    def dense(self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, training: bool) -> Tensor:
+        """What the dense layer at `path` makes of x."""
+
     def passing(self, path: str, output: Tensor) -> Tensor:
         """The output of the layer at `path`, unchanged, for whoever wants to see it."""
 
@@ -67,7 +70,8 @@ class Pass:
         ops = self.ops
         match layer:
             case Dense(bias=bias):
-                return ops.linear(x, self._at(path, "weight"), self._at(path, "bias") if bias else None)
+                shift = self._at(path, "bias") if bias else None
+                return self.surroundings.dense(path, x, self._at(path, "weight"), shift, training=self.training)
             case Convolution():
                 weight, shift = self._at(path, "weight"), self._at(path, "bias")
                 return ops.convolution(x, weight, shift, layer.stride, layer.padding)
@@ -105,9 +109,10 @@ class Pass:
         for head in layer.heads:
             if head.name in names:
                 features = self.ops.cast(x, "float64") if head.format == "float64" else x
-                weight, bias = (self._at(f"{path}.{head.name}", part) for part in ("weight", "bias"))
-                output = self.ops.linear(features, weight, bias)
-                outputs[head.name] = self.surroundings.passing(f"{path}.{head.name}", output)
+                own = f"{path}.{head.name}"
+                weight, bias = (self._at(own, part) for part in ("weight", "bias"))
+                output = self.surroundings.dense(own, features, weight, bias, training=self.training)
+                outputs[head.name] = self.surroundings.passing(own, output)
         return outputs
 
     def _at(self, path: str, name: str) -> Tensor:

@@ -35,7 +35,10 @@ DenseLayer = Callable[[str, Array], Array]
 
 
 class ReferenceQuantizedModel:
-    """Everything that the model keeps is in `stored`, and every answer is computed from it."""
+    """Everything that the model keeps is in `stored`, and every answer is computed from it.
+
+    Ranges are taken from batches, or are `known` from training that was aware of them.
+    """
 
     def __init__(
         self,
@@ -44,18 +47,21 @@ class ReferenceQuantizedModel:
         weights: Mapping[str, Array],
         calibration: Sequence[Array] = (),
         skip: Collection[str] = (),
+        known: Mapping[str, Calibrated] | None = None,
     ) -> None:
         self._rule, self._model, self._shapes = rule, model, dense_weights(model)
         self._quantizers, self._formats = ReferenceQuantizers(), ReferenceFormats()
         if unknown := [name for name in skip if name not in self._shapes]:
             raise ValueError(f"no dense layer has the weight {unknown[0]!r}: one of {', '.join(self._shapes)}")
-        if rule.ranges == "calibration" and not calibration:
+        if rule.ranges == "calibration" and not calibration and not known:
             raise ValueError("ranges are to be calibrated, and there is no batch to take them from")
         quantized = self.chosen(skip)
         self.stored = {name: np.array(value) for name, value in weights.items() if name not in quantized}
         for name in quantized:
             self.stored |= self.converted(name, weights[name])
-        if rule.ranges == "calibration":
+        if known:
+            self.stored |= {f"ranges/{name}": _stored(known[name]) for name in quantized}
+        elif rule.ranges == "calibration":
             self.stored |= self.observed(weights, calibration, quantized)
 
     def predict(self, inputs: Array) -> dict[str, Array]:
@@ -217,6 +223,12 @@ class ReferenceQuantizedModel:
 
     def _identity(self) -> str:
         return f"{self._rule} {self._model.layers} {self._model.sample}"
+
+
+def _stored(ranges: Calibrated) -> Array:
+    """Scale and zero point of inputs, then of outputs."""
+    ends = (ranges.inputs, ranges.outputs or CodeRange(1.0, 0))
+    return np.array([[each.scale, float(each.zero_point)] for each in ends])
 
 
 class ReferencePostTraining:

@@ -17,6 +17,7 @@ from typing import Any
 
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.arithmetic import Operations
+from frameworks.reference.aware import AwareLayers
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.eight_bit_state import EightBitState
 from frameworks.reference.formats import ReferenceFormats
@@ -37,8 +38,8 @@ def fault(
 ) -> Callable[[type], type]:
     """Makes a framework of a class that overrides part of one.
 
-    A subclass of the reference's trainer, company, operations, formats, quantizers, delayed product, quantized model or
-    eight-bit state takes the place of that in the reference; a framework stays as it is.
+    A subclass of the reference's trainer, company, operations, formats, quantizers, delayed product, quantized model,
+    eight-bit state or aware layers takes the place of that in the reference; a framework stays as it is.
 
     Args:
         link: the real bug that the mutant brings back.
@@ -55,6 +56,8 @@ def fault(
         overrides: dict[str, Any] = {"__doc__": broken.__doc__, "__module__": broken.__module__}
         if issubclass(broken, ReferenceTrainer):
             overrides["trainer_class"] = broken
+        elif issubclass(broken, AwareLayers):
+            overrides["trainer_class"] = type(broken.__name__, (ReferenceTrainer,), {"aware_class": broken})
         elif issubclass(broken, Operations):
             overrides["operations_class"] = broken
         elif issubclass(broken, ReferenceCompany):
