@@ -54,7 +54,8 @@ def scale_of(values: Array, rule: QuantRule) -> Array:
         width = np.maximum(np.abs(lowest), np.abs(highest))
     else:
         width = np.maximum(highest, 0.0) - np.minimum(lowest, 0.0)
-    return np.maximum((width + rule.epsilon) / rule.divisor, rule.smallest_scale)
+    scale = np.maximum((width + rule.epsilon) / rule.divisor, rule.smallest_scale)
+    return np.where(scale < rule.unit_below, 1.0, scale)
 
 
 def zero_point_gap(values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> float:

@@ -39,6 +39,7 @@ class QuantRule:
         rounds: the quotient, or its sum with the zero point, which at an odd one differs half-way.
         epsilon: added to max(|values|), or to max − min, before it is divided.
         smallest_scale: the scale is never below it.
+        unit_below: a scale that would be below it is 1 instead.
     """
 
     low: int
@@ -51,6 +52,7 @@ class QuantRule:
     rounds: Literal["quotient", "sum"] = "quotient"
     epsilon: float = 0.0
     smallest_scale: float = 0.0
+    unit_below: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from frameworks.base import (
     CompanyTrainer,
     format_attempts,
     offload_attempts,
+    technique_attempts,
     with_ranks,
 )
 from frameworks.contract import (
@@ -39,6 +40,7 @@ from frameworks.jax.formats import JaxFormats
 from frameworks.jax.network import VARIANTS
 from frameworks.jax.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
 from frameworks.jax.operations import OPERATIONS
+from frameworks.jax.post_training import QwixPostTraining, refused, refused_attempts
 from frameworks.jax.probes import ATTEMPTS
 from frameworks.jax.programs import store_programs
 from frameworks.jax.recompute import recompute
@@ -90,7 +92,7 @@ class JaxFramework(BaseFramework):
         return read_environment(self._place)
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self._place, self.mode)
+        return refusals(self._place, self.mode) | refused()
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {
@@ -102,6 +104,7 @@ class JaxFramework(BaseFramework):
             Capability.FLOAT8_PRODUCTS,
             delayed=partial(self.delayed_product, KERNEL, history=4),
         )
+        here |= technique_attempts(self.post_training()) | refused_attempts()
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))
@@ -123,6 +126,9 @@ class JaxFramework(BaseFramework):
 
     def formats(self) -> JaxFormats:
         return JaxFormats(self._place, jit=self.mode != "nojit")
+
+    def post_training(self) -> QwixPostTraining:
+        return QwixPostTraining(self._place, jit=self.mode != "nojit")
 
     def recompute_variants(self) -> tuple[str, ...]:
         return tuple(VARIANTS)

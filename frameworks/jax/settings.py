@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import flax
 import jax
@@ -82,6 +82,14 @@ def full_version() -> str:
     return f"{jax.__version__}+{'.'.join(f'{package}.{version(package)}' for package in PACKAGES)}"
 
 
+def installed(package: str) -> bool:
+    """Whether a package that training needs not is there."""
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
+
+
 def read_environment(device: jax.Device) -> dict[str, str]:
     """Device model, versions, XLA's flags and switches that results may depend on."""
     found: dict[str, object] = {
@@ -92,7 +100,7 @@ def read_environment(device: jax.Device) -> dict[str, str]:
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
-    found |= {name: version(name) for name in (*PACKAGES, "orbax-checkpoint")}
+    found |= {name: version(name) for name in (*PACKAGES, "orbax-checkpoint", *filter(installed, ("qwix",)))}
     settings = jax.config.values
     chosen = {name: settings[name] for name in _FOLLOWED if name in settings}
     chosen |= {name: getattr(jax.config, name) for name in _SETTINGS}

@@ -21,6 +21,7 @@ from frameworks.base import (
     elapsed,
     format_attempts,
     quantizer_attempts,
+    technique_attempts,
     with_ranks,
 )
 from frameworks.contract import (
@@ -37,6 +38,7 @@ from frameworks.tf.delayed_scaling import KerasDelayedProduct
 from frameworks.tf.formats import TensorFlowFormats, packing
 from frameworks.tf.network import VARIANTS
 from frameworks.tf.operations import graph_operations, run_op
+from frameworks.tf.post_training import KerasPostTraining
 from frameworks.tf.probes import attempts
 from frameworks.tf.quantizers import TensorFlowQuantizers
 from frameworks.tf.recompute import recompute
@@ -89,7 +91,7 @@ class TensorFlowFramework(BaseFramework):
         delayed = partial(KerasDelayedProduct, KERNEL, 4, 1, self._alone, self._place)
         here = attempts(self._alone, self._place)
         here |= format_attempts(self.formats(), Capability.INTEGER_PRODUCTS, *packing(), delayed=delayed)
-        here |= quantizer_attempts(self.quantizers())
+        here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
         return (
             with_ranks(here, partial(started, self.mode), self.ranks()) if has_ranks(self.device, self.mode) else here
         )
@@ -172,6 +174,9 @@ class TensorFlowFramework(BaseFramework):
 
     def quantizers(self) -> TensorFlowQuantizers:
         return TensorFlowQuantizers(self._alone, self._place)
+
+    def post_training(self) -> KerasPostTraining:
+        return KerasPostTraining(self._alone, self._place)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         chosen = self.variant(variant)
