@@ -95,7 +95,7 @@ class Moment:
 
 
 def first_update(rate: float, epsilon: float, gradient: float, weight: float) -> Bound:
-    """How far the first updates of two correct Adams are apart, for gradients and weights of these smallest and largest.
+    """How far the first updates of two Adams may be apart, by the smallest gradient and the largest weight.
 
     Each has 16 roundings of a step of at most the rate, and one of the weight; epsilon may join in different places.
     """

@@ -25,11 +25,13 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
+    EightBitRule,
     OpResult,
     RecomputeCase,
     RecomputeResult,
     Unsupported,
 )
+from frameworks.torch import eight_bit_state
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.companies import company, is_flat, own_attempts
 from frameworks.torch.declarations import conventions, no_clipping, no_scope, refusals
@@ -76,6 +78,8 @@ class TorchFramework(BaseFramework):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
         here |= format_attempts(self.formats(), *products(self.device))
+        if self.mode != "fsdp1":
+            here[Capability.ADAM_8BIT] = partial(eight_bit_state.keeps_codes, self.device)
         if self.mode != "compile":
             here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
@@ -89,6 +93,10 @@ class TorchFramework(BaseFramework):
     def quantizers(self) -> TorchQuantizers:
         return TorchQuantizers(self.device)
 
+    def eight_bit_rule(self) -> EightBitRule:
+        self.require(Capability.ADAM_8BIT)
+        return eight_bit_state.rule()
+
     def conventions(self) -> Conventions:
         return conventions(self.mode)
 
@@ -97,6 +105,7 @@ class TorchFramework(BaseFramework):
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         self.require_recipe(recipe)
+        eight_bit_state.require(recipe, self.device)
         return company(model, recipe, weights, mode=self.mode)
 
     def trainer(
@@ -105,6 +114,7 @@ class TorchFramework(BaseFramework):
         self.require_recipe(recipe)
         if recipe.clip is not None and wants_fused(recipe) and not is_flat(self.mode, recipe):
             raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
+        eight_bit_state.require(recipe, self.device)
         if recipe.ranks is not None:
             return self.bound(CompanyTrainer(company(model, recipe, weights, mode=self.mode)))
         return self.bound(self._run(model, recipe, weights))
