@@ -214,7 +214,7 @@ def distance(short: Trainer, wide: Trainer, background: float) -> float:
 def test_a_hundred_updates_stay_near_float_adam(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.ADAM_8BIT)
     recipes = Recipe(Adam(state_bits=8)), Recipe(Adam())
-    oracles, runs = ([make(PERCEPTRON, recipe) for recipe in recipes] for make in (subject.oracle, subject.trainer))
+    runs, oracles = ([make(PERCEPTRON, recipe) for recipe in recipes] for make in (subject.trainer, subject.oracle))
     control = distance(oracles[0], oracles[1], GREY)
     if not control <= OF_ITS_WAY.value / 2:
         verdict.abstain(f"second moments vanish with these weights: the oracle itself is {control:.3g} of its way off")
