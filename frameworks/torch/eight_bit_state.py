@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib import import_module
@@ -36,19 +37,26 @@ def installed() -> bool:
     return find_spec("bitsandbytes") is not None
 
 
+def _module(name: str) -> Any:
+    """A module of bitsandbytes, whose import makes modules of PyTorch warn of each other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_module(f"bitsandbytes.{name}")
+
+
 def kind() -> type[torch.optim.Optimizer]:
     """The class of optimizers.
 
     Raises:
         ImportError: bitsandbytes is not installed, or not for this PyTorch.
     """
-    found: type[torch.optim.Optimizer] = import_module("bitsandbytes.optim").Adam8bit
+    found: type[torch.optim.Optimizer] = _module("optim").Adam8bit
     return found
 
 
 def rule() -> EightBitRule:
     """What codes stand for: bitsandbytes' dynamic maps."""
-    made = import_module("bitsandbytes.functional").create_dynamic_map
+    made = _module("functional").create_dynamic_map
     first, second = (to_array(made(signed=signed)) for signed in (True, False))
     return EightBitRule(*SLOTS, first, second)
 
@@ -65,7 +73,7 @@ def encoded(held: Mapping[str, Any]) -> bool:
 
 def shown(name: str, slot: Slot, held: Mapping[str, Any]) -> dict[str, Array]:
     """The moments of a parameter as bitsandbytes decodes them, their codes, and their blocks' largest magnitudes."""
-    decode = import_module("bitsandbytes.functional").dequantize_blockwise
+    decode = _module("functional").dequantize_blockwise
     found: dict[str, Array] = {}
     for number, moment in enumerate(SLOTS, start=1):
         codes, largest = held[moment], held[f"absmax{number}"]
