@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cli import main
-from conformance.expectations.entries import load_known
+from conformance.expectations.entries import Known, load_known
 from conformance.judging import programs
 from conformance.judging.outcome import conclude
 from conformance.judging.programs import ProgramError, Shown
@@ -32,6 +32,7 @@ KNOWN = load_known()
 PROGRAMS = [finding for finding in KNOWN.findings if finding.program is not None]
 OWN = {name: {*adapter_file(name).imports} for name in built_in()}
 LONGEST = 30
+_THERE = "import sys; print('expected: 0'); print('seen: 1'); sys.exit(1)"
 
 each_program = pytest.mark.parametrize("finding", PROGRAMS, ids=lambda each: f"{each.framework}-{each.id}")
 
@@ -56,6 +57,29 @@ def test_a_program_is_small_and_imports_its_framework_alone(finding: Finding) ->
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     roots = {name.split(".")[0] for name in imported} - {"numpy", "ml_dtypes"} - set(sys.stdlib_module_names)
     assert roots <= OWN[finding.framework]
+
+
+def test_what_a_finding_needs_is_imported_by_its_adapter() -> None:
+    needing = [finding for finding in KNOWN.findings if finding.needs]
+    assert needing
+    assert all({*finding.needs} <= OWN[finding.framework] for finding in needing)
+
+
+def test_a_program_is_left_out_where_a_module_that_it_needs_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, source = KNOWN.findings[0].text, program(tmp_path, _THERE)
+    every = (
+        Finding("needs-more", "torch", text, source, ("json", "no_such_module")),
+        Finding("needs-nothing", "torch", text, source, ("json",)),
+    )
+    monkeypatch.setattr("conformance.cli.finding.load_known", lambda _: Known(every))
+    monkeypatch.setattr("conformance.cli.finding.installed_version", lambda _: "2.13.0")
+    assert [finding.lacking() for finding in every] == [("no_such_module",), ()]
+    assert main(("findings", "torch", "--run")) == 1
+    printed = capsys.readouterr().out
+    assert "not tried: no_such_module is not installed" in printed
+    assert "there: expected 0, seen 1" in printed
 
 
 def test_every_program_belongs_to_a_finding() -> None:

@@ -40,25 +40,30 @@ def findings(framework: str, tried: bool) -> int:
     conformance findings torch
     conformance findings torch --run
 
+    Programs of findings that need a module which is not installed are left out.
+
     Exit status with --run: 0, every program shows what its finding says of the installed version; 1, one does not; 2,
     one cannot be run.
     """
     known = _known(framework)
     found = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
-    shown = {each.id: _shown(each) for each in watched(found, "running the programs") if each.program} if tried else {}
+    due = [each for each in found if tried and each.program and not each.lacking()]
+    shown = {each.id: _shown(each) for each in watched(due, "running the programs")}
     console = Console()
     for kind in FindingKind:
         for each in (each for each in found if each.text.kind is kind):
             heading = f"{HEADINGS[kind]} · {each.text.consequence} · {each.id}"
             console.print(Text(heading, style="bold"), soft_wrap=True)
             console.print(Text(f"  {each.text.reason}"), soft_wrap=True)
+            if tried and (lacking := each.lacking()):
+                console.print(Text(f"  not tried: {', '.join(lacking)} is not installed"), soft_wrap=True)
             if each.id in shown:
                 console.print(Text(f"  {_told(shown[each.id])}"), soft_wrap=True)
     if any(isinstance(result, str) for result in shown.values()):
         return 2
     here = installed_version(framework) or ""
-    due = {each.id: known.expected(each, here) for each in found if each.id in shown}
-    return 1 if any(isinstance(one, programs.Shown) and one.there != due[name] for name, one in shown.items()) else 0
+    there = {each.id: known.expected(each, here) for each in due}
+    return 1 if any(isinstance(one, programs.Shown) and one.there != there[name] for name, one in shown.items()) else 0
 
 
 def _told(shown: programs.Shown | str) -> str:

@@ -64,14 +64,14 @@ def beyond_the_nearest(quotients: Array, given: Array, values: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
+class Unencoded:
     """A moment before it is encoded, flat: exact, and the sum of its terms' magnitudes, which its rounding follows."""
 
     value: Array
     magnitude: Array
 
     @classmethod
-    def after(cls, former: Array, gradient: Array, beta: float, *, squared: bool) -> Moment:
+    def after(cls, former: Array, gradient: Array, beta: float, *, squared: bool) -> Unencoded:
         """The moment after an update, from the one that was decoded; beta and 1 - beta are float32 numbers."""
         old, new = former.astype(np.float64), gradient.astype(np.float64)
         added = (1.0 - beta) * (new * new if squared else new)
@@ -95,7 +95,7 @@ class Moment:
 
 
 def first_update(rate: float, epsilon: float, gradient: float, weight: float) -> Bound:
-    """How far the first updates of two correct Adams are apart, for these gradients and weights at most.
+    """How far the first updates of two Adams may be apart, by the smallest gradient and the largest weight.
 
     Each has 16 roundings of a step of at most the rate, and one of the weight; epsilon may join in different places.
     """

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from typing import Literal, cast, get_args
 
 from conformance.spec.tables import Kind, Table
@@ -17,7 +18,7 @@ NONE_FOUND = "none found"
 PROGRAMS = "findings"
 """The folder of programs beside the file."""
 
-FINDING = Kind("id", frozenset({"id", "class", "consequence", "reason", "link", "link_shows"}))
+FINDING = Kind("id", frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs"}))
 
 
 def named(words: str, name: str) -> bool:
@@ -39,12 +40,18 @@ class Finding:
         id: its slug; `PROGRAMS/SLUG.py`, hyphens as underscores, is its program.
         text: class, consequence, reason and link.
         program: what shows it with the framework alone, None without one.
+        needs: top-level modules besides the framework's own that it rests on, and that need not be installed.
     """
 
     id: str
     framework: str
     text: FindingText
     program: Traversable | None = None
+    needs: tuple[str, ...] = ()
+
+    def lacking(self) -> tuple[str, ...]:
+        """Which of these modules are not there."""
+        return tuple(name for name in self.needs if find_spec(name) is None)
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     )
     if text.kind is FindingKind.DEFECT and not program.is_file():
         raise ValueError(f"{table.where}: a defect needs a program that shows it, {PROGRAMS}/{program.name}")
-    return Finding(name, framework, text, program if program.is_file() else None)
+    return Finding(name, framework, text, program if program.is_file() else None, table.texts("needs"))
 
 
 def read_workaround(table: Table, findings: dict[str, Finding], folder: Traversable) -> Workaround:

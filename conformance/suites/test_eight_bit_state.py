@@ -13,7 +13,7 @@ from conformance.oracle.eight_bit_state import (
     OF_ITS_WAY,
     PRODUCT,
     WITHIN,
-    Moment,
+    Unencoded,
     first_update,
     paper_values,
     shared,
@@ -132,7 +132,7 @@ def test_each_entry_has_the_nearest_code_of_its_block(subject: Subject, verdict:
                 stands_for = values[kept.codes] * shared(kept.largest, ENTRIES, BLOCK)
                 _same(verdict, kept.decoded, stands_for, f"decoded {what}")
                 old = former[f"{slot}/{name}"].ravel() if former else np.zeros(ENTRIES)
-                moment = Moment.after(old, gradients[name].ravel(), beta, squared=squared)
+                moment = Unencoded.after(old, gradients[name].ravel(), beta, squared=squared)
                 largest_off = moment.largest_off(kept.largest, BLOCK)
                 verdict.within(largest_off, WITHIN, f"largest magnitudes of {what}, of the bound", "largest")
                 off = moment.off(kept.codes, kept.largest, values, BLOCK)
@@ -214,7 +214,7 @@ def distance(short: Trainer, wide: Trainer, background: float) -> float:
 def test_a_hundred_updates_stay_near_float_adam(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.ADAM_8BIT)
     recipes = Recipe(Adam(state_bits=8)), Recipe(Adam())
-    oracles, runs = ([make(PERCEPTRON, recipe) for recipe in recipes] for make in (subject.oracle, subject.trainer))
+    runs, oracles = ([make(PERCEPTRON, recipe) for recipe in recipes] for make in (subject.trainer, subject.oracle))
     control = distance(oracles[0], oracles[1], GREY)
     if not control <= OF_ITS_WAY.value / 2:
         verdict.abstain(f"second moments vanish with these weights: the oracle itself is {control:.3g} of its way off")

@@ -13,7 +13,7 @@ from fixtures.model import Model
 from fixtures.models import scalar, sincos
 from fixtures.recipe import SGD, Adam, Ranks, Recipe
 from frameworks.base import BaseCompany, dealt_window, ranks_of
-from frameworks.contract import Attempt, Capability, Unsupported
+from frameworks.contract import Attempt, Capability, Unsupported, needs
 from frameworks.ranks import RemoteCompany, crew_of
 from frameworks.torch.scaler import wants_float32_gradients, wants_fused
 
@@ -31,6 +31,8 @@ _FUSED = (
     "GradScaler.unscale_ refuses a float16 model's float16 gradients, and ZeroRedundancyOptimizer does not say that "
     "the optimizer inside it unscales them by itself"
 )
+
+_WHOLE = "bitsandbytes' update takes no DTensor, which fully_shard's parameters are"
 
 
 def is_flat(mode: str, recipe: Recipe) -> bool:
@@ -60,6 +62,8 @@ def _refused(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capabili
         yield Capability.FLOAT64_HEADS, _MIXED
     if wants_float32_gradients(recipe) and not is_flat(mode, recipe):
         yield Capability.O3_FLOAT16, _SGD
+    if level in ("gradients", "full") and not is_flat(mode, recipe) and Capability.ADAM_8BIT in needs(recipe):
+        yield Capability.ADAM_8BIT, _WHOLE
     if level == "optimizer" and wants_fused(recipe):
         yield Capability.O3_FLOAT16, _FUSED
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from frameworks.contract import Capability, Conventions, ScalerRule
+from frameworks.torch import eight_bit_state
 from frameworks.torch.scaler import has_gradient_formats
 
 _O2 = "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
@@ -92,6 +93,8 @@ def conventions(mode: str) -> Conventions:
 def refusals(device: str, mode: str) -> dict[Capability, str]:
     """What PyTorch does not do on this device in this mode, and why."""
     refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _before_ampere())}
+    if not eight_bit_state.installed() and mode != "fsdp1":
+        refused[Capability.ADAM_8BIT] = eight_bit_state.NOT_INSTALLED
     return refused | _REFUSED_IN_MODE.get(mode, {})
 
 

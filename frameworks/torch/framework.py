@@ -28,11 +28,13 @@ from frameworks.contract import (
     AwareRule,
     Capability,
     Conventions,
+    EightBitRule,
     OpResult,
     RecomputeCase,
     RecomputeResult,
     Unsupported,
 )
+from frameworks.torch import eight_bit_state
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.aware import RULE, AwareTrainer
 from frameworks.torch.companies import company, is_flat, own_attempts
@@ -81,6 +83,8 @@ class TorchFramework(BaseFramework):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
         here |= format_attempts(self.formats(), *products(self.device)) | technique_attempts(self.post_training())
+        if self.mode != "fsdp1":
+            here[Capability.ADAM_8BIT] = partial(eight_bit_state.keeps_codes, self.device)
         if self.mode != "compile":
             here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
@@ -102,6 +106,10 @@ class TorchFramework(BaseFramework):
     def aware_rule(self) -> AwareRule:
         return RULE
 
+    def eight_bit_rule(self) -> EightBitRule:
+        self.require(Capability.ADAM_8BIT)
+        return eight_bit_state.rule()
+
     def conventions(self) -> Conventions:
         return conventions(self.mode)
 
@@ -110,6 +118,7 @@ class TorchFramework(BaseFramework):
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         self.require_recipe(recipe)
+        eight_bit_state.require(recipe, self.device)
         return company(model, recipe, weights, mode=self.mode)
 
     def trainer(
@@ -118,6 +127,7 @@ class TorchFramework(BaseFramework):
         self.require_recipe(recipe)
         if recipe.clip is not None and wants_fused(recipe) and not is_flat(self.mode, recipe):
             raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
+        eight_bit_state.require(recipe, self.device)
         if recipe.ranks is not None:
             return self.bound(CompanyTrainer(company(model, recipe, weights, mode=self.mode)))
         return self.bound(self._run(model, recipe, weights))

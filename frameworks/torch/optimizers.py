@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import SGD, Adam, AdamW, Recipe, Steps
+from frameworks.torch import eight_bit_state
 from frameworks.torch.arrays import to_array
 from frameworks.torch.layers import Slot
 from frameworks.torch.network import Network, parameters_by_name
@@ -32,6 +33,8 @@ def optimizer_kind(
     match recipe.optimizer:
         case SGD(learning_rate=rate, momentum=momentum):
             return torch.optim.SGD, {"lr": rate, "momentum": momentum, **way}
+        case Adam(state_bits=8) as adam:
+            return eight_bit_state.kind(), {**_moments(adam), "min_8bit_size": adam.smallest}
         case Adam() as adam:
             return torch.optim.Adam, {**_moments(adam), **way}
         case AdamW() as adamw:
@@ -100,7 +103,7 @@ def steppers(recipe: Recipe, slots: Mapping[str, Slot], make: Maker = Stepper) -
 
 
 def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str, Array]:
-    """Each tensor that an optimizer holds as "SLOT/PARAMETER", PyTorch's names for the slots, and the counters.
+    """Each tensor that an optimizer holds as "SLOT/PARAMETER", its own names for the slots, and the counters.
 
     The counters of a second optimizer are "steps.1" and "schedule.1".
     """
@@ -109,7 +112,11 @@ def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str
         suffix = f".{index}" if index else ""
         state = stepper.state()
         for name, slot in slots.items():
-            for key, value in state.get(slot.tensor, {}).items():
+            held = eight_bit_state.unwrapped(state.get(slot.tensor, {}))
+            if eight_bit_state.encoded(held):
+                found |= eight_bit_state.shown(name, slot, held)
+                continue
+            for key, value in held.items():
                 if isinstance(value, torch.Tensor):
                     found[f"{key}/{name}"] = slot.to_canonical(value)
         found[f"steps{suffix}"] = np.array(stepper.steps(state), np.int64)

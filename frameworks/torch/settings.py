@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from operator import attrgetter
 
 import numpy as np
 import torch
 
 from frameworks.base import processor
+from frameworks.torch import eight_bit_state
 from frameworks.torch.arrays import dtype_name
 
 _SCOPES = ("cpu", "cuda")
@@ -146,6 +148,8 @@ def read_environment(device: str) -> dict[str, str]:
         **_switches(),
         **_libraries(),
     }
+    if eight_bit_state.installed():
+        found["bitsandbytes"] = version("bitsandbytes")
     if device == "cuda":
         found |= {
             "cuda": torch.version.cuda,

@@ -56,7 +56,7 @@ class MapWithoutZero(EightBitState):
 
 
 @fault(
-    "https://github.com/bitsandbytes-foundation/bitsandbytes/pull/1365",
+    "https://github.com/bitsandbytes-foundation/bitsandbytes/issues/565",
     component="optimizer state",
     clauses=("quantization.adam8-encoding",),
 )
@@ -71,7 +71,7 @@ class BlocksOfTwiceTheLength(EightBitState):
 
 
 @fault(
-    "https://github.com/unslothai/unsloth-zoo/pull/962",
+    "https://github.com/bitsandbytes-foundation/bitsandbytes/issues/565",
     component="optimizer state",
     clauses=("quantization.adam8-encoding",),
 )
@@ -84,7 +84,9 @@ class OneLargestMagnitude(EightBitState):
 
 
 @fault(
-    "https://github.com/pytorch/ao/issues/4906", component="optimizer state", clauses=("quantization.adam8-encoding",)
+    "https://github.com/UselessToys/Ecosystem_WebUI/pull/383",
+    component="optimizer state",
+    clauses=("quantization.adam8-encoding",),
 )
 class LastBlockIsDropped(EightBitState):
     """Entries behind the last full block have the code of zero."""
@@ -154,7 +156,11 @@ class DecodedByAnotherMap(EightBitState):
         return np.abs(super().decode("first_moment", codes, largest))
 
 
-@fault("https://github.com/pytorch/ao/issues/4906", component="optimizer state", clauses=("quantization.adam8-bytes",))
+@fault(
+    "https://github.com/unslothai/unsloth-zoo/pull/962",
+    component="optimizer state",
+    clauses=("quantization.adam8-bytes",),
+)
 class LargeMeansMillions(EightBitState):
     """Parameters of less than 2^20 entries keep float32 moments, whatever the recipe says."""
 
@@ -162,7 +168,11 @@ class LargeMeansMillions(EightBitState):
         return size >= 2**20
 
 
-@fault("https://github.com/pytorch/ao/issues/4906", component="optimizer state", clauses=("quantization.adam8-bytes",))
+@fault(
+    "https://github.com/unslothai/unsloth-zoo/pull/962",
+    component="optimizer state",
+    clauses=("quantization.adam8-bytes",),
+)
 class OnlyWholeBlocks(EightBitState):
     """A parameter that is not made of whole blocks keeps float32 moments."""
 
@@ -171,7 +181,7 @@ class OnlyWholeBlocks(EightBitState):
 
 
 @fault(
-    "https://github.com/pytorch/ao/pull/2024",
+    "https://github.com/pytorch/ao/issues/3314",
     component="optimizer state",
     clauses=("quantization.adam8-survives-saving",),
 )
