@@ -29,7 +29,7 @@ from fixtures.arrays import Array, wider
 from fixtures.model import Batch, Window
 from frameworks.base import NO_AVERAGE, BaseTrainer, over_window
 from frameworks.contract import Gradients, LayerTrace, Update
-from frameworks.reference import checkpoint, scope
+from frameworks.reference import checkpoint, scope, whole_state
 from frameworks.reference.decisions import Arrays, Decisions, OpenWindow
 from frameworks.reference.tape import Pullback, taped
 from frameworks.reference.tensor import Tensor, plain, tensor
@@ -334,11 +334,11 @@ class ReferenceTrainer(Decisions, BaseTrainer):
 
     def save_state(self) -> Arrays:
         """Everything that tells this moment of the run from another, as named arrays."""
-        return checkpoint.taken(self)
+        return whole_state.taken(self)
 
     def load_state(self, arrays: Arrays) -> None:
         """Goes back to what `save_state` returned."""
-        checkpoint.put_back(self, arrays)
+        whole_state.put_back(self, arrays)
 
 
 def _present(gradients: Gradients) -> Arrays:
