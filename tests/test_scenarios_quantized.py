@@ -70,4 +70,4 @@ def test_what_failed_is_not_quantized() -> None:
 
     plain, eight, _ = train(Failing("cpu"), QUANTIZED, QUANTIZED.setting(), 6, [].append)
     assert "no training today" in str(plain.error)
-    assert "not trained" in str(eight.error)
+    assert "no training today" in str(eight.error)

@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.scenarios.offload import AT_LEAST, CPU_OFFLOAD, DISK_OFFLOAD, HERE
-from conformance.scenarios.quantized import DYNAMIC_INT8, FLOAT, STATIC_INT8, WEIGHT_ONLY
+from conformance.scenarios.quantized import (
+    ADAM_8BIT,
+    DYNAMIC_INT8,
+    EIGHT_BIT,
+    FLOAT,
+    QAT,
+    STATIC_INT8,
+    WEIGHT_ONLY,
+    WIDE,
+)
 from conformance.scenarios.ranks import FSDP, ONE_PLACE, SHARD_GRAD_OP, SIDES
 from conformance.scenarios.scenario import (
     MODEL,
@@ -239,10 +248,20 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
         for what, scenario in (("an encoder, to the host", CPU_OFFLOAD), ("an encoder, to disk", DISK_OFFLOAD))
         for kind in OFFLOADED
     ),
-    "quantized bytes": tuple(
-        _quantized(scenario, side.label)
-        for scenario in (DYNAMIC_INT8, STATIC_INT8, WEIGHT_ONLY)
-        for side in scenario.quantized
+    "quantized bytes": (
+        *(
+            _quantized(scenario, side.label)
+            for scenario in (DYNAMIC_INT8, STATIC_INT8, WEIGHT_ONLY, QAT)
+            for side in scenario.quantized
+        ),
+        Quantity(
+            "a network of digits, moments of eight bits",
+            ADAM_8BIT.published[EIGHT_BIT, share_of(rank_bytes("optimizer"), WIDE)],
+            ADAM_8BIT.clause,
+            EIGHT_BIT,
+            side_bytes(WIDE, EIGHT_BIT, quantity=rank_bytes("optimizer")),
+            side_times(EIGHT_BIT),
+        ),
     ),
 }
 """By the name of the promise's block."""

@@ -38,10 +38,16 @@ def held_in_one_place(trainer: Trainer, window: Window) -> Held:
 
 
 def _moments(state: Mapping[str, Array], parameters: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-    """What the optimizer has in the shape of a parameter; counters have none, and an average is no moment."""
+    """What the optimizer keeps of each parameter; counters are none of that, and an average is no moment.
+
+    Of a moment of eight bits that is its codes and their largest magnitudes, not what these stand for.
+    """
     for name, value in state.items():
         slot, _, parameter = name.partition("/")
-        if slot != "average" and parameter in parameters and value.shape == parameters[parameter].shape:
+        coded = f"codes/{name}" in state or slot == "average"
+        if slot in ("codes", "absmax") or (
+            not coded and parameter in parameters and value.shape == parameters[parameter].shape
+        ):
             yield name, value
 
 

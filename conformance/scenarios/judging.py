@@ -82,9 +82,9 @@ def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool, same_bi
         derivation = CUT if cut else {"method": "the best answer that ignores the inputs"}
         yield CheckResult(quality.label, seen.quality, constant, expected, cut or better, derivation)
     if seen.apart is not None:
-        base = scenario.sides[0].label
-        share = {**RECORDED, "unit": f"the 2-norm of {base}'s outputs"}
-        yield CheckResult(f"distance from {base}'s outputs", seen.apart, None, None, True, share)
+        beside = seen.side.beside or scenario.sides[0].label
+        share = {**RECORDED, "unit": f"the 2-norm of {beside}'s outputs"}
+        yield CheckResult(f"distance from {beside}'s outputs", seen.apart, None, None, True, share)
     if seen.distance is not None:
         beside = seen.side.beside or scenario.sides[0].label
         what = f"distance from {beside}'s parameters"

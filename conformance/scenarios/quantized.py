@@ -1,11 +1,11 @@
-"""A network of digits that is quantized after its training: accuracy, bytes and how far its outputs move."""
+"""A network of digits in eight bits, after training, in training, and in its optimizer: accuracy, bytes, distances."""
 
 from __future__ import annotations
 
-from conformance.scenarios.scenario import MODEL, QuantizedSide, Scenario, Setting, Side, accuracy, share_of
+from conformance.scenarios.scenario import MODEL, QuantizedSide, Scenario, Setting, Side, accuracy, rank_bytes, share_of
 from fixtures.data import digits_batch
 from fixtures.models import digits_mlp
-from fixtures.recipe import Adam, Recipe
+from fixtures.recipe import Adam, Aware, Recipe
 
 TRAINED, TESTED = 1400, 397
 FLOAT = "float32"
@@ -21,21 +21,30 @@ def _digits() -> Setting:
     return Setting(model, digits_batch(TRAINED), digits_batch(TESTED, TRAINED), about)
 
 
-def _quantized(name: str, title: str, source: str, **bits: int) -> Scenario:
-    """The scenario with a side for each technique, which has weights of so many bits."""
-    techniques = {technique.replace("_", "-"): width for technique, width in bits.items()}
+def _with_digits(
+    name: str, title: str, source: str, sides: tuple[Side, ...], published: dict[tuple[str, str], str]
+) -> Scenario:
     return Scenario(
         name=name,
-        title=f"A network of digits is trained in float32, then its layers have {title}",
+        title=f"A network of digits is trained {title}",
         source=source,
         setting=_digits,
-        sides=(Side(FLOAT, _TRAINING), *(QuantizedSide(each, _TRAINING, technique=each) for each in techniques)),
+        sides=sides,
         batch=64,
         epochs=5,
         learns_in=60,
         quality=accuracy(),
-        published={(each, share_of(MODEL, FLOAT)): f"{width / 32:g}" for each, width in techniques.items()},
+        published=published,
     )
+
+
+def _quantized(name: str, title: str, source: str, **bits: int) -> Scenario:
+    """The scenario with a side for each technique, which has weights of so many bits."""
+    techniques = {technique.replace("_", "-"): width for technique, width in bits.items()}
+    made = (QuantizedSide(each, _TRAINING, technique=each) for each in techniques)
+    published = {(each, share_of(MODEL, FLOAT)): f"{width / 32:g}" for each, width in techniques.items()}
+    sides = (Side(FLOAT, _TRAINING), *made)
+    return _with_digits(name, f"in float32, then its layers have {title}", source, sides, published)
 
 
 DYNAMIC_INT8 = _quantized(
@@ -50,4 +59,24 @@ WEIGHT_ONLY = _quantized(
     "LLM.int8() (arXiv:2208.07339); GPTQ (arXiv:2210.17323)",
     weight_int8=8,
     weight_int4=4,
+)
+AWARE, CONVERTED = "aware", "converted"
+QAT = _with_digits(
+    "qat",
+    "in float32 and aware of quantization, and this model converted to int8",
+    _INTEGERS,
+    (
+        Side(FLOAT, _TRAINING),
+        Side(AWARE, _TRAINING.but(quantization=Aware())),
+        QuantizedSide(CONVERTED, _TRAINING, beside=AWARE),
+    ),
+    {(CONVERTED, share_of(MODEL, FLOAT)): "0.25"},
+)
+WIDE, EIGHT_BIT = "32 bits", "8 bits"
+ADAM_8BIT = _with_digits(
+    "adam-8bit",
+    "by Adam with moments of 32 and of 8 bits",
+    "Dettmers et al. 2022, arXiv:2110.02861",
+    (Side(WIDE, _TRAINING), Side(EIGHT_BIT, Recipe(Adam(1e-3, state_bits=8)))),
+    {(EIGHT_BIT, share_of(rank_bytes("optimizer"), WIDE)): "0.25"},
 )

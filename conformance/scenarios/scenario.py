@@ -11,7 +11,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import OffloadedKind, Recipe
+from fixtures.recipe import Adam, OffloadedKind, Recipe
 from frameworks.contract import Capability
 
 OFFLOADED: tuple[OffloadedKind, ...] = get_args(OffloadedKind)
@@ -69,10 +69,11 @@ class Side:
 
 @dataclass(frozen=True)
 class QuantizedSide(Side):
-    """What the first side's model becomes after its training; it is not trained itself.
+    """What the model of the side beside, or of the first one, becomes after its training; it is not trained itself.
 
     Attributes:
-        technique: one of `Framework.post_training`, calibrated with samples of the first round.
+        technique: one of `Framework.post_training`, calibrated with samples of the first round; "" converts what was
+            trained aware of quantization.
     """
 
     technique: str = ""
@@ -140,11 +141,11 @@ class Scenario:
     @property
     def shows_held(self) -> bool:
         """Whether it is about what is held between updates, and not only about what backward passes need."""
-        return any(side.ranks or side.recipe.offload is not None for side in self.sides)
+        return any(side.ranks or side.recipe.offload is not None or _eight_bit(side.recipe) for side in self.sides)
 
     @property
     def quantized(self) -> tuple[QuantizedSide, ...]:
-        """The sides that are made of the first side's model after its training."""
+        """The sides that are made of another side's model after its training."""
         return tuple(side for side in self.sides if isinstance(side, QuantizedSide))
 
     @property
@@ -184,6 +185,10 @@ class Scenario:
             for array in (batch.inputs, *batch.targets.values()):
                 digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
+
+
+def _eight_bit(recipe: Recipe) -> bool:
+    return isinstance(recipe.optimizer, Adam) and recipe.optimizer.state_bits == 8
 
 
 def rank_bytes(kind: str) -> str:

@@ -13,7 +13,7 @@ from conformance.scenarios.held import Held, away_in_an_update, held_by_ranks, h
 from conformance.scenarios.scenario import Quality, QuantizedSide, Scenario, Setting, Side
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
-from frameworks.contract import Capability, Framework, Trainer, Unsupported, needs
+from frameworks.contract import Capability, Framework, QuantizedModel, Trainer, Unsupported, needs
 
 
 @dataclass(eq=False)
@@ -110,19 +110,23 @@ class _TrainedSide:
     def quantize(self, side: QuantizedSide, trained: _TrainedSide, quality: Quality, calibration: Array) -> None:
         """Quantizes what another side was trained to, and asks the result for what it is worth."""
         if not trained.going:
-            raise RuntimeError(f"{trained.seen.side.label} was not trained to its end")
-        declared = self._framework.declares(capability := Capability(f"quantization.{side.technique}"))
-        if not declared.supported:
-            raise Unsupported(capability, declared.reason)
-        made = self._framework.post_training().quantized(
-            side.technique, self._setting.model, trained.parameters, (calibration,)
-        )
+            raise trained.seen.error or RuntimeError(f"{trained.seen.side.label} was not trained")
+        made = self._quantized(side.technique, trained, calibration)
         test = self._setting.test
         outputs = made.predict(test.inputs)
         self.seen.quality, self.seen.model_bytes = quality.of(outputs, test), made.stored_bytes()
         wide, beside = _flat(outputs), _flat({name: trained.outputs[name] for name in outputs})
         self.seen.apart = float(np.linalg.norm(wide - beside) / np.linalg.norm(beside))
-        trained.seen.model_bytes = sum(value.nbytes for value in trained.parameters.values())
+
+    def _quantized(self, technique: str, trained: _TrainedSide, calibration: Array) -> QuantizedModel:
+        capability = Capability(f"quantization.{technique or 'convert'}")
+        declared = self._framework.declares(capability)
+        if not declared.supported:
+            raise Unsupported(capability, declared.reason)
+        if not technique:
+            return trained.trainer.convert()
+        post_training, model = self._framework.post_training(), self._setting.model
+        return post_training.quantized(technique, model, trained.parameters, (calibration,))
 
     def count(self, batch: Batch) -> None:
         if self._framework.declares(Capability.SAVED_BYTES).supported:
@@ -169,10 +173,14 @@ def train(
         runs += kept
         runs[0].seen.error = runs[0].seen.error or first.seen.error
     _distances(scenario, setting, runs)
+    by_label = {run.seen.side.label: run for run in runs}
     for side in scenario.quantized:
         run = _TrainedSide(framework, setting, side)
-        run.attempt(partial(run.quantize, side, runs[0], scenario.quality, batches[0].inputs))
+        trained = by_label[side.beside or scenario.sides[0].label]
+        run.attempt(partial(run.quantize, side, trained, scenario.quality, batches[0].inputs))
         runs.append(run)
+    if scenario.quantized and runs[0].going:
+        runs[0].seen.model_bytes = sum(value.nbytes for value in runs[0].parameters.values())
     return tuple(sorted((run.seen for run in runs), key=lambda seen: scenario.labels.index(seen.side.label)))
 
 
