@@ -32,13 +32,34 @@ ROWS: dict[str, str] = {
     "static-int8": "models in int8, by the ranges of calibration",
     "weight-int8": "models whose weights are int8",
     "weight-int4": "models whose weights are int4",
+    "aware": "training aware of quantization",
+    "convert": "conversion of what was trained so",
+    "adam-8bit": "Adam with moments of eight bits",
 }
 """What a test is about, by the parameter that names it, or by its clause, and how it is called in a table."""
+_AWARE = (
+    "quantization.aware-values",
+    "quantization.aware-gradients",
+    "quantization.aware-survives-saving",
+    "quantization.aware-accuracy",
+    "quantization.ranges-follow",
+    "quantization.observers-hold-still",
+)
+_ADAM_8BIT = (
+    "quantization.adam8-encoding",
+    "quantization.adam8-trajectory",
+    "quantization.adam8-bytes",
+    "quantization.adam8-survives-saving",
+    "quantization.adam8-skips",
+)
 BY_CLAUSE = {
     "quantization.integer-products": "integer-products",
     "formats.products": "float8-products",
     "formats.delayed-scaling": "delayed-scaling",
     "formats.packing": "int4-packing",
+    **dict.fromkeys(_AWARE, "aware"),
+    **dict.fromkeys(_ADAM_8BIT, "adam-8bit"),
+    "quantization.convert-is-faithful": "convert",
     "quantization.calibrated-range": "static-int8",
     "quantization.calibration-order": "static-int8",
     "quantization.calibration-needed": "static-int8",
