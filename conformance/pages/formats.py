@@ -48,6 +48,7 @@ _AWARE = (
 _ADAM_8BIT = (
     "quantization.adam8-encoding",
     "quantization.adam8-trajectory",
+    "quantization.adam8-rare-inputs",
     "quantization.adam8-bytes",
     "quantization.adam8-survives-saving",
     "quantization.adam8-skips",
