@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fixtures.narrow import NARROW
 from results.record.model import TestVerdict
@@ -68,31 +68,75 @@ BY_CLAUSE = {
 """Rows whose tests are those of one clause."""
 
 
+_QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
+SHORT: dict[str, tuple[str, ...]] = {
+    "casts to eight bits": tuple(NARROW),
+    "products of codes": ("integer-products", "float8-products"),
+    "float8 with delayed scales": ("delayed-scaling",),
+    "int4 in bytes": ("int4-packing",),
+    "quantizers": _QUANTIZERS,
+    "fake quantization": tuple(name for name in ROWS if name.startswith("fake-")),
+    "int8 after training, dynamic": ("dynamic-int8",),
+    "int8 after training, static": ("static-int8",),
+    "weights alone, int8 and int4": ("weight-int8", "weight-int4"),
+    "aware training": ("aware",),
+    "conversion of it": ("convert",),
+    "Adam in eight bits": ("adam-8bit",),
+}
+"""Rows that the short table joins."""
+
+
 def blocks(records: Sequence[Record]) -> dict[str, str]:
-    """The block "formats", techniques down and frameworks across, and "formats in short", one line."""
-    columns = {f"{r.series.framework} `{r.series.mode}`": _column(r) for r in records if any(map(_family, r.verdicts))}
-    rows = [f"| technique | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
-    rows += [f"| {text} | {' | '.join(cells[name] for cells in columns.values())} |" for name, text in ROWS.items()]
-    counted = [(name, [cell for cell in cells.values() if cell != NOT_OFFERED]) for name, cells in columns.items()]
-    short = [f"{name} {cells.count(KEPT)} of {len(cells)}" for name, cells in counted if cells]
-    return {
-        "formats": "\n".join(rows),
-        "formats in short": f"Formats and quantizers kept, of those that a framework has: {', '.join(short)}.",
+    """The block "formats", techniques down and frameworks across, and "formats in short", the same joined."""
+    columns = {f"{r.series.framework} `{r.series.mode}`": _cells(r) for r in records if any(map(_family, r.verdicts))}
+    shown = {
+        name: {row: _said(outcomes) for row, outcomes in cells.items()}
+        for name, cells in columns.items()
+        if any(map(_judged, cells.values()))
     }
+    joined = {
+        name: {row: _said([each for part in parts for each in cells[part]]) for row, parts in SHORT.items()}
+        for name, cells in _widest(columns).items()
+    }
+    return {
+        "formats": _table(ROWS, shown),
+        "formats in short": _table(dict(zip(SHORT, SHORT, strict=True)), joined),
+    }
+
+
+def _table(rows: Mapping[str, str], columns: Mapping[str, Mapping[str, str]]) -> str:
+    lines = [f"| technique | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
+    lines += [f"| {text} | {' | '.join(cells[row] for cells in columns.values())} |" for row, text in rows.items()]
+    return "\n".join(lines)
+
+
+def _widest(columns: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, Mapping[str, Sequence[Outcome]]]:
+    """Of each framework the mode in which most is judged, of several the one with the shortest name."""
+    found: dict[str, str] = {}
+    for name in sorted(columns, key=lambda name: (-sum(map(len, map(_judged, columns[name].values()))), len(name))):
+        found.setdefault(name.partition(" ")[0], name)
+    return {found[framework]: columns[found[framework]] for framework in sorted(found)}
 
 
 def _family(verdict: TestVerdict) -> bool:
     return verdict.clause.partition(".")[0] in FAMILIES
 
 
-def _column(record: Record) -> dict[str, str]:
-    return {name: _cell(record, name) for name in ROWS}
+def _cells(record: Record) -> dict[str, list[Outcome]]:
+    """Outcomes of the tests that are about each row."""
+    cells: dict[str, list[Outcome]] = {name: [] for name in ROWS}
+    for verdict in filter(_family, record.verdicts):
+        if name := _technique(verdict):
+            cells[name].append(verdict.outcome)
+    return cells
 
 
-def _cell(record: Record, name: str) -> str:
-    about = [verdict for verdict in record.verdicts if _family(verdict) and name == _technique(verdict)]
-    outcomes = [verdict.outcome for verdict in about]
-    judged = [outcome for outcome in outcomes if outcome is not Outcome.UNSUPPORTED]
+def _judged(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome not in (Outcome.UNSUPPORTED, Outcome.ABSTAIN)]
+
+
+def _said(outcomes: Sequence[Outcome]) -> str:
+    judged = _judged(outcomes)
     known = sum(outcome is Outcome.KNOWN for outcome in judged)
     if not judged:
         return NOT_OFFERED
