@@ -291,18 +291,17 @@ def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -
     def holds(entry: Expectation) -> bool:
         """At the version of the records or, if none is of its tests, at the newest that was judged.
 
-        Where a record has nothing but refusals of its cases, as where a module is not installed, it stays as it is.
+        Where all records have nothing but refusals of its cases, as where a module is not installed, it stays as it is.
         """
         own = [record for record in newer if entry.meets(name, record.series.device, record.series.mode)]
         meant = [
-            verdict.outcome
+            {verdict.outcome for verdict in record.verdicts if entry.covers(verdict.clause, verdict.case)}
             for record in own
-            for verdict in record.verdicts
-            if entry.covers(verdict.clause, verdict.case)
         ]
-        if meant and not {*meant} - {Outcome.UNSUPPORTED}:
+        if own and all(outcomes == {Outcome.UNSUPPORTED} for outcomes in meant):
             return False
-        return contains(entry.versions, version if meant else newest)
+        judged = any(outcomes - {Outcome.UNSUPPORTED} for outcomes in meant)
+        return contains(entry.versions, version if judged else newest)
 
     holding = [entry for entry in load_known([name]).expectations if holds(entry)]
     assert sum(line.startswith("versions = ") for line in apart) == len(holding)

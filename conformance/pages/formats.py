@@ -70,17 +70,13 @@ BY_CLAUSE = {
 
 _QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
 SHORT: dict[str, tuple[str, ...]] = {
-    "casts to eight bits": tuple(NARROW),
-    "products of codes": ("integer-products", "float8-products"),
-    "float8 with delayed scales": ("delayed-scaling",),
-    "int4 in bytes": ("int4-packing",),
-    "quantizers": _QUANTIZERS,
+    "casts, products of codes": (*NARROW, "integer-products", "float8-products", "delayed-scaling"),
+    "quantizers, int4 in bytes": (*_QUANTIZERS, "int4-packing"),
     "fake quantization": tuple(name for name in ROWS if name.startswith("fake-")),
     "int8 after training, dynamic": ("dynamic-int8",),
     "int8 after training, static": ("static-int8",),
     "weights alone, int8 and int4": ("weight-int8", "weight-int4"),
-    "aware training": ("aware",),
-    "conversion of it": ("convert",),
+    "aware training, conversion": ("aware", "convert"),
     "Adam in eight bits": ("adam-8bit",),
 }
 """Rows that the short table joins."""

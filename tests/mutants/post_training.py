@@ -36,7 +36,7 @@ class OneScaleForAllColumns(ReferenceQuantizedModel):
     component="quantization",
     clauses=("quantization.weights-as-declared",),
 )
-class FirstGroupForAll(ReferenceQuantizedModel):
+class GroupsReadAsTheFirst(ReferenceQuantizedModel):
     """Every group of a column is brought back with the scale of the first."""
 
     def _weight(self, name: str) -> Quantized:
@@ -50,7 +50,7 @@ class FirstGroupForAll(ReferenceQuantizedModel):
     component="quantization",
     clauses=("quantization.linear-arithmetic",),
 )
-class SumsInEightBits(ReferenceQuantizedModel):
+class LayerSumsInEightBits(ReferenceQuantizedModel):
     """Products of codes are added up in eight bits."""
 
     def summed(self, inputs: Array, weight: Array) -> Array:
@@ -62,7 +62,7 @@ class SumsInEightBits(ReferenceQuantizedModel):
     component="quantization",
     clauses=("quantization.linear-arithmetic",),
 )
-class PairsSaturate(ReferenceQuantizedModel):
+class LayerPairsSaturate(ReferenceQuantizedModel):
     """Pairs of products are added up in sixteen bits, which saturate."""
 
     def summed(self, inputs: Array, weight: Array) -> Array:
@@ -274,7 +274,7 @@ class LoadsWhatItCan(ReferenceQuantizedModel):
     component="quantization",
     clauses=("quantization.zeros",),
 )
-class NoSmallestScale(ReferenceQuantizedModel):
+class ColumnsOfZerosDivide(ReferenceQuantizedModel):
     """A column of zeros has the scale 0, by which it is divided."""
 
     def _weight(self, name: str) -> Quantized:
