@@ -23,7 +23,7 @@ from conformance.laws.programs import (
     Verb,
     open_windows,
 )
-from fixtures.recipe import DynamicScaling, Precision, StaticScaling
+from fixtures.recipe import Adam, DynamicScaling, Precision, StaticScaling
 from frameworks.contract import Unsupported
 
 Simpler = Callable[[DrawnCase], DrawnCase]
@@ -64,6 +64,13 @@ def _no_loads_in_windows(case: DrawnCase) -> DrawnCase:
     return replace(case, program=tuple(kept))
 
 
+def _wide_moments(case: DrawnCase) -> DrawnCase:
+    """The case with moments of 32 bits."""
+    optimizer = case.recipe.optimizer
+    wide = replace(optimizer, state_bits=32) if isinstance(optimizer, Adam) else optimizer
+    return replace(case, recipe=case.recipe.but(optimizer=wide))
+
+
 CAUSES: dict[str, Simpler] = {
     "the damaged file": _less(RestoreDamaged),
     "the load inside a window": _no_loads_in_windows,
@@ -73,6 +80,10 @@ CAUSES: dict[str, Simpler] = {
     ),
     "the exception": _less(Break),
     "the scope": _less(OpenScope),
+    "ranks": _but(ranks=None),
+    "the offload": _but(offload=None),
+    "quantization": _but(quantization=None),
+    "moments of eight bits": _wide_moments,
     "recomputation": _but(recompute=None),
     "the average": _but(average=None),
     "evaluation": _less(Predict),
@@ -109,6 +120,10 @@ _BY_CAUSE = {
     "the first run": "laws.second-run",
     "the exception": LAW,
     "the scope": "autocast.scope-restored",
+    "ranks": "sharding.equals-whole",
+    "the offload": "offload.same-bits",
+    "quantization": "quantization.aware-values",
+    "moments of eight bits": "quantization.adam8-encoding",
     "recomputation": "recompute.same-state",
     "the average": "master.average-follows-updates",
     "evaluation": "accumulation.evaluation-changes-nothing",

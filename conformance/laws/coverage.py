@@ -24,6 +24,7 @@ from conformance.laws.attribution import reachable
 from conformance.laws.declared import laws_of
 from conformance.laws.features import features, word
 from conformance.laws.instances import Instance, Program
+from conformance.laws.masks import MaskedCase
 from conformance.laws.operations import Calls, ScopedOperation
 from conformance.laws.parts import LAWS
 from conformance.laws.programs import DrawnCase
@@ -83,6 +84,8 @@ def _cases(instance: Instance) -> tuple[DrawnCase, ...]:
             return (case,)
         case ResumedCase(case=case) | CutWindows(case=case):
             return (case,)
+        case MaskedCase():
+            return (instance.case,)
         case _:
             return ()
 

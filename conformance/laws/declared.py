@@ -19,7 +19,7 @@ PROGRAMS = 96
 REFERENCE_PROGRAMS = 768
 """Those of the reference, whose programs take a hundredth of a second."""
 
-_KEYS = {"programs", "moments", "not-compared", "not-judged"}
+_KEYS = {"programs", "moments", "not-compared", "not-judged", "not-drawn"}
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,14 @@ class LawsOfAdapter:
             kind of optimizer.
         not_compared: why something of the state cannot be set against the oracle's, by the beginning of its name.
         not_judged: why the profile "ci" draws nothing in a mode, by the mode.
+        not_drawn: why no recipe has a technique, by the recipe's field: "ranks", "offload" or "quantization".
     """
 
     programs: int = PROGRAMS
     moments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     not_compared: Mapping[str, str] = field(default_factory=dict)
     not_judged: Mapping[str, str] = field(default_factory=dict)
+    not_drawn: Mapping[str, str] = field(default_factory=dict)
 
     def slots(self, optimizer: Optimizer) -> Mapping[str, str]:
         """The canonical slot by the framework's own, for a recipe's optimizer."""
@@ -62,4 +64,5 @@ def laws_of(framework: Framework) -> LawsOfAdapter:
         table.get("moments", {}),
         table.get("not-compared", {}),
         table.get("not-judged", {}),
+        table.get("not-drawn", {}),
     )

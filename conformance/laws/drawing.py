@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from conformance.laws.drawing_data import Batches, Habits, habits
-from conformance.laws.drawing_feeds import LONG, Feeds
+from conformance.laws.drawing_feeds import LONG, OFTEN, Feeds
 from conformance.laws.drawing_recipes import PRECISIONS, offered, recipes
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from conformance.laws.grammar import models
@@ -16,6 +18,7 @@ from conformance.laws.programs import (
     CountBytes,
     Damage,
     DrawnCase,
+    Feed,
     Gradients,
     OpenScope,
     Predict,
@@ -81,7 +84,16 @@ def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False, subnorma
     drawn = draw(models(framework, dropout))
     recipe = draw(recipes(framework, drawn))
     chosen = draw(habits(framework, drawn, recipe))
-    return DrawnCase(drawn, recipe, draw(_programs(_Steps(framework, drawn, recipe, chosen, subnormal))))
+    return few_files(DrawnCase(drawn, recipe, draw(_programs(_Steps(framework, drawn, recipe, chosen, subnormal)))))
+
+
+def few_files(case: DrawnCase) -> DrawnCase:
+    """The case; offloaded to the host where so many updates would write files by the thousand."""
+    offload = case.recipe.offload
+    many = any(isinstance(verb, Train | Feed) and verb.times > OFTEN for verb in case.program)
+    if offload is None or not many:
+        return case
+    return replace(case, recipe=case.recipe.but(offload=replace(offload, to="host")))
 
 
 class _Steps:
@@ -122,7 +134,8 @@ class _Steps:
         steps += ["restore", "restore", "damaged"] if saved else []
         steps += ["trace"] if self.trace else []
         steps += ["bytes"] if self.count else []
-        steps += ["averaged"] * 2 if self.recipe.average is not None else []
+        steps += ["averaged", "averaged", "train-averaged"] if self.recipe.average is not None else []
+        steps += ["relay"] if self.checkpoint else []
         steps += ["break", "break-update"] if self.breaks else []
         steps += ["scope"] if self.scope and self.formats else []
         return steps
@@ -141,12 +154,23 @@ class _Steps:
                 return [Restore(where, into), *self._look(draw)]
             case "damaged":
                 return [self._damaged(draw, draw(st.sampled_from(saved)))]
+            case "train-averaged":
+                return [self._verb(draw, "train"), self._verb(draw, "averaged")]
+            case "relay":
+                return self._relay(draw)
         return [self._verb(draw, step)]
 
     def saved_between_windows(self, slots: set[int], step: str, verbs: list[Verb]) -> set[int]:
         """The slots that hold a run between two windows after a step: a window's saves are of an open one."""
         written = {verb.slot for verb in verbs if isinstance(verb, Save)}
         return slots - written if step == "window" else slots | written
+
+    def _relay(self, draw: st.DrawFn) -> list[Verb]:
+        """A run that takes over another one's weights at the same count of updates, evaluated before and after."""
+        slot, averaged = draw(_SLOTS), self.recipe.average is not None and draw(st.booleans())
+        look = Predict(self._batches.predicted(draw), averaged)
+        train = [self._verb(draw, "train") for _ in range(2)]
+        return [train[0], Save(slot), StartAgain(), train[1], look, Restore(slot, "same"), look]
 
     def _look(self, draw: st.DrawFn) -> list[Verb]:
         """What may come right before a save or after a load: often nothing, else what reads the run."""

@@ -36,7 +36,7 @@ class Feeds:
         scaling = recipe.scaling if isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled else None
         scale = None if scaling is None else scaling.initial
         self._habits = habits
-        self._dynamic, self._count = scaling is not None, recipe.accumulation
+        self._dynamic, self._count, self._two = scaling is not None, recipe.accumulation, recipe.optimizers > 1
         self.largest = None if scale is None or recipe.clip is not None else _largest(recipe) / scale
         self.counted = recipe.schedule is not None or recipe.average is not None
         self._unscale = supports(Capability.EXPLICIT_UNSCALE) and recipe.scaling is not None
@@ -62,7 +62,7 @@ class Feeds:
             case "twice":
                 return Feed(window, unscale_calls=2 if self._second_unscale else 1)
             case "abandon":
-                return Feed(window, abandon=True)
+                return Feed(self._overflowing(draw, window), abandon=True)
             case "poison":
                 poison = Given(0.0, (Spike(draw(st.sampled_from([math.inf, math.nan, 0.5])), 0.5, 0.5),))
                 return Feed(tuple(replace(given, missing=None) for given in window), poison=poison)
@@ -70,6 +70,12 @@ class Feeds:
                 return Feed(window, times=draw(st.sampled_from([OFTEN] * 3 + [self._longest])))
             case _:
                 return Feed(window)
+
+    def _overflowing(self, draw: st.DrawFn, window: tuple[Given, ...]) -> tuple[Given, ...]:
+        """The window; with two optimizers, often one in which a single parameter alone overflows."""
+        if not (self._two and self._dynamic and draw(st.booleans())):
+            return window
+        return (Given(0.25, (Spike(math.inf, draw(st.sampled_from(self._places)), 0.5),)), *window[1:])
 
     def _given(self, draw: st.DrawFn) -> Given:
         base = draw(st.sampled_from([0.0, 0.25, 0.3, 1.0, -0.5, 2.0**-14, 2.0**-24]))

@@ -31,8 +31,11 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     op = draw(st.sampled_from(products) | st.sampled_from(operations))
     lists = framework.declares(Capability.AUTOCAST_LISTS).supported
 
+    unrelated = "matmul" if op in ("tanh", "gelu") else "tanh"
+
     def region() -> NestedScope:
-        listed = ((op,), ()) if lists and draw(st.integers(0, 4)) == 0 else ((), ())
+        named = draw(st.sampled_from([(op,), (op,), (unrelated,)]))
+        listed = (named, ()) if lists and draw(st.integers(0, 3)) == 0 else ((), ())
         wide, low = listed if draw(st.booleans()) else listed[::-1]
         return NestedScope(draw(st.sampled_from(formats)), draw(st.integers(0, 3)) > 0, wide, low)
 
@@ -44,6 +47,7 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     operand = draw(st.sampled_from(["float32", "float32", *formats]))
     left = (region(),) if draw(st.integers(0, 3)) == 0 else ()
     second = draw(st.sampled_from([None, "float32", *formats])) if op in MIXED else None
+    scores = op == "attention"  # these are squares of operands
     return ScopedOperation(
         op,
         sizes,
@@ -52,8 +56,8 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
         draw(st.booleans()),
         nest,
         draw(st.integers(0, 99)),
-        magnitude=draw(st.sampled_from([0, 0, 0, 0, -12, 4, 4 if op == "attention" else 10])),  # its scores are squares
-        constant=draw(st.integers(0, 7)) == 0,
+        magnitude=draw(st.sampled_from([0, 0, 0, 0, -12, 4, *((4, 9, 9) if scores else (10,))])),
+        constant=draw(st.integers(0, 2 if scores else 7)) == 0,
         left=left,
         second=None if second == operand else second,
         special=draw(st.sampled_from([0.0, *[-math.inf] * (op in UNBOUNDED)]))

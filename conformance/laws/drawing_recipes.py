@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
+from conformance.laws.declared import laws_of
 from conformance.laws.drawn_data import DrawnModel
+from fixtures.layers import BatchNorm, walk
 from fixtures.recipe import (
     SGD,
     Adam,
     AdamW,
+    Aware,
     DynamicScaling,
+    Offload,
+    OffloadedKind,
     Optimizer,
     Precision,
+    Ranks,
     Recipe,
     Recompute,
     Scaling,
@@ -76,7 +85,55 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
         recipe = recipe.but(separate_losses=True)
     if maybe(Capability.AVERAGE, 2):
         recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9, 0.999])))
+    recipe = draw(_techniques(framework, drawn, recipe))
     return recipe.but(seed=draw(st.integers(0, 3)))
+
+
+RANKS = (
+    *(Ranks(2), Ranks(3), Ranks(2, "optimizer"), Ranks(2, "gradients"), Ranks(3, "optimizer"), Ranks(4, "gradients")),
+    *(Ranks(2, "full"), Ranks(3, "full"), Ranks(4, "full"), Ranks(4, "full", 2), Ranks(4, "optimizer", 2)),
+)
+OFFLOADED: tuple[tuple[OffloadedKind, ...], ...] = (
+    *(("activations",), ("parameters",), ("optimizer",), ("parameters", "optimizer")),
+    ("activations", "parameters", "optimizer"),
+)
+OFFLOADS = tuple(Offload(what, to) for what in OFFLOADED for to in ("host", "disk"))
+FEW = 4
+"""Micro-batches that are dealt out to ranks at most: what they add up to takes a large ensemble to judge."""
+SMALL = 4096
+"""Values of a model that is offloaded to files at most."""
+ONE_IN = 12
+"""How many recipes there are to one with ranks, or to one that is aware of quantization; two of them offload."""
+
+
+@st.composite
+def _techniques(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe: Recipe) -> Recipe:
+    """The recipe with ranks, an offload, aware training or moments of eight bits, now and then, as far as declared.
+
+    Ranks that share a batch norm differ in whose statistics they take (`sharding.buffers`), so they get none. Three
+    ranks divide what they are given by a number that no low format holds.
+    """
+
+    left_out = laws_of(framework).not_drawn
+
+    def with_one(field: str, values: Sequence[Any], one_in: int) -> Recipe:
+        here = [v for v in values if field not in left_out and offered(framework, recipe.but(**{field: v}))]
+        wanted = bool(here) and draw(st.integers(1, one_in)) == 1
+        return recipe.but(**{field: draw(st.sampled_from(here))}) if wanted else recipe
+
+    norms = any(isinstance(layer, BatchNorm) for _, layer in walk(drawn.layers))
+    if not norms and recipe.accumulation <= FEW:
+        narrow = recipe.precision.level != "O0"
+        recipe = with_one("ranks", [each for each in RANKS if not (narrow and each.count == 3)], ONE_IN)
+    small = sum(math.prod(shape) for shape in drawn.model.parameter_shapes().values()) <= SMALL
+    recipe = with_one("offload", [each for each in OFFLOADS if small or each.to == "host"], ONE_IN // 2)
+    if recipe.ranks is None:
+        recipe = with_one("quantization", (Aware(), Aware(1), Aware(2)), ONE_IN)
+    if isinstance(recipe.optimizer, Adam) and recipe.ranks is None:
+        sizes = [(block, smallest) for block in (2, 7, 256) for smallest in (1, 2, 16)]
+        eight = [replace(recipe.optimizer, state_bits=8, block=block, smallest=least) for block, least in sizes]
+        recipe = with_one("optimizer", eight, ONE_IN // 2)
+    return recipe
 
 
 @st.composite

@@ -26,7 +26,7 @@ from conformance.laws.programs import (
     cut_otherwise,
 )
 from fixtures.layers import Activation, BatchNorm, walk
-from fixtures.recipe import SGD, AdamW, DynamicScaling, StaticScaling
+from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, StaticScaling
 
 LARGE = 10**5
 """Values that a large parameter has at least."""
@@ -87,8 +87,12 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
         "separate-losses": recipe.separate_losses,
         "average": recipe.average is not None,
         "average=inexact": recipe.average is not None and recipe.average != float(np.float32(recipe.average)),
+        "aware": recipe.quantization is not None,
+        "state=8-bit": isinstance(optimizer, Adam) and optimizer.state_bits == 8,
     }
     yield from (name for name, there in flags.items() if there)
+    yield from [f"ranks={recipe.ranks.level}"] if recipe.ranks is not None else []
+    yield from [f"offload={recipe.offload.to}"] if recipe.offload is not None else []
 
 
 def model_features(case: DrawnCase) -> Iterator[str]:

@@ -284,8 +284,10 @@ class NarrowWhereAllowed(NotesDrops):
 
     def unscale(self, name: str, gradient: Array) -> Array:
         assert self.scaler is not None
-        reciprocal = self.rounding.round(np.asarray(1.0 / self.scaler.scale), "float32")
-        return self.rounding.round(gradient * reciprocal, self.accumulator_format(name))
+        scale, held = self.scaler.scale, self.accumulator_format(name)
+        uneven = math.frexp(scale)[0] != 0.5
+        reciprocal = self.rounding.round(np.asarray(1.0 / scale), held if uneven else "float32")
+        return self.rounding.round(gradient * reciprocal, held)
 
     def _norm(self, values: Array, name: str) -> float:
         squares = self.rounding.round(np.asarray(np.vdot(values, values)), wider(name, "float32"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -146,6 +146,12 @@ class ScopedOperation:
             return _failed(
                 "format", f"{self.op} gives {here.dtype} here and {alone.dtype} in the innermost scope alone"
             )
+        innermost = self.nest[-1]
+        if (innermost.wide or innermost.low) and self.op not in (*innermost.wide, *innermost.low):
+            bare = _run(subject, (replace(innermost, wide=(), low=()),), self.op, arrays)
+            if bare.dtype != alone.dtype:
+                text = f"{self.op} gives {alone.dtype} in a scope that names other operations, and {bare.dtype} in one"
+                return _failed("lists", f"{text} that names none")
         if not same_bits(here.value, alone.value):
             values = f"{shown(here.value)} here and {shown(alone.value)} in the innermost scope alone"
             return _failed("value", f"{self.op} gives {values}")
@@ -196,7 +202,11 @@ class ScopedOperation:
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
         """The clause that a failure breaks, and the sentence that says so."""
-        named = {"shape": "autocast.matmul-is-low", "order": "autocast.promotes-to-widest"}
+        named = {
+            "shape": "autocast.matmul-is-low",
+            "order": "autocast.promotes-to-widest",
+            "lists": "autocast.user-lists",
+        }
         clause = named.get(failure.name, "autocast.scope-nests")
         if len(self.nest) == 1 and self.before and failure.name not in named:
             clause = "autocast.scope-restored"

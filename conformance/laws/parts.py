@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis.strategies import SearchStrategy
 
 from conformance.expectations.exclusions import Exclusion
-from conformance.laws import drawing_operations, drawing_variations
+from conformance.laws import drawing_masks, drawing_operations, drawing_variations
 from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.instances import Instance
 from frameworks.contract import Capability, Framework
@@ -70,6 +70,7 @@ LAWS: Mapping[str, Law] = {
     "laws.windows": Law(5, drawing_variations.cuts, 1, 1 / 64, (Capability.ACCUMULATION,)),
     "laws.operations": Law(6, drawing_operations.scoped, 2, 1 / 2, (Capability.AUTOCAST_SCOPE,)),
     "laws.calls": Law(7, drawing_operations.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
+    "laws.masks": Law(9, drawing_masks.masked, 1, 1 / 8),
     "laws.processes": Law(8, drawing_variations.elsewhere, 1, 0.0, (), drawing_variations.handfuls),
 }
 """By the id of the clause."""

@@ -15,6 +15,7 @@ from conformance.judging.kit import Subject, Verdict, clause
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from conformance.laws.holding import hold
 from conformance.laws.instances import Program
+from conformance.laws.masks import MaskedCase, RevealingModel
 from conformance.laws.operations import Call, Calls, NestedScope, ScopedOperation
 from conformance.laws.programs import (
     Accumulate,
@@ -56,8 +57,11 @@ from fixtures.recipe import (
     SGD,
     Adam,
     AdamW,
+    Aware,
     DynamicScaling,
+    Offload,
     Precision,
+    Ranks,
     Recipe,
     Recompute,
     StaticScaling,
@@ -71,6 +75,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Apply",
+    "Aware",
     "BatchNorm",
     "Break",
     "Call",
@@ -92,13 +97,16 @@ __all__ = [
     "Head",
     "Heads",
     "LayerNorm",
+    "MaskedCase",
     "MaxPool",
     "NestedScope",
+    "Offload",
     "OpenScope",
     "Positions",
     "Precision",
     "Predict",
     "Program",
+    "Ranks",
     "Recipe",
     "Recompute",
     "RecomputedCase",
@@ -106,6 +114,7 @@ __all__ = [
     "Restore",
     "RestoreDamaged",
     "ResumedCase",
+    "RevealingModel",
     "Save",
     "ScaledCase",
     "ScopedOperation",

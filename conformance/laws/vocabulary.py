@@ -20,6 +20,11 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "groups": ("groups=2", "optimizers=2"),
     "losses": ("separate-losses",),
     "average": ("average",),
+    "offload": ("offload=host", "offload=disk"),
+    "ranks or codes": (
+        *(f"ranks={level}" for level in ("replicated", "optimizer", "gradients", "full")),
+        *("aware", "state=8-bit"),
+    ),
     "values": ("values=exact", "values=rounded"),
 }
 """Features of a recipe, and of a model's values, by field: those of two fields can meet."""

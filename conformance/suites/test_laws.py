@@ -59,6 +59,13 @@ def test_any_recomputed_call_is_the_plain_one(subject: Subject, verdict: Verdict
     explore(subject, verdict, excluded, "laws.calls")
 
 
+@clause("laws.masks")
+def test_any_mask_of_dropout_is_a_new_one_that_both_passes_use(
+    subject: Subject, verdict: Verdict, excluded: Excluded
+) -> None:
+    explore(subject, verdict, excluded, "laws.masks")
+
+
 @clause("laws.processes")
 def test_any_program_is_the_same_in_another_process(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
     explore(subject, verdict, excluded, "laws.processes")

@@ -1,0 +1,382 @@
+"""The law of dropout's masks: models whose gradients show each mask, and what follows from it.
+
+The first weight has a row for each sample or place of a sequence, and the rows of its gradient are what the backward
+pass lets through dropout. So the mask is read off, and all gradients and the loss are computed from it. No weight is
+negative and targets are beyond every output, so that nothing cancels and each value has a small relative error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from conformance.judging.subject import Subject
+from conformance.laws.declared import LawsOfAdapter
+from conformance.laws.drawn_data import DrawnBatch, DrawnModel
+from conformance.laws.features import features
+from conformance.laws.judging import Failure
+from conformance.laws.player import Observation, PlayFailed
+from conformance.laws.programs import DrawnCase, Gradients, StartAgain, TraceLayers, Train, Verb
+from conformance.laws.subject_player import SubjectPlayer
+from fixtures.arrays import Array, format_of
+from fixtures.layers import Dense, Dropout, Embedding, Heads
+from fixtures.model import Batch, Model
+from fixtures.recipe import SGD, Recipe
+from frameworks.contract import Trainer
+
+ROWS = 32
+"""Rows of the first weight, and so samples or places of all micro-batches of a window together."""
+TARGET = 64.0
+"""More than twice what any output comes to."""
+RATE = 2.0**-14
+"""A learning rate by which weights grow, and stay small."""
+TELLING = 40.0
+"""Bits of chance in a mask: one of so many is another one's by chance once in 10^12."""
+DEVIATIONS = 6.0
+"""How many standard deviations the share that is kept may be off: by chance it is once in 500 million."""
+SMALLEST = 2.0**-24
+"""The smallest number of float16, by which an activation may be off that is smaller than normal ones."""
+COARSE = 0.25
+"""A larger relative error of rounding would hide a mask's."""
+
+
+@dataclass(frozen=True)
+class RevealingModel(DrawnModel):
+    """A dense layer or an embedding, dropout, perhaps another dense layer with dropout, and heads."""
+
+    @cached_property
+    def model(self) -> Model:
+        """The model with weights that are not negative, a third of the first ones zero."""
+        plain = Model("masks", self.layers, self.sample, self.losses, integer_inputs=self.integer_inputs)
+        rng = np.random.default_rng([self.seed, 31])
+        starts: list[tuple[str, Array]] = []
+        for place, (name, shape) in enumerate(plain.parameter_shapes().items()):
+            if name.endswith("bias"):
+                starts.append((name, np.zeros(shape)))
+            elif place == 0:
+                starts.append((name, np.where(rng.random(shape) < 1 / 3, 0.0, rng.uniform(0.25, 0.5, shape))))
+            else:
+                starts.append((name, rng.uniform(1 / 64, 1 / 32, shape)))
+        return Model("masks", self.layers, self.sample, self.losses, self.integer_inputs, starts=tuple(starts))
+
+    @property
+    def places(self) -> int:
+        """Rows of the first weight that a sample takes."""
+        return self.sample[0] if self.integer_inputs else 1
+
+    def rows(self, micro: DrawnBatch) -> Array:
+        """The rows of each sample, (n, places), int64."""
+        first = np.arange(micro.size * self.places).reshape(micro.size, self.places)
+        return np.asarray((micro.seed + first) % ROWS)
+
+    def batch(self, micro: DrawnBatch) -> Batch:
+        """The data of a micro-batch: ids, or a one at the place of a sample's row."""
+        rows = self.rows(micro)
+        inputs = rows if self.integer_inputs else np.eye(ROWS, dtype=np.float32)[rows[:, 0]]
+        units = {head.name: head.units for head in self.model.heads.heads}
+        return Batch(inputs, {name: np.full((micro.size, n), TARGET, np.float32) for name, n in units.items()})
+
+
+class _Player(SubjectPlayer):
+    """Plays a program on a revealing model; each new run has a seed of its own."""
+
+    runs = 0
+
+    def make(self, weights: dict[str, Array] | None = None) -> Trainer:
+        recipe = self.case.recipe.but(seed=self.case.recipe.seed + self.runs)
+        return self._subject.trainer(self.case.drawn.model, recipe, weights)
+
+    def batch(self, micro: DrawnBatch) -> Batch:
+        drawn = self.case.drawn
+        assert isinstance(drawn, RevealingModel)
+        batch = drawn.batch(micro)
+        self.lend([batch.inputs, *batch.targets.values()])
+        return batch
+
+    def do(self, verb: Verb) -> dict[str, object]:
+        self.runs += isinstance(verb, StartAgain)
+        return dict(super().do(verb))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a training pass shows.
+
+    Attributes:
+        weights: the parameters before it, by canonical name.
+        gradients: those of the window's mean loss, by canonical name.
+        slack: how far each gradient is off as it is read, next to what rounding makes of it.
+        loss: the window's, None where it is not told.
+    """
+
+    place: int
+    micros: tuple[DrawnBatch, ...]
+    weights: dict[str, Array]
+    gradients: dict[str, Array]
+    slack: dict[str, float] = field(default_factory=dict)
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class MaskedCase:
+    """A program on a revealing model: every mask that its training passes show is one, and a new one."""
+
+    drawn: RevealingModel
+    recipe: Recipe
+    program: tuple[Verb, ...]
+
+    @property
+    def case(self) -> DrawnCase:
+        """The case as other laws have it."""
+        return DrawnCase(self.drawn, self.recipe, self.program)
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        return features(self.case)
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+        """The law itself, or the clause about the share that is kept."""
+        clause = "autocast.dropout-scales-what-it-keeps" if failure.name == "share" else "laws.masks"
+        return clause, failure.breaking(clause)
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+        """The first pass whose gradients are not those of a mask, or the first mask that is no new one."""
+        try:
+            with TemporaryDirectory() as folder:
+                observations = _Player(subject, self.case, Path(folder)).play().observations
+        except PlayFailed as failed:
+            return Failure.raised(failed)
+        seen: list[Shown] = []
+        shares = Shares()
+        for shown in self._passes(observations):
+            if not self._judged(shown):
+                break
+            masks = self._masks(shown)
+            if (wrong := self._apart(shown, masks)) is not None:
+                return self._failed(shown.place, *wrong)
+            for path, rate, mask in _readable(masks):
+                shares.add(rate, mask)
+                seen.append(Shown(shown.place, path, rate, mask))
+        alone = subject.seeded(self.recipe).ranks is None
+        if (repeated := _repeated(seen, alone)) is not None:
+            return self._failed(*repeated)
+        if (text := shares.off()) is not None:
+            return self._failed(len(self.program) - 1, "share", text)
+        return None
+
+    def _failed(self, place: int, name: str, text: str) -> Failure:
+        return Failure(place, name, False, f"after verb {place + 1}, {self.program[place]!r}: {text}")
+
+    def _passes(self, observations: tuple[Observation | None, ...]) -> Iterator[Pass]:
+        before: Observation = {}
+        for place, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
+            if after is None:
+                continue
+            weights = _named(before, "parameter/")
+            match verb:
+                case Gradients(micros=micros):
+                    yield Pass(place, micros, weights, _named(after, "result/gradient."))
+                case TraceLayers(micro=micro):
+                    yield Pass(place, (micro,), weights, _named(after, "result/gradient."))
+                case Train(micros=micros, times=1) if not after["result/skipped"]:
+                    old, new = (_named(each, "master/") or _named(each, "parameter/") for each in (before, after))
+                    unit = format_of("float32").unit_roundoff
+                    if all(value.dtype == np.float32 for value in new.values()):
+                        moved = {name: (old[name].astype(np.float64) - new[name]) / RATE for name in old}
+                        slack = {name: 4.0 * unit * float(np.abs(new[name]).max()) / RATE for name in old}
+                        yield Pass(place, micros, weights, moved, slack, float(after["result/loss"]))
+            before = after
+
+    def _judged(self, shown: Pass) -> bool:
+        """Whether no weight is negative and no output comes near to its target, whatever the masks are."""
+        if any((value.astype(np.float64) < 0.0).any() for value in shown.weights.values()):
+            return False
+        keeps = [(path, rate, np.ones(shape, bool)) for path, rate, shape in self._shapes(shown.micros)]
+        values = _Computed(self, shown, keeps)
+        return bool(max(float(y.max()) for y in values.outputs.values()) < TARGET / 2)
+
+    def _shapes(self, micros: tuple[DrawnBatch, ...]) -> Iterator[tuple[str, float, tuple[int, ...]]]:
+        samples = sum(micro.size for micro in micros)
+        for path, layer, shape in self.drawn.model.shapes():
+            if isinstance(layer, Dropout):
+                yield path, layer.rate, (samples, *shape)
+
+    def _masks(self, shown: Pass) -> list[tuple[str, float, Array]]:
+        """Path, rate and mask of every dropout: what is not zero behind it."""
+        rows = np.concatenate([self.drawn.rows(micro) for micro in shown.micros])
+        masks: list[tuple[str, float, Array]] = []
+        for path, rate, shape in self._shapes(shown.micros):
+            before = f"{int(path) - 1}"
+            if before == "0":
+                read = shown.gradients["0.weight"][rows].reshape(shape)
+            else:
+                read = shown.gradients[f"{before}.bias"].reshape(shape)
+            least = shown.slack.get(f"{before}.{'weight' if before == '0' else 'bias'}", 0.0)
+            masks.append((path, rate, np.abs(read.astype(np.float64)) > least))
+        return masks
+
+    def _apart(self, shown: Pass, masks: list[tuple[str, float, Array]]) -> tuple[str, str] | None:
+        """The first gradient that is another one than that of these masks."""
+        computed = _Computed(self, shown, masks)
+        precision = self.recipe.precision
+        unit = format_of("float32" if precision.level == "O0" else precision.format).unit_roundoff
+        share = unit * (2.0 * computed.terms + 16.0)
+        if share > COARSE:
+            return None
+        largest = max(float(np.abs(expected).max(initial=0.0)) for expected in computed.gradients.values())
+        least = 4.0 * SMALLEST * largest if precision.format == "float16" else 0.0
+        for name, expected in computed.gradients.items():
+            gap = np.abs(shown.gradients[name].astype(np.float64) - expected)
+            allowed = share * np.abs(expected) + shown.slack.get(name, 0.0) + least
+            if not (gap <= allowed).all():
+                worst = np.unravel_index(np.argmax(np.where(gap <= allowed, 0.0, gap)), gap.shape)
+                there, right = float(shown.gradients[name][worst]), float(expected[worst])
+                where = [int(i) for i in worst]
+                text = f"gradient of {name} at {where} is {there:.6g}, and {right:.6g} by the mask of the backward pass"
+                return f"gradient.{name}", text
+        if shown.loss is not None and abs(shown.loss - computed.loss) > share * computed.loss:
+            return "loss", f"the loss is {shown.loss:.6g}, and {computed.loss:.6g} by the mask of the backward pass"
+        return None
+
+
+class _Computed:
+    """Outputs, loss and gradients of a pass for given masks, in float64.
+
+    Attributes:
+        outputs: (items, units) by head.
+        gradients: by canonical name.
+        loss: the mean over the items, of all heads together.
+        terms: of the longest sums that a value goes through.
+    """
+
+    def __init__(self, case: MaskedCase, shown: Pass, masks: list[tuple[str, float, Array]]) -> None:
+        drawn = case.drawn
+        weights = {name: value.astype(np.float64) for name, value in shown.weights.items()}
+        rows = np.concatenate([drawn.rows(micro) for micro in shown.micros])
+        factor = {path: mask / (1.0 - rate) for path, rate, mask in masks}
+        items, (last, _, _) = len(rows), list(drawn.model.shapes())[-1]
+        entered: list[tuple[str, Array]] = []
+        x, self.terms = weights["0.weight"][rows], items * rows.shape[1]
+        for path, layer, _ in drawn.model.shapes():
+            match layer:
+                case Dense() if path == "0":
+                    x = x[:, 0] + weights.get("0.bias", 0.0)
+                case Dense():
+                    entered.append((path, x))
+                    x = x @ weights[f"{path}.weight"] + weights[f"{path}.bias"]
+                    self.terms += len(weights[f"{path}.weight"])
+                case Dropout():
+                    x = x * factor[path]
+                case Heads() | Embedding():
+                    pass
+                case _:
+                    x = x.reshape(items, -1)
+        self.gradients: dict[str, Array] = {}
+        self.outputs: dict[str, Array] = {}
+        self.loss, back = 0.0, np.zeros_like(x)
+        for head in drawn.model.heads.heads:
+            name = f"{last}.{head.name}"
+            y = self.outputs[head.name] = x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
+            self.loss += float(((y - TARGET) ** 2).mean(axis=1).sum() / items)
+            slope = 2.0 * (y - TARGET) / (items * head.units)
+            self.gradients |= {f"{name}.weight": x.T @ slope, f"{name}.bias": slope.sum(axis=0)}
+            back += slope @ weights[f"{name}.weight"].T
+            self.terms += x.shape[1] + head.units
+        for path, layer, shape in reversed(list(drawn.model.shapes())[:-1]):
+            match layer:
+                case Dropout():
+                    back = back.reshape(items, *shape) * factor[path]
+                case Dense() if path != "0":
+                    (_, came) = entered.pop()
+                    self.gradients |= {f"{path}.weight": came.T @ back, f"{path}.bias": back.sum(axis=0)}
+                    back = back @ weights[f"{path}.weight"].T
+                    self.terms += layer.units
+                case Dense() | Embedding():
+                    table = np.zeros_like(weights["0.weight"])
+                    np.add.at(table, rows.reshape(-1), back.reshape(rows.size, -1))
+                    self.gradients["0.weight"] = table
+                    self.gradients |= {"0.bias": back.sum(axis=0)} if "0.bias" in weights else {}
+
+
+@dataclass
+class Shares:
+    """How many values were kept, and by how many that is more than their rates say.
+
+    Values that are zero are counted like all others: a mask is not what is zero of the output.
+    """
+
+    deviation: float = 0.0
+    variance: float = 0.0
+
+    def add(self, rate: float, mask: Array) -> None:
+        """Counts a mask."""
+        self.deviation += float(mask.sum()) - mask.size * (1.0 - rate)
+        self.variance += mask.size * rate * (1.0 - rate)
+
+    def off(self) -> str | None:
+        """What is wrong with the shares, if they are beyond chance."""
+        allowed = DEVIATIONS * float(np.sqrt(self.variance)) + 1.0
+        if abs(self.deviation) <= allowed:
+            return None
+        return (
+            f"dropout keeps {self.deviation:+.0f} values more than its rates say, where chance explains {allowed:.0f}"
+        )
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A mask that a pass shows, of the dropout at a path; `place` is the verb's."""
+
+    place: int
+    path: str
+    rate: float
+    mask: Array
+
+    def telling(self, values: int) -> bool:
+        """Whether no two masks of so many values are the same by chance."""
+        kept = 1.0 - self.rate
+        return -values * math.log2(kept**2 + self.rate**2) >= TELLING
+
+    @property
+    def repeats_itself(self) -> bool:
+        """Whether two samples or places have the same values, which is no chance."""
+        rows, width = self.mask.reshape(-1, self.mask.shape[-1]), self.mask.shape[-1]
+        return self.telling(width) and any(np.array_equal(a, b) for a, b in combinations(rows, 2))
+
+
+def _readable(masks: list[tuple[str, float, Array]]) -> Iterator[tuple[str, float, Array]]:
+    """Those that a gradient got back to: not what lies before a dropout that kept nothing."""
+    for place, each in enumerate(masks):
+        if all(later.any() for _, _, later in masks[place + 1 :]):
+            yield each
+
+
+def _repeated(seen: list[Shown], alone: bool) -> tuple[int, str, str] | None:
+    """The first mask that is another one, what another one leaves out, or one row of it over and over."""
+    for each in seen if alone else ():
+        if each.repeats_itself:
+            text = f"the mask of layer {each.path} has the same values for two samples or places"
+            return each.place, "repeated", text
+    for one, other in combinations(seen, 2):
+        if one.mask.shape != other.mask.shape or not (one.telling(one.mask.size) and other.telling(one.mask.size)):
+            continue
+        for word, mask in (("the mask", one.mask), ("the opposite of the mask", ~one.mask)):
+            if np.array_equal(mask, other.mask):
+                text = f"the mask of layer {other.path} is {word} that layer {one.path} had before"
+                return other.place, "repeated", text
+    return None
+
+
+def _named(observation: Observation, beginning: str) -> dict[str, Array]:
+    return {name.removeprefix(beginning): v for name, v in observation.items() if name.startswith(beginning)}
+
+
+OPTIMIZER = SGD(RATE)
+"""The optimizer by which an update shows its gradient."""
