@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal, cast
 
 from hypothesis import strategies as st
 
@@ -97,11 +98,9 @@ OFFLOADED: tuple[tuple[OffloadedKind, ...], ...] = (
     *(("activations",), ("parameters",), ("optimizer",), ("parameters", "optimizer")),
     ("activations", "parameters", "optimizer"),
 )
-OFFLOADS = tuple(Offload(what, to) for what in OFFLOADED for to in ("host", "disk"))
-FEW = 4
-"""Micro-batches that are dealt out to ranks at most: what they add up to takes a large ensemble to judge."""
-SMALL = 4096
-"""Values of a model that is offloaded to files at most."""
+OFFLOADS = (*(Offload(what) for what in OFFLOADED * 3), *(Offload(what, "disk") for what in OFFLOADED))
+SMALL = 1024
+"""Values at most of a model that several ranks train, or that is offloaded to files."""
 ONE_IN = 12
 """How many recipes there are to one with ranks, or to one that is aware of quantization; two of them offload."""
 
@@ -110,30 +109,52 @@ ONE_IN = 12
 def _techniques(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe: Recipe) -> Recipe:
     """The recipe with ranks, an offload, aware training or moments of eight bits, now and then, as far as declared.
 
-    Ranks that share a batch norm differ in whose statistics they take (`sharding.buffers`), so they get none. Three
-    ranks divide what they are given by a number that no low format holds.
+    Ranks that share a batch norm differ in whose statistics they take (`sharding.buffers`), so they get none.
     """
 
-    left_out = laws_of(framework).not_drawn
-
     def with_one(field: str, values: Sequence[Any], one_in: int) -> Recipe:
-        here = [v for v in values if field not in left_out and offered(framework, recipe.but(**{field: v}))]
-        wanted = bool(here) and draw(st.integers(1, one_in)) == 1
-        return recipe.but(**{field: draw(st.sampled_from(here))}) if wanted else recipe
+        wanted = bool(values) and draw(st.integers(1, one_in)) == 1
+        return recipe.but(**{field: draw(st.sampled_from(values))}) if wanted else recipe
 
+    techniques = _techniques_of(cast(Any, framework))
     norms = any(isinstance(layer, BatchNorm) for _, layer in walk(drawn.layers))
-    if not norms and recipe.accumulation <= FEW:
-        narrow = recipe.precision.level != "O0"
-        recipe = with_one("ranks", [each for each in RANKS if not (narrow and each.count == 3)], ONE_IN)
     small = sum(math.prod(shape) for shape in drawn.model.parameter_shapes().values()) <= SMALL
-    recipe = with_one("offload", [each for each in OFFLOADS if small or each.to == "host"], ONE_IN // 2)
+    if small and not norms:
+        recipe = with_one("ranks", techniques.ranks, ONE_IN)
+    recipe = with_one("offload", [each for each in techniques.offloads if small or each.to == "host"], ONE_IN // 2)
     if recipe.ranks is None:
-        recipe = with_one("quantization", (Aware(), Aware(1), Aware(2)), ONE_IN)
+        recipe = with_one("quantization", techniques.aware, ONE_IN)
     if isinstance(recipe.optimizer, Adam) and recipe.ranks is None:
-        sizes = [(block, smallest) for block in (2, 7, 256) for smallest in (1, 2, 16)]
-        eight = [replace(recipe.optimizer, state_bits=8, block=block, smallest=least) for block, least in sizes]
+        eight = [replace(recipe.optimizer, state_bits=8, block=n, smallest=least) for n, least in techniques.blocks]
         recipe = with_one("optimizer", eight, ONE_IN // 2)
     return recipe
+
+
+@dataclass(frozen=True)
+class Techniques:
+    """What a framework declares, and its adapter does not leave out of drawing.
+
+    Attributes:
+        blocks: values in a block of moments of eight bits, and in the smallest parameter that has them.
+    """
+
+    ranks: Sequence[Ranks]
+    offloads: Sequence[Offload]
+    aware: Sequence[Aware]
+    blocks: Sequence[tuple[int, int]]
+
+
+@cache
+def _techniques_of(framework: Framework) -> Techniques:
+    left_out = laws_of(framework).not_drawn
+
+    def here(field: str, values: Sequence[Any]) -> list[Any]:
+        return [v for v in values if field not in left_out and offered(framework, Recipe(**{field: v}))]
+
+    eight = here("optimizer", [Adam(state_bits=8)])
+    blocks = [(block, smallest) for block in (2, 7, 256) for smallest in (1, 2, 16)] if eight else []
+    aware = here("quantization", [Aware(), Aware(1), Aware(2)])
+    return Techniques(here("ranks", RANKS), here("offload", OFFLOADS), aware, blocks)
 
 
 @st.composite

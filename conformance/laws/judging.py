@@ -137,14 +137,8 @@ def canonical_play(measured: Play, laws: LawsOfAdapter, case: DrawnCase) -> Play
 
 
 def ensemble_of(subject: Subject, case: DrawnCase, measured: Play) -> Ensemble:
-    """The oracle's plays of what the framework played, without what must not show.
-
-    That is recomputation, offload, and that there are ranks, unless batch norm tells whose samples it took.
-    """
-    recipe = subject.seeded(case.recipe)
-    moving = any(isinstance(layer, BatchNorm) for _, layer, _ in case.drawn.model.shapes())
-    ranks = recipe.ranks if moving else None
-    plain = replace(case, recipe=recipe.but(recompute=None, offload=None, ranks=ranks))
+    """The oracle's plays of what the framework played, without recomputation and offload, which must not show."""
+    plain = replace(case, recipe=subject.seeded(case.recipe).but(recompute=None, offload=None))
     return Ensemble(subject.conventions, plain, measured.left_out, subject.seed)
 
 
@@ -162,13 +156,11 @@ def not_judged(
 
     How many updates there were where one of two optimizers skips is an observation (`scaling.two-optimizers-rule`). No
     clause says whether a window without any gradient counts, nor which running statistics an average is evaluated with
-    once they have moved since it did. Ranks may add up what they have accumulated at the end of the window alone.
+    once they have moved since it did.
     """
     always = frozenset(laws.not_compared) | {"random/", "result/bytes"}
     if isinstance(case.recipe.scaling, StaticScaling):
         always |= _OF_MOVING_SCALES
-    if subject.seeded(case.recipe).ranks is not None:
-        always |= {"accumulator/"}
     if case.recipe.optimizers > 1 and case.recipe.scaling is not None:
         always |= {"steps/steps"}
     counts = always | {"steps/steps", "steps/schedule"}
