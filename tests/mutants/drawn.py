@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from autograd.extend import defvjp, primitive
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Precision, Recipe
 from frameworks.contract import RecomputeCase, RecomputeResult, Update
 from frameworks.reference import ReferenceFramework, scope
+from frameworks.reference.arithmetic import Operations
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.forward import Moment
 from frameworks.reference.tensor import Tensor
@@ -234,3 +236,44 @@ class OutputsAreReused(ReferenceTrainer):
         for name, value in outputs.items():
             self._returned.setdefault((name, len(inputs)), value)[...] = value
         return {name: self._returned[name, len(inputs)] for name in outputs}
+
+
+@primitive
+def _dropped(x: Array, mask: Array, rate: float) -> Array:
+    return np.where(mask, x / (1.0 - rate), 0.0)
+
+
+def _by_blocks(_ans: Array, _x: Array, mask: Array, rate: float) -> Callable[[Array], Array]:
+    flat = mask.reshape(-1).copy()
+    rest = flat.size % 4
+    if 0 < rest < flat.size:
+        flat[-rest:] = flat[:rest]
+    return lambda gradient: np.where(flat.reshape(mask.shape), gradient / (1.0 - rate), 0.0)
+
+
+defvjp(_dropped, _by_blocks, None, None)
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/pull/29813",
+    component="dropout",
+    clauses=("laws.masks",),
+)
+class BackwardMaskGoesByFours(Operations):
+    """The backward pass reads the mask in blocks of four, and for what is left over at the end reads its beginning."""
+
+    def dropout(self, x: Tensor, mask: Array, rate: float) -> Tensor:
+        return self.apply("dropout", lambda a, _: _dropped(a, mask, rate), x)
+
+
+@fault(
+    "https://github.com/rwth-i6/returnn/issues/366",
+    component="dropout",
+    clauses=("laws.masks",),
+)
+class SamplesShareAMask(ReferenceTrainer):
+    """The mask of a micro-batch's first sample is broadcast over the others."""
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        mask = super().draw_mask(shape, rate)
+        return np.broadcast_to(mask[:1], shape)

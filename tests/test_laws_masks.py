@@ -1,0 +1,103 @@
+"""The law of dropout's masks: what tells two of them apart, what is read off a pass, and what each failure says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.judging.subject import Subject
+from conformance.laws.declared import laws_of
+from conformance.laws.drawn_data import DrawnBatch
+from conformance.laws.masks import OPTIMIZER, MaskedCase, RevealingModel, Shares, Shown
+from conformance.laws.programs import Gradients, StartAgain, Train
+from fixtures.arrays import Array
+from fixtures.layers import Dense, Dropout, Head, Heads
+from fixtures.recipe import Recipe
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.trainer import ReferenceTrainer
+
+WIDE = RevealingModel((Dense(47), Dropout(0.5), Heads((Head("a", 2),))), (32,), (("a", "squared_error"),))
+PASSES = (StartAgain(), Train((DrawnBatch(4),)), Gradients((DrawnBatch(4, 4),)))
+
+
+def failure(trainer: type[ReferenceTrainer], model: RevealingModel = WIDE) -> Any:
+    """What the law says of two passes of a run."""
+    broken = type("Broken", (ReferenceFramework,), {"trainer_class": trainer})("cpu")
+    return MaskedCase(model, Recipe(OPTIMIZER), PASSES).failure(Subject(broken), laws_of(broken))
+
+
+def test_new_masks_that_both_passes_use_are_no_failure() -> None:
+    assert failure(ReferenceTrainer) is None
+
+
+class SameMask(ReferenceTrainer):
+    """Every pass has the first one's mask."""
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        self.draws = 0
+        return super().draw_mask(shape, rate)
+
+
+class OtherRate(ReferenceTrainer):
+    """A quarter of the values is dropped, and divided by a half."""
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        return super().draw_mask(shape, rate / 4.0)
+
+
+class OppositeNext(ReferenceTrainer):
+    """Every second mask keeps what the one before dropped."""
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        odd = self.draws % 2
+        self.draws -= odd
+        mask = super().draw_mask(shape, rate)
+        self.draws += odd
+        return ~mask if odd else mask
+
+
+@pytest.mark.parametrize(
+    ("trainer", "name", "words"),
+    [
+        (SameMask, "repeated", "is the mask that layer 1 had before"),
+        (OppositeNext, "repeated", "is the opposite of the mask"),
+        (OtherRate, "share", "more than its rates say"),
+    ],
+)
+def test_what_is_wrong_with_masks_is_said(trainer: type[ReferenceTrainer], name: str, words: str) -> None:
+    failed = failure(trainer)
+    assert failed is not None
+    assert failed.name == name
+    assert words in failed.text
+
+
+def test_a_mask_before_a_dropout_that_keeps_nothing_is_not_read() -> None:
+    class Nothing(ReferenceTrainer):
+        def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+            mask = super().draw_mask(shape, rate)
+            return np.zeros_like(mask) if shape[-1] == 3 else mask
+
+    layers = (Dense(47), Dropout(0.5), Dense(3), Dropout(0.5), Heads((Head("a", 2),)))
+    model = RevealingModel(layers, (32,), (("a", "squared_error"),))
+    broken = type("Broken", (ReferenceFramework,), {"trainer_class": Nothing})("cpu")
+    single = (StartAgain(), Train((DrawnBatch(1),)), Gradients((DrawnBatch(1, 4),)))
+    assert MaskedCase(model, Recipe(OPTIMIZER), single).failure(Subject(broken), laws_of(broken)) is None
+
+
+@pytest.mark.parametrize(("rate", "values"), [(0.5, 40), (0.25, 60), (0.75, 60), (0.1, 140)])
+def test_masks_tell_from_forty_bits_of_chance_on(rate: float, values: int) -> None:
+    shown = Shown(0, "1", rate, np.zeros((1, values), bool))
+    assert shown.telling(values)
+    assert not shown.telling(values - 6)
+
+
+def test_shares_within_chance_are_not_off() -> None:
+    shares = Shares()
+    rng = np.random.default_rng(0)
+    for rate in (0.1, 0.5, 0.75):
+        shares.add(rate, rng.random((1000, 10)) >= rate)
+    assert shares.off() is None
+    shares.add(0.5, np.ones((100, 10), bool))
+    assert "more than its rates say" in str(shares.off())
