@@ -285,8 +285,8 @@ class NarrowWhereAllowed(NotesDrops):
     def unscale(self, name: str, gradient: Array) -> Array:
         assert self.scaler is not None
         scale, held = self.scaler.scale, self.accumulator_format(name)
-        uneven = math.frexp(scale)[0] != 0.5
-        reciprocal = self.rounding.round(np.asarray(1.0 / scale), held if uneven else "float32")
+        uneven_in_low = math.frexp(scale)[0] != 0.5 and held in ("float16", "bfloat16")
+        reciprocal = self.rounding.round(np.asarray(1.0 / scale), held if uneven_in_low else "float32")
         return self.rounding.round(gradient * reciprocal, held)
 
     def _norm(self, values: Array, name: str) -> float:

@@ -21,10 +21,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "losses": ("separate-losses",),
     "average": ("average",),
     "offload": ("offload=host", "offload=disk"),
-    "ranks or codes": (
-        *(f"ranks={level}" for level in ("replicated", "optimizer", "gradients", "full")),
-        *("aware", "state=8-bit"),
-    ),
+    "ranks or codes": (*(f"ranks={level}" for level in ("replicated", "optimizer", "gradients", "full")), "aware"),
     "values": ("values=exact", "values=rounded"),
 }
 """Features of a recipe, and of a model's values, by field: those of two fields can meet."""
@@ -101,6 +98,7 @@ DATA = (
 OTHERS = (
     "epsilon=default",
     "epsilon=tiny",
+    "state=8-bit",
     "momentum=inexact",
     "weight-decay=inexact",
     "average=inexact",
