@@ -42,7 +42,7 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     before = tuple(region() for _ in range(draw(st.integers(0, 2))))
     nest = tuple(region() for _ in range(draw(st.integers(1, 3))))
     sizes = draw(st.sampled_from(SIZES)), draw(st.sampled_from(SIZES))
-    if op in BY_ROW and draw(st.integers(0, 11)) == 0:
+    if op in BY_ROW and draw(st.integers(0, 3)) == 0:
         sizes = draw(st.sampled_from(LONG))
     operand = draw(st.sampled_from(["float32", "float32", *formats]))
     left = (region(),) if draw(st.integers(0, 3)) == 0 else ()
@@ -60,6 +60,7 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
         constant=draw(st.integers(0, 2 if scores else 7)) == 0,
         left=left,
         second=None if second == operand else second,
+        empty=op == "concatenate" and draw(st.booleans()),
         special=draw(st.sampled_from([0.0, *[-math.inf] * (op in UNBOUNDED)]))
         if draw(st.integers(0, 3)) == 0
         else None,

@@ -67,6 +67,7 @@ class ScopedOperation:
         constant: whether each of them is one value everywhere.
         second: format of the second of two like operands, None for that of the first.
         special: what stands in the last element of the first operand, None for an ordinary value.
+        empty: whether the second operand has no row, as may be of a concatenation.
     """
 
     op: str
@@ -81,6 +82,7 @@ class ScopedOperation:
     left: tuple[NestedScope, ...] = ()
     second: FormatName | None = None
     special: float | None = None
+    empty: bool = False
 
     def words(self) -> frozenset[str]:
         """What exclusions may name."""
@@ -94,6 +96,7 @@ class ScopedOperation:
             "operands=constant": self.constant,
             "operands=mixed": self.second is not None,
             "operands=special": self.special is not None,
+            "operands=empty": self.empty,
         }
         words = {word for word, there in flags.items() if there}
         return frozenset({f"operation={self.op}", f"operand={self.format}", *scopes, *lists, *words})
@@ -119,6 +122,8 @@ class ScopedOperation:
             arrays.append(self._cast(np.ldexp(values, self.magnitude).astype(np.float32)))
         if self.second is not None:
             arrays[1] = arrays[1].astype(FORMATS[self.second].dtype)
+        if self.empty:
+            arrays[1] = arrays[1][:0]
         return tuple(arrays)
 
     def _cast(self, array: Array) -> Array:
@@ -146,6 +151,13 @@ class ScopedOperation:
             return _failed(
                 "format", f"{self.op} gives {here.dtype} here and {alone.dtype} in the innermost scope alone"
             )
+        if self.empty:
+            full = _run(subject, self.nest[-1:], self.op, replace(self, empty=False).arrays())
+            if full.dtype != alone.dtype:
+                text = (
+                    f"{self.op} gives {alone.dtype} where the second operand has no row, and {full.dtype} where it has"
+                )
+                return _failed("order", f"{text} some, for {self.format} and {self.second or self.format}")
         innermost = self.nest[-1]
         if (innermost.wide or innermost.low) and self.op not in (*innermost.wide, *innermost.low):
             bare = _run(subject, (replace(innermost, wide=(), low=()),), self.op, arrays)
