@@ -1,0 +1,1 @@
+"""Faults of a round of invention: layers, optimizers, checkpoints, ranks, scopes and quantizers."""
