@@ -111,7 +111,9 @@ def _block(draw: st.DrawFn, width: int, exact: bool) -> tuple[tuple[Layer, ...],
         case "activated":
             return (Dense(units), Activation(kind)), units
         case "residual":
-            return (Residual((Dense(width), Activation(kind))),), width
+            dense, activation = Dense(width), Activation(kind)
+            bodies: list[tuple[Layer, ...]] = [(dense, activation), (activation, dense), (dense, activation, dense)]
+            return (Residual(draw(st.sampled_from(bodies))),), width
         case "bare":
             return (Dense(units, bias=False),), units
         case "layer-norm":
