@@ -67,7 +67,7 @@ class ScopedOperation:
         constant: whether each of them is one value everywhere.
         second: format of the second of two like operands, None for that of the first.
         special: what stands in the last element of the first operand, None for an ordinary value.
-        empty: whether the second operand has no row, as may be of a concatenation.
+        empty: whether the second operand has no column, as may be of a concatenation.
     """
 
     op: str
@@ -123,7 +123,7 @@ class ScopedOperation:
         if self.second is not None:
             arrays[1] = arrays[1].astype(FORMATS[self.second].dtype)
         if self.empty:
-            arrays[1] = arrays[1][:0]
+            arrays[1] = arrays[1][..., :0]
         return tuple(arrays)
 
     def _cast(self, array: Array) -> Array:
@@ -168,17 +168,23 @@ class ScopedOperation:
             values = f"{shown(here.value)} here and {shown(alone.value)} in the innermost scope alone"
             return _failed("value", f"{self.op} gives {values}")
         if self.second is not None:
-            turned = _run(subject, self.nest[-1:], self.op, arrays[::-1])
-            if turned.dtype == alone.dtype:
-                return None
-            formats = f"{self.format} and {self.second}"
-            text = f"{self.op} gives {alone.dtype} for {formats}, and {turned.dtype} the other way round"
-            return _failed("order", text)
+            return self._turned_round(subject, arrays, alone.dtype)
         usual = _run(subject, self.nest[-1:], self.op, tuple(self._cast(array) for array in CATALOGUE[self.op]()))
         if usual.dtype != alone.dtype:
             shapes = [array.shape for array in arrays]
             return _failed("shape", f"{self.op} gives {alone.dtype} for shapes {shapes} and {usual.dtype} for others")
         return self._beyond_rounding(subject, arrays, alone)
+
+    def _turned_round(self, subject: Subject, arrays: tuple[Array, ...], dtype: str) -> Failure | None:
+        """Whether operands in two formats give the same format the other way round, unless that is refused."""
+        try:
+            turned = _run(subject, self.nest[-1:], self.op, arrays[::-1])
+        except Exception:
+            return None
+        if turned.dtype == dtype:
+            return None
+        formats = f"{self.format} and {self.second}"
+        return _failed("order", f"{self.op} gives {dtype} for {formats}, and {turned.dtype} the other way round")
 
     def _beyond_rounding(self, subject: Subject, arrays: tuple[Array, ...], result: OpResult) -> Failure | None:
         """The value against the oracle's, for an oracle that computes the operation in the format of the result."""
