@@ -33,6 +33,8 @@ from frameworks.reference.rounding import Exact, Rounding
 
 MEMBERS = 8
 LARGEST = float(np.finfo(np.float32).max)
+LONG, REORDERED = 256, 2.0
+"""Terms of a sum from which on its order, which no member changes, tells more than roundings do, and how much."""
 CANCELLED = 4.0
 """How many times as far a value may be off behind a batch norm.
 
@@ -52,7 +54,9 @@ class Ensemble:
     def freedom(self) -> float:
         """How many spreads a value may be off."""
         cancels = any(isinstance(layer, BatchNorm) for _, layer, _ in self._case.drawn.model.shapes())
-        return IMPLEMENTATION_FREEDOM * (CANCELLED if cancels else 1.0)
+        shapes = self._case.drawn.model.parameter_shapes().values()
+        long = any(size > LONG for shape in shapes if len(shape) > 1 for size in shape)
+        return IMPLEMENTATION_FREEDOM * (CANCELLED if cancels else 1.0) * (REORDERED if long else 1.0)
 
     @cached_property
     def nearest(self) -> Play:
