@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from conformance.judging.subject import Subject
+from conformance.laws.chance import Shares, ShownMask
 from conformance.laws.declared import laws_of
 from conformance.laws.drawn_data import DrawnBatch
-from conformance.laws.masks import OPTIMIZER, MaskedCase, RevealingModel, Shares, Shown
+from conformance.laws.masks import OPTIMIZER, MaskedCase, RevealingModel, Shares, ShownMask
 from conformance.laws.programs import Gradients, StartAgain, Train
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Dropout, Head, Heads
@@ -88,7 +89,7 @@ def test_a_mask_before_a_dropout_that_keeps_nothing_is_not_read() -> None:
 
 @pytest.mark.parametrize(("rate", "values"), [(0.5, 40), (0.25, 60), (0.75, 60), (0.1, 140)])
 def test_masks_tell_from_forty_bits_of_chance_on(rate: float, values: int) -> None:
-    shown = Shown(0, "1", rate, np.zeros((1, values), bool))
+    shown = ShownMask(0, "1", rate, np.zeros((1, values), bool))
     assert shown.telling(values)
     assert not shown.telling(values - 6)
 

@@ -7,17 +7,16 @@ negative and targets are beyond every output, so that nothing cancels and each v
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from conformance.judging.subject import Subject
+from conformance.laws.chance import Shares, ShownMask, readable, repeated
 from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from conformance.laws.features import features
@@ -37,10 +36,6 @@ TARGET = 64.0
 """More than twice what any output comes to."""
 RATE = 2.0**-14
 """A learning rate by which weights grow, and stay small."""
-TELLING = 40.0
-"""Bits of chance in a mask: one of so many is another one's by chance once in 10^12."""
-DEVIATIONS = 6.0
-"""How many standard deviations the share that is kept may be off: by chance it is once in 500 million."""
 SMALLEST = 2.0**-24
 """The smallest number of float16, by which an activation may be off that is smaller than normal ones."""
 COARSE = 0.25
@@ -106,7 +101,7 @@ class _Player(SubjectPlayer):
 
 
 @dataclass(frozen=True)
-class Pass:
+class TrainingPass:
     """What a training pass shows.
 
     Attributes:
@@ -153,7 +148,7 @@ class MaskedCase:
                 observations = _Player(subject, self.case, Path(folder)).play().observations
         except PlayFailed as failed:
             return Failure.raised(failed)
-        seen: list[Shown] = []
+        seen: list[ShownMask] = []
         shares = Shares()
         for shown in self._passes(observations):
             if not self._judged(shown):
@@ -161,12 +156,12 @@ class MaskedCase:
             masks = self._masks(shown)
             if (wrong := self._apart(shown, masks)) is not None:
                 return self._failed(shown.place, *wrong)
-            for path, rate, mask in _readable(masks):
+            for path, rate, mask in readable(masks):
                 shares.add(rate, mask)
-                seen.append(Shown(shown.place, path, rate, mask))
+                seen.append(ShownMask(shown.place, path, rate, mask))
         alone = subject.seeded(self.recipe).ranks is None
-        if (repeated := _repeated(seen, alone)) is not None:
-            return self._failed(*repeated)
+        if (again := repeated(seen, alone)) is not None:
+            return self._failed(*again)
         if (text := shares.off()) is not None:
             return self._failed(len(self.program) - 1, "share", text)
         return None
@@ -174,7 +169,7 @@ class MaskedCase:
     def _failed(self, place: int, name: str, text: str) -> Failure:
         return Failure(place, name, False, f"after verb {place + 1}, {self.program[place]!r}: {text}")
 
-    def _passes(self, observations: tuple[Observation | None, ...]) -> Iterator[Pass]:
+    def _passes(self, observations: tuple[Observation | None, ...]) -> Iterator[TrainingPass]:
         before: Observation = {}
         for place, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
             if after is None:
@@ -182,19 +177,19 @@ class MaskedCase:
             weights = _named(before, "parameter/")
             match verb:
                 case Gradients(micros=micros):
-                    yield Pass(place, micros, weights, _named(after, "result/gradient."))
+                    yield TrainingPass(place, micros, weights, _named(after, "result/gradient."))
                 case TraceLayers(micro=micro):
-                    yield Pass(place, (micro,), weights, _named(after, "result/gradient."))
+                    yield TrainingPass(place, (micro,), weights, _named(after, "result/gradient."))
                 case Train(micros=micros, times=1) if not after["result/skipped"]:
                     old, new = (_named(each, "master/") or _named(each, "parameter/") for each in (before, after))
                     unit = format_of("float32").unit_roundoff
                     if all(value.dtype == np.float32 for value in new.values()):
                         moved = {name: (old[name].astype(np.float64) - new[name]) / RATE for name in old}
                         slack = {name: 4.0 * unit * float(np.abs(new[name]).max()) / RATE for name in old}
-                        yield Pass(place, micros, weights, moved, slack, float(after["result/loss"]))
+                        yield TrainingPass(place, micros, weights, moved, slack, float(after["result/loss"]))
             before = after
 
-    def _judged(self, shown: Pass) -> bool:
+    def _judged(self, shown: TrainingPass) -> bool:
         """Whether no weight is negative and no output comes near to its target, whatever the masks are."""
         if any((value.astype(np.float64) < 0.0).any() for value in shown.weights.values()):
             return False
@@ -208,7 +203,7 @@ class MaskedCase:
             if isinstance(layer, Dropout):
                 yield path, layer.rate, (samples, *shape)
 
-    def _masks(self, shown: Pass) -> list[tuple[str, float, Array]]:
+    def _masks(self, shown: TrainingPass) -> list[tuple[str, float, Array]]:
         """Path, rate and mask of every dropout: what is not zero behind it."""
         rows = np.concatenate([self.drawn.rows(micro) for micro in shown.micros])
         masks: list[tuple[str, float, Array]] = []
@@ -222,7 +217,7 @@ class MaskedCase:
             masks.append((path, rate, np.abs(read.astype(np.float64)) > least))
         return masks
 
-    def _apart(self, shown: Pass, masks: list[tuple[str, float, Array]]) -> tuple[str, str] | None:
+    def _apart(self, shown: TrainingPass, masks: list[tuple[str, float, Array]]) -> tuple[str, str] | None:
         """The first gradient that is another one than that of these masks."""
         computed = _Computed(self, shown, masks)
         precision = self.recipe.precision
@@ -256,7 +251,7 @@ class _Computed:
         terms: of the longest sums that a value goes through.
     """
 
-    def __init__(self, case: MaskedCase, shown: Pass, masks: list[tuple[str, float, Array]]) -> None:
+    def __init__(self, case: MaskedCase, shown: TrainingPass, masks: list[tuple[str, float, Array]]) -> None:
         drawn = case.drawn
         weights = {name: value.astype(np.float64) for name, value in shown.weights.items()}
         rows = np.concatenate([drawn.rows(micro) for micro in shown.micros])
@@ -303,75 +298,6 @@ class _Computed:
                     np.add.at(table, rows.reshape(-1), back.reshape(rows.size, -1))
                     self.gradients["0.weight"] = table
                     self.gradients |= {"0.bias": back.sum(axis=0)} if "0.bias" in weights else {}
-
-
-@dataclass
-class Shares:
-    """How many values were kept, and by how many that is more than their rates say.
-
-    Values that are zero are counted like all others: a mask is not what is zero of the output.
-    """
-
-    deviation: float = 0.0
-    variance: float = 0.0
-
-    def add(self, rate: float, mask: Array) -> None:
-        """Counts a mask."""
-        self.deviation += float(mask.sum()) - mask.size * (1.0 - rate)
-        self.variance += mask.size * rate * (1.0 - rate)
-
-    def off(self) -> str | None:
-        """What is wrong with the shares, if they are beyond chance."""
-        allowed = DEVIATIONS * float(np.sqrt(self.variance)) + 1.0
-        if abs(self.deviation) <= allowed:
-            return None
-        return (
-            f"dropout keeps {self.deviation:+.0f} values more than its rates say, where chance explains {allowed:.0f}"
-        )
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A mask that a pass shows, of the dropout at a path; `place` is the verb's."""
-
-    place: int
-    path: str
-    rate: float
-    mask: Array
-
-    def telling(self, values: int) -> bool:
-        """Whether no two masks of so many values are the same by chance."""
-        kept = 1.0 - self.rate
-        return -values * math.log2(kept**2 + self.rate**2) >= TELLING
-
-    @property
-    def repeats_itself(self) -> bool:
-        """Whether two samples or places have the same values, which is no chance."""
-        rows, width = self.mask.reshape(-1, self.mask.shape[-1]), self.mask.shape[-1]
-        return self.telling(width) and any(np.array_equal(a, b) for a, b in combinations(rows, 2))
-
-
-def _readable(masks: list[tuple[str, float, Array]]) -> Iterator[tuple[str, float, Array]]:
-    """Those that a gradient got back to: not what lies before a dropout that kept nothing."""
-    for place, each in enumerate(masks):
-        if all(later.any() for _, _, later in masks[place + 1 :]):
-            yield each
-
-
-def _repeated(seen: list[Shown], alone: bool) -> tuple[int, str, str] | None:
-    """The first mask that is another one, what another one leaves out, or one row of it over and over."""
-    for each in seen if alone else ():
-        if each.repeats_itself:
-            text = f"the mask of layer {each.path} has the same values for two samples or places"
-            return each.place, "repeated", text
-    for one, other in combinations(seen, 2):
-        if one.mask.shape != other.mask.shape or not (one.telling(one.mask.size) and other.telling(one.mask.size)):
-            continue
-        for word, mask in (("the mask", one.mask), ("the opposite of the mask", ~one.mask)):
-            if np.array_equal(mask, other.mask):
-                text = f"the mask of layer {other.path} is {word} that layer {one.path} had before"
-                return other.place, "repeated", text
-    return None
 
 
 def _named(observation: Observation, beginning: str) -> dict[str, Array]:
