@@ -11,7 +11,7 @@ from conformance.judging.subject import Subject
 from conformance.laws.chance import Shares, ShownMask
 from conformance.laws.declared import laws_of
 from conformance.laws.drawn_data import DrawnBatch
-from conformance.laws.masks import OPTIMIZER, MaskedCase, RevealingModel, Shares, ShownMask
+from conformance.laws.masks import OPTIMIZER, MaskedCase, RevealingModel
 from conformance.laws.programs import Gradients, StartAgain, Train
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Dropout, Head, Heads
