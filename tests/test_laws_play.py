@@ -146,3 +146,17 @@ def test_half_of_the_data_lie_column_by_column(seed: int, tmp_path: Path) -> Non
     player = SubjectPlayer(subject(), DrawnCase(MODEL, Recipe(), (StartAgain(), Predict(MICRO))), tmp_path)
     batch = player.batch(DrawnBatch(3, seed=seed))
     assert batch.inputs.flags.f_contiguous == bool(seed)
+
+
+def test_what_a_judge_raises_ends_the_search_at_once() -> None:
+    seen: list[int] = []
+
+    def judge(number: int) -> None:
+        seen.append(number)
+        if number > 10:
+            raise ZeroDivisionError(number)
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        Search(judge).run(st.integers(0, 100), 100, 0, 5.0)
+    assert raised.value.args == (seen[-1],)
+    assert max(seen[:-1], default=0) <= 10

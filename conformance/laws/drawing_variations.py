@@ -142,7 +142,8 @@ def _alike(draw: st.DrawFn, framework: Framework) -> tuple[DrawnCase, DrawnCase]
     rate = draw(st.sampled_from([0.125, 0.375, 0.75]))
     rates = tuple(Dropout(rate) if isinstance(layer, Dropout) else layer for layer in case.drawn.layers)
     norms = tuple(
-        replace(la, epsilon=0.25) if isinstance(la, BatchNorm | LayerNorm) else la for la in case.drawn.layers
+        replace(la, epsilon=1e-5 if la.epsilon > 1e-5 else 1e-3) if isinstance(la, BatchNorm | LayerNorm) else la
+        for la in case.drawn.layers
     )
     changed = {
         "rates": replace(case, drawn=replace(case.drawn, layers=rates)),

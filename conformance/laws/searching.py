@@ -56,16 +56,17 @@ class Search(Generic[C, F]):
     refusal: Unsupported | None = None
     smallest: tuple[C, F] | None = None
     _end: float = field(default=math.inf, repr=False)
+    _raised: Exception | None = field(default=None, repr=False)
 
     def run(self, cases: SearchStrategy[C | None], examples: int, chosen: int, shrinking_s: float) -> None:
         """Draws up to `examples` cases from a seed, until one breaks the law, and makes that smaller for a while.
 
-        None is drawn where there is no case to judge.
+        None is drawn where there is no case to judge. What `judge` raises is raised for the case that it was met with.
         """
         phases = (Phase.generate, Phase.shrink) if shrinking_s > 0 else (Phase.generate,)
 
         def hold(case: C | None) -> None:
-            if case is None or (self.judged >= self.enough and self.smallest is None):
+            if case is None or self._raised is not None or (self.judged >= self.enough and self.smallest is None):
                 return
             if time.monotonic() > self._end and self.smallest is not None and case != self.smallest[0]:
                 return
@@ -74,6 +75,9 @@ class Search(Generic[C, F]):
             except Unsupported as refusal:
                 self.refused, self.refusal = self.refused + 1, refusal
                 return
+            except Exception as error:
+                self._raised = error
+                raise
             self.judged += 1
             if failure is not None:
                 if self.smallest is None:
@@ -97,5 +101,7 @@ class Search(Generic[C, F]):
         except (_Failing, Unsatisfiable):
             pass
         except BaseException:
+            if self._raised is not None:
+                raise self._raised from None
             if self.smallest is None:
                 raise
