@@ -68,7 +68,7 @@ LAWS: Mapping[str, Law] = {
     "laws.restores": Law(3, drawing_variations.resumed, 2, 1 / 8, (Capability.CHECKPOINT,)),
     "laws.second-run": Law(4, drawing_variations.second_runs, 2, 1 / 8),
     "laws.windows": Law(5, drawing_variations.cuts, 1, 1 / 64, (Capability.ACCUMULATION,)),
-    "laws.operations": Law(6, drawing_operations.scoped, 2, 1 / 2, (Capability.AUTOCAST_SCOPE,)),
+    "laws.operations": Law(6, drawing_operations.scoped, 2, 1.0, (Capability.AUTOCAST_SCOPE,)),
     "laws.calls": Law(7, drawing_operations.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
     "laws.masks": Law(9, drawing_masks.masked, 1, 1 / 8),
     "laws.processes": Law(8, drawing_variations.elsewhere, 1, 0.0, (), drawing_variations.handfuls),
