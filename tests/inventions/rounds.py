@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pkgutil
 import re
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -128,7 +129,29 @@ def blocks() -> dict[str, str]:
             for each in shown
             if not each.test
         ]
-    return {"scores": _scores(), "inventions": "\n".join(lines), "missed inventions": "\n".join(missed)}
+    return {
+        "scores": _scores(),
+        "inventions": "\n".join(lines),
+        "inventions by family": _by_family(),
+        "missed inventions": "\n".join(missed),
+    }
+
+
+def _by_family() -> str:
+    """How many faults of each family of clauses were caught at first sight, in all rounds together and in the last."""
+    columns: list[Counter[tuple[str, bool]]] = []
+    met = [name for name in rounds() if (FOLDER / name / RESULT).exists()]
+    for names in (met, met[-1:]):
+        counts: Counter[tuple[str, bool]] = Counter()
+        for name in names:
+            families = {fault.label: fault.clause.partition(".")[0] for fault in inventions(name)}
+            counts.update((families[each["fault"]], bool(each["test"])) for each in stored(name)["faults"])
+        columns.append(counts)
+    lines = [f"| family | caught in all rounds | in {_word(met[-1])} |", "|---|---|---|"]
+    for family in sorted({family for family, _ in columns[0]}):
+        shown = (f"{c[family, True]} of {c[family, True] + c[family, False]}" for c in columns)
+        lines.append(f"| {family} | {' | '.join(shown)} |")
+    return "\n".join(lines)
 
 
 def _word(name: str) -> str:
