@@ -44,6 +44,7 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     sizes = draw(st.sampled_from(SIZES)), draw(st.sampled_from(SIZES))
     if op in BY_ROW and draw(st.integers(0, 3)) == 0:
         sizes = draw(st.sampled_from(LONG))
+        sizes = (sizes[0], min(sizes[1], SIZES[-1])) if op == "cumsum" else sizes  # sums in turn lean to one side
     operand = draw(st.sampled_from(["float32", "float32", *formats]))
     left = (region(),) if draw(st.integers(0, 3)) == 0 else ()
     second = draw(st.sampled_from([None, "float32", *formats])) if op in MIXED else None
