@@ -160,3 +160,13 @@ def test_what_a_judge_raises_ends_the_search_at_once() -> None:
         Search(judge).run(st.integers(0, 100), 100, 0, 5.0)
     assert raised.value.args == (seen[-1],)
     assert max(seen[:-1], default=0) <= 10
+
+
+@pytest.mark.parametrize(("left", "judged"), [([0.0, 0.0], False), ([0.0, 2.0], True)])
+def test_zeros_of_a_window_that_overflows_are_judged_unless_unscaling_left_nothing(
+    left: list[float], judged: bool
+) -> None:
+    exact = {"result/gradient.a": np.array([np.nan, 1.0]), "result/gradient.b": np.array([3.0, 2.0])}
+    mine = {"result/gradient.a": np.array([np.nan, 0.0]), "result/gradient.b": np.array(left)}
+    shown = comparing._where_finite(mine, exact)
+    assert any(not np.array_equal(shown[0][name], shown[1][name]) for name in exact) == judged

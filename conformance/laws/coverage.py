@@ -21,11 +21,12 @@ from conformance.expectations.entries import known_of
 from conformance.expectations.exclusions import Exclusion
 from conformance.laws import vocabulary
 from conformance.laws.attribution import reachable
+from conformance.laws.calls import Calls
 from conformance.laws.declared import laws_of
 from conformance.laws.features import features, word
 from conformance.laws.instances import Instance, Program
 from conformance.laws.masks import MaskedCase
-from conformance.laws.operations import Calls, ScopedOperation
+from conformance.laws.operations import ScopedOperation
 from conformance.laws.parts import LAWS
 from conformance.laws.programs import DrawnCase
 from conformance.laws.searching import Search

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from conformance.laws.drawing_recipes import PRECISIONS, offered, variants
+from conformance.laws.drawing_variations import MANY_UPDATES
 from conformance.laws.drawn_data import DrawnBatch
 from conformance.laws.masks import OPTIMIZER, ROWS, MaskedCase, RevealingModel
 from conformance.laws.programs import (
@@ -29,8 +30,6 @@ from frameworks.contract import Capability, Framework
 
 RATES = (0.5, 0.5, 0.25, 0.75, 0.1)
 LONGEST = 6
-MANY_UPDATES = 260
-"""Updates whose masks eight bits do not count."""
 _INTO: tuple[Target, ...] = ("same", "fresh", "used", "predicted")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -118,7 +117,7 @@ def _techniques(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe
 
     techniques = _techniques_of(cast(Any, framework))
     norms = any(isinstance(layer, BatchNorm) for _, layer in walk(drawn.layers))
-    small = sum(math.prod(shape) for shape in drawn.model.parameter_shapes().values()) <= SMALL
+    small = drawn.values <= SMALL
     if small and not norms:
         recipe = with_one("ranks", techniques.ranks, ONE_IN)
     recipe = with_one("offload", [each for each in techniques.offloads if small or each.to == "host"], ONE_IN // 2)

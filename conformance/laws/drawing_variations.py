@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -58,8 +57,7 @@ def recomputed(draw: st.DrawFn, framework: Framework) -> RecomputedCase:
 @st.composite
 def _after_many(draw: st.DrawFn, case: DrawnCase) -> DrawnCase:
     """The case, now and then with many updates before all others, if the model is small."""
-    small = sum(math.prod(shape) for shape in case.drawn.model.parameter_shapes().values()) <= SMALL
-    if not small or case.recipe.accumulation > 1 or draw(st.integers(0, 11)):
+    if case.drawn.values > SMALL or case.recipe.accumulation > 1 or draw(st.integers(0, 11)):
         return case
     long = Train((DrawnBatch(2, draw(st.integers(0, 9))),), times=MANY_UPDATES)
     return few_files(replace(case, program=(*case.program[:1], long, *case.program[1:])))

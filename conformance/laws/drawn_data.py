@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -58,6 +59,18 @@ class DrawnModel:
             token_level=self.token_level,
         )
         return replace(model, starts=self._signed_rows(model) if self.exact else self._normal(model))
+
+    @property
+    def values(self) -> int:
+        """Values of all parameters."""
+        return sum(math.prod(shape) for shape in self.model.parameter_shapes().values())
+
+    @property
+    def longest_sum(self) -> int:
+        """Terms of the longest sum that a product with a weight is, forward or backward."""
+        tables, shapes = _tables(self.model), self.model.parameter_shapes().items()
+        weights = [shape for name, shape in shapes if name.endswith("weight") and name not in tables]
+        return max(max(math.prod(shape[:-1]), shape[-1]) for shape in weights)
 
     def without_masks(self) -> DrawnModel:
         """The model with dropout that drops nothing."""

@@ -54,9 +54,8 @@ class Ensemble:
     def freedom(self) -> float:
         """How many spreads a value may be off."""
         cancels = any(isinstance(layer, BatchNorm) for _, layer, _ in self._case.drawn.model.shapes())
-        shapes = self._case.drawn.model.parameter_shapes().values()
-        long = any(size > LONG for shape in shapes if len(shape) > 1 for size in shape)
-        return IMPLEMENTATION_FREEDOM * (CANCELLED if cancels else 1.0) * (REORDERED if long else 1.0)
+        terms = self._case.drawn.longest_sum
+        return IMPLEMENTATION_FREEDOM * (CANCELLED if cancels else 1.0) * (REORDERED if terms > LONG else 1.0)
 
     @cached_property
     def nearest(self) -> Play:

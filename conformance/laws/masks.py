@@ -36,6 +36,8 @@ TARGET = 64.0
 """More than twice what any output comes to."""
 RATE = 2.0**-14
 """A learning rate by which weights grow, and stay small."""
+OPTIMIZER = SGD(RATE)
+"""The optimizer by which an update shows its gradient."""
 SMALLEST = 2.0**-24
 """The smallest number of float16, by which an activation may be off that is smaller than normal ones."""
 COARSE = 0.25
@@ -108,7 +110,7 @@ class TrainingPass:
         weights: the parameters before it, by canonical name.
         gradients: those of the window's mean loss, by canonical name.
         slack: how far each gradient is off as it is read, next to what rounding makes of it.
-        loss: the window's, None where it is not told.
+        loss: the window's, None where it is not reported.
     """
 
     place: int
@@ -204,7 +206,7 @@ class MaskedCase:
                 yield path, layer.rate, (samples, *shape)
 
     def _masks(self, shown: TrainingPass) -> list[tuple[str, float, Array]]:
-        """Path, rate and mask of every dropout: what is not zero behind it."""
+        """Path, rate and mask of every dropout: what is not zero after it."""
         rows = np.concatenate([self.drawn.rows(micro) for micro in shown.micros])
         masks: list[tuple[str, float, Array]] = []
         for path, rate, shape in self._shapes(shown.micros):
@@ -302,7 +304,3 @@ class _Computed:
 
 def _named(observation: Observation, beginning: str) -> dict[str, Array]:
     return {name.removeprefix(beginning): v for name, v in observation.items() if name.startswith(beginning)}
-
-
-OPTIMIZER = SGD(RATE)
-"""The optimizer by which an update shows its gradient."""

@@ -1,25 +1,23 @@
-"""Laws of single calls: operations in nests of precision scopes, and functions that are recomputed."""
+"""The law of single operations in nests of precision scopes."""
 
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.judging.replaying import of_two_runs
 from conformance.judging.subject import Subject
-from conformance.judging.verdict import cleaned, same_bits, shown
+from conformance.judging.verdict import same_bits, shown
 from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.distances import gaps, unit
 from conformance.laws.ensemble import MEMBERS
 from conformance.laws.judging import Failure
-from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM, distance
-from conformance.oracle.function_bounds import function_bounds
+from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
 from fixtures.arrays import FORMATS, Array, format_of
 from fixtures.recipe import FormatName, Precision
-from frameworks.contract import OpResult, RecomputeCase, RecomputeResult, Unsupported
+from frameworks.contract import OpResult, Unsupported
 from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.rounding import Nearest, Rounding, Stochastic
@@ -28,7 +26,6 @@ FIXED = ("conv2d", "max_pool", "average_pool", "kl_divergence", "binary_cross_en
 """Operations whose operands cannot take any shape or value; they are drawn as the catalogue has them."""
 OWN_EPSILON = ("layer_norm", "instance_norm", "batch_norm", "rms_norm")
 """Operations to which the catalogue gives no epsilon, so that each framework takes its own."""
-TRACELESS = "recompute.failure-leaves-no-trace"
 UNBOUNDED = (
     *("softmax", "log_softmax", "logsumexp", "exp", "sigmoid", "tanh", "relu", "max", "maximum", "softplus", "elu"),
 )
@@ -37,8 +34,6 @@ MIXED = ("add", "subtract", "multiply", "divide", "maximum", "where", "concatena
 """Operations of two like operands, which may come in two formats."""
 RANDOM = ("dropout",)
 """Operations that give something else every time."""
-REFUSABLE: tuple[RecomputeCase, ...] = ("tuple", "list", "dict", "keyword", "raises")
-"""Ways to pass arguments that a framework may refuse by an exception, and the one that is to raise."""
 
 
 @dataclass(frozen=True)
@@ -146,45 +141,45 @@ class ScopedOperation:
         try:
             here = _run(subject, self.nest, self.op, arrays, self.left, self.raises)
         except Exception as error:
-            return _failed("raised", f"{self.op} raises {error!r} here, and nothing in the innermost scope alone")
+            return failed("raised", f"{self.op} raises {error!r} here, and nothing in the innermost scope alone")
         if here.dtype != alone.dtype:
-            return _failed(
-                "format", f"{self.op} gives {here.dtype} here and {alone.dtype} in the innermost scope alone"
-            )
-        if self.empty:
-            full = _run(subject, self.nest[-1:], self.op, replace(self, empty=False).arrays())
-            if full.dtype != alone.dtype:
-                text = (
-                    f"{self.op} gives {alone.dtype} where the second operand has no row, and {full.dtype} where it has"
-                )
-                return _failed("order", f"{text} some, for {self.format} and {self.second or self.format}")
-        innermost = self.nest[-1]
-        if (innermost.wide or innermost.low) and self.op not in (*innermost.wide, *innermost.low):
-            bare = _run(subject, (replace(innermost, wide=(), low=()),), self.op, arrays)
-            if bare.dtype != alone.dtype:
-                text = f"{self.op} gives {alone.dtype} in a scope that names other operations, and {bare.dtype} in one"
-                return _failed("lists", f"{text} that names none")
+            return failed("format", f"{self.op} gives {here.dtype} here and {alone.dtype} in the innermost scope alone")
+        if (other := self._other_format(subject, arrays, alone.dtype)) is not None:
+            return other
         if not same_bits(here.value, alone.value):
             values = f"{shown(here.value)} here and {shown(alone.value)} in the innermost scope alone"
-            return _failed("value", f"{self.op} gives {values}")
+            return failed("value", f"{self.op} gives {values}")
         if self.second is not None:
-            return self._turned_round(subject, arrays, alone.dtype)
+            return None
         usual = _run(subject, self.nest[-1:], self.op, tuple(self._cast(array) for array in CATALOGUE[self.op]()))
         if usual.dtype != alone.dtype:
             shapes = [array.shape for array in arrays]
-            return _failed("shape", f"{self.op} gives {alone.dtype} for shapes {shapes} and {usual.dtype} for others")
+            return failed("shape", f"{self.op} gives {alone.dtype} for shapes {shapes} and {usual.dtype} for others")
         return self._beyond_rounding(subject, arrays, alone)
 
-    def _turned_round(self, subject: Subject, arrays: tuple[Array, ...], dtype: str) -> Failure | None:
-        """Whether operands in two formats give the same format the other way round, unless that is refused."""
-        try:
-            turned = _run(subject, self.nest[-1:], self.op, arrays[::-1])
-        except Exception:
-            return None
-        if turned.dtype == dtype:
-            return None
-        formats = f"{self.format} and {self.second}"
-        return _failed("order", f"{self.op} gives {dtype} for {formats}, and {turned.dtype} the other way round")
+    def _other_format(self, subject: Subject, arrays: tuple[Array, ...], dtype: str) -> Failure | None:
+        """What changes the result's format and must not: an empty operand, others' names, which operand is first."""
+        innermost, formats = self.nest[-1], f"{self.format} and {self.second or self.format}"
+
+        def differs(region: NestedScope, operands: tuple[Array, ...]) -> str | None:
+            try:
+                result = _run(subject, (region,), self.op, operands)
+            except Exception:
+                return None
+            return None if result.dtype == dtype else result.dtype
+
+        if self.empty and (full := differs(innermost, replace(self, empty=False).arrays())) is not None:
+            text = (
+                f"{self.op} gives {dtype} where the second operand is empty, and {full} where it is not, for {formats}"
+            )
+            return failed("order", text)
+        named, bare = (*innermost.wide, *innermost.low), replace(innermost, wide=(), low=())
+        if named and self.op not in named and (plain := differs(bare, arrays)) is not None:
+            text = f"{self.op} gives {dtype} in a scope that names other operations, and {plain} in one that names none"
+            return failed("lists", text)
+        if self.second is not None and (turned := differs(innermost, arrays[::-1])) is not None:
+            return failed("order", f"{self.op} gives {dtype} for {formats}, and {turned} the other way round")
+        return None
 
     def _beyond_rounding(self, subject: Subject, arrays: tuple[Array, ...], result: OpResult) -> Failure | None:
         """The value against the oracle's, for an oracle that computes the operation in the format of the result."""
@@ -216,7 +211,7 @@ class ScopedOperation:
         apart = float(gaps(mine, exact).max(initial=0.0))
         if apart <= bound:
             return None
-        return _failed("value", f"{self.op} in {result.dtype} is {apart:.3g} off, where rounding explains {bound:.3g}")
+        return failed("value", f"{self.op} in {result.dtype} is {apart:.3g} off, where rounding explains {bound:.3g}")
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
         """The clause that a failure breaks, and the sentence that says so."""
@@ -254,106 +249,27 @@ def _run(
 ) -> OpResult:
     with ExitStack() as scopes:
         for region in nest:
-            scopes.enter_context(_scope(subject, region))
+            scopes.enter_context(opened(subject, region))
         for region in left:
             _leave(subject, region, raises)
         return subject.framework.run_op(op, *arrays)
 
 
-def _scope(subject: Subject, region: NestedScope) -> AbstractContextManager[None]:
+def opened(subject: Subject, region: NestedScope) -> AbstractContextManager[None]:
+    """The scope, as the framework opens it."""
     precision = Precision("O1", region.format)
     return subject.framework.autocast(precision, enabled=region.enabled, wide=region.wide, low=region.low)
 
 
 def _leave(subject: Subject, region: NestedScope, raises: bool) -> None:
     try:
-        with _scope(subject, region):
+        with opened(subject, region):
             if raises:
                 raise ZeroDivisionError
     except ZeroDivisionError:
         pass
 
 
-def _failed(name: str, text: str) -> Failure:
+def failed(name: str, text: str) -> Failure:
+    """What is wrong with a single operation or call."""
     return Failure(0, name, False, text)
-
-
-@dataclass(frozen=True)
-class Calls:
-    """Recomputed calls in a row, any of which may raise, all of them in one precision scope if there is one."""
-
-    calls: tuple[Call, ...]
-    scope: NestedScope | None = None
-
-    def words(self) -> frozenset[str]:
-        """What exclusions may name."""
-        scope = {f"scope={self.scope.format}"} if self.scope is not None else set()
-        return frozenset(word for call in self.calls for word in call.words()) | scope
-
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
-        """The first difference of a call from the plain one, which is made before all of them in such a scope."""
-        plain: list[RecomputeResult] = []
-        for call in self.calls:
-            try:
-                with self._opened(subject):
-                    plain.append(subject.framework.recompute("plain", *call.operands()))
-            except Unsupported:
-                raise
-            except Exception as error:
-                return _failed("raised", f"a plain call raised {type(error).__name__}: {cleaned(str(error))[:200]}")
-        with self._opened(subject):
-            pairs = zip(self.calls, plain, strict=True)
-            return next(filter(None, (call.apart_from(subject, result) for call, result in pairs)), None)
-
-    def _opened(self, subject: Subject) -> AbstractContextManager[None]:
-        return nullcontext() if self.scope is None else _scope(subject, self.scope)
-
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the sentence that says so."""
-        clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
-        if len(self.calls) > 1 and Calls(self.calls[-1:], self.scope).failure(subject, laws) is None:
-            clause = TRACELESS
-        return clause, failure.breaking(clause)
-
-
-@dataclass(frozen=True)
-class Call:
-    """A recomputed call of Σ tanh(x·w), with x (n, m) and w (m, k) of these sizes."""
-
-    way: RecomputeCase
-    variant: str | None
-    sizes: tuple[int, int, int]
-    seed: int
-
-    def words(self) -> frozenset[str]:
-        """What exclusions may name."""
-        return frozenset({f"call={self.way}", f"recompute.variant={self.variant or 'default'}"})
-
-    def operands(self) -> tuple[Array, Array]:
-        """x and w."""
-        rng = np.random.default_rng([self.seed, 26])
-        n, m, k = self.sizes
-        return rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
-
-    def apart_from(self, subject: Subject, plain: RecomputeResult) -> Failure | None:
-        """The difference from the plain call; a container, or arguments by name, may be refused."""
-        x, w = self.operands()
-        try:
-            here = subject.framework.recompute(self.way, x, w, self.variant)
-        except Unsupported:
-            raise
-        except Exception as error:
-            raised = f"a recomputed call, {self}, raised {type(error).__name__}: {cleaned(str(error))[:200]}"
-            return None if self.way in REFUSABLE else _failed("raised", raised)
-        bounds = function_bounds(x, w, subject.seed) if subject.conventions.compiled else {}
-        for name in ("value", "x", "w"):
-            mine, other = getattr(here, name), getattr(plain, name)
-            if name == "x" and self.way == "no-grad-input":
-                continue
-            if mine is not None and other is not None and bounds:
-                apart = distance(np.asarray(mine, np.float64), np.asarray(other, np.float64))
-                if apart <= of_two_runs(bounds[name]).value:
-                    continue
-            if not same_bits(mine, other):
-                return _failed(name, f"{name} of the recomputed call is {shown(mine)}, of the plain one {shown(other)}")
-        return None

@@ -12,11 +12,12 @@ from __future__ import annotations
 from math import inf, nan
 
 from conformance.judging.kit import Subject, Verdict, clause
+from conformance.laws.calls import Call, Calls
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from conformance.laws.holding import hold
 from conformance.laws.instances import Program
 from conformance.laws.masks import MaskedCase, RevealingModel
-from conformance.laws.operations import Call, Calls, NestedScope, ScopedOperation
+from conformance.laws.operations import NestedScope, ScopedOperation
 from conformance.laws.programs import (
     Accumulate,
     Apply,

@@ -1,0 +1,104 @@
+"""The law of recomputed calls: a function that is run again gives what the plain call gives."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.judging.replaying import of_two_runs
+from conformance.judging.subject import Subject
+from conformance.judging.verdict import cleaned, same_bits, shown
+from conformance.laws.declared import LawsOfAdapter
+from conformance.laws.judging import Failure
+from conformance.laws.operations import NestedScope, failed, opened
+from conformance.oracle.errormodel import distance
+from conformance.oracle.function_bounds import function_bounds
+from fixtures.arrays import Array
+from frameworks.contract import RecomputeCase, RecomputeResult, Unsupported
+
+TRACELESS = "recompute.failure-leaves-no-trace"
+REFUSABLE: tuple[RecomputeCase, ...] = ("tuple", "list", "dict", "keyword", "raises")
+"""Ways to pass arguments that a framework may refuse by an exception, and the one that is to raise."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Recomputed calls in a row, any of which may raise, all of them in one precision scope if there is one."""
+
+    calls: tuple[Call, ...]
+    scope: NestedScope | None = None
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        scope = {f"scope={self.scope.format}"} if self.scope is not None else set()
+        return frozenset(word for call in self.calls for word in call.words()) | scope
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+        """The first difference of a call from the plain one, which is made before all of them in such a scope."""
+        plain: list[RecomputeResult] = []
+        for call in self.calls:
+            try:
+                with self._opened(subject):
+                    plain.append(subject.framework.recompute("plain", *call.operands()))
+            except Unsupported:
+                raise
+            except Exception as error:
+                return failed("raised", f"a plain call raised {type(error).__name__}: {cleaned(str(error))[:200]}")
+        with self._opened(subject):
+            pairs = zip(self.calls, plain, strict=True)
+            return next(filter(None, (call.apart_from(subject, result) for call, result in pairs)), None)
+
+    def _opened(self, subject: Subject) -> AbstractContextManager[None]:
+        return nullcontext() if self.scope is None else opened(subject, self.scope)
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
+        """The clause that a failure breaks, and the sentence that says so."""
+        clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
+        if len(self.calls) > 1 and Calls(self.calls[-1:], self.scope).failure(subject, laws) is None:
+            clause = TRACELESS
+        return clause, failure.breaking(clause)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A recomputed call of Σ tanh(x·w), with x (n, m) and w (m, k) of these sizes."""
+
+    way: RecomputeCase
+    variant: str | None
+    sizes: tuple[int, int, int]
+    seed: int
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        return frozenset({f"call={self.way}", f"recompute.variant={self.variant or 'default'}"})
+
+    def operands(self) -> tuple[Array, Array]:
+        """x and w."""
+        rng = np.random.default_rng([self.seed, 26])
+        n, m, k = self.sizes
+        return rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
+
+    def apart_from(self, subject: Subject, plain: RecomputeResult) -> Failure | None:
+        """The difference from the plain call; a container, or arguments by name, may be refused."""
+        x, w = self.operands()
+        try:
+            here = subject.framework.recompute(self.way, x, w, self.variant)
+        except Unsupported:
+            raise
+        except Exception as error:
+            raised = f"a recomputed call, {self}, raised {type(error).__name__}: {cleaned(str(error))[:200]}"
+            return None if self.way in REFUSABLE else failed("raised", raised)
+        bounds = function_bounds(x, w, subject.seed) if subject.conventions.compiled else {}
+        for name in ("value", "x", "w"):
+            mine, other = getattr(here, name), getattr(plain, name)
+            if name == "x" and self.way == "no-grad-input":
+                continue
+            if mine is not None and other is not None and bounds:
+                apart = distance(np.asarray(mine, np.float64), np.asarray(other, np.float64))
+                if apart <= of_two_runs(bounds[name]).value:
+                    continue
+            if not same_bits(mine, other):
+                return failed(name, f"{name} of the recomputed call is {shown(mine)}, of the plain one {shown(other)}")
+        return None

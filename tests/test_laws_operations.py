@@ -1,0 +1,94 @@
+"""The law of operations: what may not change a result's format, and what a framework may refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.judging.subject import Subject
+from conformance.laws.declared import laws_of
+from conformance.laws.drawing import few_files
+from conformance.laws.drawn_data import DrawnBatch, DrawnModel
+from conformance.laws.operations import NestedScope, ScopedOperation
+from conformance.laws.programs import DrawnCase, StartAgain, Train
+from fixtures.arrays import Array
+from fixtures.layers import Dense, Embedding, Flatten, Head, Heads
+from fixtures.recipe import Offload, Recipe
+from frameworks.contract import OpResult
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.arithmetic import Operations
+from frameworks.reference.tensor import Tensor
+
+SCOPE = NestedScope("bfloat16")
+JOINED = ScopedOperation("concatenate", (4, 4), "bfloat16", (), False, (SCOPE,), 0, second="float32", empty=True)
+NAMED = ScopedOperation("matmul", (4, 4), "float32", (), False, (replace(SCOPE, wide=("tanh",)),), 0)
+
+
+def failure(instance: ScopedOperation, framework: Any) -> Any:
+    """What the law says of one operation."""
+    return instance.failure(Subject(framework), laws_of(framework))
+
+
+@pytest.mark.parametrize("instance", [JOINED, NAMED], ids=["empty", "named"])
+def test_the_reference_heeds_no_empty_operand_and_no_other_name(instance: ScopedOperation) -> None:
+    assert failure(instance, ReferenceFramework("cpu")) is None
+
+
+class LeavesEmptyOperandsOut(Operations):
+    """What is concatenated with an empty operand stays as it is."""
+
+    def apply(self, op: str, function: Any, *operands: Tensor, keep: str = "") -> Tensor:
+        filled = [x for x in operands if np.prod(x.shape)]
+        if op == "concatenate" and len(filled) == 1:
+            return filled[0]
+        return super().apply(op, function, *operands, keep=keep)
+
+
+def test_an_empty_operand_has_a_say_in_the_format() -> None:
+    broken = type("Broken", (ReferenceFramework,), {"operations_class": LeavesEmptyOperandsOut})("cpu")
+    failed = failure(JOINED, broken)
+    assert failed is not None
+    assert "where the second operand is empty" in failed.text
+
+
+class ListsAreWide(ReferenceFramework):
+    """A scope that names any operation has all of them in float32."""
+
+    def autocast(self, precision: Any, *, enabled: bool = True, wide: Any = (), low: Any = ()) -> Any:
+        return super().autocast(precision, enabled=enabled, wide=("matmul",) if wide else (), low=low)
+
+
+def test_a_scope_that_names_other_operations_leaves_the_rest_alone() -> None:
+    failed = failure(NAMED, ListsAreWide("cpu"))
+    assert failed is not None
+    assert failed.name == "lists"
+
+
+class RefusesOneOrder(ReferenceFramework):
+    """Refuses a concatenation whose first operand is the wider one."""
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        if op == "concatenate" and arrays[0].dtype == np.float32:
+            raise RuntimeError("unexpected format")
+        return super().run_op(op, *arrays)
+
+
+def test_what_is_refused_in_one_order_is_not_judged() -> None:
+    assert failure(replace(JOINED, empty=False), RefusesOneOrder("cpu")) is None
+
+
+@pytest.mark.parametrize(("times", "to"), [(1, "disk"), (260, "host")])
+def test_a_run_of_many_updates_is_not_offloaded_to_files(times: int, to: str) -> None:
+    model = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
+    program = (StartAgain(), Train((DrawnBatch(2),), times=times))
+    case = few_files(DrawnCase(model, Recipe(offload=Offload(("optimizer",), "disk")), program))
+    assert case.recipe.offload == Offload(("optimizer",), to)  # type: ignore[arg-type]
+
+
+def test_rows_of_a_table_are_no_terms_of_a_sum() -> None:
+    heads, losses = Heads((Head("a", 2),)), (("a", "squared_error"),)
+    assert DrawnModel((Embedding(4097, 4), Flatten(), heads), (3,), losses).longest_sum == 12  # type: ignore[arg-type]
+    assert DrawnModel((Dense(300), heads), (5,), losses).longest_sum == 300  # type: ignore[arg-type]
