@@ -9,6 +9,7 @@ numbers of tests that hold did is classed (`results.compare.numbers`), and costs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -155,13 +156,14 @@ def _observations(old: Record, new: Record, recoded: set[str], reaches: Mapping[
             yield Change(ChangeKind.ADDED, clause, name, "", sides[1])
         elif place not in after:
             yield Change(ChangeKind.REMOVED, clause, name, sides[0])
-        elif not same(before[place], after[place]) and not _within(before[place], after[place], reaches.get(case)):
+        elif not same(before[place], after[place]) and not _close(before[place], after[place], reaches.get(case, 0.0)):
             yield Change(ChangeKind.OBSERVATION_CHANGED, clause, name, *sides)
 
 
-def _within(old: Json, new: Json, reach: float | None) -> bool:
-    """Whether two observed numbers differ by no more than the test's own bound, which judges the number itself."""
-    return reach is not None and isinstance(old, float) and isinstance(new, float) and abs(new - old) <= reach
+def _close(old: Json, new: Json, reach: float) -> bool:
+    """Whether two observed numbers differ in last digits alone, or by no more than the test's own bound for them."""
+    both = isinstance(old, float) and isinstance(new, float)
+    return both and math.isclose(new, old, rel_tol=numbers.ORACLE_DIGITS, abs_tol=reach)
 
 
 _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
