@@ -123,6 +123,12 @@ def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind:
     assert [c.kind for c in compare(*unbound).changes] == ([ChangeKind.OBSERVATION_CHANGED] if new != 0.906 else [])
 
 
+@pytest.mark.parametrize(("new", "changes"), [(6.78025 * (1 + 5e-7), 0), (6.78025 * (1 + 5e-6), 1)])
+def test_last_digits_of_an_observed_number_are_no_change(new: float, changes: int) -> None:
+    sides = [observed(**{"distance/test_a": {"measured": value}}) for value in (6.78025, new)]
+    assert len(compare(*sides).changes) == changes
+
+
 def test_an_observation_of_another_test_is_not_comparable() -> None:
     new = verdict(observed(**{"rule/test_b[1]": "keep"}), 1, code_hash="d")
     assert {c.kind for c in compare(BASE, new).changes} == {ChangeKind.NOT_COMPARABLE}
