@@ -125,7 +125,7 @@ def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind:
 
 @pytest.mark.parametrize(("new", "changes"), [(6.78025 * (1 + 5e-7), 0), (6.78025 * (1 + 5e-6), 1)])
 def test_last_digits_of_an_observed_number_are_no_change(new: float, changes: int) -> None:
-    sides = [observed(**{"distance/test_a": {"measured": value}}) for value in (6.78025, new)]
+    sides = [verdict(observed(**{"distance/test_a": {"measured": at}}), 0, checks=()) for at in (6.78025, new)]
     assert len(compare(*sides).changes) == changes
 
 
