@@ -162,8 +162,9 @@ def _observations(old: Record, new: Record, recoded: set[str], reaches: Mapping[
 
 def _close(old: Json, new: Json, reach: float) -> bool:
     """Whether two observed numbers differ in last digits alone, or by no more than the test's own bound for them."""
-    both = isinstance(old, float) and isinstance(new, float)
-    return both and math.isclose(new, old, rel_tol=numbers.ORACLE_DIGITS, abs_tol=reach)
+    if not (isinstance(old, float) and isinstance(new, float)):
+        return False
+    return math.isclose(new, old, rel_tol=numbers.ORACLE_DIGITS, abs_tol=reach)
 
 
 _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
