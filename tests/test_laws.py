@@ -199,7 +199,8 @@ def test_a_law_of_which_nothing_is_left_to_draw_abstains(clause: str) -> None:
 
 
 SOURCES = "".join(
-    (Path(features.__file__).parent / name).read_text("utf-8") for name in ("calls.py", "features.py", "operations.py")
+    (Path(features.__file__).parent / name).read_text("utf-8")
+    for name in ("calls.py", "codes.py", "features.py", "operations.py")
 )
 
 

@@ -10,7 +10,14 @@ from typing import Any
 from hypothesis.strategies import SearchStrategy
 
 from conformance.expectations.exclusions import Exclusion
-from conformance.laws import drawing_masks, drawing_operations, drawing_variations
+from conformance.laws import (
+    drawing_codes,
+    drawing_delayed,
+    drawing_masks,
+    drawing_operations,
+    drawing_quantized,
+    drawing_variations,
+)
 from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.instances import Instance
 from frameworks.contract import Capability, Framework
@@ -71,6 +78,9 @@ LAWS: Mapping[str, Law] = {
     "laws.operations": Law(6, drawing_operations.scoped, 2, 1.0, (Capability.AUTOCAST_SCOPE,)),
     "laws.calls": Law(7, drawing_operations.calls, 1, 1 / 16, (Capability.RECOMPUTE_CASES,)),
     "laws.masks": Law(9, drawing_masks.masked, 1, 1 / 8),
+    "laws.codes": Law(10, drawing_codes.coded, 2, 1.0),
+    "laws.quantized-models": Law(11, drawing_quantized.quantized, 1, 1 / 4),
+    "laws.delayed-scales": Law(12, drawing_delayed.delayed, 1, 1 / 8, (Capability.DELAYED_SCALING,)),
     "laws.processes": Law(8, drawing_variations.elsewhere, 1, 0.0, (), drawing_variations.handfuls),
 }
 """By the id of the clause."""

@@ -13,6 +13,8 @@ from math import inf, nan
 
 from conformance.judging.kit import Subject, Verdict, clause
 from conformance.laws.calls import Call, Calls
+from conformance.laws.codes import CastCall, CodedCalls, CodeProduct, FakeCall, Matrix, Packing, QuantizerCall
+from conformance.laws.delayed import DelayedCase, DelayedStep
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from conformance.laws.holding import hold
 from conformance.laws.instances import Program
@@ -37,6 +39,7 @@ from conformance.laws.programs import (
     TraceLayers,
     Train,
 )
+from conformance.laws.quantized import PredictBatch, QuantizedCase, RunLayers, SaveAndLoad
 from conformance.laws.variations import CutWindows, RecomputedCase, ResumedCase, ScaledCase, SecondRun
 from fixtures.layers import (
     Activation,
@@ -54,6 +57,7 @@ from fixtures.layers import (
     Residual,
     SelfAttention,
 )
+from fixtures.model import Model
 from fixtures.recipe import (
     SGD,
     Adam,
@@ -81,9 +85,14 @@ __all__ = [
     "Break",
     "Call",
     "Calls",
+    "CastCall",
+    "CodeProduct",
+    "CodedCalls",
     "Convolution",
     "CountBytes",
     "CutWindows",
+    "DelayedCase",
+    "DelayedStep",
     "Dense",
     "DrawnBatch",
     "DrawnCase",
@@ -91,6 +100,7 @@ __all__ = [
     "Dropout",
     "DynamicScaling",
     "Embedding",
+    "FakeCall",
     "Feed",
     "Flatten",
     "Given",
@@ -99,14 +109,20 @@ __all__ = [
     "Heads",
     "LayerNorm",
     "MaskedCase",
+    "Matrix",
     "MaxPool",
+    "Model",
     "NestedScope",
     "Offload",
     "OpenScope",
+    "Packing",
     "Positions",
     "Precision",
     "Predict",
+    "PredictBatch",
     "Program",
+    "QuantizedCase",
+    "QuantizerCall",
     "Ranks",
     "Recipe",
     "Recompute",
@@ -116,7 +132,9 @@ __all__ = [
     "RestoreDamaged",
     "ResumedCase",
     "RevealingModel",
+    "RunLayers",
     "Save",
+    "SaveAndLoad",
     "ScaledCase",
     "ScopedOperation",
     "SecondRun",

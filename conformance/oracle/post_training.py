@@ -15,7 +15,7 @@ from conformance.oracle.quantizing import NEAR_A_TIE, U
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Flatten, LayerNorm
 from fixtures.model import Model
-from frameworks.contract import Calibrated, CodeRange, LinearRule, Quantized, QuantRule
+from frameworks.contract import Calibrated, CodeRange, LinearRule, Quantized, QuantizedModel, QuantRule
 
 STEP = 0.0137
 """The scale of drawn inputs, far from any power of two."""
@@ -132,3 +132,45 @@ def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float,
     wanted = float(quantizing.scale_of(row, whole)[0, 0])
     exact = 0.0 if rule.symmetric else rule.low - min(float(row.min()), 0.0) / wanted
     return abs(given.scale - wanted) / wanted, abs(given.zero_point - exact)
+
+
+def predicted(
+    model: Model, quantized: QuantizedModel, weights: Mapping[str, Array], rule: LinearRule, samples: Array
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What a model without norms predicts by its layers, one after the other, and how far it may be off.
+
+    What enters a layer is known up to the roundings before it, so that any of its codes may be one next to it; that
+    error goes on through the absolute values of the weights.
+    """
+    x: Array = samples.astype(np.float64)
+    off: Array = np.zeros(samples.shape)
+
+    def dense(name: str) -> tuple[Array, Array]:
+        coded_weight, calibrated = quantized.weights()[name], quantized.calibrated().get(name)
+        weight, code = np.abs(weights[name].astype(np.float64)), 0.0
+        if coded_weight is not None:
+            weight = np.abs((coded_weight.codes - coded_weight.zero_point.astype(np.float64)) * coded_weight.scale)
+            if calibrated is not None:
+                code = calibrated.inputs.scale
+            elif rule.inputs is not None:
+                code = 2.0 * float((np.abs(x) + off).max(initial=0.0)) / rule.inputs.divisor
+        entering = np.where(off.any(), off + code, off)
+        bias = weights.get(name.replace(".weight", ".bias"), np.zeros(weight.shape[1]))
+        rounding = 2 * (len(weight) + 8) * U * ((np.abs(x) + entering + code) @ weight + np.abs(bias))
+        outputs = calibrated.outputs.scale if calibrated is not None and calibrated.outputs is not None else 0.0
+        return quantized.layer(name, x.astype(np.float32)).astype(np.float64), entering @ weight + rounding + outputs
+
+    for index, layer in enumerate(model.layers[:-1]):
+        match layer:
+            case Dense():
+                x, off = dense(f"{index}.weight")
+            case Activation(kind="relu"):
+                x = np.maximum(x, 0.0)
+            case Activation(kind="tanh"):
+                x, off = np.tanh(x), off + 16 * U * np.abs(np.tanh(x))
+            case Flatten():
+                x, off = (each.reshape(len(x), -1) for each in (x, off))
+            case _:
+                raise ValueError(f"no {type(layer).__name__} here")
+    heads = {head.name: dense(f"{len(model.layers) - 1}.{head.name}.weight") for head in model.heads.heads}
+    return {name: pair[0] for name, pair in heads.items()}, {name: pair[1] for name, pair in heads.items()}

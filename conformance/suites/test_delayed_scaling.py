@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from conformance.judging.kit import Subject, Verdict, clause, need
+from conformance.laws.delayed import OPERANDS, memory
 from conformance.oracle.delayed_scaling import (
     SCALE,
     WITHIN,
@@ -16,14 +17,13 @@ from conformance.oracle.delayed_scaling import (
 )
 from fixtures.arrays import Array
 from fixtures.narrow import NARROW
-from frameworks.contract import Capability, DelayedProduct, Operand
+from frameworks.contract import Capability, DelayedProduct
 
 K, M, N = 24, 16, 5
 HISTORY = 3
 EXACT = (2.0, 1.0, 8.0, 0.5, 0.25, 0.25, 4.0)
 """Largest values of steps, in units of the format's largest number, so that every scale is a power of two."""
 UNEVEN = (3.7, 0.91, 11.3, 0.2, 5e-3, 0.7, 0.04, 2.1)
-OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
 
 
 def drawn(shape: tuple[int, ...], largest: float, seed: int) -> Array:
@@ -43,13 +43,6 @@ def offered(subject: Subject, kernel: Array, accumulation: int = 1) -> DelayedPr
 def largest_number(product: DelayedProduct, operand: str) -> float:
     """The largest number of the format that an operand is cast to."""
     return NARROW[product.rule.gradients if operand == "gradient" else product.rule.operands].largest
-
-
-def memory(product: DelayedProduct) -> dict[str, Array]:
-    """What is remembered, to the last bit."""
-    remembered = product.remembered()
-    scales = {f"{operand} scale": np.array(remembered[operand].scale) for operand in OPERANDS}
-    return scales | {f"{operand} maxima": np.sort(remembered[operand].maxima) for operand in OPERANDS}
 
 
 @clause("formats.delayed-scaling")

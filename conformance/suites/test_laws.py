@@ -66,6 +66,22 @@ def test_any_mask_of_dropout_is_a_new_one_that_both_passes_use(
     explore(subject, verdict, excluded, "laws.masks")
 
 
+@clause("laws.codes")
+@pytest.mark.parametrize("part", range(2))
+def test_any_code_is_the_one_of_its_rule(subject: Subject, verdict: Verdict, excluded: Excluded, part: int) -> None:
+    explore(subject, verdict, excluded, "laws.codes", part)
+
+
+@clause("laws.quantized-models")
+def test_any_quantized_model_does_what_its_codes_say(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
+    explore(subject, verdict, excluded, "laws.quantized-models")
+
+
+@clause("laws.delayed-scales")
+def test_any_scale_follows_the_steps_before(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
+    explore(subject, verdict, excluded, "laws.delayed-scales")
+
+
 @clause("laws.processes")
 def test_any_program_is_the_same_in_another_process(subject: Subject, verdict: Verdict, excluded: Excluded) -> None:
     explore(subject, verdict, excluded, "laws.processes")

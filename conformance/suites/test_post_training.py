@@ -10,6 +10,19 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance.judging import new_process
+from conformance.judging.coded import (
+    OF_ITS_BOUND,
+    check_chosen,
+    check_codes,
+    check_float_layer,
+    check_layer,
+    check_ranges,
+    check_scale,
+    input_values,
+    quantized_layers,
+    stored,
+    unlike_weights,
+)
 from conformance.judging.kit import Bound, Subject, Verdict, clause, need
 from conformance.judging.laws import explore
 from conformance.oracle import post_training as expected
@@ -20,7 +33,7 @@ from fixtures.layers import Activation, Dense, Head, Heads, LayerNorm
 from fixtures.model import Model, dense_weights
 from fixtures.models import digits_mlp
 from fixtures.recipe import Adam, Recipe
-from frameworks.contract import Capability, LinearRule, Quantized, QuantizedModel, QuantRule
+from frameworks.contract import Capability, LinearRule, QuantizedModel, QuantRule
 
 TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4")
 DYNAMIC, STATIC = TECHNIQUES[:2]
@@ -28,7 +41,6 @@ each_technique = pytest.mark.parametrize("technique", TECHNIQUES)
 LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
 MIXED = Model("mixed", LAYERS, (160,), (("output", "squared_error"),))
 """Sizes that no group divides, and a norm between layers."""
-OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
 ROWS = 9
 FOREIGN = {"other-shape": (Dense(34), *LAYERS[1:]), "other-head": (*LAYERS[:-1], Heads((Head("output", 6),)))}
 """Layers of other models, by what is not as in `MIXED`: the first layers, or one dense layer alone."""
@@ -38,17 +50,6 @@ def rule_of(subject: Subject, technique: str) -> LinearRule:
     """The rule of a technique that the framework declares; leaves the test if it declares none."""
     need(subject, Capability(f"quantization.{technique}"))
     return subject.framework.post_training().rules()[technique]
-
-
-def unlike(model: Model, seed: int = 0) -> dict[str, Array]:
-    """Weights whose columns have magnitudes of their own, and biases and norms that are not zeros and ones."""
-    rng = np.random.default_rng([seed, 3])
-    weights = model.weights(seed)
-    for name, value in weights.items():
-        moved = value * 2.0 ** -(np.arange(value.shape[-1]) % 5) if name.endswith("weight") else value
-        noise = 0.0 if name.endswith("weight") else 0.3 * rng.standard_normal(value.shape)
-        weights[name] = np.asarray(moved + noise, np.float32)
-    return weights
 
 
 def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
@@ -63,86 +64,28 @@ def made(
 ) -> QuantizedModel:
     """The model with weights of its own, quantized and calibrated."""
     given = subject.framework.post_training()
-    return given.quantized(technique, model, unlike(model, seed), batches(model, seed), **more)
-
-
-def stored(quantized: QuantizedModel) -> dict[str, Array]:
-    """All that a quantized model consists of, to the last bit."""
-    arrays = dict(quantized.kept())
-    for name, weight in quantized.weights().items():
-        if weight is not None:
-            arrays |= {f"codes/{name}": weight.codes, f"scale/{name}": weight.scale, f"zero/{name}": weight.zero_point}
-    for name, ranges in quantized.calibrated().items():
-        for what, each in (("inputs", ranges.inputs), ("outputs", ranges.outputs)):
-            if each is not None:
-                arrays[f"{what}/{name}"] = np.array([each.scale, each.zero_point])
-    return arrays
-
-
-def quantized_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
-    """Shapes of the weights that a technique quantizes."""
-    last = f"{len(model.layers) - 1}."
-    return {n: s for n, s in dense_weights(model).items() if rule.heads or not n.startswith(last)}
-
-
-def check_layer(
-    verdict: Verdict, rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array
-) -> None:
-    """What a layer makes of inputs is what its codes say."""
-    weight, calibrated = model.weights()[name], model.calibrated().get(name)
-    assert weight is not None
-    measured = model.layer(name, inputs)
-    exact, bound = expected.linear(inputs, weight, bias, rule, calibrated)
-    if rule.outputs is None or calibrated is None or calibrated.outputs is None:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            worst = float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
-        verdict.within(worst, Bound(1.0, OF_ITS_BOUND), f"what {name} gives", "layer-differs")
-    else:
-        wrong = expected.wrong_output_codes(measured, exact, bound, rule.outputs, calibrated.outputs)
-        verdict.equal(wrong, 0, f"results of {name} that have another code", "layer-differs")
-
-
-def drawn_inputs(rule: LinearRule, model: QuantizedModel, name: str, rows: int, width: int, seed: int) -> Array:
-    """Inputs of a layer for which every code is certain."""
-    calibrated = model.calibrated().get(name)
-    return expected.drawn_inputs(rows, width, rule.inputs, calibrated.inputs if calibrated else None, seed)
+    return given.quantized(technique, model, unlike_weights(model, seed), batches(model, seed), **more)
 
 
 @clause("quantization.weights-as-declared")
 @each_technique
 def test_weights_have_the_codes_of_the_rule(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique).weight
-    weights, quantized = unlike(MIXED), made(subject, technique)
+    weights, quantized = unlike_weights(MIXED), made(subject, technique)
     for name, weight in quantized.weights().items():
-        if weight is None:
-            continue
-        scale, zero = full(weight)
-        wanted = quantizing.scale_of(weights[name], rule)
-        apart = float((np.abs(scale - wanted) / wanted).max())
-        derivation = {"method": "four roundings of float32", "u": quantizing.U}
-        verdict.within(apart, Bound(4 * quantizing.U, derivation), f"scale of {name}", "scale")
-        wrong = quantizing.wrong_codes(weights[name], weight.codes, scale, zero, rule)
-        verdict.equal(wrong, 0, f"codes of {name} that are not the rule's", "codes")
-        restored = (weight.codes - zero) * scale
-        gap = np.abs(weight.values - restored) / np.maximum(np.abs(restored), scale)
-        derivation = {"method": "two roundings of float32", "u": quantizing.U}
-        verdict.within(float(gap.max()), Bound(2 * quantizing.U, derivation), f"values of {name}", "restored")
-
-
-def full(weight: Quantized) -> tuple[Array, Array]:
-    """Scale and zero point of each value, float64."""
-    shape = weight.codes.shape
-    return (np.broadcast_to(each.astype(np.float64), shape) for each in (weight.scale, weight.zero_point))  # type: ignore[return-value]
+        if weight is not None:
+            check_scale(verdict, weights[name], weight, rule, f" of {name}")
+            check_codes(verdict, weights[name], weight, rule, f" of {name}")
 
 
 @clause("quantization.linear-arithmetic")
 @each_technique
 def test_layers_compute_what_their_codes_say(subject: Subject, verdict: Verdict, technique: str) -> None:
     rule = rule_of(subject, technique)
-    weights, quantized = unlike(MIXED), made(subject, technique)
+    weights, quantized = unlike_weights(MIXED), made(subject, technique)
     for name, (width, _) in quantized_layers(MIXED, rule).items():
         for rows in (1, ROWS):
-            inputs = drawn_inputs(rule, quantized, name, rows, width, rows)
+            inputs = input_values(rule, quantized, name, rows, width, rows)
             check_layer(verdict, rule, quantized, name, inputs, weights[name.replace(".weight", ".bias")])
 
 
@@ -160,9 +103,9 @@ def test_a_drawn_layer_computes_what_its_codes_say(
     width, outputs, rows, power, seed = case
     layers = (Dense(outputs), Activation("relu"), Heads((Head("output", 2),)))
     model = Model("drawn", layers, (width + 1,), (("output", "squared_error"),))
-    weights = {name: value * np.float32(2.0**power) for name, value in unlike(model, seed).items()}
+    weights = {name: value * np.float32(2.0**power) for name, value in unlike_weights(model, seed).items()}
     quantized = subject.framework.post_training().quantized(technique, model, weights, batches(model, seed))
-    inputs = drawn_inputs(rule, quantized, "0.weight", rows, width + 1, seed)
+    inputs = input_values(rule, quantized, "0.weight", rows, width + 1, seed)
     check_layer(verdict, rule, quantized, "0.weight", inputs, weights["0.bias"])
 
 
@@ -176,7 +119,7 @@ def test_a_model_predicts_by_its_layers(subject: Subject, verdict: Verdict, tech
     model = Model(
         "heads", (Heads((Head("a", 5), Head("b", 3))),), (40,), (("a", "squared_error"), ("b", "squared_error"))
     )
-    weights, quantized = unlike(model), made(subject, technique, model)
+    weights, quantized = unlike_weights(model), made(subject, technique, model)
     samples = batches(model)[0]
     predicted = quantized.predict(samples)
     for head in ("a", "b"):
@@ -194,8 +137,8 @@ def test_a_row_does_not_depend_on_other_rows(subject: Subject, verdict: Verdict)
     rule = rule_of(subject, DYNAMIC)
     if rule.inputs is None or rule.inputs.axis != 1:
         verdict.abstain("no range of a row of its own is declared")
-    weights, quantized = unlike(MIXED), made(subject, DYNAMIC)
-    inputs = drawn_inputs(rule, quantized, "0.weight", ROWS, 160, 5)
+    weights, quantized = unlike_weights(MIXED), made(subject, DYNAMIC)
+    inputs = input_values(rule, quantized, "0.weight", ROWS, 160, 5)
     inputs[1] *= 10.0
     together = quantized.layer("0.weight", inputs)
     weight = quantized.weights()["0.weight"]
@@ -224,25 +167,13 @@ def test_a_call_does_not_depend_on_earlier_calls(subject: Subject, verdict: Verd
 @pytest.mark.parametrize("signs", ["both", "positive"])
 def test_ranges_are_those_of_calibration(subject: Subject, verdict: Verdict, signs: str) -> None:
     rule = rule_of(subject, STATIC)
-    weights, samples = unlike(MIXED), batches(MIXED)
+    weights, samples = unlike_weights(MIXED), batches(MIXED)
     if signs == "positive":
         samples = tuple(np.abs(each) + np.float32(0.5) for each in samples)
     quantized = subject.framework.post_training().quantized(STATIC, MIXED, weights, samples)
     seen = expected.seen_by_layers(MIXED, weights, samples)
     for name, ranges in quantized.calibrated().items():
-        given, outputs = seen[name]
-        for what, values, wanted, found in (
-            ("inputs", given, rule.inputs, ranges.inputs),
-            ("outputs", outputs, rule.outputs, ranges.outputs),
-        ):
-            if wanted is None or found is None:
-                continue
-            scale, zero = expected.range_gaps(values, wanted, found)
-            rounding = 512 * quantizing.U
-            derivation = {"method": "float32 sums of at most 160 terms through three layers", "u": quantizing.U}
-            verdict.within(scale, Bound(rounding, derivation), f"scale of the {what} of {name}", "scale")
-            half = Bound(0.5 + 256 * rounding, {"method": "half a code, from low - min / scale"})
-            verdict.within(zero, half, f"zero point of the {what} of {name}", "zero-point")
+        check_ranges(verdict, rule, name, ranges, seen[name], 160)
 
 
 @clause("quantization.calibration-order")
@@ -252,14 +183,14 @@ def test_the_order_of_calibration_does_not_matter(subject: Subject, verdict: Ver
     samples = batches(MIXED)
     others = samples[::-1] if how == "reversed" else (*samples, *samples)
     given = subject.framework.post_training()
-    other, usual = (stored(given.quantized(STATIC, MIXED, unlike(MIXED), each)) for each in (others, samples))
+    other, usual = (stored(given.quantized(STATIC, MIXED, unlike_weights(MIXED), each)) for each in (others, samples))
     verdict.same_state(other, usual, f"the model calibrated with batches {how}", "order-matters")
 
 
 @clause("quantization.calibration-needed")
 def test_ranges_that_nothing_was_seen_for_are_refused(subject: Subject, verdict: Verdict) -> None:
     rule_of(subject, STATIC)
-    weights, samples = unlike(MIXED), batches(MIXED)[0]
+    weights, samples = unlike_weights(MIXED), batches(MIXED)[0]
     text, predicted = refused(lambda: subject.framework.post_training().quantized(STATIC, MIXED, weights), samples)
     if not text:
         ((_, outputs),) = [expected.seen_by_layers(MIXED, weights, (samples,))["5.output.weight"]]
@@ -282,19 +213,13 @@ def test_the_layers_that_were_asked_for_are_quantized(
     subject: Subject, verdict: Verdict, technique: str, skipped: tuple[str, ...]
 ) -> None:
     rule = rule_of(subject, technique)
-    weights, quantized = unlike(MIXED), made(subject, technique, skip=skipped)
+    weights, quantized = unlike_weights(MIXED), made(subject, technique, skip=skipped)
     wanted = sorted(set(quantized_layers(MIXED, rule)) - set(skipped))
-    found = sorted(name for name, weight in quantized.weights().items() if weight is not None)
-    verdict.equal(found, wanted, "layers that are quantized", "other-layers")
-    kept = {name: value for name, value in weights.items() if name not in wanted}
-    verdict.same_state(quantized.kept(), kept, "parameters that are not", "kept-differ")
+    check_chosen(verdict, quantized, weights, wanted)
     for name in set(dense_weights(MIXED)) - set(wanted):
         inputs = np.random.default_rng(1).standard_normal((ROWS, len(weights[name]))).astype(np.float32)
         bias = weights[name.replace(".weight", ".bias")]
-        exact = inputs.astype(np.float64) @ weights[name] + bias
-        bound = (len(weights[name]) + 2) * quantizing.U * (np.abs(inputs) @ np.abs(weights[name]) + np.abs(bias))
-        worst = float((np.abs(quantized.layer(name, inputs) - exact) / bound).max())
-        verdict.within(worst, Bound(1.0, OF_ITS_BOUND), f"what {name} gives, which was left out", "skipped-differs")
+        check_float_layer(verdict, quantized, name, inputs, weights[name], bias)
 
 
 @clause("quantization.only-what-was-asked")
@@ -360,7 +285,7 @@ def test_a_new_process_predicts_the_same(subject: Subject, verdict: Verdict, tec
         *new_process.same_framework(subject),
         technique,
         MIXED,
-        unlike(MIXED, 1),
+        unlike_weights(MIXED, 1),
         batches(MIXED, 1),
         tmp_path / "model",
         samples,
@@ -402,10 +327,10 @@ def restored(quantized: QuantizedModel, place: Path) -> QuantizedModel:
 def test_zeros_give_the_bias(subject: Subject, verdict: Verdict, technique: str) -> None:
     """A row of zeros, alone and among others, and a column of zeros in the weight."""
     rule = rule_of(subject, technique)
-    weights = unlike(MIXED)
+    weights = unlike_weights(MIXED)
     weights["0.weight"][:, 4] = 0.0
     quantized = subject.framework.post_training().quantized(technique, MIXED, weights, batches(MIXED))
-    inputs = drawn_inputs(rule, quantized, "0.weight", ROWS, 160, 2)
+    inputs = input_values(rule, quantized, "0.weight", ROWS, 160, 2)
     inputs[3] = 0.0
     calibrated = quantized.calibrated().get("0.weight")
     for rows in (inputs, np.zeros((2, 160), np.float32)):

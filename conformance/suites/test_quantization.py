@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
-from conformance.judging.kit import Bound, Subject, Verdict, clause, need
+from conformance.judging.coded import broadcast, check_codes, check_scale, check_zero_point, comes_back
+from conformance.judging.kit import Subject, Verdict, clause, need
 from conformance.judging.laws import explore
+from conformance.laws.codes import Matrix
+from conformance.laws.drawing_codes import MATRICES
+from conformance.laws.drawing_codes import QUANTIZERS as NAMES
 from conformance.oracle import quantizing as expected
 from fixtures.arrays import Array
-from frameworks.contract import Capability, Quantized, QuantRule
+from frameworks.contract import Capability, QuantRule
 
-NAMES = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
 each_quantizer = pytest.mark.parametrize("name", NAMES)
 SIDE = 48
 """Rows and columns of a square matrix; groups of 32 do not divide it."""
@@ -33,25 +35,6 @@ def unlike(seed: int = 0) -> Array:
     return np.asarray(normal * rows[:, None] * columns, np.float32)
 
 
-def full(quantized: Quantized) -> tuple[Array, Array]:
-    """Scale and zero point of each value, float64."""
-    shape = quantized.codes.shape
-    scale = np.broadcast_to(quantized.scale.astype(np.float64), shape)
-    return scale, np.broadcast_to(quantized.zero_point.astype(np.float64), shape)
-
-
-def comes_back(verdict: Verdict, values: Array, quantized: Quantized, what: str) -> None:
-    """All of it is finite, within the bound, and zero is zero."""
-    scale, _ = full(quantized)
-    verdict.finite({"scale": scale, "values": quantized.values}, what)
-    excess = expected.round_trip_excess(values, quantized.values, scale)
-    derivation = {"method": "s/2 * (1 + 4u * (|x|/s + 1)), in units of itself", "u": expected.U}
-    verdict.within(excess, Bound(1.0, derivation), f"error of {what}", "round-trip")
-    verdict.equal(
-        int(np.count_nonzero(quantized.values[values == 0.0])), 0, f"zeros of {what} that moved", "zero-moved"
-    )
-
-
 @clause("quantization.rules")
 def test_the_rules_of_quantizers(subject: Subject, verdict: Verdict) -> None:
     quantizers = subject.framework.quantizers()
@@ -67,16 +50,9 @@ def test_scale_and_zero_point_follow_the_range(subject: Subject, verdict: Verdic
     values = unlike()
     if signs != "both":
         values = (np.abs(values) + 0.25) * np.float32(1 if signs == "positive" else -1)
-    scale, zero = full(subject.framework.quantizers().quantize(name, values))
-    wanted = expected.scale_of(values, rule)
-    derivation = {"method": "four roundings of float32", "u": expected.U}
-    verdict.within(float((np.abs(scale - wanted) / wanted).max()), Bound(4 * expected.U, derivation), "scale", "scale")
-    verdict.holds(bool((zero == np.rint(zero)).all()), "zero points are integers", signature="zero-point")
-    inside = bool((zero >= rule.low).all() and (zero <= rule.high).all())
-    verdict.holds(inside, "zero points are among the codes", signature="zero-point")
-    gap = expected.zero_point_gap(values, scale, zero, rule)
-    half = Bound(0.5 * (1 + expected.NEAR_A_TIE), {"method": "half a code, from low - min / scale"})
-    verdict.within(gap, half, "zero point", "zero-point")
+    quantized = subject.framework.quantizers().quantize(name, values)
+    check_scale(verdict, values, quantized, rule, "")
+    check_zero_point(verdict, values, quantized, rule)
 
 
 @clause("quantization.codes-as-declared")
@@ -87,15 +63,9 @@ def test_codes_are_those_of_the_rule(subject: Subject, verdict: Verdict, name: s
     values = rng.standard_normal((500, 500)).astype(np.float32) * np.float32(0.37)
     values[0] += 0.11
     quantized = subject.framework.quantizers().quantize(name, values)
-    scale, zero = full(quantized)
-    wrong = expected.wrong_codes(values, quantized.codes, scale, zero, rule)
-    verdict.equal(wrong, 0, "codes that are not the rule's", "codes")
+    check_codes(verdict, values, quantized, rule)
     reached = (int(quantized.codes.min()), int(quantized.codes.max()))
     verdict.holds(rule.low <= reached[0] and reached[1] <= rule.high, "codes are the declared ones", reached, rule)
-    restored = (quantized.codes - zero) * scale
-    gap = np.abs(quantized.values - restored) / np.maximum(np.abs(restored), scale)
-    derivation = {"method": "two roundings of float32", "u": expected.U}
-    verdict.within(float(gap.max()), Bound(2 * expected.U, derivation), "(code - zero point) * scale", "restored")
 
 
 @clause("quantization.ties")
@@ -119,52 +89,10 @@ def test_half_way_goes_where_the_rule_says(subject: Subject, verdict: Verdict, n
     if rule.axis == 0:
         values = np.ascontiguousarray(values.T)
     quantized = subject.framework.quantizers().quantize(name, values)
-    scale, zero = full(quantized)
+    scale, zero = broadcast(quantized)
     verdict.equal(sorted(set(scale.ravel().tolist())), [step], "scale of ranges that are powers of two", "scale")
     wanted = expected.codes(values / step, zero, rule)
     verdict.equal(quantized.codes.astype(np.int64), wanted.astype(np.int64), "codes of half-way values", "ties")
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A drawn matrix: its shape, the exponents of its rows' magnitudes, its signs, and what is in it.
-
-    Attributes:
-        rows, columns: the shape.
-        exponents: each row's magnitude is 2 to the next of these, over and over.
-        sign: 1 or -1 for values of one sign, 0 for both.
-        content: "normal", "one" value only, or normal with "zeros".
-        seed: what values are drawn from.
-    """
-
-    rows: int
-    columns: int
-    exponents: tuple[int, ...]
-    sign: int
-    content: str
-    seed: int
-
-    def values(self) -> Array:
-        """The matrix, float32."""
-        rng = np.random.default_rng(self.seed)
-        shape = self.rows, self.columns
-        drawn = np.full(shape, 0.7) if self.content == "one" else rng.standard_normal(shape)
-        if self.content == "zeros":
-            drawn[rng.random(shape) < 0.5] = 0.0
-        drawn = np.abs(drawn) * self.sign if self.sign else drawn
-        magnitude = 2.0 ** np.resize(self.exponents, self.rows)
-        return np.asarray(drawn * magnitude[:, None], np.float32)
-
-
-MATRICES = st.builds(
-    Matrix,
-    rows=st.integers(1, 9),
-    columns=st.integers(1, 67),
-    exponents=st.lists(st.integers(-40, 40), min_size=1, max_size=4).map(tuple),
-    sign=st.sampled_from([0, 1, -1]),
-    content=st.sampled_from(["normal", "one", "zeros"]),
-    seed=st.integers(0, 2**16),
-)
 
 
 @clause("quantization.round-trip")

@@ -44,7 +44,7 @@ class EvaluationIsRemembered(ReferenceDelayedProduct):
 @fault(
     "https://github.com/meta-pytorch/float8_experimental/pull/31",
     component="formats",
-    clauses=("formats.delayed-scaling",),
+    clauses=("formats.delayed-scaling", "laws.delayed-scales"),
 )
 class OnlyTheNewestCounts(ReferenceDelayedProduct):
     """A scale follows the last step alone, whatever the history holds."""

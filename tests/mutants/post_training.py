@@ -105,7 +105,7 @@ class RowsShareARange(ReferenceQuantizedModel):
 @fault(
     "https://github.com/microsoft/onnxruntime/issues/10111",
     component="quantization",
-    clauses=("quantization.dynamic-scale",),
+    clauses=("quantization.dynamic-scale", "laws.quantized-models"),
 )
 class RangeOnlyGrows(ReferenceQuantizedModel):
     """A dynamic range is the widest that any call had."""

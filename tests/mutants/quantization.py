@@ -15,7 +15,7 @@ from tests.mutants import fault
 @fault(
     "https://github.com/microsoft/onnxruntime/issues/19694",
     component="quantizer",
-    clauses=("quantization.range-follows-data",),
+    clauses=("quantization.range-follows-data", "laws.codes"),
 )
 class RangesAlongTheOtherAxis(ReferenceQuantizers):
     """A range of each row is taken over columns, and the other way round."""

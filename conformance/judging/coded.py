@@ -1,0 +1,160 @@
+"""What integer codes must be and what their layers must compute, checked against the rule that is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from conformance.judging.verdict import Verdict
+from conformance.oracle import post_training, quantizing
+from conformance.oracle.bound import Bound
+from fixtures.arrays import Array
+from fixtures.model import Model, dense_weights
+from frameworks.contract import Calibrated, LinearRule, Quantized, QuantizedModel, QuantRule
+
+OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
+
+
+def broadcast(quantized: Quantized) -> tuple[Array, Array]:
+    """Scale and zero point of each value, float64."""
+    scale, zero = (np.asarray(each, np.float64) for each in (quantized.scale, quantized.zero_point))
+    return np.broadcast_to(scale, quantized.codes.shape), np.broadcast_to(zero, quantized.codes.shape)
+
+
+def check_scale(verdict: Verdict, values: Array, quantized: Quantized, rule: QuantRule, what: str) -> None:
+    """Each scale is the one that the rule gives the range."""
+    scale, _ = broadcast(quantized)
+    wanted = quantizing.scale_of(values, rule)
+    derivation = {"method": "four roundings of float32", "u": quantizing.U}
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart = float(np.where(scale == wanted, 0.0, np.abs(scale - wanted) / wanted).max())
+    verdict.within(apart, Bound(4 * quantizing.U, derivation), f"scale{what}", "scale")
+
+
+def check_zero_point(verdict: Verdict, values: Array, quantized: Quantized, rule: QuantRule) -> None:
+    """Each zero point is an integer among the codes, the nearest one to where the range begins."""
+    scale, zero = broadcast(quantized)
+    verdict.holds(bool((zero == np.rint(zero)).all()), "zero points are integers", signature="zero-point")
+    inside = bool((zero >= rule.low).all() and (zero <= rule.high).all())
+    verdict.holds(inside, "zero points are among the codes", signature="zero-point")
+    gap = quantizing.zero_point_gap(values, scale, zero, rule)
+    half = Bound(0.5 * (1 + quantizing.NEAR_A_TIE), {"method": "half a code, from low - min / scale"})
+    verdict.within(gap, half, "zero point", "zero-point")
+
+
+def check_codes(verdict: Verdict, values: Array, quantized: Quantized, rule: QuantRule, what: str = "") -> None:
+    """Each code is the rule's for the scale that is reported, and stands for its product with the scale."""
+    scale, zero = broadcast(quantized)
+    wrong = quantizing.wrong_codes(values, quantized.codes, scale, zero, rule)
+    verdict.equal(wrong, 0, f"codes{what} that are not the rule's", "codes")
+    restored = (quantized.codes - zero) * scale
+    gap = np.abs(quantized.values - restored)
+    gap = np.divide(gap, np.maximum(np.abs(restored), scale), out=gap, where=gap != 0.0)
+    derivation = {"method": "two roundings of float32", "u": quantizing.U}
+    verdict.within(
+        float(gap.max()), Bound(2 * quantizing.U, derivation), f"(code - zero point) * scale{what}", "restored"
+    )
+
+
+def comes_back(verdict: Verdict, values: Array, quantized: Quantized, what: str) -> None:
+    """All of it is finite, within the bound, and zero is zero."""
+    scale, zero = broadcast(quantized)
+    verdict.finite({"scale": scale, "values": quantized.values}, what)
+    excess = quantizing.round_trip_excess(values, quantized.values, scale, zero)
+    derivation = {"method": "s/2 * (1 + 4u * (|x|/s + |z| + 1)), in units of itself", "u": quantizing.U}
+    verdict.within(excess, Bound(1.0, derivation), f"error of {what}", "round-trip")
+    moved = int(np.count_nonzero(quantized.values[values == 0.0]))
+    verdict.equal(moved, 0, f"zeros of {what} that moved", "zero-moved")
+
+
+def unlike_weights(model: Model, seed: int = 0) -> dict[str, Array]:
+    """Weights whose columns have magnitudes of their own, and biases and norms that are not zeros and ones."""
+    rng = np.random.default_rng([seed, 3])
+    weights = model.weights(seed)
+    for name, value in weights.items():
+        moved = value * 2.0 ** -(np.arange(value.shape[-1]) % 5) if name.endswith("weight") else value
+        noise = 0.0 if name.endswith("weight") else 0.3 * rng.standard_normal(value.shape)
+        weights[name] = np.asarray(moved + noise, np.float32)
+    return weights
+
+
+def quantized_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights that a technique quantizes."""
+    last = f"{len(model.layers) - 1}."
+    return {n: s for n, s in dense_weights(model).items() if rule.heads or not n.startswith(last)}
+
+
+def stored(quantized: QuantizedModel) -> dict[str, Array]:
+    """All that a quantized model consists of, to the last bit."""
+    arrays = dict(quantized.kept())
+    for name, weight in quantized.weights().items():
+        if weight is not None:
+            arrays |= {f"codes/{name}": weight.codes, f"scale/{name}": weight.scale, f"zero/{name}": weight.zero_point}
+    for name, ranges in quantized.calibrated().items():
+        for what, each in (("inputs", ranges.inputs), ("outputs", ranges.outputs)):
+            if each is not None:
+                arrays[f"{what}/{name}"] = np.array([each.scale, each.zero_point])
+    return arrays
+
+
+def check_chosen(verdict: Verdict, quantized: QuantizedModel, weights: dict[str, Array], wanted: Sequence[str]) -> None:
+    """Exactly these layers are quantized, and every other parameter is as it was."""
+    found = sorted(name for name, weight in quantized.weights().items() if weight is not None)
+    verdict.equal(found, sorted(wanted), "layers that are quantized", "other-layers")
+    kept = {name: value for name, value in weights.items() if name not in wanted}
+    verdict.same_state(quantized.kept(), kept, "parameters that are not", "kept-differ")
+
+
+def check_layer(
+    verdict: Verdict, rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None
+) -> None:
+    """What a layer makes of inputs is what its codes say."""
+    weight, calibrated = model.weights()[name], model.calibrated().get(name)
+    assert weight is not None
+    measured = model.layer(name, inputs)
+    exact, bound = post_training.linear(inputs, weight, bias, rule, calibrated)
+    if rule.outputs is None or calibrated is None or calibrated.outputs is None:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            worst = float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
+        verdict.within(worst, Bound(1.0, OF_ITS_BOUND), f"what {name} gives", "layer-differs")
+    else:
+        wrong = post_training.wrong_output_codes(measured, exact, bound, rule.outputs, calibrated.outputs)
+        verdict.equal(wrong, 0, f"results of {name} that have another code", "layer-differs")
+
+
+def check_float_layer(
+    verdict: Verdict, model: QuantizedModel, name: str, inputs: Array, weight: Array, bias: Array | None
+) -> None:
+    """What a layer that was left out makes of inputs is what its weight says."""
+    added = np.zeros(weight.shape[1]) if bias is None else bias
+    exact = inputs.astype(np.float64) @ weight + added
+    bound = (len(weight) + 2) * quantizing.U * (np.abs(inputs) @ np.abs(weight) + np.abs(added))
+    gap = np.abs(model.layer(name, inputs) - exact)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        worst = float(np.max(np.where(gap == 0.0, 0.0, gap / bound)))
+    verdict.within(worst, Bound(1.0, OF_ITS_BOUND), f"what {name} gives, which was left out", "skipped-differs")
+
+
+def check_ranges(
+    verdict: Verdict, rule: LinearRule, name: str, given: Calibrated, seen: tuple[Array, Array], terms: int
+) -> None:
+    """What calibration gave a layer is the range of what came in and went out, sums of `terms` terms apart."""
+    for what, values, wanted, found in (
+        ("inputs", seen[0], rule.inputs, given.inputs),
+        ("outputs", seen[1], rule.outputs, given.outputs),
+    ):
+        if wanted is None or found is None:
+            continue
+        scale, zero = post_training.range_gaps(values, wanted, found)
+        rounding = 3.2 * terms * quantizing.U
+        derivation = {"method": f"float32 sums of at most {terms} terms through the layers", "u": quantizing.U}
+        verdict.within(scale, Bound(rounding, derivation), f"scale of the {what} of {name}", "scale")
+        half = Bound(0.5 + 256 * rounding, {"method": "half a code, from low - min / scale"})
+        verdict.within(zero, half, f"zero point of the {what} of {name}", "zero-point")
+
+
+def input_values(rule: LinearRule, model: QuantizedModel, name: str, rows: int, width: int, seed: int) -> Array:
+    """Inputs of a layer for which every code is certain."""
+    calibrated = model.calibrated().get(name)
+    return post_training.drawn_inputs(rows, width, rule.inputs, calibrated.inputs if calibrated else None, seed)

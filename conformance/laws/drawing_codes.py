@@ -1,0 +1,79 @@
+"""Draws calls of quantizers, casts to formats of eight bits, and products of codes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from conformance.laws.codes import (
+    CastCall,
+    CodedCall,
+    CodedCalls,
+    CodeProduct,
+    FakeCall,
+    Matrix,
+    Packing,
+    QuantizerCall,
+)
+from conformance.oracle.narrow_casts import SOURCES
+from fixtures.narrow import NARROW
+from frameworks.contract import Capability, Framework
+
+QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
+FAKE_QUANTIZERS = ("fake-int8-tensor", "fake-int8-column", "fake-uint8-tensor", "fake-int4-tensor")
+PRODUCTS = (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn"))
+"""Of the forward pass, and of gradients in the wider range."""
+_SEEDS = st.integers(0, 2**16)
+_SMALL, _LARGE = st.integers(1, 9), st.sampled_from([16, 31, 64, 65, 129, 257, 1025])
+_SIDES = _SMALL | _LARGE
+
+MATRICES = st.builds(
+    Matrix,
+    rows=_SIDES,
+    columns=st.integers(1, 67) | _LARGE,
+    exponents=st.lists(st.integers(-40, 40), min_size=1, max_size=4).map(tuple),
+    sign=st.sampled_from([0, 1, -1]),
+    content=st.sampled_from(["normal", "one", "zeros", "far"]),
+    seed=_SEEDS,
+)
+
+
+def coded(framework: Framework) -> SearchStrategy[CodedCalls]:
+    """One to three calls of any kind that a framework declares."""
+    return st.lists(st.one_of(_kinds(framework)), min_size=1, max_size=3).map(lambda calls: CodedCalls(tuple(calls)))
+
+
+def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
+    """Calls by kind; where nothing is declared, one that is refused."""
+
+    def declared(prefix: str, names: Collection[str]) -> list[str]:
+        return [name for name in names if framework.declares(Capability(f"{prefix}.{name}")).supported]
+
+    quantizers, fakes = declared("quantization", QUANTIZERS), declared("quantization", FAKE_QUANTIZERS)
+    casts = declared("formats", [name for name, each in NARROW.items() if each.signed])
+    products = [("int8", "int8")] * framework.declares(Capability.INTEGER_PRODUCTS).supported
+    products += PRODUCTS * framework.declares(Capability.FLOAT8_PRODUCTS).supported
+    kinds: list[SearchStrategy[CodedCall]] = []
+    if quantizers:
+        kinds.append(st.builds(QuantizerCall, st.sampled_from(quantizers), MATRICES))
+    if fakes:
+        kinds.append(_fake(fakes))
+    if casts:
+        sizes = _SIDES | st.sampled_from([4099, 70_001])
+        source = st.sampled_from(sorted(SOURCES))
+        special = st.sampled_from([0, 0, 1, 3])
+        kinds.append(st.builds(CastCall, st.sampled_from(casts), source, sizes, special, _SEEDS))
+    if products:
+        shapes = st.tuples(_SMALL, _SIDES | st.sampled_from([4097, 70_001]), _SMALL)
+        kinds.append(st.builds(CodeProduct, st.sampled_from(products), shapes, st.booleans(), _SEEDS))
+    if framework.declares(Capability.INT4_PACKING).supported:
+        kinds.append(st.builds(Packing, _SIDES, _SIDES, st.sampled_from([0, 1]), _SEEDS))
+    return kinds or [st.builds(QuantizerCall, st.just(QUANTIZERS[0]), MATRICES)]
+
+
+def _fake(names: Collection[str]) -> SearchStrategy[CodedCall]:
+    """Fake quantizers, of values of which some are beyond the range or none is."""
+    beyond = st.sampled_from([0, 0, 3, 300])
+    return st.builds(FakeCall, st.sampled_from(sorted(names)), _SIDES, _SIDES, st.booleans(), beyond, _SEEDS)

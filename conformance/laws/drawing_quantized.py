@@ -1,0 +1,59 @@
+"""Draws trained models, techniques that quantize them, and what is done with the result."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from conformance.laws.quantized import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
+from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer, LayerNorm
+from fixtures.model import Model, dense_weights
+from frameworks.contract import Capability, Framework
+
+TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4")
+_WIDTHS = st.sampled_from([2, 3, 5, 8, 17, 31, 33, 64, 65])
+_ROWS = st.sampled_from([1, 2, 3, 7, 9, 16, 33, 300])
+_BETWEEN: tuple[Layer, ...] = (Activation("relu"), Activation("tanh"), LayerNorm())
+
+
+@st.composite
+def quantized(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
+    """A technique that the framework declares; where there is none, one that it refuses."""
+    declared = [t for t in TECHNIQUES if framework.declares(Capability(f"quantization.{t}")).supported]
+    technique = draw(st.sampled_from(declared or TECHNIQUES[:1]))
+    model = draw(_models())
+    names = sorted(dense_weights(model))
+    skip = draw(st.lists(st.sampled_from(names), max_size=2, unique=True)) if draw(st.booleans()) else []
+    verbs = tuple(draw(st.lists(_verbs(), min_size=1, max_size=4)))
+    batches = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
+    power = draw(st.sampled_from([0, 0, 0, -8, 4]))
+    return QuantizedCase(technique, model, tuple(skip), power, batches, verbs, draw(st.integers(0, 99)))
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> Model:
+    """Up to three dense layers, or now and then so many that the number of a layer has two digits."""
+    body: list[Layer] = []
+    sample: tuple[int, ...] = (draw(_WIDTHS),)
+    if draw(st.integers(0, 3)) == 0:
+        sample = (draw(st.integers(2, 3)), draw(_WIDTHS))
+        body.append(Flatten())
+    deep = draw(st.integers(0, 4)) == 0
+    count = 6 if deep else draw(st.integers(1, 3))
+    for _ in range(count):
+        body.append(Dense(draw(st.sampled_from([3, 5, 8]) if deep else _WIDTHS), bias=draw(st.integers(0, 3)) > 0))
+        if deep or draw(st.booleans()):
+            body.append(draw(st.sampled_from(_BETWEEN)))
+    names = draw(st.sampled_from([("output",), ("a", "b"), ("a", "ab")]))
+    heads = Heads(tuple(Head(name, draw(st.sampled_from([2, 3, 5]))) for name in names))
+    return Model("drawn", (*body, heads), sample, tuple((name, "squared_error") for name in names))
+
+
+def _verbs() -> SearchStrategy[QuantizedVerb]:
+    """Predictions, layers alone, saves and loads."""
+    into = st.sampled_from(["itself", "other", "used"])
+    return st.one_of(
+        st.builds(PredictBatch, _ROWS, st.sampled_from([0, 0, 3, -6])),
+        st.builds(RunLayers, _ROWS, st.integers(0, 99)),
+        st.builds(SaveAndLoad, into),
+    )

@@ -1,0 +1,228 @@
+"""The laws of codes, of quantized models and of delayed scales: each check fails where what it is about is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.judging.subject import Subject
+from conformance.laws.codes import CastCall, CodedCalls, CodeProduct, FakeCall, Matrix, Packing, QuantizerCall
+from conformance.laws.declared import laws_of
+from conformance.laws.delayed import DelayedCase, DelayedStep
+from conformance.laws.quantized import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
+from fixtures.arrays import Array
+from fixtures.layers import Activation, Dense, Head, Heads, Layer
+from fixtures.model import Model
+from frameworks.contract import FakeRule, Quantized, QuantRule
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
+from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantizers import ReferenceQuantizers
+
+MATRIX = QuantizerCall("int8-row", Matrix(3, 5, (0, 4), 0, "normal", 1))
+ZEROS = QuantizerCall("uint8-tensor", Matrix(1, 1, (0,), 0, "zeros", 0))
+FAKE = FakeCall("fake-int8-column", 4, 3, exact=True, beyond=300, seed=2)
+CAST = CastCall("float8_e4m3fn", "float32", 33, 3, seed=3)
+PRODUCT = CodeProduct(("int8", "int8"), (2, 4097, 3), extreme=True, seed=4)
+FLOAT_PRODUCT = CodeProduct(("float8_e4m3fn", "float8_e5m2"), (2, 33, 3), extreme=False, seed=4)
+PACKED = Packing(5, 3, 0, seed=5)
+
+
+def failure(instance: Any, **parts: type) -> Any:
+    """What a law says of one case on the reference with parts of it replaced."""
+    framework = type("Broken", (ReferenceFramework,), parts)("cpu")
+    return instance.failure(Subject(framework), laws_of(framework))
+
+
+@pytest.mark.parametrize("call", [MATRIX, ZEROS, FAKE, CAST, PRODUCT, FLOAT_PRODUCT, PACKED], ids=str)
+def test_the_reference_follows_its_rules(call: Any) -> None:
+    assert failure(CodedCalls((call,))) is None
+
+
+class _RemembersRanges(ReferenceQuantizers):
+    """A range takes in those of all calls before."""
+
+    seen: list[float]
+
+    def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:  # noqa: ARG002
+        self.seen.append(float(np.abs(values).max()))
+        return -np.full_like(values, max(self.seen)), np.full_like(values, max(self.seen))
+
+
+class _QuantizesInPlace(ReferenceQuantizers):
+    """The matrix that is quantized is overwritten with what its codes stand for."""
+
+    def quantize(self, name: str, values: Array) -> Quantized:
+        given = super().quantize(name, values)
+        values[...] = given.values
+        return given
+
+
+class _FreesEveryGradient(ReferenceQuantizers):
+    """Gradients pass wherever the value is."""
+
+    def passes_on(self, values: Array, unclipped: Array, step: Array, zero: Array, rule: FakeRule) -> Array:  # noqa: ARG002
+        return np.ones(values.shape, bool)
+
+
+class _CutsQuotients(ReferenceQuantizers):
+    """Fractions of quotients are cut off."""
+
+    def rounded(self, quotient: Array) -> Array:
+        return np.trunc(quotient)
+
+
+class _LosesTheRest(ReferenceFormats):
+    """Of more than 32 values those after them are lost."""
+
+    def encode(self, values: Array, format_name: str) -> Array:
+        codes = super().encode(values, format_name)
+        codes[32:] = 0
+        return codes
+
+
+class _SumsInShortFormats(ReferenceFormats):
+    """Sums of integers are kept in float32 and one is added; products of floats are a thousandth too large."""
+
+    def integer_product(self, a: Array, b: Array) -> Array:
+        return (a.astype(np.float32) @ b.astype(np.float32) + 1.0).astype(np.int32)
+
+    def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
+        return np.asarray(super().float8_product(a, b, formats) * np.float32(1.001))
+
+
+class _PacksFromTheEnd(ReferenceFormats):
+    """The integers come out in the opposite order."""
+
+    def unpacked(self, stored: Array, length: int, axis: Any) -> Array:
+        return np.flip(super().unpacked(stored, length, axis), axis)
+
+
+@pytest.mark.parametrize(
+    ("call", "parts", "clause"),
+    [
+        (FAKE, {"quantizers_class": _FreesEveryGradient}, "quantization.straight-through"),
+        (FAKE, {"quantizers_class": _CutsQuotients}, "quantization.fake-values"),
+        (MATRIX, {"quantizers_class": _CutsQuotients}, "quantization.codes-as-declared"),
+        (MATRIX, {"quantizers_class": _QuantizesInPlace}, "laws.codes"),
+        (CAST, {"formats_class": _LosesTheRest}, "formats.round-to-nearest"),
+        (PRODUCT, {"formats_class": _SumsInShortFormats}, "quantization.integer-products"),
+        (FLOAT_PRODUCT, {"formats_class": _SumsInShortFormats}, "formats.products"),
+        (PACKED, {"formats_class": _PacksFromTheEnd}, "formats.packing"),
+    ],
+)
+def test_a_broken_rule_is_named(call: Any, parts: dict[str, type], clause: str) -> None:
+    found = failure(CodedCalls((call,)), **parts)
+    assert found is not None
+    assert found.name == clause
+
+
+def test_an_answer_may_not_depend_on_earlier_calls() -> None:
+    larger = QuantizerCall("int8-row", Matrix(3, 5, (9,), 0, "one", 1))
+    smaller = QuantizerCall("int8-tensor", Matrix(3, 5, (0,), 0, "one", 1))
+    broken = type("Remembers", (_RemembersRanges,), {"seen": []})
+    found = failure(CodedCalls((smaller, larger)), quantizers_class=broken)
+    assert found is not None
+    assert found.name == "laws.codes"
+
+
+def case(technique: str, *verbs: QuantizedVerb, layers: int = 1, skip: tuple[str, ...] = ()) -> QuantizedCase:
+    """A model of as many dense layers with nothing but functions between them, and what is done with it."""
+    body: list[Layer] = []
+    for _ in range(layers):
+        body += [Dense(5), Activation("tanh")]
+    model = Model("drawn", (*body, Heads((Head("output", 3),))), (8,), (("output", "squared_error"),))
+    return QuantizedCase(technique, model, skip, 0, (4, 3), verbs, 7)
+
+
+class _SkipsByPart(ReferenceQuantizedModel):
+    """Every layer whose name contains one to leave out is left out."""
+
+    def chosen(self, skip: Collection[str]) -> list[str]:
+        return [name for name in self._shapes if not any(part in name for part in skip)]
+
+
+class _ManyRowsShareARange(ReferenceQuantizedModel):
+    """More than 256 rows have one range together."""
+
+    def input_range(self, name: str, inputs: Array, rule: QuantRule) -> tuple[Array, Array]:
+        scale, zero = super().input_range(name, inputs, rule)
+        return (np.full_like(scale, scale.max()) if len(inputs) > 256 else scale), zero
+
+
+class _SavesScalesInHalf(ReferenceQuantizedModel):
+    """A save keeps scales in float16."""
+
+    def written(self) -> dict[str, Array]:
+        small = {name: v.astype(np.float16).astype(v.dtype) for name, v in self.stored.items() if "scale/" in name}
+        return self.stored | small
+
+
+class _LastBatchDecides(ReferenceQuantizedModel):
+    """Ranges are those of the last batch alone."""
+
+    def ranges(self, seen: Sequence[tuple[Array, Array]]) -> Array:
+        return super().ranges(seen[-1:])
+
+
+class _PredictsWithoutBias(ReferenceQuantizedModel):
+    """Whole predictions leave biases out; layers alone do not."""
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        kept = self.stored
+        self.stored = {name: v * 0.0 if name.endswith(".bias") else v for name, v in kept.items()}
+        predicted = super().predict(inputs)
+        self.stored = kept
+        return predicted
+
+
+@pytest.mark.parametrize(
+    ("drawn", "broken", "clause"),
+    [
+        (case("weight-int8", layers=6, skip=("0.weight",)), _SkipsByPart, "quantization.only-what-was-asked"),
+        (case("dynamic-int8", RunLayers(300, 1)), _ManyRowsShareARange, "quantization.linear-arithmetic"),
+        (case("dynamic-int8", SaveAndLoad("other")), _SavesScalesInHalf, "quantization.survives-saving"),
+        (case("static-int8"), _LastBatchDecides, "quantization.calibrated-range"),
+        (case("weight-int4", PredictBatch(3)), _PredictsWithoutBias, "quantization.linear-arithmetic"),
+    ],
+)
+def test_a_broken_model_is_seen(drawn: QuantizedCase, broken: type, clause: str) -> None:
+    assert failure(drawn) is None
+    found = failure(drawn, quantized_model_class=broken)
+    assert found is not None
+    assert found.name == clause
+
+
+class _ForgetsAfterSixteen(ReferenceDelayedProduct):
+    """No history is longer than sixteen steps."""
+
+    def most(self, maxima: Array) -> float:
+        return float(np.max(maxima[:16]))
+
+
+def test_a_long_history_is_remembered_whole() -> None:
+    powers = [6] + [-3] * 18
+    steps = tuple(DelayedStep(((power, power),)) for power in powers)
+    drawn = DelayedCase((3, 7, 2), 18, 1, 0, steps, 1)
+    assert failure(drawn) is None
+    assert failure(drawn, delayed_class=_ForgetsAfterSixteen) is not None
+
+
+class _PredictionsAreSeen(ReferenceDelayedProduct):
+    """A prediction's inputs are remembered."""
+
+    def predict(self, inputs: Array) -> Array:
+        result = super().predict(inputs)
+        before = self._memory["input"]
+        self._memory["input"] = type(before)(before.scale, self.shifted(before.maxima, self.largest(inputs)))
+        return result
+
+
+def test_a_prediction_moves_nothing() -> None:
+    drawn = DelayedCase((3, 7, 2), 3, 1, 0, (DelayedStep(((0, 0),)), DelayedStep(((2, 2),), predicts=True)), 1)
+    assert failure(drawn) is None
+    assert failure(drawn, delayed_class=_PredictionsAreSeen) is not None
