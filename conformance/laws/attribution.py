@@ -230,7 +230,6 @@ _OTHERS = frozenset(
         "quantization.linear-arithmetic",
         "quantization.only-what-was-asked",
         "quantization.range-follows-data",
-        "quantization.round-trip",
         "quantization.straight-through",
         "quantization.survives-saving",
         "quantization.weights-as-declared",

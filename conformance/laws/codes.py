@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from conformance.judging.coded import check_codes, check_scale, check_zero_point, comes_back
+from conformance.judging.coded import check_codes, check_scale, check_zero_point
 from conformance.judging.subject import Subject
 from conformance.judging.verdict import Verdict, Violation, cleaned, same_bits, shown
 from conformance.laws.declared import LawsOfAdapter
@@ -145,7 +145,6 @@ class QuantizerCall:
         yield "quantization.range-follows-data", lambda verdict: check_scale(verdict, values, given, rule, "")
         yield "quantization.range-follows-data", lambda verdict: check_zero_point(verdict, values, given, rule)
         yield "quantization.codes-as-declared", lambda verdict: check_codes(verdict, values, given, rule)
-        yield "quantization.round-trip", lambda verdict: comes_back(verdict, values, given, "the matrix")
 
 
 @dataclass(frozen=True)

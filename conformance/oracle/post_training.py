@@ -126,12 +126,16 @@ def seen_by_layers(
 
 
 def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float, float]:
-    """How far scale, relative to itself, and zero point, in codes, are from those of the values' range."""
+    """How far scale, relative to itself, and zero point, in codes, are from those of the values' range.
+
+    Of a range that has a scale of 0, as one of zeros may, the former is not relative.
+    """
     row = values.reshape(1, -1)
     whole = rule if rule.axis is None else QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric)
     wanted = float(quantizing.scale_of(row, whole)[0, 0])
-    exact = 0.0 if rule.symmetric else rule.low - min(float(row.min()), 0.0) / wanted
-    return abs(given.scale - wanted) / wanted, abs(given.zero_point - exact)
+    exact = 0.0 if rule.symmetric else rule.low - min(float(row.min()), 0.0) / (wanted or 1.0)
+    apart = abs(given.scale - wanted)
+    return apart / wanted if wanted else apart, abs(given.zero_point - exact)
 
 
 def predicted(
