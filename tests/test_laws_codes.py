@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from conformance.judging.subject import Subject
-from conformance.laws.codes import CastCall, CodedCalls, CodeProduct, FakeCall, Matrix, Packing, QuantizerCall
+from conformance.laws.codes import CodedCalls, FakeCall, Matrix, QuantizerCall
 from conformance.laws.declared import laws_of
 from conformance.laws.delayed import DelayedCase, DelayedStep
+from conformance.laws.format_calls import CastCall, CodeProduct, Packing
 from conformance.laws.quantized import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Head, Heads, Layer
+from fixtures.layers import Activation, Dense, Head, Heads, Layer, LayerNorm
 from fixtures.model import Model
-from frameworks.contract import FakeRule, Quantized, QuantRule
+from frameworks.contract import FakeRule, Operand, Quantized, QuantRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
@@ -24,12 +25,14 @@ from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
 
 MATRIX = QuantizerCall("int8-row", Matrix(3, 5, (0, 4), 0, "normal", 1))
+AFFINE = QuantizerCall("uint8-tensor", Matrix(3, 5, (0,), 0, "normal", 1))
 ZEROS = QuantizerCall("uint8-tensor", Matrix(1, 1, (0,), 0, "zeros", 0))
 FAKE = FakeCall("fake-int8-column", 4, 3, exact=True, beyond=300, seed=2)
 CAST = CastCall("float8_e4m3fn", "float32", 33, 3, seed=3)
 PRODUCT = CodeProduct(("int8", "int8"), (2, 4097, 3), extreme=True, seed=4)
 FLOAT_PRODUCT = CodeProduct(("float8_e4m3fn", "float8_e5m2"), (2, 33, 3), extreme=False, seed=4)
 PACKED = Packing(5, 3, 0, seed=5)
+TANH = Activation("tanh")
 
 
 def failure(instance: Any, **parts: type) -> Any:
@@ -85,6 +88,28 @@ class _LosesTheRest(ReferenceFormats):
         return codes
 
 
+class _DecodesOneFurther(ReferenceFormats):
+    """A code stands for the value of the next one."""
+
+    def decode(self, codes: Array, format_name: str) -> Array:
+        return super().decode(codes ^ np.uint8(1), format_name)
+
+
+class _NanBecomesANumber(ReferenceFormats):
+    """NaN, and what is beyond the largest number, is cast to zero."""
+
+    def encode(self, values: Array, format_name: str) -> Array:
+        wide = values.astype(np.float64)
+        return super().encode(np.where(np.abs(wide) < 449, wide, 0.0), format_name)
+
+
+class _ZeroIsBetweenCodes(ReferenceQuantizers):
+    """The zero point is one further than the rule has it."""
+
+    def zero_point_of(self, lowest: Array, scale: Array, rule: QuantRule) -> Array:
+        return super().zero_point_of(lowest, scale, rule) + 1
+
+
 class _SumsInShortFormats(ReferenceFormats):
     """Sums of integers are kept in float32 and one is added; products of floats are a thousandth too large."""
 
@@ -109,6 +134,9 @@ class _PacksFromTheEnd(ReferenceFormats):
         (FAKE, {"quantizers_class": _CutsQuotients}, "quantization.fake-values"),
         (MATRIX, {"quantizers_class": _CutsQuotients}, "quantization.codes-as-declared"),
         (MATRIX, {"quantizers_class": _QuantizesInPlace}, "laws.codes"),
+        (AFFINE, {"quantizers_class": _ZeroIsBetweenCodes}, "quantization.range-follows-data"),
+        (CAST, {"formats_class": _DecodesOneFurther}, "formats.decode"),
+        (CAST, {"formats_class": _NanBecomesANumber}, "formats.overflow-as-declared"),
         (CAST, {"formats_class": _LosesTheRest}, "formats.round-to-nearest"),
         (PRODUCT, {"formats_class": _SumsInShortFormats}, "quantization.integer-products"),
         (FLOAT_PRODUCT, {"formats_class": _SumsInShortFormats}, "formats.products"),
@@ -130,11 +158,13 @@ def test_an_answer_may_not_depend_on_earlier_calls() -> None:
     assert found.name == "laws.codes"
 
 
-def case(technique: str, *verbs: QuantizedVerb, layers: int = 1, skip: tuple[str, ...] = ()) -> QuantizedCase:
-    """A model of as many dense layers with nothing but functions between them, and what is done with it."""
+def case(
+    technique: str, *verbs: QuantizedVerb, layers: int = 1, skip: tuple[str, ...] = (), after: Layer = TANH
+) -> QuantizedCase:
+    """A model of as many dense layers, each with another layer after it, and what is done with it."""
     body: list[Layer] = []
     for _ in range(layers):
-        body += [Dense(5), Activation("tanh")]
+        body += [Dense(5), after]
     model = Model("drawn", (*body, Heads((Head("output", 3),))), (8,), (("output", "squared_error"),))
     return QuantizedCase(technique, model, skip, 0, (4, 3), verbs, 7)
 
@@ -180,12 +210,56 @@ class _PredictsWithoutBias(ReferenceQuantizedModel):
         return predicted
 
 
+class _RemembersInputs(ReferenceQuantizedModel):
+    """A range of rows takes in those of the call before."""
+
+    _largest = 0.0
+
+    def input_range(self, name: str, inputs: Array, rule: QuantRule) -> tuple[Array, Array]:
+        scale, zero = super().input_range(name, inputs, rule)
+        self._largest = max(self._largest, float(scale.max()))
+        return np.full_like(scale, self._largest), zero
+
+
+class _RoundsWeightsThatStay(ReferenceQuantizedModel):
+    """A layer that is left out multiplies by weights in float16."""
+
+    def _float(self, name: str, inputs: Array, weights: Any) -> Array:
+        short = {**weights, name: weights[name].astype(np.float16).astype(np.float32)}
+        return super()._float(name, inputs, short)
+
+
+class _OneScaleForAll(ReferenceQuantizedModel):
+    """All columns of a weight have the largest one's scale."""
+
+    def converted(self, name: str, weight: Array) -> dict[str, Array]:
+        stored = super().converted(name, weight)
+        return stored | {f"scale/{name}": np.full_like(stored[f"scale/{name}"], stored[f"scale/{name}"].max())}
+
+
+class _PredictionsWearOff(ReferenceQuantizedModel):
+    """Every prediction leaves smaller biases."""
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        predicted = super().predict(inputs)
+        self.stored = {name: v * np.float32(0.5) if name.endswith(".bias") else v for name, v in self.stored.items()}
+        return predicted
+
+
 @pytest.mark.parametrize(
     ("drawn", "broken", "clause"),
     [
         (case("weight-int8", layers=6, skip=("0.weight",)), _SkipsByPart, "quantization.only-what-was-asked"),
         (case("dynamic-int8", RunLayers(300, 1)), _ManyRowsShareARange, "quantization.linear-arithmetic"),
         (case("dynamic-int8", SaveAndLoad("other")), _SavesScalesInHalf, "quantization.survives-saving"),
+        (
+            case("weight-int8", RunLayers(3, 1), skip=("0.weight",)),
+            _RoundsWeightsThatStay,
+            "quantization.linear-arithmetic",
+        ),
+        (case("weight-int8"), _OneScaleForAll, "quantization.weights-as-declared"),
+        (case("dynamic-int8", PredictBatch(1, 3), PredictBatch(1, -6)), _RemembersInputs, "quantization.dynamic-scale"),
+        (case("weight-int8", PredictBatch(3), after=LayerNorm()), _PredictionsWearOff, "quantization.dynamic-scale"),
         (case("static-int8"), _LastBatchDecides, "quantization.calibrated-range"),
         (case("weight-int4", PredictBatch(3)), _PredictsWithoutBias, "quantization.linear-arithmetic"),
     ],
@@ -226,3 +300,18 @@ def test_a_prediction_moves_nothing() -> None:
     drawn = DelayedCase((3, 7, 2), 3, 1, 0, (DelayedStep(((0, 0),)), DelayedStep(((2, 2),), predicts=True)), 1)
     assert failure(drawn) is None
     assert failure(drawn, delayed_class=_PredictionsAreSeen) is not None
+
+
+class _ClipsMost(ReferenceDelayedProduct):
+    """Values are cast by a small share of the scale that is remembered, so that they are clipped."""
+
+    def cast(self, values: Array, operand: Operand, scale: float) -> Array:
+        return super().cast(values, operand, 2.0**-8 * scale)
+
+
+def test_what_comes_out_follows_from_the_scales() -> None:
+    drawn = DelayedCase((3, 7, 2), 3, 1, 0, (DelayedStep(((2, 2),)), DelayedStep(((0, 0),))), 1)
+    assert failure(drawn) is None
+    found = failure(drawn, delayed_class=_ClipsMost)
+    assert found is not None
+    assert found.text.startswith("output")

@@ -16,6 +16,15 @@ from frameworks.contract import Calibrated, LinearRule, Quantized, QuantizedMode
 OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
 
 
+def example(where: Array, values: Array, measured: Array, expected: Array) -> str:
+    """How many places differ, and the first of them; "all" hold where none does."""
+    if not where.any():
+        return "all"
+    place = tuple(int(index[0]) for index in np.nonzero(where))
+    value, got, wanted = (float(each[place]) for each in (values, measured, expected))
+    return f"{int(where.sum())} of {where.size}, first {value!r}: {got!r} for {wanted!r}"
+
+
 def broadcast(quantized: Quantized) -> tuple[Array, Array]:
     """Scale and zero point of each value, float64."""
     scale, zero = (np.asarray(each, np.float64) for each in (quantized.scale, quantized.zero_point))
@@ -59,10 +68,10 @@ def check_codes(verdict: Verdict, values: Array, quantized: Quantized, rule: Qua
 
 def comes_back(verdict: Verdict, values: Array, quantized: Quantized, what: str) -> None:
     """All of it is finite, within the bound, and zero is zero."""
-    scale, zero = broadcast(quantized)
+    scale, _ = broadcast(quantized)
     verdict.finite({"scale": scale, "values": quantized.values}, what)
-    excess = quantizing.round_trip_excess(values, quantized.values, scale, zero)
-    derivation = {"method": "s/2 * (1 + 4u * (|x|/s + |z| + 1)), in units of itself", "u": quantizing.U}
+    excess = quantizing.round_trip_excess(values, quantized.values, scale)
+    derivation = {"method": "s/2 * (1 + 4u * (|x|/s + 1)), in units of itself", "u": quantizing.U}
     verdict.within(excess, Bound(1.0, derivation), f"error of {what}", "round-trip")
     moved = int(np.count_nonzero(quantized.values[values == 0.0]))
     verdict.equal(moved, 0, f"zeros of {what} that moved", "zero-moved")
@@ -106,6 +115,21 @@ def check_chosen(verdict: Verdict, quantized: QuantizedModel, weights: dict[str,
     verdict.same_state(quantized.kept(), kept, "parameters that are not", "kept-differ")
 
 
+def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
+    """Each weight that is quantized has the scales and codes of the rule."""
+    for name, weight in quantized.weights().items():
+        if weight is not None:
+            check_scale(verdict, weights[name], weight, rule.weight, f" of {name}")
+            check_codes(verdict, weights[name], weight, rule.weight, f" of {name}")
+
+
+def check_near(verdict: Verdict, measured: Array, exact: Array, bound: Array, what: str, signature: str) -> None:
+    """Each value is within its own bound; one without a bound is exact."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        worst = float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
+    verdict.within(worst, Bound(1.0, OF_ITS_BOUND), what, signature)
+
+
 def check_layer(
     verdict: Verdict, rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None
 ) -> None:
@@ -115,9 +139,7 @@ def check_layer(
     measured = model.layer(name, inputs)
     exact, bound = post_training.linear(inputs, weight, bias, rule, calibrated)
     if rule.outputs is None or calibrated is None or calibrated.outputs is None:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            worst = float(np.max(np.where(measured == exact, 0.0, np.abs(measured - exact) / bound), initial=0.0))
-        verdict.within(worst, Bound(1.0, OF_ITS_BOUND), f"what {name} gives", "layer-differs")
+        check_near(verdict, measured, exact, bound, f"what {name} gives", "layer-differs")
     else:
         wrong = post_training.wrong_output_codes(measured, exact, bound, rule.outputs, calibrated.outputs)
         verdict.equal(wrong, 0, f"results of {name} that have another code", "layer-differs")
@@ -130,10 +152,9 @@ def check_float_layer(
     added = np.zeros(weight.shape[1]) if bias is None else bias
     exact = inputs.astype(np.float64) @ weight + added
     bound = (len(weight) + 2) * quantizing.U * (np.abs(inputs) @ np.abs(weight) + np.abs(added))
-    gap = np.abs(model.layer(name, inputs) - exact)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        worst = float(np.max(np.where(gap == 0.0, 0.0, gap / bound)))
-    verdict.within(worst, Bound(1.0, OF_ITS_BOUND), f"what {name} gives, which was left out", "skipped-differs")
+    check_near(
+        verdict, model.layer(name, inputs), exact, bound, f"what {name} gives, which was left out", "skipped-differs"
+    )
 
 
 def check_ranges(

@@ -21,6 +21,7 @@ from conformance.expectations.entries import known_of
 from conformance.expectations.exclusions import Exclusion
 from conformance.laws import vocabulary
 from conformance.laws.attribution import reachable
+from conformance.laws.breaking import CheckedInstance
 from conformance.laws.calls import Calls
 from conformance.laws.declared import laws_of
 from conformance.laws.features import features, word
@@ -45,7 +46,7 @@ class Drawn:
 
     Attributes:
         programs: how many.
-        features: programs, operations and calls by feature.
+        features: programs, operations, calls, quantized models and delayed scales by feature.
         pairs: programs by pair of features of two fields.
         steps: programs by a verb and the one right after it.
         sizes: parameters by their number of values.
@@ -59,7 +60,7 @@ class Drawn:
 
     def add(self, instance: Instance) -> None:
         """Counts an instance of a law."""
-        if isinstance(instance, ScopedOperation | Calls):
+        if isinstance(instance, ScopedOperation | Calls | CheckedInstance):
             self.features.update(instance.words())
             return
         for case in _cases(instance):
@@ -117,6 +118,7 @@ def never(counts: Drawn, framework: Framework) -> dict[str, list[str]]:
         "verbs": [*vocabulary.VERBS],
         "data": [*vocabulary.DATA],
         "operations": [*vocabulary.OPERATIONS],
+        "codes": [*vocabulary.CODES],
     }
     missing = {
         kind: [word for word in words if not counts.features[_counted(kind, word)]] for kind, words in kinds.items()
@@ -139,6 +141,7 @@ def table(counts: Drawn, framework: Framework) -> str:
         "verbs": len(vocabulary.VERBS),
         "data": len(vocabulary.DATA),
         "operations": len(vocabulary.OPERATIONS),
+        "codes": len(vocabulary.CODES),
     }
     totals["recipes"] -= len(vocabulary.FIELDS["precision"]) - len(precisions)
     lines = [

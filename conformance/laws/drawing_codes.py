@@ -7,16 +7,8 @@ from collections.abc import Collection
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from conformance.laws.codes import (
-    CastCall,
-    CodedCall,
-    CodedCalls,
-    CodeProduct,
-    FakeCall,
-    Matrix,
-    Packing,
-    QuantizerCall,
-)
+from conformance.laws.codes import CodedCall, CodedCalls, FakeCall, Matrix, QuantizerCall
+from conformance.laws.format_calls import INTEGERS, CastCall, CodeProduct, Packing
 from conformance.oracle.narrow_casts import SOURCES
 from fixtures.narrow import NARROW
 from frameworks.contract import Capability, Framework
@@ -29,15 +21,23 @@ _SEEDS = st.integers(0, 2**16)
 _SMALL, _LARGE = st.integers(1, 9), st.sampled_from([16, 31, 64, 65, 129, 257, 1025])
 _SIDES = _SMALL | _LARGE
 
-MATRICES = st.builds(
-    Matrix,
-    rows=_SIDES,
-    columns=st.integers(1, 67) | _LARGE,
-    exponents=st.lists(st.integers(-40, 40), min_size=1, max_size=4).map(tuple),
-    sign=st.sampled_from([0, 1, -1]),
-    content=st.sampled_from(["normal", "one", "zeros", "far"]),
-    seed=_SEEDS,
-)
+
+def matrices(
+    rows: SearchStrategy[int], columns: SearchStrategy[int], contents: Collection[str]
+) -> SearchStrategy[Matrix]:
+    """Matrices of these sizes, whose rows have magnitudes of their own."""
+    return st.builds(
+        Matrix,
+        rows=rows,
+        columns=columns,
+        exponents=st.lists(st.integers(-40, 40), min_size=1, max_size=4).map(tuple),
+        sign=st.sampled_from([0, 1, -1]),
+        content=st.sampled_from(sorted(contents)),
+        seed=_SEEDS,
+    )
+
+
+MATRICES = matrices(_SIDES, st.integers(1, 67) | _LARGE, ("normal", "one", "zeros", "far"))
 
 
 def coded(framework: Framework) -> SearchStrategy[CodedCalls]:
@@ -53,7 +53,7 @@ def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
 
     quantizers, fakes = declared("quantization", QUANTIZERS), declared("quantization", FAKE_QUANTIZERS)
     casts = declared("formats", [name for name, each in NARROW.items() if each.signed])
-    products = [("int8", "int8")] * framework.declares(Capability.INTEGER_PRODUCTS).supported
+    products = [INTEGERS] * framework.declares(Capability.INTEGER_PRODUCTS).supported
     products += PRODUCTS * framework.declares(Capability.FLOAT8_PRODUCTS).supported
     kinds: list[SearchStrategy[CodedCall]] = []
     if quantizers:

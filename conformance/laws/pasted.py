@@ -13,9 +13,10 @@ from math import inf, nan
 
 from conformance.judging.kit import Subject, Verdict, clause
 from conformance.laws.calls import Call, Calls
-from conformance.laws.codes import CastCall, CodedCalls, CodeProduct, FakeCall, Matrix, Packing, QuantizerCall
+from conformance.laws.codes import CodedCalls, FakeCall, Matrix, QuantizerCall
 from conformance.laws.delayed import DelayedCase, DelayedStep
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
+from conformance.laws.format_calls import CastCall, CodeProduct, Packing
 from conformance.laws.holding import hold
 from conformance.laws.instances import Program
 from conformance.laws.masks import MaskedCase, RevealingModel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,12 +11,8 @@ import numpy as np
 
 from conformance.judging import coded
 from conformance.judging.subject import Subject, need
-from conformance.judging.verdict import Verdict
-from conformance.laws.codes import Checked, first_broken
-from conformance.laws.declared import LawsOfAdapter
-from conformance.laws.judging import Failure
+from conformance.laws.breaking import CheckedInstance, breaking
 from conformance.oracle import post_training
-from conformance.oracle.bound import Bound
 from fixtures.arrays import Array
 from fixtures.layers import LayerNorm
 from fixtures.model import Model, dense_weights
@@ -53,7 +48,7 @@ QuantizedVerb = PredictBatch | RunLayers | SaveAndLoad
 
 
 @dataclass(frozen=True)
-class QuantizedCase:
+class QuantizedCase(CheckedInstance):
     """A trained model that a technique quantizes, and what is done with it.
 
     Attributes:
@@ -80,15 +75,11 @@ class QuantizedCase:
         }
         return frozenset({f"technique={self.technique}", *(word for word, there in flags.items() if there)})
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
-        """What the model stores or computes, and must not by the rule, or otherwise than before."""
+    def check(self, subject: Subject) -> None:
+        """What the model stores and computes, at first and after every verb."""
         need(subject, Capability(f"quantization.{self.technique}"))
         with TemporaryDirectory() as folder:
-            return first_broken(self._checks(subject, Path(folder)))
-
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
-        """The clause that a failure breaks, and the sentence that says so."""
-        return failure.name, failure.breaking(failure.name)
+            self._check(subject, Path(folder))
 
     def weights(self, seed: int) -> dict[str, Array]:
         """The trained weights."""
@@ -108,35 +99,26 @@ class QuantizedCase:
     def _calibration(self) -> tuple[Array, ...]:
         return tuple(self.samples(rows, place % 3 - 1, 100 + place) for place, rows in enumerate(self.batches))
 
-    def _checks(self, subject: Subject, folder: Path) -> Iterator[Checked]:
+    def _check(self, subject: Subject, folder: Path) -> None:
         rule, weights = subject.framework.post_training().rules()[self.technique], self.weights(self.seed)
-        wanted = set(coded.quantized_layers(self.model, rule)) - set(self.skip)
-        quantized = self._made(subject, self.seed)
-        yield (
-            "quantization.only-what-was-asked",
-            lambda verdict: coded.check_chosen(verdict, quantized, weights, sorted(wanted)),
-        )
-        yield "quantization.weights-as-declared", self._stores(quantized, rule, weights)
-        if rule.ranges == "calibration":
-            yield "quantization.calibrated-range", self._calibrated(quantized, rule, weights)
-            if _saw_nothing(quantized):
-                return
-        state, current = coded.stored(quantized), quantized
+        current = self._made(subject, self.seed)
+        self._check_stored(current, rule, weights)
+        if _saw_nothing(current):
+            return
+        state = coded.stored(current)
         for place, verb in enumerate(self.verbs):
+            clause = "quantization.dynamic-scale"
             match verb:
                 case PredictBatch():
                     samples = self.samples(verb.rows, verb.power, place)
-                    yield "quantization.linear-arithmetic", self._predicts(current, rule, weights, samples)
-                    if not subject.conventions.compiled:
-                        fresh = self._made(subject, self.seed).predict(samples)
-                        what = f"what verb {place + 1} predicts, against a model of which nothing was asked"
-                        yield "quantization.dynamic-scale", _same(current.predict(samples), fresh, what)
+                    self._check_prediction(subject, current, rule, weights, samples)
                 case RunLayers():
-                    yield "quantization.linear-arithmetic", self._layers(current, rule, weights, verb)
+                    self._check_layers(current, rule, weights, verb)
                 case SaveAndLoad():
+                    clause = "quantization.survives-saving"
                     current = self._loaded(subject, current, verb, folder / str(place))
-            clause = "quantization.survives-saving" if isinstance(verb, SaveAndLoad) else "quantization.dynamic-scale"
-            yield clause, _same(coded.stored(current), state, f"the model after verb {place + 1}")
+            with breaking(clause) as verdict:
+                verdict.same_state(coded.stored(current), state, f"the model after verb {place + 1}", "differs")
 
     def _loaded(self, subject: Subject, current: QuantizedModel, verb: SaveAndLoad, folder: Path) -> QuantizedModel:
         current.save(folder)
@@ -146,62 +128,59 @@ class QuantizedCase:
         receiver.restore(folder)
         return receiver
 
-    def _stores(
-        self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]
-    ) -> Callable[[Verdict], None]:
-        def check(verdict: Verdict) -> None:
-            for name, weight in quantized.weights().items():
-                if weight is not None:
-                    coded.check_scale(verdict, weights[name], weight, rule.weight, f" of {name}")
-                    coded.check_codes(verdict, weights[name], weight, rule.weight, f" of {name}")
-
-        return check
-
-    def _calibrated(
-        self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]
-    ) -> Callable[[Verdict], None]:
+    def _check_stored(self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
+        """The layers that were asked for have the codes of the rule, and the ranges that calibration saw."""
+        wanted = sorted(set(coded.quantized_layers(self.model, rule)) - set(self.skip))
+        with breaking("quantization.only-what-was-asked") as verdict:
+            coded.check_chosen(verdict, quantized, weights, wanted)
+        with breaking("quantization.weights-as-declared") as verdict:
+            coded.check_weights(verdict, quantized, rule, weights)
+        if rule.ranges != "calibration":
+            return
         seen = post_training.seen_by_layers(self.model, weights, self._calibration())
         terms = sum(shape[0] + 8 for shape in dense_weights(self.model).values())
-
-        def check(verdict: Verdict) -> None:
+        with breaking("quantization.calibrated-range") as verdict:
             for name, ranges in quantized.calibrated().items():
                 coded.check_ranges(verdict, rule, name, ranges, seen[name], terms)
 
-        return check
-
-    def _layers(
+    def _check_layers(
         self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], verb: RunLayers
-    ) -> Callable[[Verdict], None]:
-        def check(verdict: Verdict) -> None:
+    ) -> None:
+        """Each layer alone computes what its codes say, or its weight where it was left out."""
+        with breaking("quantization.linear-arithmetic") as verdict:
             for name, weight in quantized.weights().items():
                 bias, width = weights.get(name.replace(".weight", ".bias")), len(weights[name])
-                if weight is None:
-                    inputs = np.random.default_rng([verb.seed, 52]).standard_normal((verb.rows, width))
-                    inputs = inputs.astype(np.float32)
-                    coded.check_float_layer(verdict, quantized, name, inputs, weights[name], bias)
-                else:
+                if weight is not None:
                     inputs = coded.input_values(rule, quantized, name, verb.rows, width, verb.seed)
                     coded.check_layer(verdict, rule, quantized, name, inputs, bias)
+                    continue
+                drawn = np.random.default_rng([verb.seed, 52]).standard_normal((verb.rows, width))
+                coded.check_float_layer(verdict, quantized, name, drawn.astype(np.float32), weights[name], bias)
 
-        return check
+    def _check_prediction(
+        self,
+        subject: Subject,
+        quantized: QuantizedModel,
+        rule: LinearRule,
+        weights: dict[str, Array],
+        samples: Array,
+    ) -> None:
+        """A prediction is its layers one after the other, as far as codes may differ, and that of a fresh model.
 
-    def _predicts(
-        self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], samples: Array
-    ) -> Callable[[Verdict], None]:
-        """Predictions of a model without norms are its layers' one after the other, as far as codes may differ."""
-
-        def check(verdict: Verdict) -> None:
-            if any(isinstance(layer, LayerNorm) for layer in self.model.layers):
-                return
-            expected, bound = post_training.predicted(self.model, quantized, weights, rule, samples)
-            measured = quantized.predict(samples)
-            for head, values in expected.items():
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    gap = np.abs(measured[head] - values)
-                    worst = float(np.max(np.where(gap == 0.0, 0.0, gap / bound[head]), initial=0.0))
-                verdict.within(worst, Bound(1.0, coded.OF_ITS_BOUND), f"prediction of {head}", "prediction")
-
-        return check
+        The former of models without norms; the latter where a model is no program of its own, whose last digits differ.
+        """
+        measured = quantized.predict(samples)
+        if not any(isinstance(layer, LayerNorm) for layer in self.model.layers):
+            with breaking("quantization.linear-arithmetic") as verdict:
+                expected = post_training.predicted(self.model, quantized, weights, rule, samples)
+                for head, (values, bound) in expected.items():
+                    coded.check_near(verdict, measured[head], values, bound, f"prediction of {head}", "prediction")
+        if not subject.conventions.compiled:
+            with breaking("quantization.dynamic-scale") as verdict:
+                fresh = self._made(subject, self.seed).predict(samples)
+                verdict.same_state(
+                    measured, fresh, "a prediction, against a model of which nothing was asked", "differs"
+                )
 
 
 def _saw_nothing(quantized: QuantizedModel) -> bool:
@@ -211,7 +190,3 @@ def _saw_nothing(quantized: QuantizedModel) -> bool:
         for ranges in quantized.calibrated().values()
         for each in (ranges.inputs, ranges.outputs)
     )
-
-
-def _same(measured: dict[str, Array], expected: dict[str, Array], what: str) -> Callable[[Verdict], None]:
-    return lambda verdict: verdict.same_state(measured, expected, what, "differs")

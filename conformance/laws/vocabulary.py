@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from conformance.laws.drawing_codes import FAKE_QUANTIZERS, PRODUCTS, QUANTIZERS
+from conformance.laws.drawing_quantized import TECHNIQUES
+from conformance.laws.format_calls import INTEGERS
+from conformance.oracle.narrow_casts import SOURCES
+from fixtures.narrow import NARROW
 from fixtures.recipe import Precision, Recipe
 from frameworks.contract import Capability, Framework, needs
 from frameworks.operations import CATALOGUE
@@ -111,6 +116,19 @@ OTHERS = (
     *(f"mid-window={verb}" for verb in ("Predict", "PredictAveraged", "Save", "TraceLayers", "CountBytes")),
 )
 OPERATIONS = tuple(f"operation={name}" for name in CATALOGUE)
+
+CODES = (
+    *(f"quantizer={name}" for name in (*QUANTIZERS, *FAKE_QUANTIZERS)),
+    "fake=beyond",
+    *(f"cast={name}" for name, narrow in NARROW.items() if narrow.signed),
+    *(f"source={name}" for name in SOURCES),
+    "cast=beyond",
+    *(f"product={'-by-'.join(formats)}" for formats in (INTEGERS, *PRODUCTS)),
+    "packed",
+    *(f"technique={name}" for name in TECHNIQUES),
+    *(f"quantized={kind}" for kind in ("skips", "loads", "small-weights")),
+    *(f"delayed={kind}" for kind in ("window", "infinite")),
+)
 
 
 def offered_precisions(framework: Framework) -> frozenset[str]:

@@ -21,6 +21,14 @@ WITHIN = Bound(1.0, {"bound": 1.0})
 """For what is measured in units of its own bound."""
 
 
+def values_up_to(shape: tuple[int, ...], largest: float, seed: int | Sequence[int]) -> Array:
+    """Values of both signs and of all magnitudes, float32, the largest of them `largest`, at any place."""
+    rng = np.random.default_rng(seed)
+    values = np.exp2(rng.uniform(-9, 0, shape)) * rng.choice([-1.0, 1.0], shape)
+    values.flat[rng.integers(values.size)] = rng.choice([-1.0, 1.0])
+    return np.asarray(values / np.abs(values).max() * largest, np.float32)
+
+
 def stored_scales(maxima: Sequence[float], narrow: NarrowFormat, history: int) -> list[float]:
     """The scale that is stored after each step, from the largest absolute value of every step.
 

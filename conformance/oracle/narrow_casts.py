@@ -7,6 +7,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.narrow import NarrowFormat
+from frameworks.contract import CastRule
 
 SOURCES = {name: np.dtype(name) for name in ("float64", "float32", "float16")} | {
     "bfloat16": np.dtype(ml_dtypes.bfloat16)
@@ -32,6 +33,21 @@ def nearest(values: Array, narrow: NarrowFormat) -> Array:
     magnitude = np.where(np.abs(wide) > steps[-1], np.inf, magnitude)
     signed = np.copysign(magnitude, wide)
     return np.where(magnitude == 0.0, 0.0, signed) if narrow.specials == "fnuz" else signed
+
+
+def as_declared(values: Array, narrow: NarrowFormat, rule: CastRule) -> Array:
+    """What a cast gives, float64: the nearest value, and by the rule for what rounds beyond the largest."""
+    wide = np.asarray(values).astype(np.float64)
+    becomes = {"saturate": narrow.largest, "nan": np.nan, "inf": np.inf}
+    beyond = np.where(np.isinf(wide), becomes[rule.infinity], becomes[rule.overflow])
+    near = nearest(wide, narrow)
+    return np.asarray(np.where(np.isnan(wide), np.nan, np.where(np.isfinite(near), near, np.copysign(beyond, wide))))
+
+
+def unlike(measured: Array, expected: Array) -> Array:
+    """Where two arrays differ; NaN is NaN, and zeros have signs."""
+    same = (measured == expected) & (np.signbit(measured) == np.signbit(expected))
+    return np.asarray(~(same | (np.isnan(measured) & np.isnan(expected))))
 
 
 def hard_values(narrow: NarrowFormat, source: str) -> Array:

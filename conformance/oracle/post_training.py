@@ -140,8 +140,8 @@ def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float,
 
 def predicted(
     model: Model, quantized: QuantizedModel, weights: Mapping[str, Array], rule: LinearRule, samples: Array
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """What a model without norms predicts by its layers, one after the other, and how far it may be off.
+) -> dict[str, tuple[Array, Array]]:
+    """What each head of a model without norms gives by its layers, one after the other, and how far it may be off.
 
     What enters a layer is known up to the roundings before it, so that any of its codes may be one next to it; that
     error goes on through the absolute values of the weights.
@@ -150,19 +150,20 @@ def predicted(
     off: Array = np.zeros(samples.shape)
 
     def dense(name: str) -> tuple[Array, Array]:
-        coded_weight, calibrated = quantized.weights()[name], quantized.calibrated().get(name)
-        weight, code = np.abs(weights[name].astype(np.float64)), 0.0
-        if coded_weight is not None:
-            weight = np.abs((coded_weight.codes - coded_weight.zero_point.astype(np.float64)) * coded_weight.scale)
-            if calibrated is not None:
-                code = calibrated.inputs.scale
+        stored, given = quantized.weights()[name], quantized.calibrated().get(name)
+        weight, code = weights[name].astype(np.float64), 0.0
+        if stored is not None:
+            weight = (stored.codes - stored.zero_point.astype(np.float64)) * stored.scale
+            if given is not None:
+                code = given.inputs.scale
             elif rule.inputs is not None:
                 code = 2.0 * float((np.abs(x) + off).max(initial=0.0)) / rule.inputs.divisor
-        entering = np.where(off.any(), off + code, off)
+        entering = off + code if off.any() else off
         bias = weights.get(name.replace(".weight", ".bias"), np.zeros(weight.shape[1]))
-        rounding = 2 * (len(weight) + 8) * U * ((np.abs(x) + entering + code) @ weight + np.abs(bias))
-        outputs = calibrated.outputs.scale if calibrated is not None and calibrated.outputs is not None else 0.0
-        return quantized.layer(name, x.astype(np.float32)).astype(np.float64), entering @ weight + rounding + outputs
+        rounding = 2 * (len(weight) + 8) * U * ((np.abs(x) + entering + code) @ np.abs(weight) + np.abs(bias))
+        outputs = given.outputs.scale if given is not None and given.outputs is not None else 0.0
+        result = quantized.layer(name, x.astype(np.float32)).astype(np.float64)
+        return result, entering @ np.abs(weight) + rounding + outputs
 
     for index, layer in enumerate(model.layers[:-1]):
         match layer:
@@ -176,5 +177,4 @@ def predicted(
                 x, off = (each.reshape(len(x), -1) for each in (x, off))
             case _:
                 raise ValueError(f"no {type(layer).__name__} here")
-    heads = {head.name: dense(f"{len(model.layers) - 1}.{head.name}.weight") for head in model.heads.heads}
-    return {name: pair[0] for name, pair in heads.items()}, {name: pair[1] for name, pair in heads.items()}
+    return {head.name: dense(f"{len(model.layers) - 1}.{head.name}.weight") for head in model.heads.heads}

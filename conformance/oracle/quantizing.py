@@ -75,28 +75,28 @@ def codes(quotient: Array, zero_point: Array, rule: QuantRule) -> Array:
 
 
 def wrong_codes(values: Array, measured: Array, scale: Array, zero_point: Array, rule: QuantRule) -> int:
-    """How many codes are neither the rule's nor, where what is rounded is very near to a half, one next to it.
+    """How many codes are neither the rule's nor, where the quotient is very near to a half, one next to it.
 
-    A scale of 0, as some report it for a range of zeros, has the code of zero alone.
+    Where the rule rounds the sum with the zero point, that sum is rounded to float32 before. A scale of 0, as some
+    report it for a range of zeros, has the code of zero alone.
     """
     wide = values.astype(np.float64)
     quotient = np.divide(wide, scale, out=np.where(wide == 0.0, 0.0, np.inf), where=scale != 0.0)
     expected = codes(quotient, zero_point, rule)
     to_a_half = np.abs(quotient - np.floor(quotient) - 0.5)
-    summed = np.abs(zero_point) if rule.rounds == "sum" else 0.0
-    allowed = np.where(to_a_half <= NEAR_A_TIE * (np.abs(quotient) + summed), 1, 0)
+    summed = U * np.abs(quotient + zero_point) if rule.rounds == "sum" else 0.0
+    allowed = np.where(to_a_half <= NEAR_A_TIE * np.abs(quotient) + summed, 1, 0)
     return int(np.sum(np.abs(measured - expected) > allowed))
 
 
-def round_trip_excess(values: Array, restored: Array, scale: Array, zero_point: Array) -> float:
-    """The largest error in units of s/2·(1 + 4u·(|x|/s + |z| + 1)), at most 1 if all is well: a range holds its values.
+def round_trip_excess(values: Array, restored: Array, scale: Array) -> float:
+    """The largest error in units of s/2·(1 + 4u·(|x|/s + 1)), at most 1 if all is well: a range holds its values.
 
-    The sum of a quotient and the zero point z is rounded too. A scale of 0, as some report it for a range of zeros,
-    allows no error.
+    A scale of 0, as some report it for a range of zeros, allows no error.
     """
     wide = values.astype(np.float64)
     error = np.abs(wide - restored.astype(np.float64))
-    allowed = scale / 2 * (1 + 4 * U * (1 + np.abs(zero_point))) + 2 * U * np.abs(wide)
+    allowed = scale / 2 * (1 + 4 * U) + 2 * U * np.abs(wide)
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.where(error == 0.0, 0.0, error / allowed).max())
 

@@ -14,6 +14,7 @@ from conformance.oracle.delayed_scaling import (
     furthest,
     product_and_bound,
     stored_scales,
+    values_up_to,
 )
 from fixtures.arrays import Array
 from fixtures.narrow import NARROW
@@ -24,14 +25,6 @@ HISTORY = 3
 EXACT = (2.0, 1.0, 8.0, 0.5, 0.25, 0.25, 4.0)
 """Largest values of steps, in units of the format's largest number, so that every scale is a power of two."""
 UNEVEN = (3.7, 0.91, 11.3, 0.2, 5e-3, 0.7, 0.04, 2.1)
-
-
-def drawn(shape: tuple[int, ...], largest: float, seed: int) -> Array:
-    """Values of both signs and of all magnitudes, float32, the largest of them `largest`, at any place."""
-    rng = np.random.default_rng(seed)
-    values = np.exp2(rng.uniform(-9, 0, shape)) * rng.choice([-1.0, 1.0], shape)
-    values.flat[rng.integers(values.size)] = rng.choice([-1.0, 1.0])
-    return (values / np.abs(values).max() * largest).astype(np.float32)
 
 
 def offered(subject: Subject, kernel: Array, accumulation: int = 1) -> DelayedProduct:
@@ -48,9 +41,9 @@ def largest_number(product: DelayedProduct, operand: str) -> float:
 @clause("formats.delayed-scaling")
 @pytest.mark.parametrize("bad", [None, 0.0, np.inf, np.nan], ids=["usual", "zeros", "infinite", "nan"])
 def test_scales_follow_the_steps_before(subject: Subject, verdict: Verdict, bad: float | None) -> None:
-    product = offered(subject, drawn((K, M), 0.37, 0))
-    steps = [drawn((N, K), each, 1 + i) for i, each in enumerate(UNEVEN)]
-    gradients = [drawn((N, M), each / 7, 50 + i) for i, each in enumerate(reversed(UNEVEN))]
+    product = offered(subject, values_up_to((K, M), 0.37, 0))
+    steps = [values_up_to((N, K), each, 1 + i) for i, each in enumerate(UNEVEN)]
+    gradients = [values_up_to((N, M), each / 7, 50 + i) for i, each in enumerate(reversed(UNEVEN))]
     if bad is not None:
         for given in (steps, gradients):
             given[2] = np.zeros_like(given[2]) if bad == 0 else given[2].copy()
@@ -82,11 +75,11 @@ def test_scales_follow_the_steps_before(subject: Subject, verdict: Verdict, bad:
 @clause("formats.delayed-scaling")
 def test_a_step_casts_by_the_scale_of_steps_before(subject: Subject, verdict: Verdict) -> None:
     narrow_in, narrow_out = (NARROW[name] for name in ("float8_e4m3fn", "float8_e5m2"))
-    kernel = drawn((K, M), 2.0 * narrow_in.largest, 0)
+    kernel = values_up_to((K, M), 2.0 * narrow_in.largest, 0)
     product = offered(subject, kernel)
     narrow_in, narrow_out = NARROW[product.rule.operands], NARROW[product.rule.gradients]
-    steps = [drawn((N, K), each * narrow_in.largest, 1 + i) for i, each in enumerate(EXACT)]
-    gradients = [drawn((N, M), each * narrow_out.largest / 2, 50 + i) for i, each in enumerate(reversed(EXACT))]
+    steps = [values_up_to((N, K), each * narrow_in.largest, 1 + i) for i, each in enumerate(EXACT)]
+    gradients = [values_up_to((N, M), each * narrow_out.largest / 2, 50 + i) for i, each in enumerate(reversed(EXACT))]
     delay = product.rule.lag - 1
     seen = {"input": (steps, narrow_in), "kernel": ([kernel] * len(steps), narrow_in)}
     seen["gradient"] = (gradients, narrow_out)
@@ -110,23 +103,26 @@ def test_a_step_casts_by_the_scale_of_steps_before(subject: Subject, verdict: Ve
 
 @clause("formats.delayed-scaling")
 def test_prediction_moves_nothing(subject: Subject, verdict: Verdict) -> None:
-    product = offered(subject, drawn((K, M), 0.37, 0))
+    product = offered(subject, values_up_to((K, M), 0.37, 0))
     for step in range(2):
-        product.train((drawn((N, K), 3.0, step), drawn((N, M), 1.0, 9 + step)))
+        product.train((values_up_to((N, K), 3.0, step), values_up_to((N, M), 1.0, 9 + step)))
     before = memory(product)
-    first = product.predict(drawn((N, K), 300.0, 5))
+    first = product.predict(values_up_to((N, K), 300.0, 5))
     product.predict(np.full((N, K), np.inf, np.float32))
     verdict.same_state(memory(product), before, "what is remembered after predictions", "moved")
-    again = product.predict(drawn((N, K), 300.0, 5))
+    again = product.predict(values_up_to((N, K), 300.0, 5))
     verdict.holds(np.array_equal(first, again), "a prediction made again", "differs", "the same", "prediction")
 
 
 @clause("formats.delayed-scaling")
 @pytest.mark.parametrize("places", [(0, 1), (1, 0)], ids=["largest-first", "largest-last"])
 def test_a_window_is_one_step_of_its_largest_value(subject: Subject, verdict: Verdict, places: tuple[int, int]) -> None:
-    kernel = drawn((K, M), 0.37, 0)
+    kernel = values_up_to((K, M), 0.37, 0)
     both, alone = offered(subject, kernel, accumulation=2), offered(subject, kernel)
-    large, small = (drawn((N, K), 10.0, 1), drawn((N, M), 4.0, 2)), (drawn((N, K), 1.0, 3), drawn((N, M), 0.5, 4))
+    large, small = (
+        (values_up_to((N, K), 10.0, 1), values_up_to((N, M), 4.0, 2)),
+        (values_up_to((N, K), 1.0, 3), values_up_to((N, M), 0.5, 4)),
+    )
     for _ in range(2):
         both.train(*((large, small)[place] for place in places))
         alone.train(large)
@@ -136,10 +132,10 @@ def test_a_window_is_one_step_of_its_largest_value(subject: Subject, verdict: Ve
 @clause("formats.delayed-scaling")
 @pytest.mark.parametrize("largest", [1e-30, 1e-37, 1e-41])
 def test_tiny_values_stay_numbers(subject: Subject, verdict: Verdict, largest: float) -> None:
-    product = offered(subject, drawn((K, M), 0.37, 0))
+    product = offered(subject, values_up_to((K, M), 0.37, 0))
     for step in range(4):
-        (passed,) = product.train((drawn((N, K), largest, step), drawn((N, M), 1.0, 9)))
-        predicted = product.predict(drawn((N, K), largest, step))
+        (passed,) = product.train((values_up_to((N, K), largest, step), values_up_to((N, M), 1.0, 9)))
+        predicted = product.predict(values_up_to((N, K), largest, step))
         verdict.finite({"output": passed.output, "prediction": predicted}, f"values of step {step}", "not-finite")
     scales = np.array([each.scale for each in product.remembered().values()])
     verdict.finite({"scale": 1.0 / scales}, "codes for a value at the scales", "not-finite")

@@ -7,9 +7,10 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from conformance.judging.coded import example
 from conformance.judging.kit import Subject, Verdict, clause, need
 from conformance.oracle.delayed_scaling import WITHIN, furthest, product_and_bound
-from conformance.oracle.narrow_casts import SOURCES, beyond_values, hard_values, nearest
+from conformance.oracle.narrow_casts import SOURCES, as_declared, beyond_values, hard_values, nearest, unlike
 from fixtures.arrays import Array
 from fixtures.narrow import CODES, NARROW, NarrowFormat
 from frameworks.contract import Capability
@@ -35,21 +36,6 @@ def cast(subject: Subject, values: Array, name: str) -> Array:
     return NARROW[name].values()[codes]
 
 
-def wrong(measured: Array, expected: Array) -> Array:
-    """Where two arrays differ; NaN is NaN, and zeros have signs."""
-    same = (measured == expected) & (np.signbit(measured) == np.signbit(expected))
-    return ~(same | (np.isnan(measured) & np.isnan(expected)))
-
-
-def example(values: Array, measured: Array, expected: Array, where: Array) -> str:
-    """The first of the places, as values."""
-    if not where.any():
-        return "all"
-    place = int(np.flatnonzero(where)[0])
-    value, got, wanted = (float(each[place]) for each in (values, measured, expected))
-    return f"{int(where.sum())} of {where.size}, first {value!r}: {got!r} for {wanted!r}"
-
-
 def _finite_codes(narrow: NarrowFormat, shape: tuple[int, int], rng: np.random.Generator) -> Array:
     """Codes of finite values, each as likely."""
     return rng.choice(CODES[np.isfinite(narrow.values())], shape)
@@ -62,8 +48,8 @@ def test_every_code_stands_for_its_value(subject: Subject, verdict: Verdict, nam
     with np.errstate(invalid="ignore"):
         decoded = subject.framework.formats().decode(CODES, name).astype(np.float64)
     expected = narrow.values()
-    other = wrong(decoded, expected)
-    verdict.holds(not other.any(), f"codes of {name}", example(CODES, decoded, expected, other), "all", "decoded")
+    other = unlike(decoded, expected)
+    verdict.holds(not other.any(), f"codes of {name}", example(other, CODES, decoded, expected), "all", "decoded")
 
 
 @clause("formats.round-to-nearest")
@@ -72,9 +58,9 @@ def test_every_code_stands_for_its_value(subject: Subject, verdict: Verdict, nam
 def test_casts_take_the_nearest_value(subject: Subject, verdict: Verdict, name: str, source: str) -> None:
     values = hard_values(offered(subject, name), source)
     measured, expected = cast(subject, values, name), nearest(values, NARROW[name])
-    other = wrong(measured, expected)
+    other = unlike(measured, expected)
     verdict.holds(
-        not other.any(), f"casts from {source} to {name}", example(values, measured, expected, other), "all", "rounding"
+        not other.any(), f"casts from {source} to {name}", example(other, values, measured, expected), "all", "rounding"
     )
 
 
@@ -83,16 +69,13 @@ def test_casts_take_the_nearest_value(subject: Subject, verdict: Verdict, name: 
 def test_what_the_format_cannot_hold_is_cast_as_declared(subject: Subject, verdict: Verdict, name: str) -> None:
     narrow = offered(subject, name)
     rule = subject.framework.formats().casts()[name]
-    becomes = {"saturate": narrow.largest, "nan": np.nan, "inf": np.inf}
-    finite = beyond_values(narrow)
-    values = np.concatenate([finite, np.array([np.inf, -np.inf, np.nan], np.float32)])
-    expected = np.copysign(np.full(finite.shape, becomes[rule.overflow]), finite)
-    expected = np.concatenate([expected, np.array([1.0, -1.0]) * becomes[rule.infinity], [np.nan]])
+    values = np.concatenate([beyond_values(narrow), np.array([np.inf, -np.inf, np.nan], np.float32)])
+    expected = as_declared(values, narrow, rule)
     for length in (len(values), 33, 15, 1):
         parts = np.array_split(values, range(length, len(values), length))
         measured = np.concatenate([cast(subject, part, name) for part in parts])
-        other = wrong(measured, expected)
-        shown = example(values, measured, expected, other)
+        other = unlike(measured, expected)
+        shown = example(other, values, measured, expected)
         verdict.holds(not other.any(), f"casts to {name}, {length} at a time", shown, "all", "overflow")
 
 

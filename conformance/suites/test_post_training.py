@@ -13,11 +13,10 @@ from conformance.judging import new_process
 from conformance.judging.coded import (
     OF_ITS_BOUND,
     check_chosen,
-    check_codes,
     check_float_layer,
     check_layer,
     check_ranges,
-    check_scale,
+    check_weights,
     input_values,
     quantized_layers,
     stored,
@@ -70,12 +69,8 @@ def made(
 @clause("quantization.weights-as-declared")
 @each_technique
 def test_weights_have_the_codes_of_the_rule(subject: Subject, verdict: Verdict, technique: str) -> None:
-    rule = rule_of(subject, technique).weight
-    weights, quantized = unlike_weights(MIXED), made(subject, technique)
-    for name, weight in quantized.weights().items():
-        if weight is not None:
-            check_scale(verdict, weights[name], weight, rule, f" of {name}")
-            check_codes(verdict, weights[name], weight, rule, f" of {name}")
+    rule = rule_of(subject, technique)
+    check_weights(verdict, made(subject, technique), rule, unlike_weights(MIXED))
 
 
 @clause("quantization.linear-arithmetic")

@@ -6,18 +6,18 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from conformance.judging.coded import broadcast, check_codes, check_scale, check_zero_point, comes_back
 from conformance.judging.kit import Subject, Verdict, clause, need
 from conformance.judging.laws import explore
 from conformance.laws.codes import Matrix
-from conformance.laws.drawing_codes import MATRICES
-from conformance.laws.drawing_codes import QUANTIZERS as NAMES
+from conformance.laws.drawing_codes import QUANTIZERS, matrices
 from conformance.oracle import quantizing as expected
 from fixtures.arrays import Array
 from frameworks.contract import Capability, QuantRule
 
-each_quantizer = pytest.mark.parametrize("name", NAMES)
+each_quantizer = pytest.mark.parametrize("name", QUANTIZERS)
 SIDE = 48
 """Rows and columns of a square matrix; groups of 32 do not divide it."""
 
@@ -93,6 +93,9 @@ def test_half_way_goes_where_the_rule_says(subject: Subject, verdict: Verdict, n
     verdict.equal(sorted(set(scale.ravel().tolist())), [step], "scale of ranges that are powers of two", "scale")
     wanted = expected.codes(values / step, zero, rule)
     verdict.equal(quantized.codes.astype(np.int64), wanted.astype(np.int64), "codes of half-way values", "ties")
+
+
+MATRICES = matrices(st.integers(1, 9), st.integers(1, 67), ("normal", "one", "zeros"))
 
 
 @clause("quantization.round-trip")

@@ -1,0 +1,57 @@
+"""Laws that are checked as suites check: a check that does not hold names the clause that it breaks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from conformance.judging.subject import Subject
+from conformance.judging.verdict import Verdict, Violation, cleaned
+from conformance.laws.declared import LawsOfAdapter
+from conformance.laws.judging import Failure
+
+
+class ClauseBroken(Exception):  # noqa: N818 - an outcome, not an error
+    """A check does not hold; `clause` is what that breaks."""
+
+    def __init__(self, clause: str, text: str) -> None:
+        super().__init__(text)
+        self.clause = clause
+
+
+@contextmanager
+def breaking(clause: str) -> Iterator[Verdict]:
+    """A verdict for checks of one clause.
+
+    Raises:
+        ClauseBroken: one of them does not hold.
+    """
+    try:
+        yield Verdict()
+    except Violation as broken:
+        raise ClauseBroken(clause, cleaned(str(broken))) from None
+
+
+class CheckedInstance(ABC):
+    """An instance of a law whose checks name clauses."""
+
+    @abstractmethod
+    def check(self, subject: Subject) -> None:
+        """Holds the law.
+
+        Raises:
+            ClauseBroken: it does not hold.
+        """
+
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+        """The first check that does not hold; its clause is the failure's name."""
+        try:
+            self.check(subject)
+        except ClauseBroken as broken:
+            return Failure(0, broken.clause, False, str(broken))
+        return None
+
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+        """The clause that a failure breaks, and the sentence that says so."""
+        return failure.name, failure.breaking(failure.name)

@@ -1,0 +1,148 @@
+"""Calls of number formats: casts to eight bits, products of codes, and codes that are packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from conformance.judging.coded import example
+from conformance.laws.breaking import breaking
+from conformance.laws.codes import Answer, Operands
+from conformance.oracle.delayed_scaling import WITHIN, furthest, product_and_bound
+from conformance.oracle.narrow_casts import SOURCES, as_declared, nearest, unlike
+from fixtures.arrays import Array
+from fixtures.narrow import CODES, NARROW
+from frameworks.contract import Framework
+
+INTEGERS = ("int8", "int8")
+"""Formats of a product of integers."""
+
+
+@dataclass(frozen=True)
+class CastCall:
+    """Values that are cast to a format of eight bits.
+
+    Attributes:
+        source: the format that they have.
+        size: how many.
+        special: how many of them are beyond the largest value, infinite or NaN.
+    """
+
+    format: str
+    source: str
+    size: int
+    special: int
+    seed: int
+
+    def words(self) -> frozenset[str]:
+        special = {"cast=beyond"} if self.special else set()
+        return frozenset({f"cast={self.format}", f"source={self.source}"} | special)
+
+    def operands(self, framework: Framework) -> Operands:  # noqa: ARG002
+        narrow, rng = NARROW[self.format], np.random.default_rng([self.seed, 32])
+        steps = narrow.positive
+        place = rng.integers(0, len(steps) - 1, self.size)
+        share = rng.choice([0.0, 0.25, 0.5, 0.75], self.size)
+        wide = (steps[place] + share * (steps[place + 1] - steps[place])) * rng.choice([-1.0, 1.0], self.size)
+        where = rng.permutation(self.size)[: self.special]
+        wide[where] = rng.choice([4 * narrow.largest, -1e4 * narrow.largest, np.inf, -np.inf, np.nan], len(where))
+        with np.errstate(over="ignore"):
+            return (wide.astype(SOURCES[self.source]),)
+
+    def answer(self, framework: Framework, operands: Operands) -> Answer:
+        codes = framework.formats().encode(operands[0], self.format)
+        return {"codes": codes, "decoded": framework.formats().decode(codes, self.format)}
+
+    def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
+        narrow, rule, codes = NARROW[self.format], framework.formats().casts()[self.format], answer["codes"]
+        wide, measured = operands[0].astype(np.float64), narrow.values()[codes]
+        expected = as_declared(wide, narrow, rule)
+        ordinary = np.isfinite(nearest(wide, narrow))
+        for clause, held in (("formats.round-to-nearest", ordinary), ("formats.overflow-as-declared", ~ordinary)):
+            wrong = unlike(measured, expected) & held
+            with breaking(clause) as verdict:
+                shown = example(wrong, wide, measured, expected)
+                verdict.holds(not wrong.any(), f"casts to {self.format}", shown, "all", "casts")
+        wrong = unlike(answer["decoded"].astype(np.float64), measured)
+        with breaking("formats.decode") as verdict:
+            shown = example(wrong, codes, answer["decoded"], measured)
+            verdict.holds(not wrong.any(), f"values of codes of {self.format}", shown, "all", "decoded")
+
+
+@dataclass(frozen=True)
+class CodeProduct:
+    """A product of two matrices of codes, (n, k) and (k, m).
+
+    Attributes:
+        formats: of the operands, "int8" or a format of eight bits.
+        extreme: whether all codes lie at the ends of the range.
+    """
+
+    formats: tuple[str, str]
+    sizes: tuple[int, int, int]
+    extreme: bool
+    seed: int
+
+    def words(self) -> frozenset[str]:
+        return frozenset({f"product={'-by-'.join(self.formats)}"})
+
+    def operands(self, framework: Framework) -> Operands:  # noqa: ARG002
+        rng, (n, k, m) = np.random.default_rng([self.seed, 33]), self.sizes
+        return tuple(self._codes(rng, name, shape) for name, shape in zip(self.formats, ((n, k), (k, m)), strict=True))
+
+    def _codes(self, rng: np.random.Generator, name: str, shape: tuple[int, int]) -> Array:
+        if name == "int8":
+            return rng.choice([-128, 127] if self.extreme else np.arange(-128, 128), shape).astype(np.int8)
+        finite = CODES[np.isfinite(NARROW[name].values())]
+        magnitude = np.abs(NARROW[name].values()[finite])
+        return rng.choice(finite[magnitude == magnitude.max()] if self.extreme else finite, shape)
+
+    def answer(self, framework: Framework, operands: Operands) -> Answer:
+        formats, (a, b) = framework.formats(), operands
+        if self.formats == INTEGERS:
+            return {"product": formats.integer_product(a, b)}
+        return {"product": formats.float8_product(a, b, self.formats)}
+
+    def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:  # noqa: ARG002
+        product, (a, b) = answer["product"], operands
+        if self.formats == INTEGERS:
+            with breaking("quantization.integer-products") as verdict:
+                exact = a.astype(np.int64) @ b.astype(np.int64)
+                verdict.equal(product.astype(np.int64), exact, "product of int8", "product")
+            return
+        decoded = (NARROW[name].values()[codes] for name, codes in zip(self.formats, operands, strict=True))
+        with breaking("formats.products") as verdict:
+            expected, bound = product_and_bound(*decoded)
+            verdict.within(furthest(product, expected, bound), WITHIN, "products", "value")
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Integers of four bits, (rows, columns), that are stored two to a byte and taken out again."""
+
+    rows: int
+    columns: int
+    axis: Literal[0, 1]
+    seed: int
+
+    def words(self) -> frozenset[str]:
+        return frozenset({"packed"})
+
+    def operands(self, framework: Framework) -> Operands:  # noqa: ARG002
+        rng = np.random.default_rng([self.seed, 34])
+        return (rng.integers(-8, 8, (self.rows, self.columns)).astype(np.int8),)
+
+    def answer(self, framework: Framework, operands: Operands) -> Answer:
+        packed = framework.formats().packed(operands[0], self.axis)
+        restored = framework.formats().unpacked(packed, operands[0].shape[self.axis], self.axis)
+        return {"packed": packed, "restored": restored}
+
+    def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:  # noqa: ARG002
+        (codes,) = operands
+        length = codes.shape[self.axis]
+        with breaking("formats.packing") as verdict:
+            halved = codes.size // length * ((length + 1) // 2)
+            verdict.equal(answer["packed"].nbytes, halved, "bytes", "bytes")
+            verdict.equal(answer["restored"], codes, "what is taken out", "other-codes")
