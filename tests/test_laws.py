@@ -198,10 +198,9 @@ def test_a_law_of_which_nothing_is_left_to_draw_abstains(clause: str) -> None:
         explore(subject(), Verdict(), (entry,), clause)
 
 
-SOURCES = "".join(
-    (Path(features.__file__).parent / name).read_text("utf-8")
-    for name in ("calls.py", "codes.py", "features.py", "operations.py")
-)
+MODULES = [path.read_text("utf-8") for path in sorted(Path(features.__file__).parent.glob("*.py"))]
+SOURCES = "".join(text for text in MODULES if "def words(" in text or "def features(" in text)
+"""The modules that state the features of what is drawn."""
 
 
 @pytest.mark.parametrize("framework", sorted(built_in()))
