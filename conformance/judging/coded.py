@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -173,6 +173,46 @@ def check_ranges(
         verdict.within(scale, Bound(rounding, derivation), f"scale of the {what} of {name}", "scale")
         half = Bound(0.5 + 256 * rounding, {"method": "half a code, from low - min / scale"})
         verdict.within(zero, half, f"zero point of the {what} of {name}", "zero-point")
+
+
+def ranges_of(observed: Mapping[str, Calibrated]) -> dict[str, Array]:
+    """Ranges of inputs and outputs, to the last bit."""
+    found: dict[str, Array] = {}
+    for name, each in observed.items():
+        found[f"inputs of {name}"] = np.array([each.inputs.scale, each.inputs.zero_point])
+        if each.outputs is not None:
+            found[f"outputs of {name}"] = np.array([each.outputs.scale, each.outputs.zero_point])
+    return found
+
+
+def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known: Calibrated) -> None:
+    """A converted layer has the ranges that the run had."""
+    rounding = Bound(4 * quantizing.U, {"method": "four roundings of float32", "u": quantizing.U})
+    for what, theirs, ours in (
+        ("inputs", converted.inputs, known.inputs),
+        ("outputs", converted.outputs, known.outputs),
+    ):
+        if theirs is not None and ours is not None:
+            verdict.equal(theirs.zero_point, ours.zero_point, f"zero point of the {what} of {name}", "other-ranges")
+            apart = abs(theirs.scale - ours.scale) / ours.scale
+            verdict.within(apart, rounding, f"scale of the {what} of {name}", "other-ranges")
+
+
+def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None) -> Array:
+    """The rows of a layer's inputs of which every value, and every result, lies within its range."""
+    weight, calibrated = model.weights()[name], model.calibrated().get(name)
+    if weight is None or calibrated is None:
+        return inputs
+    exact, _ = post_training.linear(inputs, weight, bias, rule, calibrated)
+    inside = np.ones(len(inputs), bool)
+    for values, codes, given in (
+        (inputs, rule.inputs, calibrated.inputs),
+        (exact, rule.outputs, calibrated.outputs),
+    ):
+        if codes is not None and given is not None:
+            unclipped = values / given.scale + given.zero_point
+            inside &= ((unclipped >= codes.low) & (unclipped <= codes.high)).all(axis=1)
+    return np.asarray(inputs[inside])
 
 
 def input_values(rule: LinearRule, model: QuantizedModel, name: str, rows: int, width: int, seed: int) -> Array:

@@ -10,6 +10,7 @@ from conformance.laws.judging import Failure, Judge
 from conformance.laws.programs import (
     Break,
     CountBytes,
+    DamageOffloaded,
     DrawnCase,
     Feed,
     Gradients,
@@ -64,6 +65,20 @@ def _no_loads_in_windows(case: DrawnCase) -> DrawnCase:
     return replace(case, program=tuple(kept))
 
 
+def _as_saved(field: str) -> Simpler:
+    """The case whose loaded runs go on by the ranks, or with the offload, of its own recipe."""
+
+    def simpler(case: DrawnCase) -> DrawnCase:
+        usual = {field: getattr(case.recipe, field)}
+        verbs = (
+            replace(verb, under=replace(verb.under, **usual)) if isinstance(verb, Restore) and verb.under else verb
+            for verb in case.program
+        )
+        return replace(case, program=tuple(verbs))
+
+    return simpler
+
+
 def _wide_moments(case: DrawnCase) -> DrawnCase:
     """The case with moments of 32 bits."""
     optimizer = case.recipe.optimizer
@@ -73,6 +88,9 @@ def _wide_moments(case: DrawnCase) -> DrawnCase:
 
 CAUSES: dict[str, Simpler] = {
     "the damaged file": _less(RestoreDamaged),
+    "the damaged offloaded file": _less(DamageOffloaded),
+    "the other number of ranks": _as_saved("ranks"),
+    "the other offload": _as_saved("offload"),
     "the load inside a window": _no_loads_in_windows,
     "loading": _less(Save, Restore, RestoreDamaged),
     "the first run": lambda case: replace(
@@ -117,6 +135,9 @@ _BY_CAUSE = {
     "loading": "resume.bit-identical",
     "the load inside a window": "resume.mid-window",
     "the damaged file": "resume.truncated-file",
+    "the damaged offloaded file": "offload.disk-fault",
+    "the other number of ranks": "sharding.resumes-in-another-size",
+    "the other offload": "offload.trains",
     "the first run": "laws.second-run",
     "the exception": LAW,
     "the scope": "autocast.scope-restored",

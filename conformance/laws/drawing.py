@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance.laws.drawing_data import Batches, Habits, habits
 from conformance.laws.drawing_feeds import LONG, OFTEN, Feeds
-from conformance.laws.drawing_recipes import PRECISIONS, offered, recipes
+from conformance.laws.drawing_recipes import PRECISIONS, offered, recipes, techniques_of
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from conformance.laws.grammar import models
 from conformance.laws.programs import (
@@ -17,6 +17,7 @@ from conformance.laws.programs import (
     Break,
     CountBytes,
     Damage,
+    DamageOffloaded,
     DrawnCase,
     Feed,
     Gradients,
@@ -29,13 +30,11 @@ from conformance.laws.programs import (
     Target,
     TraceLayers,
     Train,
+    Under,
     Verb,
     Way,
 )
-from fixtures.recipe import (
-    DynamicScaling,
-    Recipe,
-)
+from fixtures.recipe import DynamicScaling, Offload, Ranks, Recipe
 from frameworks.contract import Capability, Framework
 
 TARGETS: tuple[Target, ...] = ("same", "fresh", "used", "predicted", "skipped", "stopped")
@@ -89,11 +88,30 @@ def cases(draw: st.DrawFn, framework: Framework, dropout: bool = False, subnorma
 
 def few_files(case: DrawnCase) -> DrawnCase:
     """The case; offloaded to the host where so many updates would write files by the thousand."""
-    offload = case.recipe.offload
-    many = any(isinstance(verb, Train | Feed) and verb.times > OFTEN for verb in case.program)
-    if offload is None or not many:
+    if not any(isinstance(verb, Train | Feed) and verb.times > OFTEN for verb in case.program):
         return case
-    return replace(case, recipe=case.recipe.but(offload=replace(offload, to="host")))
+
+    def near(verb: Verb) -> Verb:
+        if not isinstance(verb, Restore) or verb.under is None:
+            return verb
+        return replace(verb, under=replace(verb.under, offload=_to_host(verb.under.offload)))
+
+    recipe = case.recipe.but(offload=_to_host(case.recipe.offload))
+    return replace(case, recipe=recipe, program=tuple(near(verb) for verb in case.program))
+
+
+def _to_host(offload: Offload | None) -> Offload | None:
+    return None if offload is None else replace(offload, to="host")
+
+
+def _others(framework: Framework, recipe: Recipe) -> list[Under]:
+    """The ways in which a run that another one saved may go on, if there are any but that one's own."""
+    ranks, offloads = recipe.ranks, [None, *techniques_of(framework).offloads]
+    moves = [Under(ranks, offload) for offload in offloads if offload != recipe.offload]
+    if ranks is None or not framework.declares(Capability.RANKS_RESHAPE).supported:
+        return moves
+    counts = [Ranks(count, ranks.level, reduce=ranks.reduce) for count in (1, 2, 3, 4) if count != ranks.count]
+    return moves + [Under(other, recipe.offload) for other in counts] * 4
 
 
 class _Steps:
@@ -122,6 +140,9 @@ class _Steps:
         self.trace = supports(Capability.TRACE) and recipe.recompute is None
         self.count = supports(Capability.SAVED_BYTES)
         self.breaks = not drawn.token_level and not drawn.integer_inputs
+        self._moves = _others(framework, recipe)
+        offload = recipe.offload
+        self.away = offload is not None and offload.to == "disk" and offload.what != ("activations",)
         self.by_itself = framework.conventions().remainder != "flush"
         self.formats = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
 
@@ -133,6 +154,7 @@ class _Steps:
         steps += ["save"] if self.checkpoint else []
         steps += ["restore", "restore", "damaged"] if saved else []
         steps += ["trace"] if self.trace else []
+        steps += ["damage-offloaded"] * 2 if self.away else []
         steps += ["bytes"] if self.count else []
         steps += ["averaged", "averaged", "train-averaged"] if self.recipe.average is not None else []
         steps += ["relay"] if self.checkpoint else []
@@ -151,7 +173,8 @@ class _Steps:
                 return self._fed(draw)
             case "restore":
                 where, into = draw(st.sampled_from(saved)), draw(st.sampled_from(self._targets()))
-                return [Restore(where, into), *self._look(draw)]
+                under = draw(st.sampled_from([None, *self._moves])) if into != "same" else None
+                return [Restore(where, into, under), *self._look(draw)]
             case "damaged":
                 return [self._damaged(draw, draw(st.sampled_from(saved)))]
             case "train-averaged":
@@ -192,6 +215,9 @@ class _Steps:
                 return TraceLayers(*self._batches.window(draw, 1))
             case "bytes":
                 return CountBytes(DrawnBatch(draw(st.integers(2, 4)), draw(st.integers(0, 9))))
+            case "damage-offloaded":
+                places = st.sampled_from([0.0, 0.3, 0.6, 0.99])
+                return DamageOffloaded(draw(places), draw(st.none() | places))
             case "break":
                 ways: list[Way] = ["accumulate", "predict"]
                 ways += ["averaged", "averaged"] if self.recipe.average is not None else []

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance.laws.calls import Call, Calls
 from conformance.laws.drawing_recipes import PRECISIONS, offered
-from conformance.laws.operations import MIXED, RANDOM, UNBOUNDED, NestedScope, ScopedOperation
+from conformance.laws.operations import MIXED, RANDOM, SHIFTED, UNBOUNDED, NestedScope, ScopedOperation
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Capability, Framework, RecomputeCase
 from frameworks.operations import CATALOGUE
@@ -23,6 +23,8 @@ BY_ROW = frozenset(op for op in CATALOGUE if all(array.shape[:1] == (4,) for arr
     "cumsum",  # whose rounding leans to one side, as no random rounding does
 }
 
+SEVERAL_WAYS = ("layer_norm", "rms_norm", "softmax", "log_softmax", "conv2d", "concatenate")
+"""Operations for which frameworks have a way of its own for some shapes or values; they are drawn more often."""
 SMALLEST = {"norm": -4, "elu": 0}
 """Powers of two by which operands are made small: squares underflow in float16, and elu cancels; others' is -12."""
 
@@ -33,7 +35,7 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     formats = _formats(framework)
     operations = sorted(op for op in CATALOGUE if op not in RANDOM)
     products = ["matmul", "batched_matmul", "einsum", "linear", "attention"]
-    op = draw(st.sampled_from(products) | st.sampled_from(operations))
+    op = draw(st.sampled_from(products) | st.sampled_from(operations) | st.sampled_from([*SEVERAL_WAYS]))
     lists = framework.declares(Capability.AUTOCAST_LISTS).supported
     unrelated = "matmul" if op in ("tanh", "gelu") else "tanh"
 
@@ -64,6 +66,7 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
         constant=draw(st.integers(0, 2 if op == "attention" else 7)) == 0,
         left=left,
         second=None if second == operand else second,
+        offset=draw(st.sampled_from([0.0, 0.0, *[-120.0, -200.0, 150.0] * (op in SHIFTED)])),
         empty=op == "concatenate" and draw(st.booleans()),
         special=draw(st.sampled_from([0.0, *[-math.inf] * (op in UNBOUNDED)]))
         if draw(st.integers(0, 3)) == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from conformance.laws.converted import AwareCase
+from conformance.laws.drawing_converted import converted
 from conformance.laws.quantized import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
 from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer, LayerNorm
 from fixtures.model import Model, dense_weights
@@ -12,12 +14,19 @@ from frameworks.contract import Capability, Framework
 
 TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4")
 _WIDTHS = st.sampled_from([2, 3, 5, 8, 17, 31, 33, 64, 65])
-_ROWS = st.sampled_from([1, 2, 3, 7, 9, 16, 33, 300])
+_ROWS = st.sampled_from([1, 2, 3, 7, 9, 16, 33, 300, 520])
 _BETWEEN: tuple[Layer, ...] = (Activation("relu"), Activation("tanh"), LayerNorm())
 
 
+def quantized(framework: Framework) -> SearchStrategy[QuantizedCase | AwareCase]:
+    """Models that are quantized when they are trained, and where a framework converts them, those trained for it."""
+    trained = _quantized(framework)
+    converts = framework.declares(Capability.AWARE).supported and framework.declares(Capability.CONVERT).supported
+    return trained | converted() if converts else trained
+
+
 @st.composite
-def quantized(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
+def _quantized(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
     """A technique that the framework declares; where there is none, one that it refuses."""
     declared = [t for t in TECHNIQUES if framework.declares(Capability(f"quantization.{t}")).supported]
     technique = draw(st.sampled_from(declared or TECHNIQUES[:1]))

@@ -97,9 +97,9 @@ OFFLOADED: tuple[tuple[OffloadedKind, ...], ...] = (
     *(("activations",), ("parameters",), ("optimizer",), ("parameters", "optimizer")),
     ("activations", "parameters", "optimizer"),
 )
-OFFLOADS = (*(Offload(what) for what in OFFLOADED * 3), *(Offload(what, "disk") for what in OFFLOADED))
-SMALL = 1024
-"""Values at most of a model that several ranks train, or that is offloaded to files."""
+OFFLOADS = (*(Offload(what) for what in OFFLOADED * 2), *(Offload(what, "disk") for what in OFFLOADED))
+SMALL, BUCKET = 1024, 16_384
+"""Values of a model that is soon trained by several ranks, and of one that fills the buckets that some reduce by."""
 ONE_IN = 12
 """How many recipes there are to one with ranks, or to one that is aware of quantization; two of them offload."""
 
@@ -115,12 +115,11 @@ def _techniques(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe
         wanted = bool(values) and draw(st.integers(1, one_in)) == 1
         return recipe.but(**{field: draw(st.sampled_from(values))}) if wanted else recipe
 
-    techniques = _techniques_of(cast(Any, framework))
+    techniques = techniques_of(framework)
     norms = any(isinstance(layer, BatchNorm) for _, layer in walk(drawn.layers))
-    small = drawn.values <= SMALL
-    if small and not norms:
-        recipe = with_one("ranks", techniques.ranks, ONE_IN)
-    recipe = with_one("offload", [each for each in techniques.offloads if small or each.to == "host"], ONE_IN // 2)
+    if drawn.values <= BUCKET and not norms:
+        recipe = with_one("ranks", techniques.ranks, ONE_IN if drawn.values <= SMALL else ONE_IN // 4)
+    recipe = with_one("offload", techniques.offloads, ONE_IN // 2)
     if recipe.ranks is None:
         recipe = with_one("quantization", techniques.aware, ONE_IN)
     if isinstance(recipe.optimizer, Adam) and recipe.ranks is None:
@@ -141,6 +140,11 @@ class Techniques:
     offloads: Sequence[Offload]
     aware: Sequence[Aware]
     blocks: Sequence[tuple[int, int]]
+
+
+def techniques_of(framework: Framework) -> Techniques:
+    """What recipes for a framework may have."""
+    return _techniques_of(cast(Any, framework))
 
 
 @cache

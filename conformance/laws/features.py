@@ -123,6 +123,9 @@ def program_features(case: DrawnCase) -> Iterator[str]:
     for verb in case.program:
         yield f"verb={word(verb)}"
         yield from ["verb=Restore"] if isinstance(verb, Restore) else []
+        if isinstance(verb, Restore):
+            yield from ["under=other-ranks"] if verb.by_others(case.recipe) else []
+            yield from ["under=other-offload"] if verb.offloads_otherwise(case.recipe) else []
         yield from _data(verb, case.drawn.sample[0] if case.drawn.token_level or case.drawn.integer_inputs else 1)
     if _optimizer_without_gradient(case):
         yield "window=optimizer-without-gradient"

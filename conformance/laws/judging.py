@@ -20,11 +20,14 @@ from conformance.laws.programs import (
     Accumulate,
     Apply,
     Break,
+    DamageOffloaded,
     DrawnCase,
     Feed,
     OpenScope,
     Predict,
+    Restore,
     Save,
+    StartAgain,
     Train,
     Verb,
 )
@@ -74,14 +77,16 @@ def play(subject: Subject, case: DrawnCase) -> Play:
 
 
 def play_in_turn(subject: Subject, *cases: DrawnCase) -> list[Play]:
-    """The cases on the framework under judgement, a verb of each in turn.
+    """The cases on the framework under judgement, a verb of each in turn, which offload to files in one folder.
 
     Raises:
         PlayFailed: a verb raised.
         Unsupported: the framework refuses a recipe.
     """
     with ExitStack() as folders:
-        players = [SubjectPlayer(subject, case, Path(folders.enter_context(TemporaryDirectory()))) for case in cases]
+        away = Path(folders.enter_context(TemporaryDirectory()))
+        saves = [Path(folders.enter_context(TemporaryDirectory())) for _ in cases]
+        players = [SubjectPlayer(subject, case, folder, away) for case, folder in zip(cases, saves, strict=True)]
         rounds = list(zip_longest(*(player.steps() for player in players)))
     return [Play(tuple(each[i] for each in rounds[: len(case.program)])) for i, case in enumerate(cases)]
 
@@ -156,7 +161,8 @@ def not_judged(
 
     How many updates there were where one of two optimizers skips is an observation (`scaling.two-optimizers-rule`). No
     clause says whether a window without any gradient counts, nor which running statistics an average is evaluated with
-    once they have moved since it did.
+    once they have moved since it did. Ranks show the accumulator of the first of them, whose part of a micro-batch
+    depends on how many there are.
     """
     always = frozenset(laws.not_compared) | {"random/", "result/bytes"}
     if isinstance(case.recipe.scaling, StaticScaling):
@@ -166,12 +172,17 @@ def not_judged(
     counts = always | {"steps/steps", "steps/schedule"}
     moving = any(isinstance(layer, BatchNorm) for _, layer, _ in case.drawn.model.shapes())
     left: dict[int, frozenset[str]] = {}
-    broken = apart = uncounted = False
+    broken = apart = uncounted = others = False
     for place, verb in enumerate(case.program):
         broken = broken or isinstance(verb, Break)
         apart = ensemble.skipped(place) if isinstance(verb, Train) else apart or not isinstance(verb, _STILL)
         uncounted = uncounted or (isinstance(verb, Feed) and all(given.nothing for given in verb.window))
         left[place] = (counts if uncounted else always) | ({"buffer/"} if broken else set())
+        if isinstance(verb, StartAgain):
+            others = False
+        elif isinstance(verb, Restore) and verb.into != "same":
+            others = verb.by_others(case.recipe)
+        left[place] |= {"accumulator/"} if others else set()
         if isinstance(verb, Feed):
             left[place] |= {"result/micro_losses"}
         if isinstance(verb, Predict) and verb.averaged and moving and (apart or broken):
@@ -183,7 +194,7 @@ def not_judged(
 
 _OF_MOVING_SCALES = {"result/setting.growth", "result/setting.backoff", "result/setting.interval"}
 """What a constant scale does not have; a scaler that is kept from moving may show some, and none of them acts."""
-_STILL = (Predict, Save, OpenScope)
+_STILL = (Predict, Save, OpenScope, DamageOffloaded)
 """Verbs that move no running statistics, whichever framework plays them."""
 _STATE = {"parameter/", "master/", "moment/", "steps/", "average/", "accumulator/", "scaler/"}
 

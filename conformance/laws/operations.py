@@ -22,7 +22,7 @@ from frameworks.operations import CATALOGUE
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.rounding import Nearest, Rounding, Stochastic
 
-FIXED = ("conv2d", "max_pool", "average_pool", "kl_divergence", "binary_cross_entropy_logits", "gather_ids")
+FIXED = ("kl_divergence", "binary_cross_entropy_logits", "gather_ids")
 """Operations whose operands cannot take any shape or value; they are drawn as the catalogue has them."""
 OWN_EPSILON = ("layer_norm", "instance_norm", "batch_norm", "rms_norm")
 """Operations to which the catalogue gives no epsilon, so that each framework takes its own."""
@@ -30,6 +30,8 @@ UNBOUNDED = (
     *("softmax", "log_softmax", "logsumexp", "exp", "sigmoid", "tanh", "relu", "max", "maximum", "softplus", "elu"),
 )
 """Operations that minus infinity is an ordinary operand of, as a class that is masked out is."""
+SHIFTED = ("softmax", "log_softmax", "logsumexp", "cross_entropy")
+"""Operations whose result hardly depends on what is added to a whole row, however far from zero that brings it."""
 MIXED = ("add", "subtract", "multiply", "divide", "maximum", "where", "concatenate", "stack")
 """Operations of two like operands, which may come in two formats."""
 RANDOM = ("dropout",)
@@ -63,6 +65,7 @@ class ScopedOperation:
         second: format of the second of two like operands, None for that of the first.
         special: what stands in the last element of the first operand, None for an ordinary value.
         empty: whether the second operand has no column, as may be of a concatenation.
+        offset: is added to the first operand, one of `SHIFTED`.
     """
 
     op: str
@@ -78,6 +81,7 @@ class ScopedOperation:
     second: FormatName | None = None
     special: float | None = None
     empty: bool = False
+    offset: float = 0.0
 
     def words(self) -> frozenset[str]:
         """What exclusions may name."""
@@ -92,6 +96,7 @@ class ScopedOperation:
             "operands=mixed": self.second is not None,
             "operands=special": self.special is not None,
             "operands=empty": self.empty,
+            "operands=offset": self.offset != 0.0,
         }
         words = {word for word, there in flags.items() if there}
         return frozenset({f"operation={self.op}", f"operand={self.format}", *scopes, *lists, *words})
@@ -102,24 +107,39 @@ class ScopedOperation:
         made = CATALOGUE[self.op]()
         if self.op in FIXED:
             return tuple(self._cast(array) for array in made)
-        sizes: dict[int, int] = {4: self.sizes[0], 8: self.sizes[1]}
         arrays: list[Array] = []
-        for array in made:
-            shape = [sizes.get(int(n), int(n)) for n in array.shape]
+        for array, shape in zip(made, self._shapes([array.shape for array in made]), strict=True):
             if array.dtype.kind in "iu":
                 arrays.append(rng.integers(0, self.sizes[1], shape))
                 continue
             positive = bool((array > 0).all())
             values = np.asarray(rng.uniform(0.25, 1.75, shape) if positive else rng.standard_normal(shape))
             values = np.full_like(values, values.reshape(-1)[-1]) if self.constant else values
+            values = np.ldexp(values, self.magnitude)
+            if not arrays:
+                values += self.offset
             if self.special is not None and not arrays:
                 values.reshape(-1)[-1] = self.special
-            arrays.append(self._cast(np.ldexp(values, self.magnitude).astype(np.float32)))
+            arrays.append(self._cast(values.astype(np.float32)))
         if self.second is not None:
             arrays[1] = arrays[1].astype(FORMATS[self.second].dtype)
         if self.empty:
             arrays[1] = arrays[1][..., :0]
         return tuple(arrays)
+
+    def _shapes(self, usual: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """The operands' shapes: those of the catalogue with other sizes, or a picture and a kernel that may be of one.
+
+        What is pooled has even sides, since no clause says what becomes of a row that is left over.
+        """
+        a, b = self.sizes
+        if self.op == "conv2d":
+            side = 1 + a % 3
+            return [(2, 3 + a % 6, 3 + b % 5, 1 + a % 4), (side, side, 1 + a % 4, 1 + b % 5)]
+        if self.op in ("max_pool", "average_pool"):
+            return [(2, 2 + 2 * (a % 4), 2 + 2 * (b % 3), 1 + b % 5)]
+        sizes = {4: a, 8: b}
+        return [tuple(sizes.get(n, n) for n in shape) for shape in usual]
 
     def _cast(self, array: Array) -> Array:
         return array if array.dtype.kind in "iu" else array.astype(FORMATS[self.format].dtype)

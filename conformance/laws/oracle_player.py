@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.laws.members import NotesDrops, NotesKinks, OtherRange
 from conformance.laws.player import NotPlayed, Observation, Player
-from conformance.laws.programs import DrawnCase, OpenScope, RestoreDamaged, Target
+from conformance.laws.programs import DamageOffloaded, DrawnCase, OpenScope, RestoreDamaged, Target, Under
 from fixtures.arrays import Array
 from frameworks.contract import Conventions, Trainer
 from frameworks.reference import ReferenceFramework
@@ -52,7 +52,7 @@ class OraclePlayer(Player):
     def save(self, slot: int) -> None:
         self._kept[slot] = copy.deepcopy(self.trainer)
 
-    def restore(self, slot: int, into: Target) -> None:  # noqa: ARG002 - where it goes makes no difference
+    def restore(self, slot: int, into: Target, under: Under | None) -> None:  # noqa: ARG002 - where it goes makes no difference
         if slot not in self._kept:
             raise NotPlayed
         self.trainer = copy.deepcopy(self._kept[slot])
@@ -60,6 +60,9 @@ class OraclePlayer(Player):
     def restore_damaged(self, verb: RestoreDamaged) -> bool:
         if verb.slot not in self._kept:
             raise NotPlayed
+        return True
+
+    def damage_offloaded(self, verb: DamageOffloaded) -> bool:  # noqa: ARG002 - nothing is in files here
         return True
 
     def scope(self, verb: OpenScope) -> None:

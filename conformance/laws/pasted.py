@@ -14,6 +14,7 @@ from math import inf, nan
 from conformance.judging.kit import Subject, Verdict, clause
 from conformance.laws.calls import Call, Calls
 from conformance.laws.codes import CodedCalls, FakeCall, Matrix, QuantizerCall
+from conformance.laws.converted import AwareCase, Convert, PredictAware, Reload, TrainAware
 from conformance.laws.delayed import DelayedCase, DelayedStep
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from conformance.laws.format_calls import CastCall, CodeProduct, Packing
@@ -26,6 +27,7 @@ from conformance.laws.programs import (
     Apply,
     Break,
     CountBytes,
+    DamageOffloaded,
     DrawnCase,
     Feed,
     Given,
@@ -39,6 +41,7 @@ from conformance.laws.programs import (
     StartAgain,
     TraceLayers,
     Train,
+    Under,
 )
 from conformance.laws.quantized import PredictBatch, QuantizedCase, RunLayers, SaveAndLoad
 from conformance.laws.variations import CutWindows, RecomputedCase, ResumedCase, ScaledCase, SecondRun
@@ -82,6 +85,7 @@ __all__ = [
     "AdamW",
     "Apply",
     "Aware",
+    "AwareCase",
     "BatchNorm",
     "Break",
     "Call",
@@ -89,9 +93,11 @@ __all__ = [
     "CastCall",
     "CodeProduct",
     "CodedCalls",
+    "Convert",
     "Convolution",
     "CountBytes",
     "CutWindows",
+    "DamageOffloaded",
     "DelayedCase",
     "DelayedStep",
     "Dense",
@@ -120,6 +126,7 @@ __all__ = [
     "Positions",
     "Precision",
     "Predict",
+    "PredictAware",
     "PredictBatch",
     "Program",
     "QuantizedCase",
@@ -128,6 +135,7 @@ __all__ = [
     "Recipe",
     "Recompute",
     "RecomputedCase",
+    "Reload",
     "Residual",
     "Restore",
     "RestoreDamaged",
@@ -147,6 +155,8 @@ __all__ = [
     "Subject",
     "TraceLayers",
     "Train",
+    "TrainAware",
+    "Under",
     "Verdict",
     "clause",
     "hold",

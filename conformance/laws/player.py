@@ -15,6 +15,7 @@ from conformance.laws.programs import (
     Apply,
     Break,
     CountBytes,
+    DamageOffloaded,
     DrawnCase,
     Feed,
     Gradients,
@@ -27,6 +28,7 @@ from conformance.laws.programs import (
     Target,
     TraceLayers,
     Train,
+    Under,
     Verb,
     cut_otherwise,
 )
@@ -73,10 +75,14 @@ class Misloaded(Exception):  # noqa: N818 - what is judged, not an error of ours
 
 
 class Player(ABC):
-    """Plays a case on the runs that `make` gives."""
+    """Plays a case on the runs that `make` gives.
+
+    Attributes:
+        recipe: of the run that is played on; another one than the case's after a load under another.
+    """
 
     def __init__(self, case: DrawnCase) -> None:
-        self.case = case
+        self.case, self.recipe = case, case.recipe
         self.trainer = self.make()
 
     @abstractmethod
@@ -88,7 +94,7 @@ class Player(ABC):
         """Keeps the run's moment."""
 
     @abstractmethod
-    def restore(self, slot: int, into: Target) -> None:
+    def restore(self, slot: int, into: Target, under: Under | None) -> None:
         """Goes on from a moment that was kept.
 
         Raises:
@@ -168,11 +174,14 @@ class Player(ABC):
                 return {f"output.{name}": value for name, value in outputs.items()}
             case Save(slot=slot):
                 self.save(slot)
-            case Restore(slot=slot, into=into):
-                self.restore(slot, into)
+            case Restore(slot=slot, into=into, under=under):
+                self.restore(slot, into, under)
             case RestoreDamaged():
                 return {"refused": self.restore_damaged(verb)}
+            case DamageOffloaded():
+                return {"refused": self.damage_offloaded(verb)}
             case StartAgain(onward=onward):
+                self.recipe = self.case.recipe
                 self.trainer = self.make(self.onward() if onward else None)
                 return {f"setting.{name}": value for name, value in self.trainer.scaler_settings().items()}
             case TraceLayers(micro=micro):
@@ -248,6 +257,14 @@ class Player(ABC):
 
         Raises:
             NotPlayed: nothing was kept under its number, or the damage is to a file that nothing depends on.
+        """
+
+    @abstractmethod
+    def damage_offloaded(self, verb: DamageOffloaded) -> bool:
+        """Whether a run that cannot read what it has offloaded says so.
+
+        Raises:
+            NotPlayed: it has offloaded nothing to files that its state is read from.
         """
 
     @abstractmethod

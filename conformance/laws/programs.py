@@ -10,7 +10,7 @@ import numpy as np
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from fixtures.arrays import Array
 from fixtures.model import Window
-from fixtures.recipe import FormatName, Recipe
+from fixtures.recipe import FormatName, Offload, Ranks, Recipe
 
 Way = Literal["accumulate", "update", "gradients", "predict", "averaged", "trace", "bytes"]
 Damage = Literal["cut", "foreign", "missing"]
@@ -112,11 +112,36 @@ class Save:
 
 
 @dataclass(frozen=True)
+class Under:
+    """How a loaded run goes on where that may be otherwise than the saved one: by these ranks, with this offload."""
+
+    ranks: Ranks | None = None
+    offload: Offload | None = None
+
+    def recipe(self, saved: Recipe) -> Recipe:
+        """The recipe of the loaded run."""
+        return saved.but(ranks=self.ranks, offload=self.offload)
+
+
+@dataclass(frozen=True)
 class Restore:
-    """Loads what was saved last under a number, into the run itself or into another one that went on before."""
+    """Loads what was saved last under a number, into the run itself or into another one that went on before.
+
+    Attributes:
+        under: how the other one goes on, None for as the case's recipe says.
+    """
 
     slot: int = 0
     into: Target = "fresh"
+    under: Under | None = None
+
+    def by_others(self, usual: Recipe) -> bool:
+        """Whether other ranks go on than a recipe says."""
+        return self.under is not None and self.under.ranks != usual.ranks
+
+    def offloads_otherwise(self, usual: Recipe) -> bool:
+        """Whether the run that goes on offloads otherwise than a recipe says."""
+        return self.under is not None and self.under.offload != usual.offload
 
 
 @dataclass(frozen=True)
@@ -130,6 +155,19 @@ class RestoreDamaged:
     slot: int = 0
     damage: Damage = "cut"
     file: float = 0.0
+
+
+@dataclass(frozen=True)
+class DamageOffloaded:
+    """Changes or takes away a file that the run has offloaded, asks for the whole state, and puts the file back.
+
+    Attributes:
+        file: which one, as a share of all in [0, 1).
+        byte: the place of the byte that is changed, as a share of the file in [0, 1); None takes the file away.
+    """
+
+    file: float = 0.0
+    byte: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,6 +221,7 @@ Verb = (
     | Save
     | Restore
     | RestoreDamaged
+    | DamageOffloaded
     | StartAgain
     | TraceLayers
     | CountBytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,16 @@ from conformance.laws.drawn_data import DrawnBatch
 from conformance.laws.player import Misloaded, NotPlayed, Observation, Play, Player, PlayFailed
 from conformance.laws.programs import (
     Damage,
+    DamageOffloaded,
     DrawnCase,
     OpenScope,
     RestoreDamaged,
     Target,
+    Under,
 )
 from fixtures.arrays import Array
 from fixtures.model import Batch
-from fixtures.recipe import Precision
+from fixtures.recipe import Precision, Recipe
 from frameworks.contract import Trainer
 
 STEPS = "optimizer/steps"
@@ -31,12 +34,20 @@ MOST_UPDATES = 8
 
 
 class SubjectPlayer(Player):
-    """Plays a case on the framework under judgement; checkpoints are files below `folder`."""
+    """Plays a case on the framework under judgement.
 
-    def __init__(self, subject: Subject, case: DrawnCase, folder: Path) -> None:
-        self._subject, self._folder = subject, folder
+    Args:
+        folder: checkpoints are written below it.
+        away: what is offloaded to files is written below it; runs may share it. None for one below `folder`.
+    """
+
+    def __init__(self, subject: Subject, case: DrawnCase, folder: Path, away: Path | None = None) -> None:
+        self._subject, self._folder, self._away = subject, folder, away or folder / "away"
+        self._away.mkdir(exist_ok=True)
         self._saved: dict[int, Path] = {}
         self._states: dict[int, Observation] = {}
+        self._recipes: dict[int, Recipe] = {}
+        self._folders: dict[int, set[Path]] = {}
         self._lent: list[Array] = []
         super().__init__(case)
 
@@ -44,7 +55,13 @@ class SubjectPlayer(Player):
         if weights is not None:
             weights = {name: np.asfortranarray(value) for name, value in weights.items()}
             self.lend(weights.values())
-        return self._subject.trainer(self.case.drawn.model, self.case.recipe, weights)
+        recipe, offload = self.recipe, self.recipe.offload
+        if offload is not None and offload.to == "disk":
+            recipe = recipe.but(offload=replace(offload, folder=str(self._away)))
+        before = {*self._away.iterdir()}
+        made = self._subject.trainer(self.case.drawn.model, recipe, weights)
+        self._folders[id(made)] = {*self._away.iterdir()} - before
+        return made
 
     def laid_out(self, batch: Batch, seed: int) -> Batch:
         """Half of the data lie column by column, as what was transposed does."""
@@ -95,12 +112,14 @@ class SubjectPlayer(Player):
                 self._saved.pop(slot, None)
                 raise NotPlayed from None
             raise
-        self._saved[slot], self._states[slot] = path, self.trainer.state()
+        self._saved[slot], self._states[slot], self._recipes[slot] = path, self.trainer.state(), self.recipe
 
-    def restore(self, slot: int, into: Target) -> None:
+    def restore(self, slot: int, into: Target, under: Under | None) -> None:
         if slot not in self._saved:
             raise NotPlayed
         saved = self._states[slot]
+        if into != "same":
+            self.recipe = self.case.recipe if under is None else under.recipe(self.case.recipe)
         target = self.trainer if into == "same" else self.make()
         micro = DrawnBatch(2, seed=77)
         batch = self.batch(micro)
@@ -119,7 +138,10 @@ class SubjectPlayer(Player):
                 target.feed(*[gradients] * self.case.recipe.accumulation)
         target.restore(self._saved[slot])
         self.trainer = target
-        self._loads_all(saved, target.state())
+        loaded = target.state()
+        if self.recipe.ranks != self._recipes[slot].ranks:
+            loaded = {name: value for name, value in loaded.items() if not name.startswith("random/")}
+        self._loads_all(saved, loaded)
 
     def _loads_all(self, saved: Observation, loaded: Observation) -> None:
         """Sets what was loaded against what was saved, signs of zeros too.
@@ -143,6 +165,31 @@ class SubjectPlayer(Player):
         try:
             self.trainer.restore(path)
         except ValueError:
+            return True
+        return False
+
+    def damage_offloaded(self, verb: DamageOffloaded) -> bool:
+        before = self.trainer.state()
+        paths = (path for folder in self._folders[id(self.trainer)] for path in folder.rglob("*"))
+        files = sorted(path for path in paths if path.is_file() and path.stat().st_size)
+        if not files:
+            raise NotPlayed
+        file = files[int(verb.file * len(files))]
+        content = file.read_bytes()
+        file.unlink()
+        if verb.byte is not None:
+            place = int(verb.byte * len(content))
+            file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        refused = self._refuses_to_read()
+        file.write_bytes(content)
+        self._loads_all(before, self.trainer.state())
+        return refused
+
+    def _refuses_to_read(self) -> bool:
+        """Whether the whole state cannot be read."""
+        try:
+            self.trainer.state()
+        except (OSError, ValueError, RuntimeError):
             return True
         return False
 

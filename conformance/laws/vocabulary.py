@@ -79,6 +79,7 @@ VERBS = (
     "Save",
     *(f"Restore.{into}" for into in ("same", "fresh", "used", "predicted", "skipped", "stopped")),
     "RestoreDamaged",
+    "DamageOffloaded",
     "StartAgain",
     "StartAgain.onward",
     "TraceLayers",
@@ -110,6 +111,8 @@ OTHERS = (
     "rate=inexact",
     "scaling=factors",
     "scaling=uneven-scale",
+    "under=other-ranks",
+    "under=other-offload",
     "recompute.depth=1",
     "recompute.depth=2",
     "recompute.uneven",
@@ -127,6 +130,7 @@ CODES = (
     "packed",
     *(f"technique={name}" for name in TECHNIQUES),
     *(f"quantized={kind}" for kind in ("skips", "loads", "small-weights")),
+    *(f"aware-run={kind}" for kind in ("converts", "beyond", "predicts", "loads", "freezes", "window")),
     *(f"delayed={kind}" for kind in ("window", "infinite")),
 )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conformance.judging import coded
 from conformance.judging.kit import Bound, Subject, Verdict, clause, need
 from conformance.oracle import aware as expected
 from conformance.oracle import quantizing
@@ -59,12 +60,7 @@ def batch(seed: int, factor: float = 1.0, rule: AwareRule | None = None) -> Batc
 
 def ranges_of(run: Trainer) -> dict[str, Array]:
     """What a run reports of its ranges, to the last bit."""
-    found: dict[str, Array] = {}
-    for name, each in run.observed().items():
-        found[f"inputs of {name}"] = np.array([each.inputs.scale, each.inputs.zero_point])
-        if each.outputs is not None:
-            found[f"outputs of {name}"] = np.array([each.outputs.scale, each.outputs.zero_point])
-    return found
+    return coded.ranges_of(run.observed())
 
 
 def worst(measured: Array, exact: Array, bound: Array) -> float:
@@ -224,16 +220,7 @@ def test_a_converted_model_is_the_one_that_was_trained(subject: Subject, verdict
         allowed = fake.uncertain * fake.step + 4 * quantizing.U * (np.abs(fake.values) + fake.step)
         far = worst(weight.values, fake.values, allowed)
         verdict.within(far, Bound(1.0, OF_ITS_BOUND), f"values of {name}", "other-weights")
-        found = converted.calibrated()[name]
-        for what, theirs, ours in (
-            ("inputs", found.inputs, known[name].inputs),
-            ("outputs", found.outputs, known[name].outputs),
-        ):
-            if theirs is not None and ours is not None:
-                verdict.equal(theirs.zero_point, ours.zero_point, f"zero point of the {what} of {name}", "other-ranges")
-                apart = abs(theirs.scale - ours.scale) / ours.scale
-                rounding = Bound(4 * quantizing.U, {"method": "four roundings of float32", "u": quantizing.U})
-                verdict.within(apart, rounding, f"scale of the {what} of {name}", "other-ranges")
+        coded.check_same_ranges(verdict, name, converted.calibrated()[name], known[name])
 
 
 @clause("quantization.convert-is-faithful")

@@ -59,10 +59,18 @@ class AwareTrainer(TorchTrainer):
         return update
 
     def _freeze(self) -> None:
-        """Stops or starts the observers, by how many updates were applied."""
+        """Stops or starts the observers of inputs and outputs, by how many updates were applied."""
         limit = self.recipe.quantization.freeze if self.recipe.quantization is not None else None
         stops = limit is not None and self.steppers[0].applied >= limit
-        self.network.apply(quantization.disable_observer if stops else quantization.enable_observer)
+        for place in self._places.values():
+            for quantizer in self._quantizers(place):
+                quantizer.enable_observer(not stops)
+
+    def _quantizers(self, place: str) -> tuple[quantization.FakeQuantize, quantization.FakeQuantize]:
+        """Those of a dense layer's inputs and outputs."""
+        wrapper = cast(quantization.QuantWrapper, self.network.get_submodule(place))
+        inputs, outputs = wrapper.quant.activation_post_process, wrapper.module.activation_post_process
+        return cast(quantization.FakeQuantize, inputs), cast(quantization.FakeQuantize, outputs)
 
     def buffers(self) -> dict[str, Array]:
         return super().buffers() | {name: to_array(value) for name, value in self.network.named_buffers()}
@@ -70,9 +78,7 @@ class AwareTrainer(TorchTrainer):
     def observed(self) -> dict[str, Calibrated]:
         found: dict[str, Calibrated] = {}
         for name, place in self._places.items():
-            wrapper = cast(quantization.QuantWrapper, self.network.get_submodule(place))
-            quantizers = (wrapper.quant.activation_post_process, wrapper.module.activation_post_process)
-            observers = [cast(quantization.FakeQuantize, each) for each in quantizers]
+            observers = self._quantizers(place)
             if bool(torch.isfinite(observers[0].activation_post_process.min_val).all()):
                 inputs, outputs = (CodeRange(float(each.scale), int(each.zero_point)) for each in observers)
                 found[name] = Calibrated(inputs, outputs)

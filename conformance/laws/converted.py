@@ -1,0 +1,211 @@
+"""The law of aware training: ranges follow the batches, predictions move nothing, and conversions are of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import numpy as np
+
+from conformance.judging import coded
+from conformance.judging.subject import Subject, need
+from conformance.laws.breaking import CheckedInstance, breaking
+from conformance.oracle import aware as expected
+from conformance.oracle import post_training, quantizing
+from conformance.oracle.bound import Bound
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model
+from fixtures.recipe import Adam, Aware, Recipe
+from frameworks.contract import AwareRule, Capability, Trainer
+
+RATE = 2.0**-6
+ROUNDINGS = {"method": "roundings of float32", "u": quantizing.U}
+
+
+@dataclass(frozen=True)
+class TrainAware:
+    """An update from micro-batches of as many rows, whose largest values are about 2 to the powers."""
+
+    rows: tuple[int, ...]
+    powers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PredictAware:
+    """A prediction of samples, of which the largest values are about 2 to the power."""
+
+    rows: int
+    power: int
+
+
+@dataclass(frozen=True)
+class Convert:
+    """A conversion, of which each layer, and a prediction of so many rows, are looked at.
+
+    Attributes:
+        beyond: whether results that have no code of their own, and take the last one, are judged too.
+    """
+
+    rows: int
+    beyond: bool = False
+
+
+@dataclass(frozen=True)
+class Reload:
+    """A save, and a load into the run itself, a new one, or one that has trained on other samples; that one goes on."""
+
+    into: Literal["itself", "fresh", "used"]
+
+
+AwareVerb = TrainAware | PredictAware | Convert | Reload
+
+
+@dataclass(frozen=True)
+class AwareCase(CheckedInstance):
+    """A run of aware training.
+
+    Attributes:
+        freeze: updates after which ranges stay, None for never.
+        accumulation: micro-batches of an update.
+        seed: of weights and samples.
+    """
+
+    model: Model
+    freeze: int | None
+    accumulation: int
+    verbs: tuple[AwareVerb, ...]
+    seed: int
+
+    def words(self) -> frozenset[str]:
+        """What exclusions may name."""
+        flags = {
+            "aware-run=converts": any(isinstance(verb, Convert) for verb in self.verbs),
+            "aware-run=beyond": any(isinstance(verb, Convert) and verb.beyond for verb in self.verbs),
+            "aware-run=predicts": any(isinstance(verb, PredictAware) for verb in self.verbs),
+            "aware-run=loads": any(isinstance(verb, Reload) for verb in self.verbs),
+            "aware-run=freezes": self.freeze is not None,
+            "aware-run=window": self.accumulation > 1,
+        }
+        return frozenset(word for word, there in flags.items() if there)
+
+    def check(self, subject: Subject) -> None:
+        """The run after every verb."""
+        need(subject, Capability.AWARE, Capability.ACCUMULATION if self.accumulation > 1 else None)
+        with TemporaryDirectory() as folder:
+            _AwarePlay(subject, self, Path(folder)).play()
+
+    def recipe(self) -> Recipe:
+        """How the run is trained."""
+        return Recipe(Adam(RATE), quantization=Aware(self.freeze), accumulation=self.accumulation)
+
+    def batch(self, rows: int, power: int, place: int) -> Batch:
+        """Samples and targets."""
+        rng = np.random.default_rng([self.seed, 61, place])
+        inputs = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
+        heads = self.model.heads.heads
+        return Batch(inputs, {head.name: rng.standard_normal((rows, head.units)).astype(np.float32) for head in heads})
+
+
+class _AwarePlay:
+    """One run, the ranges that its first layer has to have, and the checks after each verb."""
+
+    def __init__(self, subject: Subject, case: AwareCase, folder: Path) -> None:
+        self._subject, self._case, self._folder = subject, case, folder
+        self._rule: AwareRule = subject.framework.aware_rule()
+        self._updates = 0
+        self._seen: list[tuple[float, float]] = []
+        self._run = self._made()
+
+    def play(self) -> None:
+        """Plays all verbs; nothing is converted, and no range is looked at, before the first update."""
+        for place, verb in enumerate(self._case.verbs):
+            match verb:
+                case TrainAware():
+                    self._train(verb, place)
+                case PredictAware(rows=rows, power=power):
+                    self._holds_still(self._case.batch(rows, power, 10 * place).inputs)
+                case Convert() if self._updates:
+                    self._convert(verb, place)
+                case Reload(into=into):
+                    self._reload(into, self._folder / str(place))
+
+    def _made(self) -> Trainer:
+        case = self._case
+        return self._subject.trainer(case.model, case.recipe(), coded.unlike_weights(case.model, case.seed))
+
+    def _train(self, verb: TrainAware, place: int) -> None:
+        pairs = enumerate(zip(verb.rows, verb.powers, strict=True))
+        window = tuple(self._case.batch(rows, power, 10 * place + i) for i, (rows, power) in pairs)
+        self._run.update(window)
+        if self._case.freeze is None or self._updates < self._case.freeze:
+            self._seen += [(float(batch.inputs.min()), float(batch.inputs.max())) for batch in window]
+        self._updates += 1
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        """The first dense layer's inputs are the samples, so that their range is known."""
+        rule = self._rule.linear.inputs
+        if rule is None:
+            return
+        first = min(self._run.observed(), key=lambda name: int(name.partition(".")[0]))
+        scale, zero = expected.codes_of(expected.following(self._seen, self._rule.average)[-1], rule)
+        found = self._run.observed()[first].inputs
+        with breaking("quantization.ranges-follow") as verdict:
+            roundings = Bound((3 * len(self._seen) + 4) * quantizing.U, ROUNDINGS)
+            what = f"of the inputs of {first} after update {self._updates}"
+            verdict.within(abs(found.scale - scale) / scale, roundings, f"scale {what}", "scale")
+            half = Bound(0.5 + 512 * roundings.value, {"method": "half a code, from low - min / scale"})
+            verdict.within(abs(found.zero_point - zero), half, f"zero point {what}", "zero-point")
+
+    def _holds_still(self, inputs: Array) -> None:
+        before = self._subject.state(self._run)
+        self._run.predict(inputs)
+        with breaking("quantization.observers-hold-still") as verdict:
+            verdict.same_state(self._subject.state(self._run), before, "the run after a prediction", "moved")
+
+    def _convert(self, verb: Convert, place: int) -> None:
+        run, rule, case = self._run, self._rule.linear, self._case
+        need(self._subject, Capability.CONVERT)
+        before, known, weights = self._subject.state(run), run.observed(), run.parameters()
+        converted, again = run.convert(), run.convert()
+        with breaking("quantization.convert-is-faithful") as verdict:
+            verdict.same_state(self._subject.state(run), before, "the run after a conversion", "run-changed")
+            coded.check_chosen(verdict, converted, weights, sorted(known))
+            coded.check_weights(verdict, converted, rule, weights)
+            for name, ranges in known.items():
+                coded.check_same_ranges(verdict, name, converted.calibrated()[name], ranges)
+            for name, shape in self._shapes().items():
+                inputs = coded.input_values(rule, converted, name, verb.rows, shape[0], place)
+                bias = weights.get(name.replace("weight", "bias"))
+                if not verb.beyond:
+                    inputs = coded.rows_with_codes(rule, converted, name, inputs, bias)
+                coded.check_layer(verdict, rule, converted, name, inputs, bias)
+            samples = case.batch(verb.rows, 0, 10 * place).inputs
+            measured = converted.predict(samples)
+            values = post_training.predicted(case.model, converted, weights, rule, samples)
+            for head, (exact, bound) in values.items():
+                coded.check_near(verdict, measured[head], exact, bound, f"converted {head}", "prediction")
+            verdict.same_state(coded.stored(converted), coded.stored(again), "a second conversion", "differs")
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return coded.quantized_layers(self._case.model, self._rule.linear)
+
+    def _reload(self, into: str, folder: Path) -> None:
+        need(self._subject, Capability.CHECKPOINT)
+        saved = self._all_of(self._run)
+        self._run.save(folder)
+        target = self._run if into == "itself" else self._made()
+        if into == "used":
+            other = self._case.batch(3, 2, 900)
+            for _ in range(2):
+                target.update((other,) * self._case.accumulation)
+        target.restore(folder)
+        self._run = target
+        with breaking("quantization.aware-survives-saving") as verdict:
+            verdict.same_state(self._all_of(target), saved, "the run that was loaded", "load-differs")
+
+    def _all_of(self, run: Trainer) -> dict[str, Array]:
+        """The whole state, and the ranges once there are any."""
+        return self._subject.state(run) | (coded.ranges_of(run.observed()) if self._updates else {})

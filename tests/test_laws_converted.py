@@ -1,0 +1,97 @@
+"""The law of aware training: what it sees of ranges, predictions, conversions, saves and loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.judging.subject import Subject
+from conformance.laws.converted import AwareCase, AwareVerb, Convert, PredictAware, Reload, TrainAware
+from conformance.laws.declared import laws_of
+from fixtures.layers import Activation, Dense, Head, Heads
+from fixtures.model import Model
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.post_training import ReferenceQuantizedModel
+from frameworks.reference.trainer import ReferenceTrainer
+from tests.mutants import aware
+
+MODEL = Model(
+    "aware", (Dense(5), Activation("relu"), Heads((Head("output", 3),))), (8,), (("output", "squared_error"),)
+)
+TRAIN, LARGE = TrainAware((4, 3), (0, 1)), TrainAware((5, 2), (3, 2))
+
+
+def failure(framework: Any, *verbs: AwareVerb, freeze: int | None = None) -> Any:
+    """What the law says of a run of two micro-batches an update."""
+    subject = Subject(framework("cpu"))
+    return AwareCase(MODEL, freeze, 2, (TRAIN, *verbs), 7).failure(subject, laws_of(subject.framework))
+
+
+def framework_of(trainer: type[ReferenceTrainer]) -> type[ReferenceFramework]:
+    """The reference with another trainer."""
+    return type("Broken", (ReferenceFramework,), {"trainer_class": trainer})
+
+
+class _ConvertsOnce(ReferenceTrainer):
+    """Every conversion after the first gives the first one's model."""
+
+    def convert(self) -> ReferenceQuantizedModel:
+        if not hasattr(self, "_model"):
+            self._model = super().convert()
+        return self._model
+
+
+class _LoadsOverItself(ReferenceTrainer):
+    """A load into the run that was saved forgets its ranges."""
+
+    def restore(self, path: Path) -> None:
+        super().restore(path)
+        if self.aware is not None:
+            self.statistics |= self.aware.unseen(self.model)
+
+
+@pytest.mark.parametrize(
+    ("framework", "verbs", "clause"),
+    [
+        (aware.AverageStartsAtOne, (), "quantization.ranges-follow"),
+        (aware.WidestRangeStays, (LARGE, TRAIN), "quantization.ranges-follow"),
+        (aware.PredictionsAreObserved, (PredictAware(3, 4),), "quantization.observers-hold-still"),
+        (aware.ConvertsByAnotherScale, (Convert(2),), "quantization.convert-is-faithful"),
+        (aware.ConvertedClipsElsewhere, (LARGE, Convert(33)), "quantization.convert-is-faithful"),
+        (framework_of(_ConvertsOnce), (Convert(2), LARGE, Convert(2)), "quantization.convert-is-faithful"),
+        (aware.RangesAreNotLoaded, (LARGE, Reload("fresh")), "quantization.aware-survives-saving"),
+        (framework_of(_LoadsOverItself), (Reload("itself"),), "quantization.aware-survives-saving"),
+    ],
+)
+def test_what_is_broken_is_named(framework: Any, verbs: tuple[AwareVerb, ...], clause: str) -> None:
+    assert failure(ReferenceFramework, *verbs) is None
+    assert failure(framework, *verbs).name == clause
+
+
+def test_ranges_that_never_freeze_are_seen() -> None:
+    assert failure(ReferenceFramework, LARGE, TRAIN, freeze=2) is None
+    assert failure(aware.NeverFrozen, LARGE, freeze=1).name == "quantization.ranges-follow"
+
+
+def test_a_conversion_of_what_was_seen_alone_is_judged_within_its_ranges() -> None:
+    """Codes of a converted model may end elsewhere; only results beyond the ranges show it."""
+
+    class EndsLater(ReferenceTrainer):
+        """What a converted model gives is not clipped."""
+
+        def convert(self) -> ReferenceQuantizedModel:
+            model = super().convert()
+            ranges = {name: each.outputs for name, each in self.observed().items()}
+
+            def requantized(name: str, result: Any, rule: Any) -> Any:  # noqa: ARG001
+                known = ranges[name]
+                assert known is not None
+                return ((result / known.scale).round() * known.scale).astype("float32")
+
+            model.requantized = requantized  # type: ignore[method-assign]
+            return model
+
+    assert failure(framework_of(EndsLater), Convert(33)) is None
+    assert failure(framework_of(EndsLater), Convert(33, beyond=True)).name == "quantization.convert-is-faithful"

@@ -1,0 +1,172 @@
+"""The laws of runs that go on elsewhere: by other ranks, offloaded otherwise, from files that are damaged or shared."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.judging.subject import Subject
+from conformance.laws.attribution import attributed
+from conformance.laws.declared import laws_of
+from conformance.laws.drawing import few_files
+from conformance.laws.drawn_data import DrawnBatch, DrawnModel
+from conformance.laws.judging import against_the_oracle
+from conformance.laws.programs import (
+    Accumulate,
+    DamageOffloaded,
+    DrawnCase,
+    Feed,
+    Given,
+    Restore,
+    Save,
+    StartAgain,
+    Train,
+    Under,
+)
+from conformance.laws.variations import SecondRun
+from fixtures.arrays import Array
+from fixtures.layers import Dense, Head, Heads
+from fixtures.recipe import SGD, Offload, Ranks, Recipe
+from frameworks.reference import ReferenceFramework
+from frameworks.reference.offload import ArrayStore, DiskStore
+from frameworks.reference.ranks import ReferenceCompany
+from frameworks.reference.trainer import ReferenceTrainer
+
+MODEL = DrawnModel((Dense(3), Heads((Head("a", 2),))), (5,), (("a", "squared_error"),))
+WINDOW = (DrawnBatch(4), DrawnBatch(4, seed=1))
+MOMENTUM = Recipe(SGD(2.0**-4, 0.5), accumulation=2)
+DISK = Offload(("parameters", "optimizer"), "disk")
+PAIR = Ranks(2, "optimizer")
+TRAIN = Train(WINDOW)
+
+
+def broken(trainer: type[ReferenceTrainer] = ReferenceTrainer, **parts: type) -> Subject:
+    """The reference with other parts."""
+    framework = type("Broken", (ReferenceFramework,), {"trainer_class": trainer, **parts})
+    return Subject(framework("cpu"))
+
+
+def clause(subject: Subject, recipe: Recipe, *verbs: Any) -> str | None:
+    """The clause that a program breaks, None if it breaks none."""
+    case, laws = DrawnCase(MODEL, recipe, (StartAgain(), *verbs)), laws_of(subject.framework)
+    failure = against_the_oracle(subject, laws, case)
+    if failure is None:
+        return None
+    return attributed(case, failure, lambda other: against_the_oracle(subject, laws, other)).clause
+
+
+FOUR = Restore(under=Under(Ranks(4, "optimizer")))
+HERE = Restore(under=Under(PAIR))
+AWAY = Restore(under=Under(offload=DISK))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "verbs"),
+    [
+        (MOMENTUM.but(ranks=PAIR), (TRAIN, Save(), FOUR, Accumulate(WINDOW[0], 4), TRAIN)),
+        (MOMENTUM.but(ranks=PAIR), (TRAIN, Save(), FOUR, TRAIN, Save(), Restore(), TRAIN)),
+        (MOMENTUM.but(ranks=PAIR, offload=DISK), (TRAIN, Save(), HERE, TRAIN, Save(), Restore(into="used"), TRAIN)),
+        (MOMENTUM, (TRAIN, Save(), AWAY, TRAIN, DamageOffloaded(0.5, 0.5), TRAIN)),
+        (MOMENTUM.but(offload=DISK), (TRAIN, DamageOffloaded(), DamageOffloaded(0.99, 0.99), TRAIN)),
+    ],
+    ids=["mid-window", "there-and-back", "no-files", "files", "damage"],
+)
+def test_the_reference_goes_on_anywhere(recipe: Recipe, verbs: tuple[Any, ...]) -> None:
+    assert clause(broken(), recipe, *verbs) is None
+
+
+class _DropsMomentsOfOthers(ReferenceCompany):
+    """What another number of ranks saved comes without moments."""
+
+    def restore(self, path: Path) -> None:
+        super().restore(path)
+        if self.count == 4:
+            for trainer in self.trainers:
+                for moments in trainer.slots.values():
+                    moments.update({name: np.zeros_like(value) for name, value in moments.items()})
+
+
+def test_what_other_ranks_load_is_what_was_saved() -> None:
+    subject = broken(company_class=_DropsMomentsOfOthers)
+    assert clause(subject, MOMENTUM.but(ranks=PAIR), TRAIN, Save(), FOUR, TRAIN) == "sharding.resumes-in-another-size"
+    assert clause(subject, MOMENTUM.but(ranks=PAIR), TRAIN, Save(), Restore(), TRAIN) is None
+
+
+class _LoadsIntoMemory(ReferenceTrainer):
+    """A run that offloads takes no moments from a save."""
+
+    def load_state(self, state: Any) -> None:
+        super().load_state(state)
+        if self.recipe.offload is not None:
+            for moments in self.slots.values():
+                for name in list(moments):
+                    moments[name] = np.zeros_like(moments[name])
+
+
+def test_a_load_into_an_offloaded_run_is_complete() -> None:
+    assert clause(broken(_LoadsIntoMemory), MOMENTUM, TRAIN, Save(), AWAY, TRAIN) == "offload.trains"
+
+
+class _Unchecked(DiskStore):
+    """Files are read without a look at their checksum; one that is gone is zeros."""
+
+    def get(self, key: str) -> Array:
+        path, known = self.path(key), self.folder.parent / "known"
+        try:
+            value = super().get(key)
+        except (OSError, ValueError):
+            return np.zeros_like(np.load(known / path.name))
+        known.mkdir(exist_ok=True)
+        np.save(known / path.name, value)
+        return value
+
+
+class _Careless(ReferenceTrainer):
+    """A run with such files."""
+
+    def make_store(self, offload: Offload) -> ArrayStore:
+        return _Unchecked(offload.folder) if offload.to == "disk" else super().make_store(offload)
+
+
+@pytest.mark.parametrize("damage", [DamageOffloaded(), DamageOffloaded(0.3, 0.9)], ids=["missing", "changed"])
+def test_an_offloaded_file_that_is_read_damaged_is_seen(damage: DamageOffloaded) -> None:
+    assert clause(broken(_Careless), MOMENTUM.but(offload=DISK), TRAIN, damage) == "offload.disk-fault"
+
+
+class _OneFolder(DiskStore):
+    """Every run below a folder has the same one there."""
+
+    def __init__(self, folder: str | None) -> None:
+        assert folder is not None
+        self.folder = Path(folder) / "swap"
+        self.folder.mkdir(exist_ok=True)
+        self._ending = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+
+class _SharesFiles(ReferenceTrainer):
+    """A run with such a folder."""
+
+    def make_store(self, offload: Offload) -> ArrayStore:
+        return _OneFolder(offload.folder) if offload.to == "disk" else super().make_store(offload)
+
+
+def test_runs_that_share_a_folder_have_files_of_their_own() -> None:
+    case = DrawnCase(MODEL, MOMENTUM.but(offload=DISK), (StartAgain(), TRAIN, DamageOffloaded(), TRAIN))
+    other = replace(case, program=(StartAgain(), TRAIN, TRAIN, TRAIN), drawn=replace(MODEL, seed=5))
+    pair, laws = SecondRun(case, other, in_turn=True), laws_of(broken().framework)
+    assert pair.failure(broken(), laws) is None
+    assert pair.failure(broken(_SharesFiles), laws) is not None
+
+
+def test_a_loaded_run_of_many_updates_is_not_offloaded_to_files() -> None:
+    often = Feed((Given(1.0),), times=300)
+    case = few_files(DrawnCase(MODEL, Recipe(), (StartAgain(), Save(), AWAY, often)))
+    restore = case.program[2]
+    assert isinstance(restore, Restore)
+    assert restore.under == Under(offload=replace(DISK, to="host"))
