@@ -20,6 +20,8 @@ LONG = ((5, 2051), (65_539, 4))
 """Rows and columns beyond where kernels change their way, or count in 16 bits, for operations of one row each."""
 BY_ROW = frozenset(op for op in CATALOGUE if all(array.shape[:1] == (4,) for array in CATALOGUE[op]())) - {
     *("matmul", "einsum", "linear", "gather_ids", "embedding"),
+    *("sum", "mean", "variance", "norm", "prod"),  # over everything, as the mean of a loss
+    *("cross_entropy", "squared_error", "absolute_error", "huber"),
     "cumsum",  # whose rounding leans to one side, as no random rounding does
 }
 

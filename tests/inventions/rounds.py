@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.inventions import FAULTS
-from tests.mutants.engine import FIRST, LAW_TESTS, SUITES, Engine, first_failure
+from tests.mutants.engine import FIRST, LAW_TESTS, SUITES, Engine, RunError, first_failure
 
 FOLDER = Path(__file__).parent
-RESULT = "result.json"
+RESULT, PARTIAL = "result.json", "result.partial.json"
 MUTATION = FOLDER.parents[1] / "docs" / "mutation.md"
 
 
@@ -96,17 +96,21 @@ def seen(engine: Engine, fault: Invention) -> Seen:
 
 
 def run(faults: Sequence[Invention], workers: int) -> list[Seen]:
-    """What the suites say of every fault, printed as it ends."""
+    """What the suites say of every fault, printed as it ends; faults whose run does not end are left out."""
     engine = Engine()
 
-    def judged(fault: Invention) -> Seen:
-        result = seen(engine, fault)
+    def judged(fault: Invention) -> Seen | None:
+        try:
+            result = seen(engine, fault)
+        except RunError as error:
+            print(f"UNKNOWN {fault.kind:9} {fault.label}: {error}", flush=True)
+            return None
         word = "laws" if result.by_laws else "suites" if result.test else "MISSED"
         print(f"{word:7} {fault.kind:9} {fault.label}: {result.breaks or '-'}  ({fault.clause})", flush=True)
         return result
 
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(judged, faults))
+        return [each for each in pool.map(judged, faults) if each is not None]
 
 
 def blocks() -> dict[str, str]:
@@ -175,9 +179,18 @@ def stored(name: str) -> dict[str, Any]:
     return content
 
 
-def store(name: str, results: Sequence[Seen], **about: str) -> None:
-    """Writes what a round came to; a stored result stands."""
-    path = FOLDER / name / RESULT
-    if not path.exists():
-        faults = [asdict(each) for each in results]
-        path.write_text(json.dumps({**about, "faults": faults}, indent=1, sort_keys=True) + "\n", "utf-8")
+def begun(name: str) -> list[Seen]:
+    """What is known of a round some of whose runs did not end."""
+    path = FOLDER / name / PARTIAL
+    return [Seen(**each) for each in json.loads(path.read_text("utf-8"))["faults"]] if path.exists() else []
+
+
+def store(name: str, results: Sequence[Seen], whole: bool, **about: str) -> None:
+    """Writes what a round came to, or so far; a stored result stands."""
+    path, partial = FOLDER / name / RESULT, FOLDER / name / PARTIAL
+    if path.exists():
+        return
+    content = json.dumps({**about, "faults": [asdict(each) for each in results]}, indent=1, sort_keys=True)
+    (path if whole else partial).write_text(content + "\n", "utf-8")
+    if whole:
+        partial.unlink(missing_ok=True)

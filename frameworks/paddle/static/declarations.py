@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from paddle.base import core
+
 from frameworks.contract import Capability
 from frameworks.paddle.declarations import reason_in_both_graphs
 
@@ -42,6 +44,13 @@ _ON_CPU: dict[Capability, str] = {
     Capability.O2_FLOAT16: _FLOAT16,
     Capability.O3_FLOAT16: _FLOAT16,
 }
+_NO_BFLOAT16 = (
+    "core.supports_bfloat16() says that this CPU lacks the instructions for bfloat16, which come with AVX-512, and "
+    "products of bfloat16 raise std::exception"
+)
+_WITHOUT_BFLOAT16: dict[Capability, str] = dict.fromkeys(
+    (Capability.AUTOCAST_SCOPE, Capability.O1_BFLOAT16, Capability.O2_BFLOAT16, Capability.O3_BFLOAT16), _NO_BFLOAT16
+)
 
 
 SEVERAL_OPTIMIZERS = (
@@ -59,4 +68,7 @@ SCALED_FLOAT64 = (
 def refusals(device: str) -> dict[Capability, str]:
     """What the static graph does not do on a device, and why."""
     both = {each: reason for each in Capability if (reason := reason_in_both_graphs(each, device)) is not None}
-    return (_ON_CPU if device == "cpu" else {}) | _REASONS | both
+    here = _ON_CPU if device == "cpu" else {}
+    if device == "cpu" and not core.supports_bfloat16():
+        here = here | _WITHOUT_BFLOAT16
+    return here | _REASONS | both
