@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from results.record.reading import Outcome, TestVerdict
 from tests.inventions import __main__ as command
 from tests.inventions import rounds
 from tests.inventions.rounds import Invention, Seen
@@ -50,3 +52,25 @@ def test_a_round_goes_on_where_runs_did_not_end(
     stored = json.loads((tmp_path / "round_x" / "result.json").read_text("utf-8"))
     assert [each["test"] for each in stored["faults"]] == [CAUGHT.test, ""]
     assert not (tmp_path / "round_x" / "result.partial.json").exists()
+
+
+class _Script(Engine):
+    """An engine whose runs find what they are told to."""
+
+    def __init__(self, *found: tuple[TestVerdict, ...]) -> None:
+        super().__init__()
+        self._found = iter(found)
+
+    def run(self, *_: Any, **__: Any) -> tuple[TestVerdict, ...]:
+        return next(self._found)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.CRASH])
+def test_a_test_that_does_not_end_is_no_failure_and_no_miss(outcome: Outcome) -> None:
+    """A later test that fails shows the fault; where none does, nothing is known."""
+    slow = TestVerdict("s.py::test_slow", "laws.programs", outcome)
+    failing = TestVerdict("s.py::test_failing", "scaling.a", Outcome.FAIL)
+    assert rounds.seen(_Script((slow,), (failing,)), FAULTS[0]).test == failing.test
+    assert rounds.seen(_Script((), ()), FAULTS[0]).test == ""
+    with pytest.raises(RunError, match="test_slow did not end"):
+        rounds.seen(_Script((slow,), ()), FAULTS[0])

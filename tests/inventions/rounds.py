@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.inventions import FAULTS
-from tests.mutants.engine import FIRST, LAW_TESTS, SUITES, Engine, RunError, first_failure
+from tests.mutants.engine import FIRST, LAW_TESTS, SUITES, UNENDED, Engine, RunError, first_failure
 
 FOLDER = Path(__file__).parent
 RESULT, PARTIAL = "result.json", "result.partial.json"
@@ -86,12 +86,21 @@ def inventions(name: str) -> list[Invention]:
 
 
 def seen(engine: Engine, fault: Invention) -> Seen:
-    """What the suites say of a fault: the laws first, then all other tests, up to the first failure."""
+    """What the suites say of a fault: the laws first, then all other tests, up to the first failure.
+
+    Raises:
+        RunError: no test failed, and one did not end, so that nothing is known.
+    """
     others = [str(path) for path in sorted(Path(SUITES).glob("test_*.py")) if path.name != Path(LAW_TESTS).name]
+    unended: list[str] = []
     for tests in ([LAW_TESTS], others):
-        failed = first_failure(engine.run(fault.name, "", tests, fault.label, more=FIRST))
+        verdicts = engine.run(fault.name, "", tests, fault.label, more=FIRST)
+        unended += [verdict.test for verdict in verdicts if verdict.outcome in UNENDED]
+        failed = first_failure(verdicts)
         if failed is not None:
             return Seen(fault.label, failed.test, failed.clause, failed.signature or "", failed.message[:300])
+    if unended:
+        raise RunError(f"{unended[0]} did not end")
     return Seen(fault.label)
 
 

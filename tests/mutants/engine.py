@@ -46,7 +46,8 @@ FIRST = ("--exitfirst", *QUICK, "--timeout=300")
 LAWS = "laws."
 """How the ids of the laws begin, whose failures name the clause that is broken."""
 SEEN = {Outcome.FAIL, Outcome.MISDECLARED}
-RAISED = SEEN | {Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH}
+UNENDED = {Outcome.TIMEOUT, Outcome.CRASH}
+RAISED = SEEN | {Outcome.ERROR} | UNENDED
 _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 Group = tuple[str, str]
@@ -221,9 +222,10 @@ class Engine:
 def first_failure(verdicts: Iterable[TestVerdict]) -> TestVerdict | None:
     """The first verdict that shows a fault, None if none does.
 
-    A test that does not end in time has said nothing: on a busy machine it is no sign of a fault.
+    A test that does not end in time has said nothing: on a busy machine it is no sign of a fault. Nor has one that took
+    the interpreter with it, as one does that cannot be stopped otherwise.
     """
-    return next((v for v in verdicts if v.outcome in RAISED - {Outcome.TIMEOUT} or v.leaks), None)
+    return next((v for v in verdicts if v.outcome in RAISED - UNENDED or v.leaks), None)
 
 
 def _named_by_a_law(verdict: TestVerdict) -> str:
