@@ -292,6 +292,7 @@ def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -
         """At the version of the records or, if none is of its tests, at the newest that was judged.
 
         Where all records have nothing but refusals of its cases, as where a module is not installed, it stays as it is.
+        So it does where they have other cases of its clause alone, as those that are drawn on another CPU.
         """
         own = [record for record in newer if entry.meets(name, record.series.device, record.series.mode)]
         meant = [
@@ -299,6 +300,9 @@ def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -
             for record in own
         ]
         if own and all(outcomes == {Outcome.UNSUPPORTED} for outcomes in meant):
+            return False
+        clauses = {verdict.clause for record in own for verdict in record.verdicts}
+        if entry.cases and entry.clause in clauses and not any(meant):
             return False
         judged = any(outcomes - {Outcome.UNSUPPORTED} for outcomes in meant)
         return contains(entry.versions, version if judged else newest)

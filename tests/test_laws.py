@@ -109,7 +109,7 @@ def test_the_same_cases_hold_on_the_reference() -> None:
 
 def test_a_failure_can_be_pasted_as_a_test() -> None:
     with pytest.raises(Violation) as raised:
-        explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), "laws.programs")
+        explore(subject("scale_updates:OverflowKeepsTheCount"), Verdict(), (), "laws.programs", 1)
     source = str(raised.value).split("\n\n", 1)[1]
     assert raised.value.signature in load_clauses()
     names: dict[str, object] = {}
