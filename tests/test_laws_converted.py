@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conformance.judging.subject import Subject
 from conformance.laws.converted import AwareCase, AwareVerb, Convert, PredictAware, Reload, TrainAware
 from conformance.laws.declared import laws_of
+from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads
 from fixtures.model import Model
+from frameworks.contract import QuantRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.trainer import ReferenceTrainer
@@ -75,23 +78,23 @@ def test_ranges_that_never_freeze_are_seen() -> None:
     assert failure(aware.NeverFrozen, LARGE, freeze=1).name == "quantization.ranges-follow"
 
 
-def test_a_conversion_of_what_was_seen_alone_is_judged_within_its_ranges() -> None:
+class _EndsLater(ReferenceQuantizedModel):
+    """What comes out of a layer is rounded to codes, and not clipped."""
+
+    def requantized(self, name: str, result: Array, rule: QuantRule) -> Array:  # noqa: ARG002 - its ends are left out
+        outputs = self.calibrated()[name].outputs
+        assert outputs is not None
+        return np.asarray(np.rint(result / outputs.scale) * outputs.scale, np.float32)
+
+
+class _ConvertsToEndsLater(ReferenceTrainer):
+    """A run that is converted to such layers."""
+
+    quantized_model_class = _EndsLater
+
+
+def test_a_conversion_is_judged_within_its_ranges_unless_asked_for_more() -> None:
     """Codes of a converted model may end elsewhere; only results beyond the ranges show it."""
-
-    class EndsLater(ReferenceTrainer):
-        """What a converted model gives is not clipped."""
-
-        def convert(self) -> ReferenceQuantizedModel:
-            model = super().convert()
-            ranges = {name: each.outputs for name, each in self.observed().items()}
-
-            def requantized(name: str, result: Any, rule: Any) -> Any:  # noqa: ARG001
-                known = ranges[name]
-                assert known is not None
-                return ((result / known.scale).round() * known.scale).astype("float32")
-
-            model.requantized = requantized  # type: ignore[method-assign]
-            return model
-
-    assert failure(framework_of(EndsLater), Convert(33)) is None
-    assert failure(framework_of(EndsLater), Convert(33, beyond=True)).name == "quantization.convert-is-faithful"
+    framework = framework_of(_ConvertsToEndsLater)
+    assert failure(framework, Convert(33)) is None
+    assert failure(framework, Convert(33, beyond=True)).name == "quantization.convert-is-faithful"

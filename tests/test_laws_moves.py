@@ -139,6 +139,34 @@ def test_an_offloaded_file_that_is_read_damaged_is_seen(damage: DamageOffloaded)
     assert clause(broken(_Careless), MOMENTUM.but(offload=DISK), TRAIN, damage) == "offload.disk-fault"
 
 
+class _NeverRecovers(DiskStore):
+    """A file that could not be read once is zeros from then on."""
+
+    def __init__(self, folder: str | None) -> None:
+        super().__init__(folder)
+        self._lost: set[str] = set()
+
+    def get(self, key: str) -> Array:
+        try:
+            value = super().get(key)
+        except (OSError, ValueError):
+            self._lost.add(key)
+            raise
+        return np.zeros_like(value) if key in self._lost else value
+
+
+class _LosesWhatWasDamaged(ReferenceTrainer):
+    """A run with such files."""
+
+    def make_store(self, offload: Offload) -> ArrayStore:
+        return _NeverRecovers(offload.folder) if offload.to == "disk" else super().make_store(offload)
+
+
+def test_a_run_is_as_it_was_once_its_file_is_back() -> None:
+    damage = DamageOffloaded(0.3, 0.9)
+    assert clause(broken(_LosesWhatWasDamaged), MOMENTUM.but(offload=DISK), TRAIN, damage) == "offload.disk-fault"
+
+
 class _OneFolder(DiskStore):
     """Every run below a folder has the same one there."""
 

@@ -21,6 +21,7 @@ from frameworks.contract import OpResult
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.tensor import Tensor
+from tests.inventions.round_2026_11_24_l import faults_l_3
 
 SCOPE = NestedScope("bfloat16")
 JOINED = ScopedOperation("concatenate", (4, 4), "bfloat16", (), False, (SCOPE,), 0, second="float32", empty=True)
@@ -92,3 +93,27 @@ def test_rows_of_a_table_are_no_terms_of_a_sum() -> None:
     heads, losses = Heads((Head("a", 2),)), (("a", "squared_error"),)
     assert DrawnModel((Embedding(4097, 4), Flatten(), heads), (3,), losses).longest_sum == 12  # type: ignore[arg-type]
     assert DrawnModel((Dense(300), heads), (5,), losses).longest_sum == 300  # type: ignore[arg-type]
+
+
+POINTWISE = ScopedOperation("conv2d", (9, 4), "float32", (), False, (SCOPE,), 0)
+FAR = ScopedOperation("softmax", (5, 7), "float32", (), False, (SCOPE,), 0, offset=-200.0)
+NEAR = replace(FAR, offset=0.0)
+
+
+@pytest.mark.parametrize("instance", [POINTWISE, FAR], ids=["pointwise", "far"])
+def test_the_reference_takes_any_kernel_and_any_row(instance: ScopedOperation) -> None:
+    assert failure(instance, ReferenceFramework("cpu")) is None
+
+
+def test_a_kernel_of_one_by_one_is_a_product_too() -> None:
+    failed = failure(POINTWISE, faults_l_3.PointwiseConvolutionsStayWide("cpu"))
+    assert failed is not None
+    assert failed.name == "shape"
+    assert failure(replace(POINTWISE, sizes=(4, 4)), faults_l_3.PointwiseConvolutionsStayWide("cpu")) is None
+
+
+def test_a_row_far_from_zero_is_judged() -> None:
+    failed = failure(FAR, faults_l_3.SoftmaxMaximumStartsAtZero("cpu"))
+    assert failed is not None
+    assert failed.name == "value"
+    assert failure(NEAR, faults_l_3.SoftmaxMaximumStartsAtZero("cpu")) is None

@@ -9,7 +9,7 @@ from itertools import chain
 import pytest
 
 from conformance.inventory.tests import inventory
-from conformance.pages import promises
+from conformance.pages import figures
 from conformance.pages.blocks import baselines, trained
 from conformance.pages.promises import PROMISES, Quantity, table
 from results.record.reading import CheckResult, Measurement, Outcome, Record, TestVerdict
@@ -19,7 +19,7 @@ CASES = "a_test_of_whatever_name"
 CLAUSE = "cost.mixed-speed"
 PLACE = CLAUSE, "seconds a step, O1-float16", f"{CASES}[O1-float16]"
 TIMED = Quantity(
-    "a step", "0.5", CLAUSE, "O1-", promises.checked(CLAUSE, "O1-"), promises.timed(r"seconds a step, O1-\w+", "O1-")
+    "a step", "0.5", CLAUSE, "O1-", figures.checked(CLAUSE, "O1-"), figures.timed(r"seconds a step, O1-\w+", "O1-")
 )
 
 

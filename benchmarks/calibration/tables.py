@@ -68,7 +68,7 @@ def block(recording: Recording) -> str:
         (
             recorded(recording),
             table(recording, f"false alarms in {count} comparisons of identical work", trials.false_alarms),
-            table(recording, f"5 % more work found, in {count} comparisons", trials.found),
+            table(recording, f"5 % more work detected, in {count} comparisons", trials.found),
         )
     )
 
@@ -89,7 +89,7 @@ def promise() -> str:
         alarms = trials.false_alarms(rule, [*calm, *crowded], FEWEST)
         told.append(
             f"- {where}: {alarms.told} false alarms in the {alarms.total} comparisons of both recordings, "
-            f"{trials.found(rule, calm, FEWEST).told} of the slowdowns found beside a busy core, "
+            f"{trials.found(rule, calm, FEWEST).told} of the slowdowns detected next to a busy core, "
             f"{trials.found(rule, crowded, FEWEST).told} on the crowded machine"
         )
     return "\n".join(told)

@@ -46,16 +46,16 @@ def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool
     Exit status: 0, nothing is worse; 1, something is, or drifted with --fail-on drift; 2, no reliable comparison could
     be made.
     """
-    found = compare_files(find([old]), find([new]), partial)
-    _tell(found, style, output)
-    return found.exit_status(fail_on)
+    comparisons = compare_files(find([old]), find([new]), partial)
+    _show(comparisons, style, output)
+    return comparisons.exit_status(fail_on)
 
 
-def _tell(found: Comparisons, style: str, output: Path | None) -> None:
+def _show(comparisons: Comparisons, style: str, output: Path | None) -> None:
     if style == "table" and output is None:
-        draw(found, Console())
+        draw(comparisons, Console())
         return
-    text = {"table": to_text, "markdown": markdown, "json": to_json}[style](found)
+    text = {"table": to_text, "markdown": markdown, "json": to_json}[style](comparisons)
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from conformance.judging.verdict import Verdict
-from conformance.oracle import post_training, quantizing
+from conformance.oracle import aware, post_training, quantizing
 from conformance.oracle.bound import Bound
 from fixtures.arrays import Array
 from fixtures.model import Model, dense_weights
-from frameworks.contract import Calibrated, LinearRule, Quantized, QuantizedModel, QuantRule
+from frameworks.contract import AwareRule, Calibrated, CodeRange, LinearRule, Quantized, QuantizedModel, QuantRule
 
 OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"}
 
@@ -196,6 +196,24 @@ def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known:
             verdict.equal(theirs.zero_point, ours.zero_point, f"zero point of the {what} of {name}", "other-ranges")
             apart = abs(theirs.scale - ours.scale) / ours.scale
             verdict.within(apart, rounding, f"scale of the {what} of {name}", "other-ranges")
+
+
+def check_following(
+    verdict: Verdict, rule: AwareRule, given: CodeRange, seen: Sequence[tuple[float, float]], what: str
+) -> None:
+    """A range of inputs is the moving average of the lowest and highest values of the batches, (lowest, highest) each.
+
+    Raises:
+        ValueError: inputs have no codes.
+    """
+    if rule.linear.inputs is None:
+        raise ValueError("inputs have no codes")
+    scale, zero = aware.codes_of(aware.following(seen, rule.average)[-1], rule.linear.inputs)
+    derivation = {"method": "roundings of float32, three a batch and four of the scale", "u": quantizing.U}
+    roundings = Bound((3 * len(seen) + 4) * quantizing.U, derivation)
+    verdict.within(abs(given.scale - scale) / scale, roundings, f"scale {what}", "scale")
+    half = Bound(0.5 + 512 * roundings.value, {"method": "half a code, from low - min / scale"})
+    verdict.within(abs(given.zero_point - zero), half, f"zero point {what}", "zero-point")
 
 
 def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None) -> Array:

@@ -67,16 +67,7 @@ def _no_loads_in_windows(case: DrawnCase) -> DrawnCase:
 
 def _as_saved(field: str) -> Simpler:
     """The case whose loaded runs go on by the ranks, or with the offload, of its own recipe."""
-
-    def simpler(case: DrawnCase) -> DrawnCase:
-        usual = {field: getattr(case.recipe, field)}
-        verbs = (
-            replace(verb, under=replace(verb.under, **usual)) if isinstance(verb, Restore) and verb.under else verb
-            for verb in case.program
-        )
-        return replace(case, program=tuple(verbs))
-
-    return simpler
+    return lambda case: case.loaded_under(lambda under: replace(under, **{field: getattr(case.recipe, field)}))
 
 
 def _wide_moments(case: DrawnCase) -> DrawnCase:

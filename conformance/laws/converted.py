@@ -12,16 +12,13 @@ import numpy as np
 from conformance.judging import coded
 from conformance.judging.subject import Subject, need
 from conformance.laws.breaking import CheckedInstance, breaking
-from conformance.oracle import aware as expected
-from conformance.oracle import post_training, quantizing
-from conformance.oracle.bound import Bound
+from conformance.oracle import post_training
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Adam, Aware, Recipe
 from frameworks.contract import AwareRule, Capability, Trainer
 
 RATE = 2.0**-6
-ROUNDINGS = {"method": "roundings of float32", "u": quantizing.U}
 
 
 @dataclass(frozen=True)
@@ -146,18 +143,13 @@ class _AwarePlay:
 
     def _check_ranges(self) -> None:
         """The first dense layer's inputs are the samples, so that their range is known."""
-        rule = self._rule.linear.inputs
-        if rule is None:
+        if self._rule.linear.inputs is None:
             return
-        first = min(self._run.observed(), key=lambda name: int(name.partition(".")[0]))
-        scale, zero = expected.codes_of(expected.following(self._seen, self._rule.average)[-1], rule)
-        found = self._run.observed()[first].inputs
+        observed = self._run.observed()
+        first = min(observed, key=lambda name: int(name.partition(".")[0]))
+        what = f"of the inputs of {first} after update {self._updates}"
         with breaking("quantization.ranges-follow") as verdict:
-            roundings = Bound((3 * len(self._seen) + 4) * quantizing.U, ROUNDINGS)
-            what = f"of the inputs of {first} after update {self._updates}"
-            verdict.within(abs(found.scale - scale) / scale, roundings, f"scale {what}", "scale")
-            half = Bound(0.5 + 512 * roundings.value, {"method": "half a code, from low - min / scale"})
-            verdict.within(abs(found.zero_point - zero), half, f"zero point {what}", "zero-point")
+            coded.check_following(verdict, self._rule, observed[first].inputs, self._seen, what)
 
     def _holds_still(self, inputs: Array) -> None:
         before = self._subject.state(self._run)

@@ -90,14 +90,8 @@ def few_files(case: DrawnCase) -> DrawnCase:
     """The case; offloaded to the host where so many updates would write files by the thousand."""
     if not any(isinstance(verb, Train | Feed) and verb.times > OFTEN for verb in case.program):
         return case
-
-    def near(verb: Verb) -> Verb:
-        if not isinstance(verb, Restore) or verb.under is None:
-            return verb
-        return replace(verb, under=replace(verb.under, offload=_to_host(verb.under.offload)))
-
-    recipe = case.recipe.but(offload=_to_host(case.recipe.offload))
-    return replace(case, recipe=recipe, program=tuple(near(verb) for verb in case.program))
+    case = case.loaded_under(lambda under: replace(under, offload=_to_host(under.offload)))
+    return replace(case, recipe=case.recipe.but(offload=_to_host(case.recipe.offload)))
 
 
 def _to_host(offload: Offload | None) -> Offload | None:

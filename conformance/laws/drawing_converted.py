@@ -30,12 +30,16 @@ def converted(draw: st.DrawFn) -> AwareCase:
 
 
 @st.composite
-def _models(draw: st.DrawFn) -> Model:
-    body: list[Layer] = []
-    sample: tuple[int, ...] = (draw(_WIDTHS),)
+def beginnings(draw: st.DrawFn, widths: SearchStrategy[int]) -> tuple[tuple[int, ...], list[Layer]]:
+    """The shape of a sample, and the layer that makes a row of it where it is a matrix."""
     if draw(st.integers(0, 3)) == 0:
-        sample = (draw(st.integers(2, 3)), draw(_WIDTHS))
-        body.append(Flatten())
+        return (draw(st.integers(2, 3)), draw(widths)), [Flatten()]
+    return (draw(widths),), []
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> Model:
+    sample, body = draw(beginnings(_WIDTHS))
     for _ in range(draw(st.integers(0, 3))):
         body += [Dense(draw(_WIDTHS)), Activation("relu")]
     heads = Heads(tuple(Head(name, draw(st.sampled_from([2, 3, 5]))) for name in draw(_HEADS)))
@@ -52,7 +56,7 @@ def _updates(accumulation: int) -> SearchStrategy[AwareVerb]:
 
 def _verbs(accumulation: int) -> SearchStrategy[AwareVerb]:
     """Updates and conversions more often than what should change nothing."""
-    convert, update = st.builds(Convert, st.sampled_from([1, 2, 5, 33]), st.booleans()), _updates(accumulation)
+    convert, update = st.builds(Convert, st.sampled_from([9, 33, 64]), st.booleans()), _updates(accumulation)
     still = st.builds(PredictAware, _ROWS, _POWERS)
     reload = st.builds(Reload, st.sampled_from(["itself", "fresh", "used"]))
     return st.one_of(update, update, convert, convert, still, reload)

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from conformance.laws.converted import AwareCase
-from conformance.laws.drawing_converted import converted
+from conformance.laws.drawing_converted import beginnings, converted
 from conformance.laws.quantized import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
-from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer, LayerNorm
+from fixtures.layers import Activation, Dense, Head, Heads, Layer, LayerNorm
 from fixtures.model import Model, dense_weights
 from frameworks.contract import Capability, Framework
 
@@ -42,11 +42,7 @@ def _quantized(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
 @st.composite
 def _models(draw: st.DrawFn) -> Model:
     """Up to three dense layers, or now and then so many that the number of a layer has two digits."""
-    body: list[Layer] = []
-    sample: tuple[int, ...] = (draw(_WIDTHS),)
-    if draw(st.integers(0, 3)) == 0:
-        sample = (draw(st.integers(2, 3)), draw(_WIDTHS))
-        body.append(Flatten())
+    sample, body = draw(beginnings(_WIDTHS))
     deep = draw(st.integers(0, 4)) == 0
     count = 6 if deep else draw(st.integers(1, 3))
     for _ in range(count):

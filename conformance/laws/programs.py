@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -237,6 +238,14 @@ class DrawnCase:
     drawn: DrawnModel
     recipe: Recipe
     program: tuple[Verb, ...]
+
+    def loaded_under(self, change: Callable[[Under], Under]) -> DrawnCase:
+        """The case with every load that goes on otherwise changed."""
+        verbs = (
+            replace(verb, under=change(verb.under)) if isinstance(verb, Restore) and verb.under else verb
+            for verb in self.program
+        )
+        return replace(self, program=tuple(verbs))
 
 
 def cut_otherwise(window: Window, cut: tuple[int, ...]) -> Window:

@@ -8,9 +8,20 @@ column for CPUs and one for every other kind of device that a record is of.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from conformance.pages.figures import (
+    NONE,
+    Figures,
+    checked,
+    counted,
+    joined,
+    parameters,
+    side_bytes,
+    side_times,
+    timed,
+)
 from conformance.scenarios.offload import AT_LEAST, CPU_OFFLOAD, DISK_OFFLOAD, HERE
 from conformance.scenarios.quantized import (
     ADAM_8BIT,
@@ -26,7 +37,6 @@ from conformance.scenarios.ranks import FSDP, ONE_PLACE, SHARD_GRAD_OP, SIDES
 from conformance.scenarios.scenario import (
     MODEL,
     OFFLOADED,
-    SAVED,
     Scenario,
     away_bytes,
     here_bytes,
@@ -35,17 +45,11 @@ from conformance.scenarios.scenario import (
 )
 from conformance.scenarios.segments import SEGMENTED, SEGMENTS
 from conformance.scenarios.sincos import SINCOS
-from conformance.scenarios.table import SECONDS, sides_of
-from results.compare.ratio import ratio
 from results.record.outcomes import Outcome
-from results.record.reading import Measurement, Record
+from results.record.reading import Record
 
 NO_RECORD = "no record"
-NONE = "–"
 CPU = "cpu"
-
-Figures = Callable[[Record], Mapping[str, str]]
-"""What a record says of a quantity, by case."""
 
 
 @dataclass(frozen=True)
@@ -67,52 +71,6 @@ class Quantity:
     cases: str
     bytes: Figures | None = None
     times: Figures | None = None
-
-
-def counted(key: str, begin: str = "") -> Figures:
-    """The counted ratios whose keys are so, a regular expression, of cases whose parameters begin so."""
-    return lambda record: {case: _share(one.samples[0]) for case, one in _measured(record, key, begin)}
-
-
-def checked(clause: str, begin: str) -> Figures:
-    """The ratios that the first checks of a clause measured, of cases whose parameters begin so."""
-    return lambda record: {
-        _label(verdict.case, begin): _share(float(str(verdict.checks[0].measured)))
-        for verdict in record.verdicts
-        if verdict.clause == clause and _parameters(verdict.case).startswith(begin) and verdict.checks
-    }
-
-
-def timed(key: str, begin: str = "") -> Figures:
-    """The times whose keys are so, a regular expression, of cases whose parameters begin so, over their controls."""
-    return lambda record: {case: _interval(one) for case, one in _measured(record, key, begin)}
-
-
-def side_bytes(base: str, *sides: str, quantity: str = SAVED, over: str = "") -> Figures:
-    """Counted bytes of a scenario's sides over those of another, which are of the same name unless `over` is given."""
-
-    def found(record: Record) -> Mapping[str, str]:
-        held = {side: sides_of(record, quantity).get(side) for side in sides}
-        below = sides_of(record, over or quantity).get(base)
-        told = {
-            side: _share(one.samples[0] / below.samples[0])
-            for side, one in held.items()
-            if one is not None and below is not None
-        }
-        return _cases(sides, told)
-
-    return found
-
-
-def side_times(*sides: str) -> Figures:
-    """Seconds of a scenario's sides over those of its first one."""
-
-    def found(record: Record) -> Mapping[str, str]:
-        rounds = sides_of(record, SECONDS)
-        told = {side: _interval(rounds[side]) for side in sides if side in rounds}
-        return _cases(sides, told)
-
-    return found
 
 
 def _of_ranks(what: str, scenario: Scenario, kind: str) -> Quantity:
@@ -289,7 +247,7 @@ def _rows(quantity: Quantity, records: Iterable[Record], kinds: Sequence[str]) -
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (framework, mode), by_kind in sorted(found.items()):
         counts = {kind: _cell(quantity, quantity.bytes, record) for kind, record in by_kind.items()}
-        count = _joined(counts) if len(set(counts.values())) > 1 else counts.popitem()[1]
+        count = joined(counts) if len(set(counts.values())) > 1 else counts.popitem()[1]
         cells = (count, *(_cell(quantity, quantity.times, by_kind.get(kind)) for kind in kinds))
         alike.setdefault((framework, cells), []).append(mode)
     what = quantity.what
@@ -305,53 +263,13 @@ def _cell(quantity: Quantity, figures: Figures | None, record: Record | None) ->
         return NONE
     found = figures(record)
     if found:
-        return _joined(found)
+        return joined(found)
     asked = [
         verdict.outcome
         for verdict in record.verdicts
-        if verdict.clause == quantity.clause and re.match(quantity.cases, _parameters(verdict.case) or verdict.case)
+        if verdict.clause == quantity.clause and re.match(quantity.cases, parameters(verdict.case) or verdict.case)
     ]
     return str(Outcome.UNSUPPORTED) if Outcome.UNSUPPORTED in asked else NONE
-
-
-def _joined(found: Mapping[str, str]) -> str:
-    """What is told of each case, once where it is the same of several."""
-    cases: dict[str, list[str]] = {}
-    for case, told in found.items():
-        cases.setdefault(told, []).append(case)
-    return "; ".join(f"{told} ({', '.join(names)})" if any(names) else told for told, names in cases.items())
-
-
-def _measured(record: Record, key: str, begin: str) -> Iterator[tuple[str, Measurement]]:
-    for one in record.measurements:
-        if re.fullmatch(key, one.key) and _parameters(one.case).startswith(begin):
-            yield _label(one.case, begin), one
-
-
-def _parameters(case: str) -> str:
-    """The parameters of a test's case, "" without any."""
-    return case.partition("[")[2].removesuffix("]")
-
-
-def _label(case: str, begin: str) -> str:
-    label = _parameters(case).removeprefix(begin).removeprefix("O1-")
-    return "" if label == "default" else label
-
-
-def _cases(sides: Sequence[str], told: Mapping[str, str]) -> Mapping[str, str]:
-    """By side; one that is asked for alone needs no name."""
-    return told if len(sides) > 1 else dict(zip([""], told.values(), strict=False))
-
-
-def _share(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def _interval(times: Measurement) -> str:
-    found = ratio(times.control, times.samples)
-    if found.judged:
-        return f"{found.low:.2f} to {found.high:.2f}"
-    return f"{found.new / found.old:.2g} of {found.pairs} pairs" if found.pairs and found.old else NONE
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -143,8 +143,7 @@ FACTORS = (1.0, 3.0, 0.25, 7.0)
 @pytest.mark.parametrize("halves", [1, 2], ids=["whole", "halves"])
 def test_ranges_follow_the_batches(subject: Subject, verdict: Verdict, freeze: int | None, halves: int) -> None:
     rule = rule_of(subject)
-    inputs = rule.linear.inputs
-    if inputs is None:
+    if rule.linear.inputs is None:
         verdict.abstain("inputs have no codes")
         return
     run = subject.trainer(TWO, STILL.but(quantization=Aware(freeze), accumulation=halves), weights())
@@ -156,13 +155,7 @@ def test_ranges_follow_the_batches(subject: Subject, verdict: Verdict, freeze: i
         run.update(window)
         if freeze is None or update < freeze:
             seen += [(float(part.inputs.min()), float(part.inputs.max())) for part in window]
-        scale, zero = expected.codes_of(expected.following(seen, rule.average)[-1], inputs)
-        found = run.observed()["0.weight"].inputs
-        derivation = {"method": "roundings of float32, three a batch and four of the scale", "u": quantizing.U}
-        roundings = Bound((3 * len(seen) + 4) * quantizing.U, derivation)
-        verdict.within(abs(found.scale - scale) / scale, roundings, f"scale after update {update}", "scale")
-        half = Bound(0.5 + 512 * roundings.value, {"method": "half a code, from low - min / scale"})
-        verdict.within(abs(found.zero_point - zero), half, f"zero point after update {update}", "zero-point")
+        coded.check_following(verdict, rule, run.observed()["0.weight"].inputs, seen, f"after update {update}")
 
 
 @clause("quantization.observers-hold-still")
