@@ -57,6 +57,38 @@ def test_what_the_framework_did_decides(old: Outcome, new: Outcome, kind: Change
     assert all(change.subject == TESTS[1] for change in found.changes)
 
 
+def _on(record: Record, *instruction_sets: str) -> Record:
+    return replace(record, variant=replace(record.variant, instruction_sets=instruction_sets))
+
+
+def test_what_a_processor_lacks_is_not_worse() -> None:
+    old = _on(BASE, "avx2", "avx512f", "gfni")
+    other = observed(**{"rule/test_b[1]": "none"})
+    refusing = verdict(other, 1, outcome=Outcome.UNSUPPORTED, reason="it wants avx512f")
+    found = compare(old, _on(refusing, "avx2"))
+    assert found.status == 0
+    assert {change.kind for change in found.changes} == {ChangeKind.NOT_COMPARABLE}
+    assert {change.detail for change in found.changes} == {"the new machine refuses something for want of avx512f"}
+    assert "for want of avx512f" in " ".join(to_text(Comparisons((found,))).split())
+    failing = verdict(_on(refusing, "avx2"), 0, outcome=Outcome.FAIL)
+    assert compare(old, failing).status == 1, "a failure is one on every machine"
+
+
+@pytest.mark.parametrize(
+    ("sets", "reason"),
+    [
+        (("avx2",), "it is not offered"),
+        (("avx2", "avx512f"), "it wants avx512f"),
+        (("avx2",), "it wants avx512fp16"),
+        ((), "it wants avx512f"),
+    ],
+)
+def test_a_refusal_that_the_processor_does_not_explain_is_worse(sets: tuple[str, ...], reason: str) -> None:
+    refusing = verdict(BASE, 1, outcome=Outcome.UNSUPPORTED, reason=reason)
+    found = compare(_on(BASE, "avx2", "avx512f"), _on(refusing, *sets))
+    assert [change.kind for change in found.changes] == [ChangeKind.NEWLY_UNSUPPORTED]
+
+
 def test_another_way_of_failing_is_worse() -> None:
     old, new = (verdict(BASE, 0, outcome=Outcome.KNOWN, signature=name) for name in ("scale-inf", "applied-inf"))
     (change,) = compare(old, new).changes

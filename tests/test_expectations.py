@@ -191,6 +191,25 @@ def test_framework_device_and_mode_are_compared_exactly() -> None:
     assert replace(ENTRY, device="*", mode="*").applies("torch", "2.13.0", "cuda", "compile")
 
 
+@pytest.mark.parametrize(
+    ("processor", "instructions", "meant"),
+    [
+        ("*", (), True),
+        ("avx2", ("avx", "avx2"), True),
+        ("avx2", ("avx", "avx512f"), False),
+        ("avx2, -avx512f", ("avx2",), True),
+        ("avx2, -avx512f", ("avx2", "avx512f"), False),
+        ("avx2, -avx512f", (), False),
+        ("-avx512f", ("asimd",), True),
+    ],
+)
+def test_a_processor_is_named_by_what_it_has_and_lacks(
+    processor: str, instructions: tuple[str, ...], meant: bool
+) -> None:
+    entry = replace(ENTRY, processor=processor)
+    assert entry.applies("torch", "2.13.0", "cpu", "eager", instructions) is meant
+
+
 def test_a_version_that_cannot_be_compared_is_an_error_only_where_it_matters() -> None:
     with pytest.raises(ValueError, match="PEP 440"):
         ENTRY.applies("torch", "nightly build", "cpu", "eager")

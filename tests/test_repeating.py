@@ -112,6 +112,7 @@ def test_without_a_record_nothing_is_repeated(copied: Path, tmp_path: Path) -> N
 
 FAILED = TestVerdict("t", "c", Outcome.FAIL, signature="differs", message="numbers")
 CALM = replace(FAILED, outcome=Outcome.KNOWN)
+REFUSED = replace(FAILED, outcome=Outcome.UNSUPPORTED, signature="precision.O1-float16")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +127,8 @@ CALM = replace(FAILED, outcome=Outcome.KNOWN)
         (CALM, (CALM, CALM), Outcome.KNOWN),
         (CALM, (CALM, replace(CALM, signature="other")), Outcome.UNSTABLE),
         (CALM, (replace(CALM, outcome=Outcome.PASS, signature=""), CALM), Outcome.UNSTABLE),
+        (REFUSED, (replace(REFUSED, signature="precision.O1-bfloat16"), REFUSED), Outcome.UNSUPPORTED),
+        (REFUSED, (replace(REFUSED, outcome=Outcome.PASS, signature=""), REFUSED), Outcome.UNSTABLE),
     ],
 )
 def test_a_verdict_stands_if_its_repeats_say_so(

@@ -13,6 +13,7 @@ from conformance.expectations.entries import Known, load_known
 from conformance.judging import programs
 from conformance.pages import upstream_issue
 from conformance.pages.upstream_issue import Evidence
+from conformance.running.machine import instruction_sets
 from conformance.spec.findings import Finding
 from frameworks.install import installed_version
 from frameworks.registry import built_in
@@ -62,7 +63,7 @@ def findings(framework: str, tried: bool) -> int:
     if any(isinstance(result, str) for result in shown.values()):
         return 2
     here = installed_version(framework) or ""
-    there = {each.id: known.expected(each, here) for each in due}
+    there = {each.id: known.expected(each, here, instruction_sets()) for each in due}
     return 1 if any(isinstance(one, programs.Shown) and one.there != there[name] for name, one in shown.items()) else 0
 
 

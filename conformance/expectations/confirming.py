@@ -181,7 +181,11 @@ class _Confirmation:
         return contains(entry.versions, self.version if again or not place.judged else place.nearest)
 
     def _meeting(self, entry: Expectation) -> list[Record]:
-        return [r for r in self.records if entry.meets(r.series.framework, r.series.device, r.series.mode)]
+        def meets(record: Record) -> bool:
+            series = record.series
+            return entry.meets(series.framework, series.device, series.mode, record.variant.instruction_sets)
+
+        return [record for record in self.records if meets(record)]
 
     @staticmethod
     def _state(record: Record, entry: Expectation, case: str) -> _Shown:
@@ -209,7 +213,7 @@ class _Confirmation:
         places: set[tuple[object, ...]] = set()
         for number, entry in enumerate(tomllib.loads(text).get("expectation", ()), 1):
             words = (entry["clause"], entry["versions"], entry.get("device", "*"), entry.get("mode", "*"))
-            place = (*words, frozenset(entry.get("cases", ())))
+            place = (*words, entry.get("processor", "*"), frozenset(entry.get("cases", ())))
             if place in places:
                 raise ConfirmError(
                     f"expectation {number} ({words[0]}) would be the same as another", "merge them by hand"

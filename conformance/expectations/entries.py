@@ -22,11 +22,14 @@ from conformance.expectations.exclusions import EXCLUSION, Exclusion, read_exclu
 from conformance.expectations.judged_versions import Bearing, Place, ordered, parsed
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import (
+    ANY,
     FINDING,
+    PROCESSOR,
     WORKAROUND,
     Finding,
     Workaround,
     found,
+    matched,
     named,
     read_finding,
     read_workaround,
@@ -48,7 +51,18 @@ SEED = "seed"
 _EXPECTATION = Kind(
     "clause",
     frozenset(
-        {"finding", "clause", "versions", "device", "mode", "cases", "signature", "spoils_process", "depends_on"}
+        {
+            "finding",
+            "clause",
+            "versions",
+            "device",
+            "mode",
+            "processor",
+            "cases",
+            "signature",
+            "spoils_process",
+            "depends_on",
+        }
     ),
 )
 _SIGNATURE = re.compile(r"[A-Za-z0-9._-]+")
@@ -63,6 +77,7 @@ class Expectation:
         framework: name of the adapter.
         versions: PEP 440 specifiers of the framework's versions, such as ">=2.4,<3.4".
         device, mode: a name, several with commas, or "*" for every one.
+        processor: instruction sets that the processor has, or with "-" lacks, such as "avx2, -avx512f"; "*" for any.
         cases: exact ids of the cases that fail; empty if every case of the clause does.
         signature: the slug under which the suite reports the failure.
         finding: what goes wrong, and where it is to be read of.
@@ -81,6 +96,7 @@ class Expectation:
     cases: tuple[str, ...]
     signature: str
     finding: Finding
+    processor: str = ANY
     spoils_process: bool = False
     depends_on: str = ""
     file: str = field(default="", compare=False)
@@ -97,7 +113,7 @@ class Expectation:
         """Where it is to be read of, or "none found"."""
         return self.finding.text.link
 
-    def applies(self, framework: str, version: str, device: str, mode: str) -> bool:
+    def applies(self, framework: str, version: str, device: str, mode: str, instructions: Collection[str] = ()) -> bool:
         """Whether a run of this framework, at this version, on this device, in this mode, is meant.
 
         A local label ("2.13.0+cpu") is overlooked unless the specifier has one; pre-releases count.
@@ -105,13 +121,18 @@ class Expectation:
         Raises:
             ValueError: `version` is not a PEP 440 version.
         """
-        if not self.meets(framework, device, mode):
+        if not self.meets(framework, device, mode, instructions):
             return False
         return SpecifierSet(self.versions).contains(parsed(framework, version), prereleases=True)
 
-    def meets(self, framework: str, device: str, mode: str) -> bool:
-        """Whether runs of this framework, on this device, in this mode, are meant, whatever the version."""
-        return framework == self.framework and named(self.device, device) and named(self.mode, mode)
+    def meets(self, framework: str, device: str, mode: str, instructions: Collection[str] = ()) -> bool:
+        """Whether runs of this framework, on this device, in this mode, are meant, whatever the version.
+
+        Args:
+            instructions: instruction sets of the processor; where none is listed, an entry that wants one is not meant.
+        """
+        here = framework == self.framework and named(self.device, device) and named(self.mode, mode)
+        return here and matched(self.processor, instructions)
 
     def taken(self, bearing: Bearing, seed: int) -> Expectation:
         """This entry as it is held against a run of a version, on which it bears so, at a seed."""
@@ -145,10 +166,13 @@ class Known:
         """
         return Place(parsed(framework, version), self.judged.get(framework, ()))
 
-    def expected(self, finding: Finding, version: str) -> bool:
-        """Whether a failure at this version, or what drawn programs leave out, rests on the finding."""
+    def expected(self, finding: Finding, version: str, instructions: Collection[str] = ()) -> bool:
+        """Whether a failure at this version, on a processor that offers these instruction sets, or what drawn programs
+        leave out, rests on the finding.
+        """
         place = self.place(finding.framework, version)
-        ranges = [entry.versions for entry in self.expectations if entry.finding == finding]
+        resting = [entry for entry in self.expectations if entry.finding == finding]
+        ranges = [entry.versions for entry in resting if matched(entry.processor, instructions)]
         ranges += [entry.versions for entry in self.exclusions if entry.finding == finding]
         return any(place.bearing(versions) for versions in ranges)
 
@@ -163,8 +187,11 @@ class Known:
         )
 
 
-def known_of(framework: Framework, seed: int = 0) -> Known:
+def known_of(framework: Framework, seed: int = 0, instructions: Collection[str] = ()) -> Known:
     """What applies to a run of this framework, of the adapter of its name and of the package that its class is in.
+
+    Args:
+        instructions: instruction sets of the processor.
 
     Raises:
         ValueError: an entry cannot be read, or the framework's version is not one of PEP 440.
@@ -173,7 +200,8 @@ def known_of(framework: Framework, seed: int = 0) -> Known:
     folders = {str(folder): folder for folder in (*_built_in(framework.name), *([files(package)] if package else []))}
     known = sum((read_known(folder, framework.name) for folder in folders.values()), Known())
     place = known.place(framework.name, framework.version())
-    meant = (entry for entry in known.expectations if entry.meets(framework.name, framework.device, framework.mode))
+    here = framework.name, framework.device, framework.mode, instructions
+    meant = (entry for entry in known.expectations if entry.meets(*here))
     bearings = ((entry, place.bearing(entry.versions)) for entry in meant)
     return replace(
         known,
@@ -259,7 +287,7 @@ def _expectations(
     for table in tables:
         entry = replace(_expectation(table, framework, findings, clauses), file=name)
         if any(_same_place(entry, other) for other in read):
-            raise ValueError(f"{table.where}: another entry has the same versions, device, mode and cases")
+            raise ValueError(f"{table.where}: another entry has the same versions, device, mode, processor and cases")
         read.append(entry)
     return tuple(read)
 
@@ -276,6 +304,7 @@ def _expectation(
         cases=table.texts("cases"),
         signature=table.text("signature"),
         finding=found(table, findings),
+        processor=table.text("processor", ANY),
         spoils_process=table.flag("spoils_process"),
         depends_on=table.text("depends_on", "") if "depends_on" in table.values else "",
     )
@@ -287,6 +316,8 @@ def _expectation(
         SpecifierSet(entry.versions)
     except InvalidSpecifier:
         raise ValueError(f"{table.where}: versions {entry.versions!r} is not a PEP 440 specifier") from None
+    if not PROCESSOR.fullmatch(entry.processor):
+        raise ValueError(f"{table.where}: processor {entry.processor!r} is not a list such as 'avx2, -avx512f', or '*'")
     if not _SIGNATURE.fullmatch(entry.signature):
         raise ValueError(f"{table.where}: signature {entry.signature!r} is not one word of letters, digits, . _ and -")
     return entry
@@ -294,6 +325,7 @@ def _expectation(
 
 def _same_place(a: Expectation, b: Expectation) -> bool:
     def place(entry: Expectation) -> tuple[object, ...]:
-        return entry.clause, entry.framework, entry.versions, entry.device, entry.mode, frozenset(entry.cases)
+        where = entry.versions, entry.device, entry.mode, entry.processor
+        return entry.clause, entry.framework, *where, frozenset(entry.cases)
 
     return place(a) == place(b)

@@ -148,6 +148,7 @@ def _place(
         same = (entry["finding"], entry["clause"], entry["signature"]) == (finding, new.clause, new.signature)
         mode = entry.get("mode", "*")
         here = entry.get("device", "*") in ("*", new.device) and (mode == new.mode or (alone and mode == "*"))
+        here = here and entry.get("processor", "*") == "*"
         if same and here and entry["versions"] == versions and entry.get("cases") and new.cases:
             return place
     return None

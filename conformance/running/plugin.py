@@ -24,6 +24,7 @@ from conformance.judging.outcome import Judgement
 from conformance.judging.subject import Profile, Subject
 from conformance.judging.verdict import Verdict
 from conformance.measuring import exclusive
+from conformance.running import machine
 from conformance.running.completeness import Completeness
 from conformance.running.containment import (
     LONGEST,
@@ -101,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if option.seed < 0:
             raise ValueError(f"a seed is 0 or more, not {option.seed}")
         framework = load(option.framework, option.device, option.mode)
-        known = known_of(framework, option.seed)
+        known = known_of(framework, option.seed, machine.instruction_sets())
         config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known
         config.stash[_INTERRUPTS] = Interrupts(signal.SIGINT, *(() if worker else (signal.SIGTERM, signal.SIGHUP)))
         if option.vacuity:

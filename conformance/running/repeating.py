@@ -131,11 +131,19 @@ def _round(command: Sequence[str], tests: Sequence[str]) -> Mapping[str, TestVer
 def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestVerdict:
     """A verdict after its repeats, None where one came to nothing: as it was, or unstable.
 
-    One that needs action is as it was if each repeat needs action too, in whatever way; another if each is the same.
+    One that needs action is as it was if each repeat needs action too, in whatever way, and a refusal if each is one,
+    whatever drawn cases want first; another if each is the same.
     """
+
+    def as_before(again: TestVerdict) -> bool:
+        if verdict.outcome.bad:
+            return again.outcome.bad
+        refused = verdict.outcome is again.outcome is Outcome.UNSUPPORTED
+        return refused or came_to(again) == came_to(verdict)
+
     come = [each for each in repeats if each is not None]
     told = tuple(came_to(each) for each in come)
-    if all(each.outcome.bad if verdict.outcome.bad else came_to(each) == came_to(verdict) for each in come):
+    if all(map(as_before, come)):
         return replace(verdict, repeats=told)
     begun = f"{came_to(verdict)} in the run, {' and '.join(told)} when repeated in a new process"
     message = f"{begun}: {verdict.message}" if verdict.message else begun

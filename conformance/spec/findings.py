@@ -4,6 +4,7 @@ program that shows it with the framework alone."""
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
@@ -21,9 +22,22 @@ PROGRAMS = "findings"
 FINDING = Kind("id", frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs"}))
 
 
+ANY = "*"
+"""The device, mode or processor of an entry that means every one."""
+
+PROCESSOR = re.compile(r"\*|-?\w+(?:, -?\w+)*")
+"""Instruction sets that an entry's processor has, or with "-" lacks."""
+
+
 def named(words: str, name: str) -> bool:
     """Whether an entry's device or mode means one of this name: a name, several with commas, or "*" for every one."""
-    return words == "*" or name in words.split(", ")
+    return words == ANY or name in words.split(", ")
+
+
+def matched(words: str, instructions: Collection[str]) -> bool:
+    """Whether an entry's processor is one that offers these instruction sets."""
+    listed = [] if words == ANY else words.split(", ")
+    return all((word in instructions) if word[0] != "-" else (word[1:] not in instructions) for word in listed)
 
 
 WORKAROUND = Kind("finding", frozenset({"finding", "kind", "module", "does", "mode"}))

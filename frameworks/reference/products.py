@@ -47,6 +47,15 @@ def product(a: Array, b: Array, rounding: Rounding, format_name: str) -> Array:
     return contract(a, b, rounding, format_name)
 
 
+@primitive
+def weighted_sum(x: Array, weights: Array) -> Array:
+    """The sum of x · weights, whose gradient with respect to x is the weights."""
+    return np.asarray(np.sum(x * weights))
+
+
+defvjp(weighted_sum, lambda _ans, _x, weights: lambda g: g * weights, None)
+
+
 def _transposed(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 

@@ -38,11 +38,11 @@ class Rounding(Protocol):
 class Nearest:
     """Rounds to the nearest value, ties to even: bit for bit `astype` to the format and back; sums once at the end."""
 
+    @np.errstate(over="ignore", under="ignore", invalid="ignore")
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:  # noqa: ARG002
         if format_name == "float64":
             return array
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            return np.asarray(array).astype(format_of(format_name).dtype).astype(np.float64)
+        return np.asarray(array).astype(format_of(format_name).dtype).astype(np.float64)
 
     def constant(self, value: float, format_name: str) -> float:
         return float(self.round(np.asarray(value, np.float64), format_name))

@@ -1,7 +1,7 @@
 """Taping a function, and a call that is not taped but run again in the backward pass.
 
-The tape is autograd's; what is added here is that several outputs share one tape, that the trace stack is put back
-when the function raises, and recomputation.
+The tape is autograd's; what is added here is that several outputs share one tape, that each array of a container is
+an input of its own, that the trace stack is put back when the function raises, and recomputation.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-from autograd.core import VJPNode, backward_pass
+from autograd.core import VJPNode, add_outgrads
 from autograd.extend import defvjp_argnums, primitive
 from autograd.tracer import isbox, new_box, trace_stack
+from autograd.util import toposort
 
 from fixtures.arrays import Array
 from frameworks.reference.scope import current, opened
@@ -43,23 +44,44 @@ def taped(
         node: the type of the tape's nodes, each of which keeps what its derivative needs.
     """
     before = trace_stack.top
+    leaves: list[Any] = []
+    nest = flatten(x, leaves)
+    roots = [node.new_root() for _ in leaves]
     try:
         with trace_stack.new_trace() as trace:
-            root = node.new_root()
-            start = new_box(x, trace, root)
-            outputs = list(function(start))
+            boxes = [new_box(leaf, trace, root) for leaf, root in zip(leaves, roots, strict=True)]
+            outputs = list(function(fill(nest, boxes)))
     finally:
         trace_stack.top = before
+
+    def pullback(end: Any) -> Pullback:
+        def pull(gradient: Array) -> Any:
+            found = _gradients(gradient, end)
+            reached = [found.get(root) for root in roots]
+            missing = zip(reached, leaves, strict=True)
+            return fill(nest, [np.zeros_like(leaf) if g is None else g for g, leaf in missing])
+
+        return pull
+
     values, pullbacks = [], []
     for output in outputs:
         mine = isbox(output) and output._trace == trace
         values.append(output._value if mine else output)
-        pullbacks.append(_pullback(output._node) if mine else _nothing)
+        pullbacks.append(pullback(output._node) if mine else _nothing)
     return values, pullbacks
 
 
-def _pullback(node: Any) -> Pullback:
-    return lambda gradient: backward_pass(gradient, node)
+def _gradients(gradient: Array, end: Any) -> dict[Any, Any]:
+    """The gradient with respect to every input that a node depends on, by the input's node."""
+    arrived = {end: (gradient, False)}
+    inputs = {}
+    for node in toposort(end):
+        here, _ = arrived.pop(node)
+        if not node.parents:
+            inputs[node] = here
+        for parent, part in zip(node.parents, node.vjp(here), strict=True):
+            arrived[parent] = add_outgrads(arrived.get(parent), part)
+    return inputs
 
 
 def _nothing(_: Array) -> None:

@@ -22,7 +22,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import autograd.numpy as anp
 import numpy as np
 
 from fixtures.arrays import Array, wider
@@ -31,6 +30,7 @@ from frameworks.base import NO_AVERAGE, BaseTrainer, over_window
 from frameworks.contract import Gradients, LayerTrace, Update
 from frameworks.reference import checkpoint, scope, whole_state
 from frameworks.reference.decisions import Arrays, Decisions, OpenWindow
+from frameworks.reference.products import weighted_sum
 from frameworks.reference.tape import Pullback, taped
 from frameworks.reference.tensor import Tensor, plain, tensor
 from frameworks.reference.trace import TracedTensors
@@ -234,7 +234,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
             terms = []
             for name, gradient in gradients.items():
                 wide = self.ops.cast(Tensor(values[name], self.formats[name]), widest)
-                terms.append(Tensor(anp.sum(wide.value * gradient), widest))
+                terms.append(Tensor(weighted_sum(wide.value, gradient), widest))
             return [self.scale_loss(self.normalise(self._sum(terms), 1, micro_batches)).value]
 
         with np.errstate(all="ignore"):

@@ -10,6 +10,7 @@ numbers of tests that hold did is classed (`results.compare.numbers`), and costs
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -19,12 +20,14 @@ from results.compare.environment import Environment, environment
 from results.compare.measurements import measurements
 from results.compare.numbers import Courses, Moved, Movement
 from results.compare.verdicts import kind_of, measuring, shown, untimed, verdicts
+from results.record.outcomes import Outcome
 from results.record.reading import Observation, Record, TestVerdict
 from results.record.values import Json, same
 
 __all__ = ["Change", "ChangeKind", "Comparison", "Moved", "Movement", "compare", "same"]
 
 _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
+_LEFT_OUT = frozenset({ChangeKind.NEWLY_UNSUPPORTED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED})
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,29 @@ def compare(old: Record, new: Record) -> Comparison:
         *measurements(old, new, recoded, unjudged),
         *(one.change() for one in moved if one.movement is Movement.DRIFT),
     ]
+    if wanting := _wanting(old, new):
+        changes = [_of_the_processor(change, wanting) for change in changes]
     order = list(ChangeKind)
     changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
     compared = len(before.keys() & after.keys() - recoded)
     return Comparison(old, new, tuple(changes), compared, numbers=moved)
+
+
+def _wanting(old: Record, new: Record) -> str:
+    """Instruction sets that the new processor lacks, by what the new record says of its refusals; "" for none."""
+    lacking = set(old.variant.instruction_sets) - set(new.variant.instruction_sets)
+    if not new.variant.instruction_sets or not lacking:
+        return ""
+    refused = {verdict.reason for verdict in new.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
+    return ", ".join(sorted(lacking & {word for reason in refused for word in re.findall(r"\w+", reason)}))
+
+
+def _of_the_processor(change: Change, wanting: str) -> Change:
+    """What a processor without an instruction set has refused, and what goes with that, is no change for the worse."""
+    if change.kind not in _LEFT_OUT:
+        return change
+    detail = f"the new machine refuses something for want of {wanting}"
+    return replace(change, kind=ChangeKind.NOT_COMPARABLE, detail=detail)
 
 
 def _refusals(old: Record, new: Record) -> Iterator[str]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from results.compare.changes import OTHER_CODE, Change, ChangeKind
+from results.compare.changes import Change, ChangeKind
 from results.compare.comparison import Comparison
 from results.compare.environment import Environment
 from results.compare.measurements import NOT_JUDGED
@@ -125,9 +125,12 @@ def summary(pair: Comparison) -> str:
 
 
 def _cause(pair: Comparison, kind: ChangeKind) -> str:
-    """Why changes of a kind cannot be compared, in parentheses; "" unless changed code is the only cause."""
-    details = {change.detail for change in pair.changes if change.kind is kind}
-    return f" ({OTHER_CODE})" if details == {OTHER_CODE} else ""
+    """Why changes of a kind cannot be compared, in parentheses: for some, changed code or another processor."""
+    if kind is not ChangeKind.NOT_COMPARABLE:
+        return ""
+    details = Counter(change.detail for change in pair.changes if change.kind is kind)
+    causes = [f"{detail}: {count}" if len(details) > 1 else detail for detail, count in details.items()]
+    return f" ({'; '.join(causes)})" if all(details) and len(causes) < 3 else ""
 
 
 def movements(numbers: Sequence[Moved]) -> str:

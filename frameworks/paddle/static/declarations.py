@@ -45,7 +45,7 @@ _ON_CPU: dict[Capability, str] = {
     Capability.O3_FLOAT16: _FLOAT16,
 }
 _NO_BFLOAT16 = (
-    "core.supports_bfloat16() says that this CPU lacks the instructions for bfloat16, which come with AVX-512, and "
+    "core.supports_bfloat16() says that this CPU lacks the instructions for bfloat16, which come with avx512f, and "
     "products of bfloat16 raise std::exception"
 )
 _WITHOUT_BFLOAT16: dict[Capability, str] = dict.fromkeys(
