@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -96,17 +97,28 @@ def test_the_reference_itself_loads_what_it_saved_in_the_formats_that_it_had() -
 
 def test_a_value_is_judged_by_few_members_first_and_by_many_where_they_do_not_explain_it() -> None:
     ensemble = Ensemble(subject().conventions, LOW, frozenset(), 0)
-    assert ensemble.further[: len(ensemble.members)] == ensemble.members
-    assert len(ensemble.further) == len(ensemble.members) + 24
+    fewer, further = list(ensemble.fewer()), list(ensemble.further())
+    assert fewer[-1] == ensemble.members
+    assert [len(members) for members in (*fewer, *further)] == [2, 4, 8, 9, 13, 17, 21, 25, 29, 33]
+    assert all(set(map(id, some)) <= set(map(id, more)) for some, more in pairwise((*fewer, *further)))
     name = "parameter/0.weight"
     exact = (ensemble.nearest.observations[1] or {})[name]
-    few, many = (comparing._bound(name, 1, exact, ensemble, m) for m in (ensemble.members, ensemble.further))
-    assert few is not None
-    assert many is not None
-    assert 0.0 < few <= many
-    beyond = exact + np.where(np.arange(exact.size).reshape(exact.shape) == 0, 2.0 * many, 0.0).astype(exact.dtype)
-    assert comparing._exceeded(name, 1, beyond, exact, ensemble) == many
-    assert comparing._exceeded(name, 1, exact, exact, ensemble) is None
+    bounds = [comparing._bound(name, 1, exact, ensemble, members) for members in (*fewer, *further)]
+    known = [bound for bound in bounds if bound is not None]
+    assert known == sorted(known)
+    assert len(known) == len(bounds)
+    assert known[0] > 0.0
+    beyond = exact + np.where(np.arange(exact.size).reshape(exact.shape) == 0, 2.0 * known[-1], 0.0).astype(exact.dtype)
+    assert comparing._exceeded(name, 1, beyond, exact, ensemble, ensemble.fewer()) == known[3]
+    assert comparing._exceeded(name, 1, beyond, exact, ensemble, ensemble.further()) == known[-1]
+    assert comparing._exceeded(name, 1, exact, exact, ensemble, ensemble.fewer()) is None
+
+
+def test_no_more_members_are_played_than_a_value_wants() -> None:
+    ensemble = Ensemble(subject().conventions, LOW, frozenset(), 0)
+    exact = (ensemble.nearest.observations[1] or {})["parameter/0.weight"]
+    assert comparing._exceeded("parameter/0.weight", 1, exact, exact, ensemble, ensemble.fewer()) is None
+    assert len(ensemble._rounded) == 2
 
 
 @pytest.mark.parametrize("seed", [0, 13])

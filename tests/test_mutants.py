@@ -255,6 +255,8 @@ def test_one_mutant_can_be_run_by_name(label: str, clause: str) -> None:
         (["NoSuchMutant"], "there is no mutant NoSuchMutant; --list names them all"),
         (["--of", "mxnet"], "there is no mutant mxnet; --list names them all"),
         (["ScaleGrowsToInfinity", "--write"], "--write takes the score of all mutants"),
+        (["--sample", "3", "--write"], "--write takes the score of all mutants"),
+        (["--sample", "0"], "--sample wants a count of mutants"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(words: list[str], told: str) -> None:

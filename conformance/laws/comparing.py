@@ -90,23 +90,29 @@ def first_difference(
             continue
         if unequal and (ensemble.kinked(place) or ensemble.diverged(place)):
             return None
-        if unequal and not _decided(ensemble, place):
-            return None
         if any(_overflows(n, mine, exact) for n in unequal) and _near_overflow(ensemble, place):
             return None
         if ensemble.lost(place):
             unequal = [name for name in unequal if counted(name)]
         for name in sorted(unequal, key=_order):
-            bound = _exceeded(name, place, mine[name], exact[name], ensemble)
+            if _exceeded(name, place, mine[name], exact[name], ensemble, ensemble.fewer()) is None:
+                continue
+            if not _decided(ensemble, place):
+                return None
+            bound = _exceeded(name, place, mine[name], exact[name], ensemble, ensemble.further())
             if bound is not None:
                 return Unlike(place, name, mine[name], exact[name], bound)
     return None
 
 
-def _exceeded(name: str, place: int, mine: Array, exact: Array, ensemble: Ensemble) -> float | None:
-    """The bound that a value is beyond, of few members and of many; None for none."""
+def _exceeded(
+    name: str, place: int, mine: Array, exact: Array, ensemble: Ensemble, growing: Iterator[tuple[Play, ...]]
+) -> float | None:
+    """The bound that a value is beyond, of few members and of more and more; None for none."""
     gap, bound = distance(mine, exact), 0.0
-    for members in (ensemble.members, ensemble.further):
+    if counted(name):
+        return bound if gap else None
+    for members in growing:
         allowed = _bound(name, place, exact, ensemble, members)
         if allowed is None:
             return None

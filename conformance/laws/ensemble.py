@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
@@ -49,6 +49,7 @@ class Ensemble:
     def __init__(self, conventions: Conventions, case: DrawnCase, left_out: frozenset[int], seed: int) -> None:
         self.conventions, self._case, self._left_out, self._seed = conventions, case, left_out, seed
         self._exact: dict[int, bool] = {}
+        self._rounded: list[Play] = []
 
     @cached_property
     def freedom(self) -> float:
@@ -62,24 +63,38 @@ class Ensemble:
         """The play that rounds to nearest."""
         return self._play(None)
 
-    @cached_property
+    @property
     def members(self) -> tuple[Play, ...]:
         """The plays with random roundings, and one in the narrowest formats that rounds to nearest.
 
         Of the former every second one rounds equal values apart, and steps in float32. The latter is for what nearest
         rounding leaves where it is, update after update, and random rounding moves.
         """
-        return (*self._rounded(range(MEMBERS)), self._play(None, NarrowNorms, NarrowWhereAllowed))
+        return (*self.rounded(MEMBERS), self._narrow)
+
+    def fewer(self) -> Iterator[tuple[Play, ...]]:
+        """Some members, more and more, and then all: what lies within the bound of some is within that of all."""
+        yield from (self.rounded(count) for count in (MEMBERS // 4, MEMBERS // 2, MEMBERS))
+        yield self.members
+
+    def further(self) -> Iterator[tuple[Play, ...]]:
+        """All members and more and more others: of a single value, eight may happen to lie close together."""
+        for count in range(MEMBERS + MEMBERS // 2, 4 * MEMBERS + 1, MEMBERS // 2):
+            yield (*self.rounded(count), self._narrow)
+
+    def rounded(self, count: int) -> tuple[Play, ...]:
+        """So many plays with random roundings, each played once."""
+        for number in range(len(self._rounded), count):
+            rng = np.random.default_rng([self._seed, 24, number])
+            everywhere = RoundedEverywhere(rng), PartsAndTiles, NarrowWhereAllowed
+            self._rounded.append(
+                self._play(*((RoundedApart(rng), NarrowNorms, WideSteps) if number % 2 else everywhere))
+            )
+        return tuple(self._rounded[:count])
 
     @cached_property
-    def further(self) -> tuple[Play, ...]:
-        """Those and three times as many: of a single value, eight may happen to lie close together."""
-        return (*self.members, *self._rounded(range(MEMBERS, 4 * MEMBERS)))
-
-    def _rounded(self, numbers: Sequence[int]) -> Iterator[Play]:
-        rngs = [np.random.default_rng([self._seed, 24, i]) for i in numbers]
-        yield from (self._play(RoundedEverywhere(rng), PartsAndTiles, NarrowWhereAllowed) for rng in rngs[::2])
-        yield from (self._play(RoundedApart(rng), NarrowNorms, WideSteps) for rng in rngs[1::2])
+    def _narrow(self) -> Play:
+        return self._play(None, NarrowNorms, NarrowWhereAllowed)
 
     @cached_property
     def unrounded(self) -> Play:

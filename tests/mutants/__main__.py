@@ -5,6 +5,7 @@
     conformance self mutants ScaleGrowsToInfinity     these
     conformance self mutants --write                  and puts the table into the page that has a place for it
     conformance self mutants --alone                  those of the reference by drawn programs alone, which is no score
+    conformance self mutants --sample 40              so many of them, others for each commit
     conformance self mutants --list                   names them
 
 Exit status 0 if every mutant is caught by every clause that is about it and no MUST clause is unproven; 1 if not; 2 if
@@ -14,6 +15,7 @@ a run could not be made.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import threading
 import time
@@ -27,7 +29,7 @@ from conformance.spec.clauses import load_clauses
 from frameworks.adapter_file import adapter_file
 from tests.mutants import alone
 from tests.mutants.catalogue import Mutant, mutants
-from tests.mutants.engine import LAWS, Baseline, Engine, Fate, Group, RunError
+from tests.mutants.engine import LAWS, ROOT, Baseline, Engine, Fate, Group, RunError
 from tests.mutants.score import Score, must_clauses
 
 
@@ -58,9 +60,14 @@ class MadeOnce:
     def _all(self) -> Baseline:
         return self._engine.baseline(self._group)
 
-    @cached_property
+    @property
     def needed(self) -> Baseline:
         """The tests of the clauses that the mutants name."""
+        with self._lock:
+            return self._needed
+
+    @cached_property
+    def _needed(self) -> Baseline:
         return self._engine.baseline(self._group, self._clauses, self._workers)
 
 
@@ -83,6 +90,15 @@ def run(chosen: Sequence[Mutant], workers: int) -> list[Fate]:
         return list(pool.map(judged, chosen))
 
 
+def sampled(chosen: Sequence[Mutant], size: int) -> list[Mutant]:
+    """So many mutants, spread over all of them, from another place on for each commit."""
+    words = ("git", "rev-parse", "HEAD")
+    commit = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    count = len(chosen)
+    places = {(int(commit or "0", 16) + i * count // size) % count for i in range(min(size, count))}
+    return [chosen[place] for place in sorted(places)]
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs what the arguments choose; returns the exit status."""
     parser = argparse.ArgumentParser(prog="conformance self mutants", description="The suite's mutation score.")
@@ -91,6 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workers", type=int, default=2, help="how many run at once")
     parser.add_argument("--write", action="store_true", help="puts the table into the page with the block `mutants`")
     parser.add_argument("--alone", action="store_true", help="by drawn programs alone; the reference's mutants only")
+    parser.add_argument("--sample", type=int, metavar="COUNT", help="only so many of them, others for each commit")
     parser.add_argument("--list", action="store_true", help="names the mutants and runs none")
     given = parser.parse_args(arguments)
     every = [m for m in mutants() if m.framework == "reference" or not given.alone]
@@ -102,9 +119,13 @@ def main(arguments: Sequence[str]) -> int:
     known = {name for m in chosen for name in (m.label, m.name)}
     if unknown := set(given.names) - known | set(given.of or ()) - {m.framework for m in every}:
         return _refuse(f"there is no mutant {', '.join(sorted(unknown))}; --list names them all")
+    if given.sample is not None and given.sample < 1:
+        return _refuse("--sample wants a count of mutants, 1 or more")
+    if given.sample is not None and chosen:
+        chosen = sampled(chosen, given.sample)
     whole = len(chosen) == len(every)
     if given.write and (given.alone or not whole):
-        return _refuse("--write takes the score of all mutants: leave out names, --of and --alone")
+        return _refuse("--write takes the score of all mutants: leave out names, --of, --sample and --alone")
     if given.list:
         for m in chosen:
             print(f"{m.name}  {m.component}: {m.fault} [{', '.join(m.clauses)}] {m.link}")
