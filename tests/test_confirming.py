@@ -11,7 +11,7 @@ import pytest
 
 from conformance.cli import expecting
 from conformance.cli.main import main
-from conformance.expectations.confirming import ConfirmError, confirm
+from conformance.expectations.confirming import ConfirmError, confirm, meets
 from conformance.expectations.entries import Expectation, load_known, read_known
 from conformance.expectations.version_ranges import contains, rewritten
 from conformance.inventory.tests import inventory
@@ -275,11 +275,6 @@ def test_the_command_writes_the_file_and_says_what_changed(
     assert path.read_text("utf-8") == text
 
 
-def _meets(entry: Expectation, record: Record) -> bool:
-    series = record.series
-    return entry.meets(series.framework, series.device, series.mode, record.variant.instruction_sets)
-
-
 @pytest.mark.parametrize("name", [name for name in built_in() if name != "reference"])
 def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -> None:
     baselines = [load(path) for path in sorted((ROOT / "results" / "baselines").glob(f"{name}-*.json.gz"))]
@@ -313,7 +308,7 @@ def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -
 
         Where all records have nothing but refusals of its cases, as where a module is not installed, it stays as it is.
         """
-        own = [record for record in newer if _meets(entry, record)]
+        own = [record for record in newer if meets(entry, record)]
         meant = [
             {verdict.outcome for verdict in record.verdicts if entry.covers(verdict.clause, verdict.case)}
             for record in own

@@ -138,6 +138,17 @@ def test_a_play_is_bounded_from_the_exact_value_where_all_members_are_the_oracle
     assert comparing._from_exact_value(name, 0, ensemble) == bound + off
 
 
+@pytest.mark.parametrize("case", [LOW, LARGE.case], ids=["low", "large"])
+def test_some_members_allow_no_value_more_than_all(case: DrawnCase) -> None:
+    ensemble = Ensemble(subject().conventions, case, frozenset(), 0)
+    assert ensemble.rounded(2) == ensemble.members[:2]
+    for place, exact in enumerate(ensemble.nearest.observations):
+        for name, value in (exact or {}).items():
+            bounds = [comparing._bound(name, place, value, ensemble, members) for members in ensemble.fewer()]
+            allowed = [float("inf") if bound is None else bound for bound in bounds]
+            assert allowed == sorted(allowed), name
+
+
 def test_micro_batches_that_weigh_too_much_are_seen_where_values_are_large() -> None:
     judged = Subject(load("tests.mutants.drawn:ItemsCountedInWholeBatches", "cpu"))
     failed = LARGE.failure(judged, laws_of(judged.framework))

@@ -260,6 +260,16 @@ class TestRecomputation:
             taped(outer, np.ones(3))
 
 
+def test_each_array_of_a_container_is_an_input_of_its_own() -> None:
+    given = {"used": np.array([1.0, 2.0]), "twice": np.array([3.0, 4.0]), "unused": np.ones((2, 1))}
+    _, (pull,) = taped(lambda x: [(x["used"] + x["twice"] * x["twice"]).sum()], given)
+    gradients = pull(np.ones(()))
+    assert gradients.keys() == given.keys()
+    assert np.array_equal(gradients["used"], [1.0, 1.0])
+    assert np.array_equal(gradients["twice"], [6.0, 8.0])
+    assert np.array_equal(gradients["unused"], [[0.0], [0.0]])
+
+
 class TestPrecision:
     @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
     @pytest.mark.parametrize("name", ["float16", "bfloat16"])

@@ -181,11 +181,7 @@ class _Confirmation:
         return contains(entry.versions, self.version if again or not place.judged else place.nearest)
 
     def _meeting(self, entry: Expectation) -> list[Record]:
-        def meets(record: Record) -> bool:
-            series = record.series
-            return entry.meets(series.framework, series.device, series.mode, record.variant.instruction_sets)
-
-        return [record for record in self.records if meets(record)]
+        return [record for record in self.records if meets(entry, record)]
 
     @staticmethod
     def _state(record: Record, entry: Expectation, case: str) -> _Shown:
@@ -219,6 +215,12 @@ class _Confirmation:
                     f"expectation {number} ({words[0]}) would be the same as another", "merge them by hand"
                 )
             places.add(place)
+
+
+def meets(entry: Expectation, record: Record) -> bool:
+    """Whether an entry is about runs such as the record's, whatever the version."""
+    series = record.series
+    return entry.meets(series.framework, series.device, series.mode, record.variant.instruction_sets)
 
 
 def _stray(verdict: TestVerdict) -> bool:

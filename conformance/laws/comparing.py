@@ -15,7 +15,7 @@ import numpy as np
 
 from conformance.judging.verdict import same_bits
 from conformance.laws.distances import distance, equal, gaps, narrow, unit, wide
-from conformance.laws.ensemble import Ensemble
+from conformance.laws.ensemble import MEMBERS, Ensemble
 from conformance.laws.player import Observation, Play
 from fixtures.arrays import Array
 
@@ -211,13 +211,17 @@ def _finite(array: Array) -> Array:
 
 
 def _bound(name: str, place: int, exact: Array, ensemble: Ensemble, members: Sequence[Play]) -> float | None:
-    """How far a value may be from the oracle's; None where it is not judged."""
+    """How far a value may be from the oracle's; None where it is not judged. It grows with the members.
+
+    Where fewer than all of them leave a value where it is, others may move it by less than the play without rounding is
+    off, so that this play is asked by all alone.
+    """
     if counted(name):
         return 0.0
     spread = max(distance(o[name], exact) for o in _others(members, place))
     finite = np.abs(wide(exact))[np.isfinite(wide(exact))]
     largest = float(finite.max()) if finite.size else 0.0
-    if spread == 0.0 or ensemble.conventions.compiled:
+    if (spread == 0.0 and len(members) > MEMBERS) or ensemble.conventions.compiled:
         spread = max(spread, _unrounded(name, place, exact, ensemble))
     reported = name.startswith("result/") and "." not in name
     if spread <= FLOAT64 * largest and exact.dtype == np.float64:

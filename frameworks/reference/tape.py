@@ -57,9 +57,8 @@ def taped(
     def pullback(end: Any) -> Pullback:
         def pull(gradient: Array) -> Any:
             found = _gradients(gradient, end)
-            reached = [found.get(root) for root in roots]
-            missing = zip(reached, leaves, strict=True)
-            return fill(nest, [np.zeros_like(leaf) if g is None else g for g, leaf in missing])
+            inputs = zip(roots, leaves, strict=True)
+            return fill(nest, [found[root] if root in found else np.zeros_like(leaf) for root, leaf in inputs])
 
         return pull
 

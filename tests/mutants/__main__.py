@@ -60,14 +60,9 @@ class MadeOnce:
     def _all(self) -> Baseline:
         return self._engine.baseline(self._group)
 
-    @property
+    @cached_property
     def needed(self) -> Baseline:
         """The tests of the clauses that the mutants name."""
-        with self._lock:
-            return self._needed
-
-    @cached_property
-    def _needed(self) -> Baseline:
         return self._engine.baseline(self._group, self._clauses, self._workers)
 
 
