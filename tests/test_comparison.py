@@ -74,6 +74,18 @@ def test_what_a_processor_lacks_is_not_worse() -> None:
     assert compare(old, failing).status == 1, "a failure is one on every machine"
 
 
+def test_a_failure_that_is_known_of_the_processor_is_not_worse() -> None:
+    old = _on(BASE, "avx2", "avx512f")
+    known = {"outcome": Outcome.KNOWN, "signature": "inaccurate", "reason": "without avx512f it is cut off"}
+    found = compare(old, _on(verdict(BASE, 1, **known), "avx2"))
+    assert (found.status, [change.kind for change in found.changes]) == (0, [ChangeKind.NOT_COMPARABLE])
+    assert found.changes[0].detail == "known to fail for want of avx512f"
+    for change in ({"outcome": Outcome.FAIL}, {"reason": "it is cut off"}):
+        assert compare(old, _on(verdict(BASE, 1, **known | change), "avx2")).status == 1
+    assert compare(old, _on(verdict(BASE, 1, **known), "avx2", "avx512f")).status == 1
+    assert compare(_on(BASE, "avx2"), _on(verdict(BASE, 1, **known), "avx2")).status == 1
+
+
 @pytest.mark.parametrize(
     ("sets", "reason"),
     [

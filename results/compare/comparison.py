@@ -27,6 +27,7 @@ from results.record.values import Json, same
 __all__ = ["Change", "ChangeKind", "Comparison", "Moved", "Movement", "compare", "same"]
 
 _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
+_EXPLAINED = frozenset({Outcome.UNSUPPORTED, Outcome.KNOWN})
 _LEFT_OUT = frozenset({ChangeKind.NEWLY_UNSUPPORTED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED})
 
 
@@ -85,29 +86,46 @@ def compare(old: Record, new: Record) -> Comparison:
         *measurements(old, new, recoded, unjudged),
         *(one.change() for one in moved if one.movement is Movement.DRIFT),
     ]
-    if wanting := _wanting(old, new):
-        changes = [_of_the_processor(change, wanting) for change in changes]
+    changes = list(_of_the_processor(changes, old, new))
     order = list(ChangeKind)
     changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
     compared = len(before.keys() & after.keys() - recoded)
     return Comparison(old, new, tuple(changes), compared, numbers=moved)
 
 
-def _wanting(old: Record, new: Record) -> str:
-    """Instruction sets that the new processor lacks, by what the new record says of its refusals; "" for none."""
+def _wanting(old: Record, new: Record) -> dict[str, str]:
+    """Instruction sets that only the old processor offers, by each reason of the new record that names some.
+
+    Reasons are those of refusals and of known failures: either is said of the processor, and of no version.
+    """
     lacking = set(old.variant.instruction_sets) - set(new.variant.instruction_sets)
-    if not new.variant.instruction_sets or not lacking:
-        return ""
+    if not new.variant.instruction_sets:
+        return {}
+    reasons = {verdict.reason for verdict in new.verdicts if verdict.outcome in _EXPLAINED}
+    named = {reason: lacking & set(re.findall(r"\w+", reason)) for reason in reasons}
+    return {reason: ", ".join(sorted(sets)) for reason, sets in named.items() if sets}
+
+
+def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> Iterator[Change]:
+    """The same changes; what the new processor explains is no change for the worse.
+
+    A known failure is explained by its own reason. One refusal explains whatever is refused, left out or observed
+    otherwise, since what is drawn and tried follows from what is declared.
+    """
+    wanting = _wanting(old, new)
+    verdicts = {verdict.test: verdict for verdict in new.verdicts}
     refused = {verdict.reason for verdict in new.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
-    return ", ".join(sorted(lacking & {word for reason in refused for word in re.findall(r"\w+", reason)}))
-
-
-def _of_the_processor(change: Change, wanting: str) -> Change:
-    """What a processor without an instruction set has refused, and what goes with that, is no change for the worse."""
-    if change.kind not in _LEFT_OUT:
-        return change
-    detail = f"the new machine refuses something for want of {wanting}"
-    return replace(change, kind=ChangeKind.NOT_COMPARABLE, detail=detail)
+    sets = ", ".join(sorted({wanting[reason] for reason in refused & wanting.keys()}))
+    for change in changes:
+        verdict = verdicts.get(change.subject)
+        if change.kind in _LEFT_OUT and sets:
+            detail = f"the new machine refuses something for want of {sets}"
+        elif change.kind in _FAILING and verdict and verdict.outcome is Outcome.KNOWN and verdict.reason in wanting:
+            detail = f"known to fail for want of {wanting[verdict.reason]}"
+        else:
+            yield change
+            continue
+        yield replace(change, kind=ChangeKind.NOT_COMPARABLE, detail=detail)
 
 
 def _refusals(old: Record, new: Record) -> Iterator[str]:
