@@ -136,6 +136,7 @@ def test_the_committed_files_can_be_read() -> None:
         ("https://example.org/1", "none found", "link_shows says what an address shows"),
         ('link_shows = "That it does."', "", "link_shows says what an address shows"),
         ('"defect"', '"bug"', "class 'bug' is none of defect, documented, numerics, limitation"),
+        ('"defect"', '"defect"\nprocessor = "AVX-512"', "processor 'AVX-512' is not a list such as"),
         ('"silent-corruption"', '"bad"', "consequence 'bad' is none of silent-corruption, silent-loss"),
         ('id = "scale-zero"', 'id = "Scale zero"', "finding 1 (Scale zero): the id is not a slug"),
         ('id = "scale-zero"', 'id = "scale-one"', "a defect needs a program that shows it, findings/scale_one.py"),
@@ -206,8 +207,9 @@ def test_framework_device_and_mode_are_compared_exactly() -> None:
 def test_a_processor_is_named_by_what_it_has_and_lacks(
     processor: str, instructions: tuple[str, ...], meant: bool
 ) -> None:
-    entry = replace(ENTRY, processor=processor)
-    assert entry.applies("torch", "2.13.0", "cpu", "eager", instructions) is meant
+    of_finding = replace(ENTRY, finding=replace(ENTRY.finding, processor=processor))
+    for entry in (replace(ENTRY, processor=processor), of_finding):
+        assert entry.applies("torch", "2.13.0", "cpu", "eager", instructions) is meant
 
 
 def test_a_version_that_cannot_be_compared_is_an_error_only_where_it_matters() -> None:

@@ -82,6 +82,20 @@ def test_a_program_is_left_out_where_a_module_that_it_needs_is_not_installed(
     assert "there: expected 0, seen 1" in printed
 
 
+def test_a_program_is_left_out_on_a_processor_that_does_not_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, source = KNOWN.findings[0].text, program(tmp_path, "raise RuntimeError")
+    other = Finding("of-another-processor", "torch", text, source, processor="avx2, -avx512f")
+    monkeypatch.setattr("conformance.cli.finding.load_known", lambda _: Known((other,)))
+    monkeypatch.setattr("conformance.cli.finding.installed_version", lambda _: "2.13.0")
+    monkeypatch.setattr("conformance.cli.finding.instruction_sets", lambda: ("avx2", "avx512f"))
+    assert main(("findings", "torch", "--run")) == 0
+    assert "not tried: it shows on processors with avx2, -avx512f" in capsys.readouterr().out
+    monkeypatch.setattr("conformance.cli.finding.instruction_sets", lambda: ("avx2",))
+    assert main(("findings", "torch", "--run")) == 2
+
+
 def test_every_program_belongs_to_a_finding() -> None:
     there = set((ROOT / "frameworks").glob("*/findings/*.py"))
     assert {Path(str(finding.program)) for finding in PROGRAMS} == there

@@ -14,7 +14,7 @@ from conformance.judging import programs
 from conformance.pages import upstream_issue
 from conformance.pages.upstream_issue import Evidence
 from conformance.running.machine import instruction_sets
-from conformance.spec.findings import Finding
+from conformance.spec.findings import Finding, matched
 from frameworks.install import installed_version
 from frameworks.registry import built_in
 from results.record.reading import Record
@@ -41,14 +41,15 @@ def findings(framework: str, tried: bool) -> int:
     conformance findings torch
     conformance findings torch --run
 
-    Programs of findings that need a module which is not installed are left out.
+    Programs of findings that need a module which is not installed, or that other processors show, are left out.
 
     Exit status with --run: 0, every program shows what its finding says of the installed version; 1, one does not; 2,
     one cannot be run.
     """
     known = _known(framework)
     found = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
-    due = [each for each in found if tried and each.program and not each.lacking()]
+    here = instruction_sets()
+    due = [each for each in found if tried and each.program and not each.lacking() and matched(each.processor, here)]
     shown = {each.id: _shown(each) for each in watched(due, "running the programs")}
     console = Console()
     for kind in FindingKind:
@@ -58,12 +59,14 @@ def findings(framework: str, tried: bool) -> int:
             console.print(Text(f"  {each.text.reason}"), soft_wrap=True)
             if tried and (lacking := each.lacking()):
                 console.print(Text(f"  not tried: {', '.join(lacking)} is not installed"), soft_wrap=True)
+            if tried and not matched(each.processor, here):
+                console.print(Text(f"  not tried: it shows on processors with {each.processor}"), soft_wrap=True)
             if each.id in shown:
                 console.print(Text(f"  {_told(shown[each.id])}"), soft_wrap=True)
     if any(isinstance(result, str) for result in shown.values()):
         return 2
-    here = installed_version(framework) or ""
-    there = {each.id: known.expected(each, here, instruction_sets()) for each in due}
+    version = installed_version(framework) or ""
+    there = {each.id: known.expected(each, version) for each in due}
     return 1 if any(isinstance(one, programs.Shown) and one.there != there[name] for name, one in shown.items()) else 0
 
 

@@ -24,7 +24,6 @@ from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import (
     ANY,
     FINDING,
-    PROCESSOR,
     WORKAROUND,
     Finding,
     Workaround,
@@ -32,6 +31,7 @@ from conformance.spec.findings import (
     matched,
     named,
     read_finding,
+    read_processor,
     read_workaround,
 )
 from conformance.spec.tables import Kind, Table, read_file
@@ -77,7 +77,7 @@ class Expectation:
         framework: name of the adapter.
         versions: PEP 440 specifiers of the framework's versions, such as ">=2.4,<3.4".
         device, mode: a name, several with commas, or "*" for every one.
-        processor: instruction sets that the processor has, or with "-" lacks, such as "avx2, -avx512f"; "*" for any.
+        processor: as of a finding, where processors that show it do so in other cases.
         cases: exact ids of the cases that fail; empty if every case of the clause does.
         signature: the slug under which the suite reports the failure.
         finding: what goes wrong, and where it is to be read of.
@@ -132,7 +132,7 @@ class Expectation:
             instructions: instruction sets of the processor; where none is listed, an entry that wants one is not meant.
         """
         here = framework == self.framework and named(self.device, device) and named(self.mode, mode)
-        return here and matched(self.processor, instructions)
+        return here and all(matched(words, instructions) for words in (self.processor, self.finding.processor))
 
     def taken(self, bearing: Bearing, seed: int) -> Expectation:
         """This entry as it is held against a run of a version, on which it bears so, at a seed."""
@@ -166,13 +166,10 @@ class Known:
         """
         return Place(parsed(framework, version), self.judged.get(framework, ()))
 
-    def expected(self, finding: Finding, version: str, instructions: Collection[str] = ()) -> bool:
-        """Whether a failure at this version, on a processor that offers these instruction sets, or what drawn programs
-        leave out, rests on the finding.
-        """
+    def expected(self, finding: Finding, version: str) -> bool:
+        """Whether a failure at this version, or what drawn programs leave out, rests on the finding."""
         place = self.place(finding.framework, version)
-        resting = [entry for entry in self.expectations if entry.finding == finding]
-        ranges = [entry.versions for entry in resting if matched(entry.processor, instructions)]
+        ranges = [entry.versions for entry in self.expectations if entry.finding == finding]
         ranges += [entry.versions for entry in self.exclusions if entry.finding == finding]
         return any(place.bearing(versions) for versions in ranges)
 
@@ -304,7 +301,7 @@ def _expectation(
         cases=table.texts("cases"),
         signature=table.text("signature"),
         finding=found(table, findings),
-        processor=table.text("processor", ANY),
+        processor=read_processor(table),
         spoils_process=table.flag("spoils_process"),
         depends_on=table.text("depends_on", "") if "depends_on" in table.values else "",
     )
@@ -316,8 +313,6 @@ def _expectation(
         SpecifierSet(entry.versions)
     except InvalidSpecifier:
         raise ValueError(f"{table.where}: versions {entry.versions!r} is not a PEP 440 specifier") from None
-    if not PROCESSOR.fullmatch(entry.processor):
-        raise ValueError(f"{table.where}: processor {entry.processor!r} is not a list such as 'avx2, -avx512f', or '*'")
     if not _SIGNATURE.fullmatch(entry.signature):
         raise ValueError(f"{table.where}: signature {entry.signature!r} is not one word of letters, digits, . _ and -")
     return entry

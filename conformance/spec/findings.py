@@ -19,7 +19,7 @@ NONE_FOUND = "none found"
 PROGRAMS = "findings"
 """The folder of programs beside the file."""
 
-FINDING = Kind("id", frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs"}))
+FINDING = Kind("id", frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs", "processor"}))
 
 
 ANY = "*"
@@ -55,6 +55,8 @@ class Finding:
         text: class, consequence, reason and link.
         program: what shows it with the framework alone, None without one.
         needs: top-level modules besides the framework's own that it rests on, and that need not be installed.
+        processor: instruction sets of the processors that show it, or with "-" those that they lack, such as
+            "avx2, -avx512f"; "*" for every processor.
     """
 
     id: str
@@ -62,6 +64,7 @@ class Finding:
     text: FindingText
     program: Traversable | None = None
     needs: tuple[str, ...] = ()
+    processor: str = ANY
 
     def lacking(self) -> tuple[str, ...]:
         """Which of these modules are not there."""
@@ -112,7 +115,20 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     )
     if text.kind is FindingKind.DEFECT and not program.is_file():
         raise ValueError(f"{table.where}: a defect needs a program that shows it, {PROGRAMS}/{program.name}")
-    return Finding(name, framework, text, program if program.is_file() else None, table.texts("needs"))
+    shown_by = program if program.is_file() else None
+    return Finding(name, framework, text, shown_by, table.texts("needs"), read_processor(table))
+
+
+def read_processor(table: Table) -> str:
+    """The processors that a table means.
+
+    Raises:
+        ValueError: they are not given as a list of instruction sets.
+    """
+    words = table.text("processor", ANY)
+    if not PROCESSOR.fullmatch(words):
+        raise ValueError(f"{table.where}: processor {words!r} is not a list such as 'avx2, -avx512f', or '*'")
+    return words
 
 
 def read_workaround(table: Table, findings: dict[str, Finding], folder: Traversable) -> Workaround:

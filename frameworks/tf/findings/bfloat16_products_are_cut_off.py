@@ -1,4 +1,4 @@
-"""On a CPU without AVX-512 a product of bfloat16 matrices is cut off after its last digit, where a cast rounds it."""
+"""On a CPU without AVX-512 VNNI a product of bfloat16 matrices is cut off, where a cast rounds to the nearest."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""On a CPU without AVX-512 softmax of bfloat16 rounds differences, exponentials and sums to bfloat16 on the way."""
+"""On a CPU without AVX-512 VNNI softmax of bfloat16 rounds differences, exponentials and sums on the way."""
 
 import math
 import sys
