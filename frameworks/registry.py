@@ -21,7 +21,7 @@ GROUP = "conformance.frameworks"
 _PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
-class UnknownFramework(Exception):  # noqa: N818 - shown to the user as one line
+class UnknownFramework(Exception):
     """No adapter of that name, or it cannot be imported; the message says what to do."""
 
 

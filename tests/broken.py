@@ -21,7 +21,7 @@ class AppliesOverflow(ReferenceFramework):
 
 
 class _MeanOfMeans(ReferenceTrainer):
-    def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:  # noqa: ARG002
+    def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
         return super().normalise(loss, batch_items, batch_items * self.recipe.accumulation)
 
 
@@ -32,7 +32,7 @@ class MeanOfMeans(ReferenceFramework):
 
 
 class _RedrawsDropout(ReferenceTrainer):
-    def replay_random(self, draws: int) -> AbstractContextManager[None]:  # noqa: ARG002
+    def replay_random(self, draws: int) -> AbstractContextManager[None]:
         return nullcontext()
 
 

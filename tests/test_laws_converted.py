@@ -81,7 +81,7 @@ def test_ranges_that_never_freeze_are_seen() -> None:
 class _EndsLater(ReferenceQuantizedModel):
     """What comes out of a layer is rounded to codes, and not clipped."""
 
-    def requantized(self, name: str, result: Array, rule: QuantRule) -> Array:  # noqa: ARG002 - its ends are left out
+    def requantized(self, name: str, result: Array, rule: QuantRule) -> Array:
         outputs = self.calibrated()[name].outputs
         assert outputs is not None
         return np.asarray(np.rint(result / outputs.scale) * outputs.scale, np.float32)

@@ -89,7 +89,7 @@ class LossyStore(HostStore):
 class LossyTrainer(ReferenceTrainer):
     """It keeps what is offloaded in a lossy store."""
 
-    def make_store(self, offload: Offload) -> ArrayStore:  # noqa: ARG002
+    def make_store(self, offload: Offload) -> ArrayStore:
         return LossyStore()
 
 
@@ -112,7 +112,7 @@ def test_bits_that_offload_loses_are_seen_however_short_the_run_and_no_compiler_
 class StayingTrainer(ReferenceTrainer):
     """It keeps everything, whatever is to leave."""
 
-    def held(self, kind: OffloadedKind, group: str, arrays: dict[str, Array]) -> MutableMapping[str, Array]:  # noqa: ARG002
+    def held(self, kind: OffloadedKind, group: str, arrays: dict[str, Array]) -> MutableMapping[str, Array]:
         return dict(arrays)
 
 

@@ -65,7 +65,7 @@ def test_a_technique_that_is_not_there_is_unsupported() -> None:
 
 def test_what_failed_is_not_quantized() -> None:
     class Failing(ReferenceFramework):
-        def trainer(self, *given):  # type: ignore[no-untyped-def]  # noqa: ARG002
+        def trainer(self, *given):  # type: ignore[no-untyped-def]
             raise RuntimeError("no training today")
 
     plain, eight, _ = train(Failing("cpu"), QUANTIZED, QUANTIZED.setting(), 6, [].append)

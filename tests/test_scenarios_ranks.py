@@ -157,7 +157,7 @@ class HoldingAll(ReferenceFramework):
     """It holds whole copies, whatever is to be sharded, and nobody counts what it reduces."""
 
     class company_class(ReferenceCompany):  # noqa: N801 - it is the attribute
-        def sharded(self, kind: str) -> bool:  # noqa: ARG002
+        def sharded(self, kind: str) -> bool:
             return False
 
     def refusals(self) -> Mapping[Capability, str]:

@@ -19,7 +19,7 @@ UPDATES = 4
 """How many losses of both sides are held against each other."""
 
 
-class Apart(ValueError):  # noqa: N818 - shown to the user as one line
+class Apart(ValueError):
     """The two sides do not train the same, so their times say nothing."""
 
 

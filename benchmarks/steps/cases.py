@@ -59,7 +59,7 @@ def techniques(variants: Sequence[str]) -> tuple[Technique, ...]:
     )
 
 
-class NotTheStep(Exception):  # noqa: N818 - shown to the user as one line
+class NotTheStep(Exception):
     """The framework makes a step that is not the one to be timed."""
 
 

@@ -21,11 +21,11 @@ from results.record.files import RecordError, one_line, os_problem
 class Commands(click.Group):
     """Commands that are imported when they are asked for, so that help and tables start without NumPy."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names, in the order of the work."""
         return [entry.name for entries in SECTIONS.values() for entry in entries]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now; None without one."""
         for entry in (entry for entries in SECTIONS.values() for entry in entries):
             if entry.name == cmd_name:
@@ -47,7 +47,7 @@ class Commands(click.Group):
             ctx.fail(f"No such command {args[0]!r}{f'. Did you mean {near[0]!r}?' if near else ''}")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A part of the help for each step of the work."""
         for title, entries in SECTIONS.items():
             with formatter.section(title):

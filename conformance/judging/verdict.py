@@ -17,7 +17,7 @@ from results.record.fingerprints import Fingerprint
 _SHOWN = 200
 
 
-class Violation(AssertionError):  # noqa: N818 - an outcome, not an error
+class Violation(AssertionError):
     """The clause does not hold. `signature` is a stable slug that an expectation can name."""
 
     def __init__(self, signature: str, message: str) -> None:
@@ -29,7 +29,7 @@ class Misdeclared(Violation):
     """What was observed of the framework is not what its adapter declares."""
 
 
-class Abstention(Exception):  # noqa: N818 - an outcome, not an error
+class Abstention(Exception):
     """The control of the experiment failed, so the clause is not judged."""
 
 

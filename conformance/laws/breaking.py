@@ -12,7 +12,7 @@ from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.judging import Failure
 
 
-class ClauseBroken(Exception):  # noqa: N818 - an outcome, not an error
+class ClauseBroken(Exception):
     """A check does not hold; `clause` is what that breaks."""
 
     def __init__(self, clause: str, text: str) -> None:
@@ -44,7 +44,7 @@ class CheckedInstance(ABC):
             ClauseBroken: it does not hold.
         """
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
         """The first check that does not hold; its clause is the failure's name."""
         try:
             self.check(subject)
@@ -52,6 +52,6 @@ class CheckedInstance(ABC):
             return Failure(0, broken.clause, False, str(broken))
         return None
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the sentence that says so."""
         return failure.name, failure.breaking(failure.name)

@@ -35,7 +35,7 @@ class Calls:
         scope = {f"scope={self.scope.format}"} if self.scope is not None else set()
         return frozenset(word for call in self.calls for word in call.words()) | scope
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
         """The first difference of a call from the plain one, which is made before all of them in such a scope."""
         plain: list[RecomputeResult] = []
         for call in self.calls:

@@ -40,7 +40,7 @@ class CastCall:
         special = {"cast=beyond"} if self.special else set()
         return frozenset({f"cast={self.format}", f"source={self.source}"} | special)
 
-    def operands(self, framework: Framework) -> Operands:  # noqa: ARG002
+    def operands(self, framework: Framework) -> Operands:
         narrow, rng = NARROW[self.format], np.random.default_rng([self.seed, 32])
         steps = narrow.positive
         place = rng.integers(0, len(steps) - 1, self.size)
@@ -88,7 +88,7 @@ class CodeProduct:
     def words(self) -> frozenset[str]:
         return frozenset({f"product={'-by-'.join(self.formats)}"})
 
-    def operands(self, framework: Framework) -> Operands:  # noqa: ARG002
+    def operands(self, framework: Framework) -> Operands:
         rng, (n, k, m) = np.random.default_rng([self.seed, 33]), self.sizes
         return tuple(self._codes(rng, name, shape) for name, shape in zip(self.formats, ((n, k), (k, m)), strict=True))
 
@@ -105,7 +105,7 @@ class CodeProduct:
             return {"product": formats.integer_product(a, b)}
         return {"product": formats.float8_product(a, b, self.formats)}
 
-    def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:  # noqa: ARG002
+    def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
         product, (a, b) = answer["product"], operands
         if self.formats == INTEGERS:
             with breaking("quantization.integer-products") as verdict:
@@ -130,7 +130,7 @@ class Packing:
     def words(self) -> frozenset[str]:
         return frozenset({"packed"})
 
-    def operands(self, framework: Framework) -> Operands:  # noqa: ARG002
+    def operands(self, framework: Framework) -> Operands:
         rng = np.random.default_rng([self.seed, 34])
         return (rng.integers(-8, 8, (self.rows, self.columns)).astype(np.int8),)
 
@@ -139,7 +139,7 @@ class Packing:
         restored = framework.formats().unpacked(packed, operands[0].shape[self.axis], self.axis)
         return {"packed": packed, "restored": restored}
 
-    def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:  # noqa: ARG002
+    def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
         (codes,) = operands
         length = codes.shape[self.axis]
         with breaking("formats.packing") as verdict:

@@ -138,12 +138,12 @@ class MaskedCase:
         """What exclusions may name."""
         return features(self.case)
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
         """The law itself, or the clause about the share that is kept."""
         clause = "autocast.dropout-scales-what-it-keeps" if failure.name == "share" else "laws.masks"
         return clause, failure.breaking(clause)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
         """The first pass whose gradients are not those of a mask, or the first mask that is no new one."""
         try:
             with TemporaryDirectory() as folder:

@@ -110,7 +110,7 @@ class NormsInParts(Operations):
 
         return self.apply("batch_norm", compute, x, x, scale, shift), statistics[0], statistics[1]
 
-    def offset(self, mean: Array, deviation: Array, scale: Array) -> Array:  # noqa: ARG002
+    def offset(self, mean: Array, deviation: Array, scale: Array) -> Array:
         """What is wrong, for each channel, with what batch norm adds."""
         return np.zeros_like(mean)
 

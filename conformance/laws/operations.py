@@ -144,7 +144,7 @@ class ScopedOperation:
     def _cast(self, array: Array) -> Array:
         return array if array.dtype.kind in "iu" else array.astype(FORMATS[self.format].dtype)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
         """The difference between the operation here and in the innermost scope alone.
 
         What the framework refuses there, such as operands in another low format, is not judged.
@@ -233,7 +233,7 @@ class ScopedOperation:
             return None
         return failed("value", f"{self.op} in {result.dtype} is {apart:.3g} off, where rounding explains {bound:.3g}")
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the sentence that says so."""
         named = {
             "shape": "autocast.matmul-is-low",

@@ -52,7 +52,7 @@ class OraclePlayer(Player):
     def save(self, slot: int) -> None:
         self._kept[slot] = copy.deepcopy(self.trainer)
 
-    def restore(self, slot: int, into: Target, under: Under | None) -> None:  # noqa: ARG002 - where it goes makes no difference
+    def restore(self, slot: int, into: Target, under: Under | None) -> None:
         if slot not in self._kept:
             raise NotPlayed
         self.trainer = copy.deepcopy(self._kept[slot])
@@ -62,7 +62,7 @@ class OraclePlayer(Player):
             raise NotPlayed
         return True
 
-    def damage_offloaded(self, verb: DamageOffloaded) -> bool:  # noqa: ARG002 - nothing is in files here
+    def damage_offloaded(self, verb: DamageOffloaded) -> bool:
         return True
 
     def scope(self, verb: OpenScope) -> None:

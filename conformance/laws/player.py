@@ -53,7 +53,7 @@ class Play:
         return frozenset(place for place, each in enumerate(self.observations) if each is None)
 
 
-class PlayFailed(Exception):  # noqa: N818 - what is judged, not an error of ours
+class PlayFailed(Exception):
     """A verb raised, changed what had been read before, or loaded something else than was saved.
 
     Attributes:
@@ -70,7 +70,7 @@ class PlayFailed(Exception):  # noqa: N818 - what is judged, not an error of our
         return cls(place, verb, f"raised {type(error).__name__}: {cleaned(str(error))[:300]}")
 
 
-class Misloaded(Exception):  # noqa: N818 - what is judged, not an error of ours
+class Misloaded(Exception):
     """A run is not, after a load, what was saved."""
 
 
@@ -111,7 +111,7 @@ class Player(ABC):
         self.lend([batch.inputs, *batch.targets.values(), *([] if batch.mask is None else [batch.mask])])
         return batch
 
-    def laid_out(self, batch: Batch, seed: int) -> Batch:  # noqa: ARG002
+    def laid_out(self, batch: Batch, seed: int) -> Batch:
         """The data as it lies in memory when the run is given it."""
         return batch
 
@@ -272,7 +272,7 @@ class Player(ABC):
         """Opens a precision scope and leaves it."""
 
 
-class NotPlayed(Exception):  # noqa: N818 - not an error
+class NotPlayed(Exception):
     """This verb is not played."""
 
 

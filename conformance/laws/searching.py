@@ -33,7 +33,7 @@ C = TypeVar("C")
 F = TypeVar("F")
 
 
-class _Failing(Exception):  # noqa: N818 - how a failure leaves Hypothesis
+class _Failing(Exception):
     """The law does not hold for a case."""
 
 

@@ -41,7 +41,7 @@ class Variation:
 
     breaks: ClassVar[str]
 
-    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:  # noqa: ARG002
+    def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
         """The clause that a failure breaks, and the sentence that says so."""
         return self.breaks, failure.breaking(self.breaks)
 
@@ -123,7 +123,7 @@ class SecondRun(Variation):
     def words(self) -> frozenset[str]:
         return features(self.case) | features(self.first)
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
         try:
             alone = play(subject, self.case)
             if self.in_turn:
@@ -147,7 +147,7 @@ class Elsewhere(Variation):
     def words(self) -> frozenset[str]:
         return frozenset(word for case in self.cases for word in features(case))
 
-    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:  # noqa: ARG002
+    def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
         here = [_played(subject, case) for case in self.cases]
         refusals = [each for each in here if isinstance(each, Unsupported)]
         if len(refusals) == len(here):

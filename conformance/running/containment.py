@@ -47,7 +47,7 @@ class Interrupts:
                 if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                     signal.signal(number, self._ask)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+    def _ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
         raise KeyboardInterrupt
 

@@ -94,7 +94,7 @@ def _place(folder: Path, name: str) -> Path:
     return folder / f"{name}.json.gz"
 
 
-class _NoPart(Exception):  # noqa: N818 - an answer, not an error
+class _NoPart(Exception):
     """The framework has no part in the scenario; the message says why."""
 
 

@@ -91,7 +91,7 @@ class BaseCompany(ABC):
         ]
         return self.ask("feed", [Arguments(tuple(w), kw) for w, kw in zip(given, named, strict=True)])
 
-    def lose(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:  # noqa: ARG002
+    def lose(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
         raise Unsupported.declared(Capability.RANKS_LOST, NOT_OFFERED)
 
     def states(self) -> tuple[dict[str, Array], ...]:

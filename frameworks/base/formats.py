@@ -11,14 +11,14 @@ from frameworks.contract import NOT_OFFERED, Capability, Unsupported
 class BaseFormats:
     """Refuses the products and the packing that a framework may lack."""
 
-    def integer_product(self, a: Array, b: Array) -> Array:  # noqa: ARG002
+    def integer_product(self, a: Array, b: Array) -> Array:
         raise Unsupported.declared(Capability.INTEGER_PRODUCTS, NOT_OFFERED)
 
-    def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:  # noqa: ARG002
+    def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
         raise Unsupported.declared(Capability.FLOAT8_PRODUCTS, NOT_OFFERED)
 
-    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:  # noqa: ARG002
+    def packed(self, codes: Array, axis: Literal[0, 1]) -> Array:
         raise Unsupported.declared(Capability.INT4_PACKING, NOT_OFFERED)
 
-    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:  # noqa: ARG002
+    def unpacked(self, stored: Array, length: int, axis: Literal[0, 1]) -> Array:
         raise Unsupported.declared(Capability.INT4_PACKING, NOT_OFFERED)

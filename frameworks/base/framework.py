@@ -121,18 +121,18 @@ class BaseFramework(ABC):
 
     def autocast(
         self,
-        precision: Precision,  # noqa: ARG002
+        precision: Precision,
         *,
-        enabled: bool = True,  # noqa: ARG002
-        wide: Sequence[str] = (),  # noqa: ARG002
-        low: Sequence[str] = (),  # noqa: ARG002
+        enabled: bool = True,
+        wide: Sequence[str] = (),
+        low: Sequence[str] = (),
     ) -> AbstractContextManager[None]:
         raise self.refusal(Capability.AUTOCAST_SCOPE)
 
-    def tf32(self, allowed: bool) -> AbstractContextManager[None]:  # noqa: ARG002
+    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
         raise self.refusal(Capability.TF32)
 
-    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:  # noqa: ARG002
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         raise self.refusal(Capability.RECOMPUTE_CASES)
 
     def timed(self, work: Callable[[], object]) -> int:
@@ -147,7 +147,7 @@ class BaseFramework(ABC):
     def offload(self) -> Offload | None:
         return self.offload_of_modes.get(self.mode)
 
-    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:  # noqa: ARG002
+    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         raise self.refusal(Capability.RANKS_REPLICATED)
 
     def formats(self) -> NumberFormats:
@@ -162,7 +162,7 @@ class BaseFramework(ABC):
     def aware_rule(self) -> AwareRule:
         raise self.refusal(Capability.AWARE)
 
-    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:  # noqa: ARG002
+    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
         raise self.refusal(Capability.DELAYED_SCALING)
 
     def eight_bit_rule(self) -> EightBitRule:

@@ -94,7 +94,7 @@ class BaseTrainer(ABC):
         }
         return {f"{part}/{name}": np.array(value) for part, values in parts.items() for name, value in values.items()}
 
-    def predict_averaged(self, inputs: Array) -> dict[str, Array]:  # noqa: ARG002
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
         raise self.refusal(Capability.AVERAGE)
 
     def observed(self) -> Mapping[str, Calibrated]:
@@ -106,19 +106,19 @@ class BaseTrainer(ABC):
     def segment_calls(self) -> tuple[int, ...]:
         raise self.refusal(Capability.SEGMENT_CALLS)
 
-    def save(self, path: Path) -> None:  # noqa: ARG002
+    def save(self, path: Path) -> None:
         raise self.refusal(Capability.CHECKPOINT)
 
-    def restore(self, path: Path) -> None:  # noqa: ARG002
+    def restore(self, path: Path) -> None:
         raise self.refusal(Capability.CHECKPOINT)
 
-    def saved_bytes(self, batch: Batch) -> int:  # noqa: ARG002
+    def saved_bytes(self, batch: Batch) -> int:
         raise self.refusal(Capability.SAVED_BYTES)
 
     def offloaded(self) -> dict[str, int]:
         raise self.refusal(Capability.OFFLOAD_ACTIVATIONS)
 
-    def trace(self, batch: Batch) -> LayerTrace:  # noqa: ARG002
+    def trace(self, batch: Batch) -> LayerTrace:
         raise self.refusal(Capability.TRACE)
 
     def peak_bytes(self) -> int:

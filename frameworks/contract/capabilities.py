@@ -116,7 +116,7 @@ Attempt = Callable[[], bool]
 """A try of the framework's own call without an adapter's guards: True if the technique was seen to act."""
 
 
-class Unsupported(Exception):  # noqa: N818 - an outcome, not an error
+class Unsupported(Exception):
     """The framework cannot do this here; `capability` says what, `reason` why, in one sentence.
 
     A refusal of a combination, whose capability is declared as supported, brings an `attempt` of its own.
@@ -134,7 +134,7 @@ class Unsupported(Exception):  # noqa: N818 - an outcome, not an error
         return cls(capability, declaration.reason or NOT_OFFERED.reason, attempt)
 
 
-class MissingDevice(Exception):  # noqa: N818 - shown to the user as one line
+class MissingDevice(Exception):
     """The device that was asked for is not there."""
 
 

@@ -14,7 +14,7 @@ Stop = Literal["exits", "raises", "one call fewer"]
 """How a rank stops: its process ends, it raises, or it returns at once while the others wait for it."""
 
 
-class RankFailed(Exception):  # noqa: N818 - an outcome, not an error
+class RankFailed(Exception):
     """A rank died or did not answer in time; the company is over. The message says which and how.
 
     Attributes:

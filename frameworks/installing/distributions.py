@@ -17,7 +17,7 @@ from frameworks.adapter_file import FILE, adapter_file
 from frameworks.registry import UnknownFramework, built_in
 
 
-class Unavailable(Exception):  # noqa: N818 - said in one line, not raised on
+class Unavailable(Exception):
     """What was asked for is not to be had; the message says so in one line, with what to do."""
 
 

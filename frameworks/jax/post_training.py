@@ -148,7 +148,7 @@ class QwixPostTraining:
         technique: str,
         model: Model,
         weights: Mapping[str, Array],
-        calibration: Sequence[Array] = (),  # noqa: ARG002
+        calibration: Sequence[Array] = (),
         skip: Sequence[str] = (),
     ) -> QwixQuantizedModel:
         network, sample = DenseNetwork(model), jnp.zeros((1, *model.sample), jnp.float32)

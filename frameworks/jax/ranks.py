@@ -46,7 +46,7 @@ class JaxMember:
         ValueError: JAX has not as many devices here: XLA_FLAGS has to make them before it is imported.
     """
 
-    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:  # noqa: ARG002
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
         self.framework = JaxFramework(device, mode)
         self.count = count
         if rank or len(jax.devices()) < count:

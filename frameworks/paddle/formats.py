@@ -32,7 +32,7 @@ class PaddleFormats(BaseFormats):
     def decode(self, codes: Array, format_name: str) -> Array:
         return np.array(paddle.cast(paddle.to_tensor(codes).view(format_name), "float32").numpy())
 
-    def integer_product(self, a: Array, b: Array) -> Array:  # noqa: ARG002
+    def integer_product(self, a: Array, b: Array) -> Array:
         raise Unsupported(Capability.INTEGER_PRODUCTS, NO_PRODUCTS)
 
 

@@ -92,7 +92,7 @@ class PaddlePostTraining:
 
     def quantized(
         self,
-        technique: str,  # noqa: ARG002
+        technique: str,
         model: Model,
         weights: Mapping[str, Array],
         calibration: Sequence[Array] = (),

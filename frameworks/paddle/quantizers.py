@@ -53,7 +53,7 @@ class PaddleQuantizers:
         with np.errstate(invalid="ignore"):
             return Quantized(codes.astype(np.int32), scale, np.zeros((1, 1), np.int32), restored)
 
-    def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:  # noqa: ARG002
+    def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
         rule = _FAKE_RULES[name]
         quanter = FakeQuanterWithAbsMaxObserver(bit_length=(rule.high + 1).bit_length())
         model = paddle.nn.Sequential(paddle.nn.quant.Stub())

@@ -138,7 +138,7 @@ class DygraphTrainer(ReadRun):
         """What a micro-batch's sum of losses adds to the mean over a window of so many items."""
         return total / items
 
-    def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002
+    def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         """What forward and backward of a window's micro-batch run within."""
         return nullcontext()
 

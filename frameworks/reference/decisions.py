@@ -159,7 +159,7 @@ class Decisions(Forward):
 
     # decisions: loss
 
-    def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:  # noqa: ARG002
+    def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
         """The share of a micro-batch's loss sum in the window's mean: divided by the window's items."""
         return Tensor(rounded(loss.value / window_items, self.rounding, loss.format), loss.format)
 
@@ -263,7 +263,7 @@ class Decisions(Forward):
         factor = self.clip_factor(self.recipe.clip / norm, gradients)
         return {name: self.rounding.round(g * factor, self.accumulator_format(name)) for name, g in gradients.items()}
 
-    def clip_factor(self, coefficient: float, gradients: Arrays) -> float:  # noqa: ARG002
+    def clip_factor(self, coefficient: float, gradients: Arrays) -> float:
         """What gradients are multiplied by."""
         return float(self.rounding.round(np.asarray(coefficient), "float32"))
 

@@ -156,7 +156,7 @@ class ReferenceFramework(BaseFramework):
     def aware_rule(self) -> AwareRule:
         return self.trainer_class.aware_class.rule
 
-    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:  # noqa: ARG002
+    def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:
         return self.delayed_class(kernel, history)
 
     def eight_bit_rule(self) -> EightBitRule:

@@ -37,6 +37,6 @@ class LosesRanks(BaseCompany):
         self.meet()
         return [{} if rank in self.missing else own for rank, own in enumerate(gradients)]
 
-    def lose(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:  # noqa: ARG002
+    def lose(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
         self.missing |= {rank}
         return self.update(windows)

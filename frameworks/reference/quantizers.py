@@ -97,6 +97,6 @@ class ReferenceQuantizers:
         """What the codes stand for."""
         return (codes - zero_point) * scale
 
-    def passes_on(self, values: Array, unclipped: Array, scale: Array, zero_point: Array, rule: FakeRule) -> Array:  # noqa: ARG002
+    def passes_on(self, values: Array, unclipped: Array, scale: Array, zero_point: Array, rule: FakeRule) -> Array:
         """Where fake quantization lets a gradient through: where the rounded code needs no clipping."""
         return (unclipped >= rule.low) & (unclipped <= rule.high)

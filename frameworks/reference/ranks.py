@@ -66,11 +66,11 @@ class ReferenceCompany(LosesRanks):
 
     # decisions: start
 
-    def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:  # noqa: ARG002
+    def starting_weights(self, rank: int, given: Mapping[str, Array]) -> Mapping[str, Array]:
         """The weights that a rank starts from: rank 0's."""
         return given
 
-    def stream_seed(self, rank: int) -> int:  # noqa: ARG002
+    def stream_seed(self, rank: int) -> int:
         """What a rank's dropout is seeded with: the recipe's seed, as a user seeds every rank alike."""
         return self.recipe.seed
 
@@ -101,7 +101,7 @@ class ReferenceCompany(LosesRanks):
             for name in used
         }
 
-    def received(self, rank: int, reduced: Arrays) -> Arrays:  # noqa: ARG002
+    def received(self, rank: int, reduced: Arrays) -> Arrays:
         """The reduced gradients as a rank has them."""
         return dict(reduced)
 
@@ -111,7 +111,7 @@ class ReferenceCompany(LosesRanks):
         """The optimizers whose update is skipped on every rank: those whose gradients any rank finds not finite."""
         return frozenset[int]().union(*findings)
 
-    def norm(self, rank: int, names: Sequence[str]) -> float:  # noqa: ARG002
+    def norm(self, rank: int, names: Sequence[str]) -> float:
         """The global norm that a rank has, of what all ranks hold of these parameters' gradients."""
         whole = {name: self.gathered(name, [held[name] for held in self.windows]) for name in names}
         return ReferenceTrainer.gradient_norm(self.first, whole)

@@ -39,7 +39,7 @@ class Nearest:
     """Rounds to the nearest value, ties to even: bit for bit `astype` to the format and back; sums once at the end."""
 
     @np.errstate(over="ignore", under="ignore", invalid="ignore")
-    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:  # noqa: ARG002
+    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
         if format_name == "float64":
             return array
         return np.asarray(array).astype(format_of(format_name).dtype).astype(np.float64)
@@ -115,10 +115,10 @@ class Stochastic:
 class Exact:
     """Rounds nothing: every format is float64. The centre of an ensemble's envelope."""
 
-    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:  # noqa: ARG002
+    def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
         return array
 
-    def constant(self, value: float, format_name: str) -> float:  # noqa: ARG002
+    def constant(self, value: float, format_name: str) -> float:
         return value
 
     def dtype(self, format_name: str) -> np.dtype[Any]:

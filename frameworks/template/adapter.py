@@ -53,15 +53,15 @@ class TemplateAdapter(BaseFramework):
         """Why the framework does not do what `attempts` has a call for, in one sentence each."""
         return {}
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:  # noqa: ARG002
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
         """A new run, of a subclass of `frameworks.base.BaseTrainer`; without one, every recipe is refused."""
         self.require_recipe(recipe)
         raise self.refusal(Capability.FEED)
 
-    def run_op(self, op: str, *arrays: Array) -> OpResult:  # noqa: ARG002
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
         """The operation `op` of `frameworks.operations` inside whatever precision scope is open."""
         raise self.refusal(Capability.OPERATIONS)
 
-    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:  # noqa: ARG002
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         """The cases of `frameworks.base.recompute` through the framework's recomputation call."""
         raise self.refusal(Capability.RECOMPUTE_CASES)

@@ -104,7 +104,7 @@ class KerasPostTraining:
         technique: str,
         model: Model,
         weights: Mapping[str, Array],
-        calibration: Sequence[Array] = (),  # noqa: ARG002
+        calibration: Sequence[Array] = (),
         skip: Sequence[str] = (),
     ) -> KerasQuantizedModel:
         with tf.device(self._place):

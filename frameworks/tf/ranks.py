@@ -43,7 +43,7 @@ class MirroredMember:
         RuntimeError: TensorFlow runs already, with other devices.
     """
 
-    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:  # noqa: ARG002
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
         (processor,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * count)
         pin_threads(THREADS_PER_RANK * count)

@@ -79,7 +79,7 @@ class TensorFlowTrainer(BaseTrainer):
         self._check_length(len(window))
         return super().update(window)
 
-    def accumulate(self, batch: Batch, items: int) -> float:  # noqa: ARG002 - Keras weighs micro-batches equally
+    def accumulate(self, batch: Batch, items: int) -> float:
         with self._placed():
             return self._enter(self._steps.train(batch))
 

@@ -199,7 +199,7 @@ class TorchMember:
         RuntimeError: the ranks did not meet in time.
     """
 
-    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:  # noqa: ARG002
+    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
         self.rank, self.count = rank, count
         self._places: dict[int, RankPlace] = {}
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
@@ -221,7 +221,7 @@ class TorchMember:
         ranks = recipe.ranks or Ranks(self.count)
         return self.kind(ranks)(self._place(ranks), model, recipe.but(ranks=ranks), weights)
 
-    def kind(self, ranks: Ranks) -> type[RankTrainer]:  # noqa: ARG002
+    def kind(self, ranks: Ranks) -> type[RankTrainer]:
         """The class of such ranks' trainers."""
         return RankTrainer
 

@@ -180,7 +180,7 @@ class Sharded:
         count, self._reductions = self._reductions, 0
         return count
 
-    def _note(self, place: int, reduced: torch.Tensor) -> None:  # noqa: ARG002
+    def _note(self, place: int, reduced: torch.Tensor) -> None:
         self._hooked[place] += 1
 
     def _count(self) -> None:

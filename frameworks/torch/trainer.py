@@ -125,7 +125,7 @@ class TorchTrainer(BaseTrainer):
             scaled = loss if scaler is None else scaler.scale(loss)
             scaled.backward(retain_graph=index + 1 < len(separate))
 
-    def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002
+    def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         """What forward and backward of a micro-batch run within; whether it is its window's last."""
         return nullcontext()
 

@@ -26,7 +26,7 @@ class RecordError(Exception):
         super().__init__(one_line(f"{path}: {problem}; {remedy}"))
 
 
-class RecordBusy(RecordError):  # noqa: N818 - shown to the user as one line
+class RecordBusy(RecordError):
     """Another run is writing to the same record."""
 
 

@@ -138,7 +138,7 @@ class LoadedWindowLooksEmpty(ReferenceTrainer):
 class AverageNarrowsHeads(ReferenceTrainer):
     """The average of a float64 head's weights is kept in float32."""
 
-    def average_format(self, name: str) -> str:  # noqa: ARG002
+    def average_format(self, name: str) -> str:
         return "float32"
 
     def move_average(self) -> None:

@@ -112,7 +112,7 @@ class SkipUsesUpTheCopy(ReferenceTrainer):
 class Float32AverageOfFloat64(ReferenceTrainer):
     """The average of a float64 head is kept in float32."""
 
-    def average_format(self, name: str) -> str:  # noqa: ARG002
+    def average_format(self, name: str) -> str:
         return "float32"
 
 

@@ -169,7 +169,7 @@ class RunsShareTheOffloadFolder(ReferenceTrainer):
 
 
 class _CountsSmallOnes(ReferenceCompany):
-    def norm(self, rank: int, names: Sequence[str]) -> float:  # noqa: ARG002
+    def norm(self, rank: int, names: Sequence[str]) -> float:
         shards = self.ranks.shards
         whole = {name: self.gathered(name, [held[name] for held in self.windows]) for name in names}
         for name, gradient in whole.items():

@@ -50,7 +50,7 @@ class SmallParametersCountOnEveryShard(ReferenceFramework):
 class _ReducesInFloat32(ReferenceCompany):
     """Gradients are added up over ranks in float32 at most."""
 
-    def reduced_format(self, name: str) -> str:  # noqa: ARG002
+    def reduced_format(self, name: str) -> str:
         return self.ranks.reduce
 
 
