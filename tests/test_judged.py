@@ -125,6 +125,8 @@ def test_an_entry_may_depend_on_the_seed(expecting: Path) -> None:
     expecting.write_text(FINDING + entry("==1", more='depends_on = "seed"'), encoding="utf-8")
     assert applying("1", 0) == [("differs", "", False)]
     assert applying("1", 3) == [("differs", "", True)]
+    expecting.write_text(FINDING + entry("==1", more='depends_on = "other-seeds"'), encoding="utf-8")
+    assert applying("1", 0) == applying("1", 3) == [("differs", "", True)]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_an_entry_may_depend_on_the_seed(expecting: Path) -> None:
         ("judged = []", "judged is empty; take it out where no version was judged"),
         ('judged = ["new"]', "judged is ['new'], not a list of PEP 440 versions"),
         ('judged = "1.0"', "judged is '1.0', not an array of non-empty strings"),
-        (FINDING + entry("==1", more='depends_on = "moon"'), "depends_on 'moon' is not 'seed'"),
+        (FINDING + entry("==1", more='depends_on = "moon"'), "depends_on 'moon' is neither 'seed' nor 'other-seeds'"),
     ],
 )
 def test_what_cannot_be_read_is_refused(expecting: Path, text: str, message: str) -> None:

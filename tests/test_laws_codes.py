@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from conformance.judging.subject import Subject
-from conformance.laws.codes import CodedCalls, FakeCall, Matrix, QuantizerCall
+from conformance.laws.codes import CodedCalls, FakeCall, Matrix, QuantizerCall, SpoiltCall
 from conformance.laws.declared import laws_of
 from conformance.laws.delayed import DelayedCase, DelayedStep
 from conformance.laws.format_calls import CastCall, CodeProduct, Packing
+from conformance.laws.layouts import Layout
 from conformance.laws.quantized import PredictBatch, QuantizedCase, QuantizedVerb, RunLayers, SaveAndLoad
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads, Layer, LayerNorm
@@ -27,6 +28,8 @@ from frameworks.reference.quantizers import ReferenceQuantizers
 MATRIX = QuantizerCall("int8-row", Matrix(3, 5, (0, 4), 0, "normal", 1))
 AFFINE = QuantizerCall("uint8-tensor", Matrix(3, 5, (0,), 0, "normal", 1))
 ZEROS = QuantizerCall("uint8-tensor", Matrix(1, 1, (0,), 0, "zeros", 0))
+SPOILT = SpoiltCall("int8-row", Matrix(3, 5, (0, 4), 0, "normal", 1), np.nan, 0.4, 0.9)
+GROUPED = SpoiltCall("int4-group", Matrix(5, 130, (0,), 0, "normal", 1), np.inf, 0.4, 0.6)
 FAKE = FakeCall("fake-int8-column", 4, 3, exact=True, beyond=300, seed=2)
 CAST = CastCall("float8_e4m3fn", "float32", 33, 3, seed=3)
 PRODUCT = CodeProduct(("int8", "int8"), (2, 4097, 3), extreme=True, seed=4)
@@ -41,7 +44,7 @@ def failure(instance: Any, **parts: type) -> Any:
     return instance.failure(Subject(framework), laws_of(framework))
 
 
-@pytest.mark.parametrize("call", [MATRIX, ZEROS, FAKE, CAST, PRODUCT, FLOAT_PRODUCT, PACKED], ids=str)
+@pytest.mark.parametrize("call", [MATRIX, ZEROS, SPOILT, GROUPED, FAKE, CAST, PRODUCT, FLOAT_PRODUCT, PACKED], ids=str)
 def test_the_reference_follows_its_rules(call: Any) -> None:
     assert failure(CodedCalls((call,))) is None
 
@@ -51,7 +54,7 @@ class _RemembersRanges(ReferenceQuantizers):
 
     seen: list[float]
 
-    def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:  # noqa: ARG002
+    def range_of(self, values: Array, rule: QuantRule) -> tuple[Array, Array]:
         self.seen.append(float(np.abs(values).max()))
         return -np.full_like(values, max(self.seen)), np.full_like(values, max(self.seen))
 
@@ -68,8 +71,23 @@ class _QuantizesInPlace(ReferenceQuantizers):
 class _FreesEveryGradient(ReferenceQuantizers):
     """Gradients pass wherever the value is."""
 
-    def passes_on(self, values: Array, unclipped: Array, step: Array, zero: Array, rule: FakeRule) -> Array:  # noqa: ARG002
+    def passes_on(self, values: Array, unclipped: Array, step: Array, zero: Array, rule: FakeRule) -> Array:
         return np.ones(values.shape, bool)
+
+
+class _NanIsZero(ReferenceQuantizers):
+    """What is not a number is taken for zero."""
+
+    def quantize(self, name: str, values: Array) -> Quantized:
+        return super().quantize(name, np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf))
+
+
+class _OneRangeForAll(ReferenceQuantizers):
+    """A value that is not finite spoils the range of the next row, too."""
+
+    def quantize(self, name: str, values: Array) -> Quantized:
+        bad = ~np.isfinite(values).all(axis=1)
+        return super().quantize(name, np.where(np.roll(bad, 1)[:, None], np.inf, values).astype(np.float32))
 
 
 class _CutsQuotients(ReferenceQuantizers):
@@ -134,6 +152,8 @@ class _PacksFromTheEnd(ReferenceFormats):
         (FAKE, {"quantizers_class": _CutsQuotients}, "quantization.fake-values"),
         (MATRIX, {"quantizers_class": _CutsQuotients}, "quantization.codes-as-declared"),
         (MATRIX, {"quantizers_class": _QuantizesInPlace}, "laws.codes"),
+        (SPOILT, {"quantizers_class": _NanIsZero}, "quantization.non-finite"),
+        (SPOILT, {"quantizers_class": _OneRangeForAll}, "quantization.non-finite"),
         (AFFINE, {"quantizers_class": _ZeroIsBetweenCodes}, "quantization.range-follows-data"),
         (CAST, {"formats_class": _DecodesOneFurther}, "formats.decode"),
         (CAST, {"formats_class": _NanBecomesANumber}, "formats.overflow-as-declared"),
@@ -147,6 +167,22 @@ def test_a_broken_rule_is_named(call: Any, parts: dict[str, type], clause: str) 
     found = failure(CodedCalls((call,)), **parts)
     assert found is not None
     assert found.name == clause
+
+
+class _ReadsRowByRow(ReferenceQuantizers):
+    """Values are read from memory in order, whatever their strides say."""
+
+    def quantize(self, name: str, values: Array) -> Quantized:
+        flat = values.base.reshape(-1) if values.base is not None else values.ravel(order="K")
+        return super().quantize(name, flat[: values.size].reshape(values.shape))
+
+
+@pytest.mark.parametrize("layout", ["columns", "strided"])
+def test_operands_may_lie_otherwise(layout: Layout) -> None:
+    for call in (MATRIX, FAKE, CAST, PRODUCT, PACKED):
+        assert failure(CodedCalls((call,), layout)) is None
+    assert failure(CodedCalls((MATRIX,)), quantizers_class=_ReadsRowByRow) is None
+    assert failure(CodedCalls((MATRIX,), layout), quantizers_class=_ReadsRowByRow) is not None
 
 
 def test_an_answer_may_not_depend_on_earlier_calls() -> None:
@@ -284,6 +320,20 @@ def test_a_long_history_is_remembered_whole() -> None:
     drawn = DelayedCase((3, 7, 2), 18, 1, 0, steps, 1)
     assert failure(drawn) is None
     assert failure(drawn, delayed_class=_ForgetsAfterSixteen) is not None
+
+
+class _OverlooksNan(ReferenceDelayedProduct):
+    """What is not a number is no largest value."""
+
+    def largest(self, values: Array) -> float:
+        return float(np.nanmax(np.abs(values)))
+
+
+def test_what_is_not_a_number_is_remembered() -> None:
+    steps = (DelayedStep(((0, 0), (1, 0)), special=np.nan), DelayedStep(((0, 0), (1, 0)), special=np.nan))
+    drawn = DelayedCase((3, 7, 2), 3, 2, 0, steps, 1)
+    assert failure(drawn) is None
+    assert failure(drawn, delayed_class=_OverlooksNan) is not None
 
 
 class _PredictionsAreSeen(ReferenceDelayedProduct):

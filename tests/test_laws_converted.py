@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conformance.judging.subject import Subject
-from conformance.laws.converted import AwareCase, AwareVerb, Convert, PredictAware, Reload, TrainAware
+from conformance.laws.converted import AwareCase, AwareVerb, Convert, PredictAware, Reload, SkipAware, TrainAware
 from conformance.laws.declared import laws_of
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads
@@ -26,10 +26,11 @@ MODEL = Model(
 TRAIN, LARGE = TrainAware((4, 3), (0, 1)), TrainAware((5, 2), (3, 2))
 
 
-def failure(framework: Any, *verbs: AwareVerb, freeze: int | None = None) -> Any:
+def failure(framework: Any, *verbs: AwareVerb, freeze: int | None = None, scaled: bool = False) -> Any:
     """What the law says of a run of two micro-batches an update."""
     subject = Subject(framework("cpu"))
-    return AwareCase(MODEL, freeze, 2, (TRAIN, *verbs), 7).failure(subject, laws_of(subject.framework))
+    case = AwareCase(MODEL, freeze, 2, (TRAIN, *verbs), 7, scaled)
+    return case.failure(subject, laws_of(subject.framework))
 
 
 def framework_of(trainer: type[ReferenceTrainer]) -> type[ReferenceFramework]:
@@ -76,6 +77,27 @@ def test_what_is_broken_is_named(framework: Any, verbs: tuple[AwareVerb, ...], c
 def test_ranges_that_never_freeze_are_seen() -> None:
     assert failure(ReferenceFramework, LARGE, TRAIN, freeze=2) is None
     assert failure(aware.NeverFrozen, LARGE, freeze=1).name == "quantization.ranges-follow"
+
+
+class _FreezesByWindows(ReferenceTrainer):
+    """Ranges freeze after so many windows, those that were skipped among them."""
+
+    windows = 0
+
+    def empty_accumulator(self) -> None:
+        super().empty_accumulator()
+        self.windows += 1
+
+    def observes(self) -> bool:
+        aware = self.recipe.quantization
+        return super().observes() and (aware is None or aware.freeze is None or self.windows < aware.freeze)
+
+
+def test_a_skipped_window_freezes_nothing() -> None:
+    assert failure(ReferenceFramework, SkipAware(), LARGE, freeze=2, scaled=True) is None
+    broken = framework_of(_FreezesByWindows)
+    assert failure(broken, LARGE, freeze=2, scaled=True) is None
+    assert failure(broken, SkipAware(), LARGE, freeze=2, scaled=True).name == "quantization.ranges-follow"
 
 
 class _EndsLater(ReferenceQuantizedModel):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +14,14 @@ from conformance.judging.subject import Subject
 from conformance.laws.declared import laws_of
 from conformance.laws.drawing import few_files
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
+from conformance.laws.layouts import Layout
 from conformance.laws.operations import NestedScope, ScopedOperation
 from conformance.laws.programs import DrawnCase, StartAgain, Train
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Embedding, Flatten, Head, Heads
 from fixtures.recipe import Offload, Recipe
 from frameworks.contract import OpResult
-from frameworks.reference import ReferenceFramework
+from frameworks.reference import ReferenceFramework, scope
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.tensor import Tensor
 from tests.inventions.round_2026_11_24_l import faults_l_3
@@ -93,6 +96,37 @@ def test_rows_of_a_table_are_no_terms_of_a_sum() -> None:
     heads, losses = Heads((Head("a", 2),)), (("a", "squared_error"),)
     assert DrawnModel((Embedding(4097, 4), Flatten(), heads), (3,), losses).longest_sum == 12  # type: ignore[arg-type]
     assert DrawnModel((Dense(300), heads), (5,), losses).longest_sum == 300  # type: ignore[arg-type]
+
+
+class OpensWhereItIsMade(ReferenceFramework):
+    """A scope puts back, when it is left, what was open when it was made."""
+
+    def autocast(self, precision: Any, **settings: Any) -> Any:
+        made_in, opened = scope.current(), super().autocast(precision, **settings)
+
+        @contextmanager
+        def region() -> Iterator[None]:
+            with opened:
+                yield
+            scope.enter(made_in)
+
+        return region()
+
+
+def test_scopes_may_be_made_before_any_is_opened() -> None:
+    other = NestedScope("float16")
+    instance = ScopedOperation("matmul", (4, 4), "float32", (), False, (SCOPE,), 0, left=(other,))
+    for each in (instance, replace(instance, prepared=True)):
+        assert failure(each, ReferenceFramework("cpu")) is None
+    assert failure(instance, OpensWhereItIsMade("cpu")) is None
+    assert failure(replace(instance, prepared=True), OpensWhereItIsMade("cpu")) is not None
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "strided"])
+def test_operands_have_the_same_values_however_they_lie(layout: Layout) -> None:
+    lying = replace(NAMED, layout=layout)
+    assert all((a == b).all() for a, b in zip(lying.arrays(), NAMED.arrays(), strict=True))
+    assert failure(lying, ReferenceFramework("cpu")) is None
 
 
 POINTWISE = ScopedOperation("conv2d", (9, 4), "float32", (), False, (SCOPE,), 0)

@@ -45,7 +45,7 @@ FILE = "expectations.toml"
 JUDGED = "judged"
 """The key of the versions in which somebody has judged the adapter."""
 
-SEED = "seed"
+SEED, OTHER_SEEDS = "seed", "other-seeds"
 """What a failure may depend on: it is there at seed 0, and at others it may be."""
 
 _EXPECTATION = Kind(
@@ -82,7 +82,8 @@ class Expectation:
         signature: the slug under which the suite reports the failure.
         finding: what goes wrong, and where it is to be read of.
         spoils_process: whether the failure changes what later tests of the same process find; such cases run last.
-        depends_on: "seed" where other weights or data may not show the failure, else "".
+        depends_on: "seed" where other weights or data than those of seed 0 may not show the failure, "other-seeds"
+            where those of seed 0 need not either, else "".
         file: where the entry stands.
         inferred_from: in a run: the judged version that the entry was taken from, "" in a version that was judged.
         may_pass: in a run: whether its cases may as well pass.
@@ -136,7 +137,7 @@ class Expectation:
 
     def taken(self, bearing: Bearing, seed: int) -> Expectation:
         """This entry as it is held against a run of a version, on which it bears so, at a seed."""
-        may_pass = not bearing.settled or (self.depends_on == SEED and seed != 0)
+        may_pass = not bearing.settled or self.depends_on == OTHER_SEEDS or (self.depends_on == SEED and seed != 0)
         return replace(self, inferred_from=bearing.inferred_from, may_pass=may_pass)
 
     def covers(self, clause: str, case: str) -> bool:
@@ -305,8 +306,8 @@ def _expectation(
         spoils_process=table.flag("spoils_process"),
         depends_on=table.text("depends_on", "") if "depends_on" in table.values else "",
     )
-    if entry.depends_on not in ("", SEED):
-        raise ValueError(f"{table.where}: depends_on {entry.depends_on!r} is not {SEED!r}")
+    if entry.depends_on not in ("", SEED, OTHER_SEEDS):
+        raise ValueError(f"{table.where}: depends_on {entry.depends_on!r} is neither {SEED!r} nor {OTHER_SEEDS!r}")
     if entry.clause not in (load_clauses() if clauses is None else clauses):
         raise ValueError(f"{table.where}: there is no clause {entry.clause!r}")
     try:

@@ -12,6 +12,7 @@ from conformance.judging.subject import Subject
 from conformance.judging.verdict import cleaned, same_bits, shown
 from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.judging import Failure
+from conformance.laws.layouts import laid_out, nth
 from conformance.laws.operations import NestedScope, failed, opened
 from conformance.oracle.errormodel import distance
 from conformance.oracle.function_bounds import function_bounds
@@ -75,10 +76,11 @@ class Call:
         return frozenset({f"call={self.way}", f"recompute.variant={self.variant or 'default'}"})
 
     def operands(self) -> tuple[Array, Array]:
-        """x and w."""
+        """x and w, as they lie in memory."""
         rng = np.random.default_rng([self.seed, 26])
         n, m, k = self.sizes
-        return rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
+        x, w = rng.standard_normal((n, m)).astype(np.float32), rng.standard_normal((m, k)).astype(np.float32)
+        return laid_out(x, nth(self.seed)), laid_out(w, nth(self.seed + n))
 
     def apart_from(self, subject: Subject, plain: RecomputeResult) -> Failure | None:
         """The difference from the plain call; a container, or arguments by name, may be refused."""

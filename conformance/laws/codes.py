@@ -11,9 +11,10 @@ from conformance.judging.coded import check_codes, check_scale, check_zero_point
 from conformance.judging.subject import Subject
 from conformance.judging.verdict import same_bits
 from conformance.laws.breaking import CheckedInstance, ClauseBroken, breaking
+from conformance.laws.layouts import Layout, laid_out
 from conformance.oracle import quantizing
 from fixtures.arrays import Array
-from frameworks.contract import FakeRule, Framework, Quantized
+from frameworks.contract import FakeRule, Framework, Quantized, QuantRule
 
 CLAUSE = "laws.codes"
 FAKE_ROUNDINGS = 3
@@ -45,9 +46,14 @@ class CodedCall(Protocol):
 
 @dataclass(frozen=True)
 class CodedCalls(CheckedInstance):
-    """Calls in a row; the first of them is made again in the end."""
+    """Calls in a row; the first of them is made again in the end.
+
+    Attributes:
+        layout: how their operands lie in memory.
+    """
 
     calls: tuple[CodedCall, ...]
+    layout: Layout = "rows"
 
     def words(self) -> frozenset[str]:
         """What exclusions may name."""
@@ -57,13 +63,15 @@ class CodedCalls(CheckedInstance):
         """Each answer against its rule, operands against what they were, and the first answer against a second one."""
         framework, first = subject.framework, self.calls[0]
         answers = [self._checked(framework, call) for call in self.calls]
-        again = first.answer(framework, first.operands(framework))
+        again = first.answer(framework, self._operands(framework, first))
         with breaking(CLAUSE) as verdict:
             verdict.same_state(again, answers[0], f"{first} after other calls", "calls-depend")
 
-    @staticmethod
-    def _checked(framework: Framework, call: CodedCall) -> Answer:
-        operands, untouched = (call.operands(framework) for _ in range(2))
+    def _operands(self, framework: Framework, call: CodedCall) -> Operands:
+        return tuple(laid_out(each, self.layout) for each in call.operands(framework))
+
+    def _checked(self, framework: Framework, call: CodedCall) -> Answer:
+        operands, untouched = (self._operands(framework, call) for _ in range(2))
         answer = call.answer(framework, operands)
         with breaking(CLAUSE) as verdict:
             same = all(same_bits(a, b) for a, b in zip(operands, untouched, strict=True))
@@ -118,7 +126,7 @@ class QuantizerCall:
     def words(self) -> frozenset[str]:
         return frozenset({f"quantizer={self.quantizer}"})
 
-    def operands(self, framework: Framework) -> Operands:  # noqa: ARG002
+    def operands(self, framework: Framework) -> Operands:
         return (self.matrix.values(),)
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
@@ -132,6 +140,68 @@ class QuantizerCall:
             check_zero_point(verdict, values, given, rule)
         with breaking("quantization.codes-as-declared") as verdict:
             check_codes(verdict, values, given, rule)
+
+
+@dataclass(frozen=True)
+class SpoiltCall:
+    """A matrix with one value that is not finite, in the codes of a quantizer.
+
+    Attributes:
+        value: NaN or an infinity.
+        row, column: where it stands, as shares of the matrix in [0, 1).
+    """
+
+    quantizer: str
+    matrix: Matrix
+    value: float
+    row: float
+    column: float
+
+    def words(self) -> frozenset[str]:
+        return frozenset({f"quantizer={self.quantizer}", "quantizer=spoilt"})
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        return int(self.row * self.matrix.rows), int(self.column * self.matrix.columns)
+
+    def operands(self, framework: Framework) -> Operands:
+        values = self.matrix.values()
+        values[self._place] = self.value
+        return (values,)
+
+    def answer(self, framework: Framework, operands: Operands) -> Answer:
+        """The values that come back; nothing where the framework refuses them."""
+        try:
+            return {"values": framework.quantizers().quantize(self.quantizer, operands[0]).values}
+        except (ValueError, RuntimeError, ArithmeticError):
+            return {}
+
+    def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
+        if not answer:
+            return
+        quantizers, after = framework.quantizers(), answer["values"]
+        before = quantizers.quantize(self.quantizer, self.matrix.values()).values
+        given = float(after[self._place])
+        swallowed = np.isfinite(given) and np.sign(given) != np.sign(self.value)
+        others = ~self._range(quantizers.rules()[self.quantizer])
+        with breaking("quantization.non-finite") as verdict:
+            verdict.holds(not swallowed, f"{self.value} is not swallowed", given, self.value, "swallowed")
+            verdict.equal(after[others], before[others], "the other ranges", "disturbed")
+
+    def _range(self, rule: QuantRule) -> Array:
+        """Where the values are that share the range of the one that is not finite."""
+        where = np.zeros((self.matrix.rows, self.matrix.columns), bool)
+        if rule.axis is None:
+            return ~where
+        index: list[int | slice] = [*self._place]
+        first = self._place[rule.axis]
+        index[rule.axis] = (
+            slice(first // rule.group * rule.group, (first // rule.group + 1) * rule.group)
+            if rule.group
+            else slice(None)
+        )
+        where[tuple(index)] = True
+        return where
 
 
 @dataclass(frozen=True)

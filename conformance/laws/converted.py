@@ -10,12 +10,13 @@ from typing import Literal
 import numpy as np
 
 from conformance.judging import coded
-from conformance.judging.subject import Subject, need
+from conformance.judging.subject import Subject, full, need
 from conformance.laws.breaking import CheckedInstance, breaking
+from conformance.laws.layouts import laid_out, nth
 from conformance.oracle import post_training
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model
-from fixtures.recipe import Adam, Aware, Recipe
+from fixtures.recipe import Adam, Aware, DynamicScaling, Recipe
 from frameworks.contract import AwareRule, Capability, Trainer
 
 RATE = 2.0**-6
@@ -27,6 +28,11 @@ class TrainAware:
 
     rows: tuple[int, ...]
     powers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SkipAware:
+    """A window of given gradients that are infinite, which the scaler skips; only in runs that are scaled."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Reload:
     into: Literal["itself", "fresh", "used"]
 
 
-AwareVerb = TrainAware | PredictAware | Convert | Reload
+AwareVerb = TrainAware | SkipAware | PredictAware | Convert | Reload
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ class AwareCase(CheckedInstance):
         freeze: updates after which ranges stay, None for never.
         accumulation: micro-batches of an update.
         seed: of weights and samples.
+        scaled: whether its loss is scaled, by a power of two that no ordinary window moves.
     """
 
     model: Model
@@ -74,6 +81,7 @@ class AwareCase(CheckedInstance):
     accumulation: int
     verbs: tuple[AwareVerb, ...]
     seed: int
+    scaled: bool = False
 
     def words(self) -> frozenset[str]:
         """What exclusions may name."""
@@ -84,6 +92,7 @@ class AwareCase(CheckedInstance):
             "aware-run=loads": any(isinstance(verb, Reload) for verb in self.verbs),
             "aware-run=freezes": self.freeze is not None,
             "aware-run=window": self.accumulation > 1,
+            "aware-run=skips": any(isinstance(verb, SkipAware) for verb in self.verbs),
         }
         return frozenset(word for word, there in flags.items() if there)
 
@@ -95,13 +104,15 @@ class AwareCase(CheckedInstance):
 
     def recipe(self) -> Recipe:
         """How the run is trained."""
-        return Recipe(Adam(RATE), quantization=Aware(self.freeze), accumulation=self.accumulation)
+        scaling = DynamicScaling(2.0**8, interval=1000) if self.scaled else None
+        return Recipe(Adam(RATE), scaling=scaling, quantization=Aware(self.freeze), accumulation=self.accumulation)
 
     def batch(self, rows: int, power: int, place: int) -> Batch:
         """Samples and targets."""
         rng = np.random.default_rng([self.seed, 61, place])
         inputs = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
         heads = self.model.heads.heads
+        inputs = laid_out(inputs, nth(self.seed + place))
         return Batch(inputs, {head.name: rng.standard_normal((rows, head.units)).astype(np.float32) for head in heads})
 
 
@@ -121,6 +132,8 @@ class _AwarePlay:
             match verb:
                 case TrainAware():
                     self._train(verb, place)
+                case SkipAware():
+                    self._skip()
                 case PredictAware(rows=rows, power=power):
                     self._holds_still(self._case.batch(rows, power, 10 * place).inputs)
                 case Convert() if self._updates:
@@ -140,6 +153,16 @@ class _AwarePlay:
             self._seen += [(float(batch.inputs.min()), float(batch.inputs.max())) for batch in window]
         self._updates += 1
         self._check_ranges()
+
+    def _skip(self) -> None:
+        before = self._subject.state(self._run)
+        gradients = full(self._run, np.inf)
+        self._run.feed(*[gradients] * self._case.accumulation)
+        after = self._subject.state(self._run)
+        with breaking("quantization.ranges-follow") as verdict:
+            kept = {name: value for name, value in before.items() if not name.startswith("scaler/")}
+            left = {name: value for name, value in after.items() if not name.startswith("scaler/")}
+            verdict.same_state(left, kept, "the run after a window that was skipped", "skip-moved")
 
     def _check_ranges(self) -> None:
         """The first dense layer's inputs are the samples, so that their range is known."""

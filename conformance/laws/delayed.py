@@ -33,7 +33,7 @@ class DelayedStep:
         powers: for each micro-batch, the powers of two by which the largest number of the format is multiplied for the
             largest input and the largest gradient; None for values that are all zero.
         predicts: whether this is a prediction of the inputs, which moves nothing.
-        special: an input that is put in, infinite, or None.
+        special: an input that is put in, infinite or NaN, in some micro-batch; None for none.
     """
 
     powers: tuple[tuple[int | None, int | None], ...]
@@ -79,7 +79,7 @@ class DelayedCase(CheckedInstance):
                     continue
                 inputs, gradients = ([pair[side] for pair in window] for side in (0, 1))
                 for operand, values in zip(OPERANDS, (inputs, [kernel], gradients), strict=True):
-                    seen[operand].append(max(float(np.max(np.abs(each))) for each in values))
+                    seen[operand].append(float(np.max([np.max(np.abs(each)) for each in values])))
                 passed = product.train(*window)
                 stored = {operand: stored_scales(seen[operand], narrow[operand], self.history) for operand in OPERANDS}
                 for operand in OPERANDS:
@@ -97,7 +97,7 @@ class DelayedCase(CheckedInstance):
         for micro, (largest, slope) in enumerate(step.powers):
             seed = [self.seed, 42, place, micro]
             inputs = _values((n, k), largest, narrow["input"], [*seed, 0])
-            if step.special is not None and micro == len(step.powers) - 1:
+            if step.special is not None and micro == (self.seed + place) % len(step.powers):
                 inputs.flat[inputs.size // 2] = step.special
             window.append((inputs, _values((n, m), slope, narrow["gradient"], [*seed, 1])))
         return tuple(window)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from conformance.laws.codes import CodedCall, CodedCalls, FakeCall, Matrix, QuantizerCall
+from conformance.laws.codes import CodedCall, CodedCalls, FakeCall, Matrix, QuantizerCall, SpoiltCall
 from conformance.laws.format_calls import INTEGERS, CastCall, CodeProduct, Packing
+from conformance.laws.layouts import LAYOUTS
 from conformance.oracle.narrow_casts import SOURCES
 from fixtures.narrow import NARROW
 from frameworks.contract import Capability, Framework
@@ -42,7 +44,8 @@ MATRICES = matrices(_SIDES, st.integers(1, 67) | _LARGE, ("normal", "one", "zero
 
 def coded(framework: Framework) -> SearchStrategy[CodedCalls]:
     """One to three calls of any kind that a framework declares."""
-    return st.lists(st.one_of(_kinds(framework)), min_size=1, max_size=3).map(lambda calls: CodedCalls(tuple(calls)))
+    calls = st.lists(st.one_of(_kinds(framework)), min_size=1, max_size=3).map(tuple)
+    return st.builds(CodedCalls, calls, st.sampled_from(LAYOUTS))
 
 
 def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
@@ -58,6 +61,7 @@ def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
     kinds: list[SearchStrategy[CodedCall]] = []
     if quantizers:
         kinds.append(st.builds(QuantizerCall, st.sampled_from(quantizers), MATRICES))
+        kinds.append(_spoilt(quantizers))
     if fakes:
         kinds.append(_fake(fakes))
     if casts:
@@ -71,6 +75,13 @@ def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
     if framework.declares(Capability.INT4_PACKING).supported:
         kinds.append(st.builds(Packing, _SIDES, _SIDES, st.sampled_from([0, 1]), _SEEDS))
     return kinds or [st.builds(QuantizerCall, st.just(QUANTIZERS[0]), MATRICES)]
+
+
+def _spoilt(names: Collection[str]) -> SearchStrategy[CodedCall]:
+    """Quantizers of matrices with a value that is not finite, first, last or between."""
+    places = st.sampled_from([0.0, 0.3, 0.6, 0.9999])
+    values = st.sampled_from([np.nan, np.inf, -np.inf])
+    return st.builds(SpoiltCall, st.sampled_from(sorted(names)), MATRICES, values, places, places)
 
 
 def _fake(names: Collection[str]) -> SearchStrategy[CodedCall]:

@@ -5,27 +5,32 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from conformance.laws.converted import AwareCase, AwareVerb, Convert, PredictAware, Reload, TrainAware
+from conformance.laws.converted import AwareCase, AwareVerb, Convert, PredictAware, Reload, SkipAware, TrainAware
 from fixtures.layers import Activation, Dense, Flatten, Head, Heads, Layer
 from fixtures.model import Model
+from frameworks.contract import Capability, Framework
 
 _WIDTHS = st.sampled_from([2, 3, 5, 8, 17, 33, 65])
-_ROWS = st.integers(1, 9)
+_ROWS = st.integers(1, 9) | st.sampled_from([*range(1, 10), 300, 1030])
 _POWERS = st.sampled_from([0, 0, 1, -2, 3, -6])
 
 
 @st.composite
-def converted(draw: st.DrawFn) -> AwareCase:
-    """A model of one to four dense layers, and a run that begins with an update."""
+def converted(draw: st.DrawFn, framework: Framework) -> AwareCase:
+    """A model of one to four dense layers, and a run that begins with an update, or with one that is skipped."""
     accumulation = draw(st.sampled_from([1, 1, 2, 3]))
+    needed = (Capability.DYNAMIC_SCALING, Capability.FEED)
+    scaled = all(framework.declares(each).supported for each in needed) and draw(st.booleans())
     first = draw(_updates(accumulation))
-    verbs = draw(st.lists(_verbs(accumulation), min_size=1, max_size=6))
+    verbs = draw(st.lists(_verbs(accumulation, scaled), min_size=1, max_size=6))
+    skips: list[AwareVerb] = [SkipAware()] if scaled and draw(st.booleans()) else []
     return AwareCase(
         draw(_models()),
         draw(st.sampled_from([None, None, 1, 2, 3])),
         accumulation,
-        (first, *verbs),
+        (*skips, first, *verbs),
         draw(st.integers(0, 99)),
+        scaled,
     )
 
 
@@ -54,9 +59,10 @@ def _updates(accumulation: int) -> SearchStrategy[AwareVerb]:
     return st.builds(TrainAware, sizes, st.tuples(*[_POWERS] * accumulation))
 
 
-def _verbs(accumulation: int) -> SearchStrategy[AwareVerb]:
+def _verbs(accumulation: int, scaled: bool) -> SearchStrategy[AwareVerb]:
     """Updates and conversions more often than what should change nothing."""
     convert, update = st.builds(Convert, st.sampled_from([9, 33, 64]), st.booleans()), _updates(accumulation)
     still = st.builds(PredictAware, _ROWS, _POWERS)
     reload = st.builds(Reload, st.sampled_from(["itself", "fresh", "used"]))
-    return st.one_of(update, update, convert, convert, still, reload)
+    skip: list[SearchStrategy[AwareVerb]] = [st.just(SkipAware())] if scaled else []
+    return st.one_of(update, update, convert, convert, still, reload, *skip)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import strategies as st
 
 from conformance.laws.delayed import DelayedCase, DelayedStep
@@ -26,14 +28,14 @@ def delayed(draw: st.DrawFn, framework: Framework) -> DelayedCase:  # noqa: ARG0
 
 @st.composite
 def _steps(draw: st.DrawFn, accumulation: int) -> DelayedStep:
-    """Mostly training steps of unlike magnitudes; now and then zeros, an infinite value, or a prediction."""
+    """Mostly training steps of unlike magnitudes; now and then zeros, a value that is not finite, or a prediction."""
     kind = draw(st.sampled_from(["train"] * 6 + ["zeros", "infinite", "predict"]))
     powers = tuple((draw(_POWERS), draw(_POWERS)) for _ in range(accumulation))
     match kind:
         case "zeros":
             return DelayedStep(((None, None),) * accumulation)
         case "infinite":
-            return DelayedStep(powers, special=float("inf"))
+            return DelayedStep(powers, special=draw(st.sampled_from([math.inf, math.nan])))
         case "predict":
             return DelayedStep(powers[:1], predicts=True)
         case _:

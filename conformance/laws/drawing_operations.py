@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from conformance.laws.calls import Call, Calls
 from conformance.laws.drawing_recipes import PRECISIONS, offered
+from conformance.laws.layouts import LAYOUTS
 from conformance.laws.operations import MIXED, RANDOM, SHIFTED, UNBOUNDED, NestedScope, ScopedOperation
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Capability, Framework, RecomputeCase
@@ -25,7 +26,10 @@ BY_ROW = frozenset(op for op in CATALOGUE if all(array.shape[:1] == (4,) for arr
     "cumsum",  # whose rounding leans to one side, as no random rounding does
 }
 
-SEVERAL_WAYS = ("layer_norm", "rms_norm", "softmax", "log_softmax", "conv2d", "concatenate")
+MANY_CLASSES = (5, 2051)
+"""Rows and classes of a loss over more of them than kernels have in a block."""
+
+SEVERAL_WAYS = ("layer_norm", "rms_norm", "softmax", "log_softmax", "conv2d", "concatenate", "cross_entropy")
 """Operations for which frameworks have a way of its own for some shapes or values; they are drawn more often."""
 SMALLEST = {"norm": -4, "elu": 0}
 """Powers of two by which operands are made small: squares underflow in float16, and elu cancels; others' is -12."""
@@ -52,6 +56,8 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     sizes = draw(st.sampled_from(SIZES)), draw(st.sampled_from(SIZES))
     if op in BY_ROW and draw(st.integers(0, 3)) == 0:
         sizes = draw(st.sampled_from(LONG))
+    if op == "cross_entropy" and draw(st.booleans()):
+        sizes = MANY_CLASSES
     operand = draw(st.sampled_from(["float32", "float32", *formats]))
     left = (region(),) if draw(st.integers(0, 3)) == 0 else ()
     second = draw(st.sampled_from([None, "float32", *formats])) if op in MIXED else None
@@ -70,6 +76,8 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
         second=None if second == operand else second,
         offset=draw(st.sampled_from([0.0, 0.0, *[-120.0, -200.0, 150.0] * (op in SHIFTED)])),
         empty=op == "concatenate" and draw(st.booleans()),
+        layout=draw(st.sampled_from(LAYOUTS)),
+        prepared=draw(st.booleans()),
         special=draw(st.sampled_from([0.0, *[-math.inf] * (op in UNBOUNDED)]))
         if draw(st.integers(0, 3)) == 0
         else None,

@@ -22,7 +22,7 @@ def quantized(framework: Framework) -> SearchStrategy[QuantizedCase | AwareCase]
     """Models that are quantized when they are trained, and where a framework converts them, those trained for it."""
     trained = _quantized(framework)
     converts = framework.declares(Capability.AWARE).supported and framework.declares(Capability.CONVERT).supported
-    return trained | converted() if converts else trained
+    return trained | converted(framework) if converts else trained
 
 
 @st.composite
@@ -34,7 +34,8 @@ def _quantized(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
     names = sorted(dense_weights(model))
     skip = draw(st.lists(st.sampled_from(names), max_size=2, unique=True)) if draw(st.booleans()) else []
     verbs = tuple(draw(st.lists(_verbs(), min_size=1, max_size=4)))
-    batches = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
+    rows = st.integers(1, 9) | st.sampled_from([300, 1030, 2051])
+    batches = tuple(draw(st.lists(rows, min_size=1, max_size=3)))
     power = draw(st.sampled_from([0, 0, 0, -8, 4]))
     return QuantizedCase(technique, model, tuple(skip), power, batches, verbs, draw(st.integers(0, 99)))
 

@@ -92,6 +92,7 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
 RANKS = (
     *(Ranks(2), Ranks(3), Ranks(2, "optimizer"), Ranks(2, "gradients"), Ranks(3, "optimizer"), Ranks(4, "gradients")),
     *(Ranks(2, "full"), Ranks(3, "full"), Ranks(4, "full"), Ranks(4, "full", 2), Ranks(4, "optimizer", 2)),
+    *(Ranks(2, reduce="bfloat16"), Ranks(2, "full", reduce="bfloat16")),
 )
 OFFLOADED: tuple[tuple[OffloadedKind, ...], ...] = (
     *(("activations",), ("parameters",), ("optimizer",), ("parameters", "optimizer")),

@@ -31,8 +31,8 @@ WIDTHS = (1, 2, 3, 5, 7, 8, 13)
 LONG_WIDTHS = (33, 67, 130, 259, 1027)
 """Widths beyond what is done in blocks of 32, 64, 128, 256 or 1024."""
 LONG_SEQUENCES = (35, 67)
-MANY_CLASSES = 300
-"""More than eight bits count."""
+MANY_CLASSES = (300, 1100)
+"""More than eight bits count, and more than a block of 1024."""
 LARGE = 2**16 + 3
 """Rows of a table that has more than 10^5 values with `LARGE_WIDTH` columns, and more rows than 16 bits count."""
 LARGE_WIDTH = 2
@@ -113,13 +113,15 @@ def _block(draw: st.DrawFn, width: int, exact: bool) -> tuple[tuple[Layer, ...],
         case "residual":
             dense, activation = Dense(width), Activation(kind)
             bodies: list[tuple[Layer, ...]] = [(dense, activation), (activation, dense), (dense, activation, dense)]
+            bodies.append((dense, Residual((activation, dense))))
             return (Residual(draw(st.sampled_from(bodies))),), width
         case "bare":
             return (Dense(units, bias=False),), units
         case "layer-norm":
             return (LayerNorm(draw(_EPSILONS)), Dense(units)), units
         case _:
-            return (Dense(units), BatchNorm(draw(st.sampled_from([0.1, 0.5])), draw(_VARIANCE_EPSILONS))), units
+            norm = BatchNorm(draw(st.sampled_from([0.1, 0.5])), draw(_VARIANCE_EPSILONS))
+            return draw(st.sampled_from([(Dense(units), norm), (Dense(units), norm), (norm, Dense(units))])), units
 
 
 @st.composite
@@ -154,8 +156,9 @@ def _picture_layers(draw: st.DrawFn) -> tuple[tuple[Layer, ...], Shape]:
         if draw(st.booleans()):
             layers.append(BatchNorm(epsilon=draw(_VARIANCE_EPSILONS)))
         layers.append(Activation(draw(st.sampled_from(["gelu", "tanh"]))))
-    if height % 2 == width % 2 == 0 and draw(st.booleans()):
-        layers.append(MaxPool(2))
+    pools = [size for size in (2, 2, 3, 4) if height % size == width % size == 0]
+    if draw(st.booleans()) and pools:
+        layers.append(MaxPool(draw(st.sampled_from(pools))))
     return (*layers, Flatten()), sample
 
 
@@ -165,15 +168,15 @@ def _heads(
 ) -> tuple[Heads, tuple[tuple[str, LossKind], ...]]:
     """Heads; `inner` if some may be float64, as is open of a head that takes the inputs themselves."""
     wide = inner and framework.declares(Capability.FLOAT64_HEADS).supported and kind in ("exact", "vectors")
-    count = 1 if kind in ("tokens", "pictures") else draw(st.sampled_from([1, 1, 2]))
+    count = 1 if kind in ("tokens", "pictures") else draw(st.sampled_from([*[1, 1, 2] * 4, 3]))
     heads: list[Head] = []
     losses: list[tuple[str, LossKind]] = []
-    for name in ("a", "b")[:count]:
+    for name in ("a", "b", "c")[:count]:
         loss: LossKind = "squared_error"
         if kind in ("tokens", "pictures") or draw(st.integers(0, 3)) < {"vectors": 2, "exact": 1}[kind]:
             loss = "cross_entropy"
         float64 = wide and loss == "squared_error" and draw(st.integers(0, 3)) == 0
-        classes = [*(2, 3, 4) * 6, MANY_CLASSES]
+        classes = [*(2, 3, 4) * 12, *MANY_CLASSES]
         units = draw(st.sampled_from(classes if loss == "cross_entropy" else [1, 2, 3, 4]))
         alike = draw(st.booleans())
         units = heads[0].units if heads and heads[0].units > 1 and alike else units

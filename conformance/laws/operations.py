@@ -14,6 +14,7 @@ from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.distances import gaps, unit
 from conformance.laws.ensemble import MEMBERS
 from conformance.laws.judging import Failure
+from conformance.laws.layouts import Layout, laid_out
 from conformance.oracle.errormodel import IMPLEMENTATION_FREEDOM
 from fixtures.arrays import FORMATS, Array, format_of
 from fixtures.recipe import FormatName, Precision
@@ -66,6 +67,8 @@ class ScopedOperation:
         special: what stands in the last element of the first operand, None for an ordinary value.
         empty: whether the second operand has no column, as may be of a concatenation.
         offset: is added to the first operand, one of `SHIFTED`.
+        layout: how operands lie in memory.
+        prepared: whether all scopes are made before the first of them is opened.
     """
 
     op: str
@@ -82,6 +85,8 @@ class ScopedOperation:
     special: float | None = None
     empty: bool = False
     offset: float = 0.0
+    layout: Layout = "rows"
+    prepared: bool = False
 
     def words(self) -> frozenset[str]:
         """What exclusions may name."""
@@ -102,7 +107,10 @@ class ScopedOperation:
         return frozenset({f"operation={self.op}", f"operand={self.format}", *scopes, *lists, *words})
 
     def arrays(self) -> tuple[Array, ...]:
-        """The operands."""
+        """The operands, as they lie in memory."""
+        return tuple(laid_out(array, self.layout) for array in self._values())
+
+    def _values(self) -> tuple[Array, ...]:
         rng = np.random.default_rng([self.seed, 25])
         made = CATALOGUE[self.op]()
         if self.op in FIXED:
@@ -157,9 +165,9 @@ class ScopedOperation:
         except Exception:
             return None
         for region in self.before:
-            _leave(subject, region, self.raises)
+            _leave(opened(subject, region), self.raises)
         try:
-            here = _run(subject, self.nest, self.op, arrays, self.left, self.raises)
+            here = self._here(subject, arrays)
         except Exception as error:
             return failed("raised", f"{self.op} raises {error!r} here, and nothing in the innermost scope alone")
         if here.dtype != alone.dtype:
@@ -176,6 +184,17 @@ class ScopedOperation:
             shapes = [array.shape for array in arrays]
             return failed("shape", f"{self.op} gives {alone.dtype} for shapes {shapes} and {usual.dtype} for others")
         return self._beyond_rounding(subject, arrays, alone)
+
+    def _here(self, subject: Subject, arrays: tuple[Array, ...]) -> OpResult:
+        """The operation in the nest, after the scopes that were left inside of it."""
+        one_by_one = (opened(subject, region) for region in (*self.nest, *self.left))
+        scopes = iter([*one_by_one]) if self.prepared else one_by_one
+        with ExitStack() as entered:
+            for _ in self.nest:
+                entered.enter_context(next(scopes))
+            for _ in self.left:
+                _leave(next(scopes), self.raises)
+            return subject.framework.run_op(self.op, *arrays)
 
     def _other_format(self, subject: Subject, arrays: tuple[Array, ...], dtype: str) -> Failure | None:
         """What changes the result's format and must not: an empty operand, others' names, which operand is first."""
@@ -259,19 +278,10 @@ def _nearby(array: Array, rng: np.random.Generator, name: str) -> Array:
     return np.asarray(moved.astype(np.float32))
 
 
-def _run(
-    subject: Subject,
-    nest: tuple[NestedScope, ...],
-    op: str,
-    arrays: tuple[Array, ...],
-    left: tuple[NestedScope, ...] = (),
-    raises: bool = False,
-) -> OpResult:
+def _run(subject: Subject, nest: tuple[NestedScope, ...], op: str, arrays: tuple[Array, ...]) -> OpResult:
     with ExitStack() as scopes:
         for region in nest:
             scopes.enter_context(opened(subject, region))
-        for region in left:
-            _leave(subject, region, raises)
         return subject.framework.run_op(op, *arrays)
 
 
@@ -281,9 +291,9 @@ def opened(subject: Subject, region: NestedScope) -> AbstractContextManager[None
     return subject.framework.autocast(precision, enabled=region.enabled, wide=region.wide, low=region.low)
 
 
-def _leave(subject: Subject, region: NestedScope, raises: bool) -> None:
+def _leave(scope: AbstractContextManager[None], raises: bool) -> None:
     try:
-        with opened(subject, region):
+        with scope:
             if raises:
                 raise ZeroDivisionError
     except ZeroDivisionError:

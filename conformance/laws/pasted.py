@@ -13,8 +13,8 @@ from math import inf, nan
 
 from conformance.judging.kit import Subject, Verdict, clause
 from conformance.laws.calls import Call, Calls
-from conformance.laws.codes import CodedCalls, FakeCall, Matrix, QuantizerCall
-from conformance.laws.converted import AwareCase, Convert, PredictAware, Reload, TrainAware
+from conformance.laws.codes import CodedCalls, FakeCall, Matrix, QuantizerCall, SpoiltCall
+from conformance.laws.converted import AwareCase, Convert, PredictAware, Reload, SkipAware, TrainAware
 from conformance.laws.delayed import DelayedCase, DelayedStep
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from conformance.laws.format_calls import CastCall, CodeProduct, Packing
@@ -148,7 +148,9 @@ __all__ = [
     "ScopedOperation",
     "SecondRun",
     "SelfAttention",
+    "SkipAware",
     "Spike",
+    "SpoiltCall",
     "StartAgain",
     "StaticScaling",
     "Steps",

@@ -12,6 +12,7 @@ import numpy as np
 from conformance.judging import coded
 from conformance.judging.subject import Subject, need
 from conformance.laws.breaking import CheckedInstance, breaking
+from conformance.laws.layouts import laid_out, nth
 from conformance.oracle import post_training
 from fixtures.arrays import Array
 from fixtures.layers import LayerNorm
@@ -85,12 +86,14 @@ class QuantizedCase(CheckedInstance):
         """The trained weights."""
         drawn = coded.unlike_weights(self.model, seed)
         dense = dense_weights(self.model)
-        return {name: v * np.float32(2.0**self.power) if name in dense else v for name, v in drawn.items()}
+        scaled = {name: v * np.float32(2.0**self.power) if name in dense else v for name, v in drawn.items()}
+        return {name: laid_out(value, nth(self.seed + place)) for place, (name, value) in enumerate(scaled.items())}
 
     def samples(self, rows: int, power: int, place: int) -> Array:
         """A batch of samples (rows, ...), float32."""
         rng = np.random.default_rng([self.seed, 51, place])
-        return np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
+        values = np.asarray(rng.standard_normal((rows, *self.model.sample)) * 2.0**power, np.float32)
+        return laid_out(values, nth(self.seed + place))
 
     def _made(self, subject: Subject, seed: int) -> QuantizedModel:
         given, batches = subject.framework.post_training(), self._calibration()

@@ -33,6 +33,10 @@ C = TypeVar("C")
 F = TypeVar("F")
 
 
+class _Over(BaseException):
+    """The time to make a failing case smaller is over; no `Exception`, so that Hypothesis does not go on without us."""
+
+
 class _Failing(Exception):
     """The law does not hold for a case."""
 
@@ -68,8 +72,8 @@ class Search(Generic[C, F]):
         def hold(case: C | None) -> None:
             if case is None or self._raised is not None or (self.judged >= self.enough and self.smallest is None):
                 return
-            if time.monotonic() > self._end and self.smallest is not None and case != self.smallest[0]:
-                return
+            if time.monotonic() > self._end:
+                raise _Over
             try:
                 failure = self.judge(case)
             except Unsupported as refusal:

@@ -13,6 +13,7 @@ import numpy as np
 from conformance.judging.subject import Subject
 from conformance.judging.verdict import same_bits, shown
 from conformance.laws.drawn_data import DrawnBatch
+from conformance.laws.layouts import laid_out, nth
 from conformance.laws.player import Misloaded, NotPlayed, Observation, Play, Player, PlayFailed
 from conformance.laws.programs import (
     Damage,
@@ -47,13 +48,14 @@ class SubjectPlayer(Player):
         self._saved: dict[int, Path] = {}
         self._states: dict[int, Observation] = {}
         self._recipes: dict[int, Recipe] = {}
+        self._open: frozenset[int] = frozenset()
         self._folders: dict[int, set[Path]] = {}
         self._lent: list[Array] = []
         super().__init__(case)
 
     def make(self, weights: dict[str, Array] | None = None) -> Trainer:
         if weights is not None:
-            weights = {name: np.asfortranarray(value) for name, value in weights.items()}
+            weights = {name: laid_out(value, nth(place)) for place, (name, value) in enumerate(weights.items(), 1)}
             self.lend(weights.values())
         recipe, offload = self.recipe, self.recipe.offload
         if offload is not None and offload.to == "disk":
@@ -64,12 +66,11 @@ class SubjectPlayer(Player):
         return made
 
     def laid_out(self, batch: Batch, seed: int) -> Batch:
-        """Half of the data lie column by column, as what was transposed does."""
-        if seed % 2 == 0:
-            return batch
-        targets = {name: np.asfortranarray(target) for name, target in batch.targets.items()}
-        mask = None if batch.mask is None else np.asfortranarray(batch.mask)
-        return Batch(np.asfortranarray(batch.inputs), targets, mask)
+        """Data that lie row by row, column by column, or at every second place."""
+        layout = nth(seed)
+        targets = {name: laid_out(target, layout) for name, target in batch.targets.items()}
+        mask = None if batch.mask is None else laid_out(batch.mask, layout)
+        return Batch(laid_out(batch.inputs, layout), targets, mask)
 
     def play(self, left_out: frozenset[int] = frozenset()) -> Play:
         """All verbs but those that are left out.
@@ -112,6 +113,7 @@ class SubjectPlayer(Player):
                 self._saved.pop(slot, None)
                 raise NotPlayed from None
             raise
+        self._open = self._open | {slot} if waiting else self._open - {slot}
         self._saved[slot], self._states[slot], self._recipes[slot] = path, self.trainer.state(), self.recipe
 
     def restore(self, slot: int, into: Target, under: Under | None) -> None:
@@ -119,7 +121,10 @@ class SubjectPlayer(Player):
             raise NotPlayed
         saved = self._states[slot]
         if into != "same":
-            self.recipe = self.case.recipe if under is None else under.recipe(self.case.recipe)
+            recipe = self.case.recipe if under is None else under.recipe(self.case.recipe)
+            if slot in self._open and recipe.ranks != self._recipes[slot].ranks:
+                raise NotPlayed
+            self.recipe = recipe
         target = self.trainer if into == "same" else self.make()
         micro = DrawnBatch(2, seed=77)
         batch = self.batch(micro)

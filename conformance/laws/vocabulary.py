@@ -113,6 +113,7 @@ OTHERS = (
     "scaling=uneven-scale",
     "under=other-ranks",
     "under=other-offload",
+    "under=other-recompute",
     "recompute.depth=1",
     "recompute.depth=2",
     "recompute.uneven",
@@ -122,6 +123,7 @@ OPERATIONS = tuple(f"operation={name}" for name in CATALOGUE)
 
 CODES = (
     *(f"quantizer={name}" for name in (*QUANTIZERS, *FAKE_QUANTIZERS)),
+    "quantizer=spoilt",
     "fake=beyond",
     *(f"cast={name}" for name, narrow in NARROW.items() if narrow.signed),
     *(f"source={name}" for name in SOURCES),
@@ -130,7 +132,7 @@ CODES = (
     "packed",
     *(f"technique={name}" for name in TECHNIQUES),
     *(f"quantized={kind}" for kind in ("skips", "loads", "small-weights")),
-    *(f"aware-run={kind}" for kind in ("converts", "beyond", "predicts", "loads", "freezes", "window")),
+    *(f"aware-run={kind}" for kind in ("converts", "beyond", "predicts", "loads", "freezes", "window", "skips")),
     *(f"delayed={kind}" for kind in ("window", "infinite")),
 )
 
