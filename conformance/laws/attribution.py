@@ -66,7 +66,7 @@ def _no_loads_in_windows(case: DrawnCase) -> DrawnCase:
 
 
 def _as_saved(field: str) -> Simpler:
-    """The case whose loaded runs go on with the ranks, the offload or the recomputation of its own recipe."""
+    """The case whose loaded runs go on by the ranks, or with the offload, of its own recipe."""
     return lambda case: case.loaded_under(lambda under: replace(under, **{field: getattr(case.recipe, field)}))
 
 
@@ -82,7 +82,6 @@ CAUSES: dict[str, Simpler] = {
     "the damaged offloaded file": _less(DamageOffloaded),
     "the other number of ranks": _as_saved("ranks"),
     "the other offload": _as_saved("offload"),
-    "the other recomputation": _as_saved("recompute"),
     "the load inside a window": _no_loads_in_windows,
     "loading": _less(Save, Restore, RestoreDamaged),
     "the first run": lambda case: replace(
@@ -130,7 +129,6 @@ _BY_CAUSE = {
     "the damaged offloaded file": "offload.disk-fault",
     "the other number of ranks": "sharding.resumes-in-another-size",
     "the other offload": "offload.trains",
-    "the other recomputation": "recompute.same-state",
     "the first run": "laws.second-run",
     "the exception": LAW,
     "the scope": "autocast.scope-restored",

@@ -34,7 +34,7 @@ from conformance.laws.programs import (
     Verb,
     Way,
 )
-from fixtures.recipe import DynamicScaling, Offload, Ranks, Recipe, Recompute
+from fixtures.recipe import DynamicScaling, Offload, Ranks, Recipe
 from frameworks.contract import Capability, Framework
 
 TARGETS: tuple[Target, ...] = ("same", "fresh", "used", "predicted", "skipped", "stopped")
@@ -98,16 +98,14 @@ def _to_host(offload: Offload | None) -> Offload | None:
     return None if offload is None else replace(offload, to="host")
 
 
-def _others(framework: Framework, drawn: DrawnModel, recipe: Recipe) -> list[Under]:
+def _others(framework: Framework, recipe: Recipe) -> list[Under]:
     """The ways in which a run that another one saved may go on, if there are any but that one's own."""
-    ranks, offload, recompute = recipe.ranks, recipe.offload, recipe.recompute
-    moves = [Under(ranks, each, recompute) for each in (None, *techniques_of(framework).offloads) if each != offload]
-    if len(drawn.layers) > 1 and framework.declares(Capability.RECOMPUTE).supported:
-        moves += [Under(ranks, offload, Recompute(1) if recompute is None else None)] * 2
+    ranks, offloads = recipe.ranks, [None, *techniques_of(framework).offloads]
+    moves = [Under(ranks, offload) for offload in offloads if offload != recipe.offload]
     if ranks is None or not framework.declares(Capability.RANKS_RESHAPE).supported:
         return moves
     counts = [Ranks(count, ranks.level, reduce=ranks.reduce) for count in (1, 2, 3, 4) if count != ranks.count]
-    return moves + [Under(other, offload, recompute) for other in counts] * 4
+    return moves + [Under(other, recipe.offload) for other in counts] * 4
 
 
 class _Steps:
@@ -136,7 +134,7 @@ class _Steps:
         self.trace = supports(Capability.TRACE) and recipe.recompute is None
         self.count = supports(Capability.SAVED_BYTES)
         self.breaks = not drawn.token_level and not drawn.integer_inputs
-        self._moves = _others(framework, drawn, recipe)
+        self._moves = _others(framework, recipe)
         offload = recipe.offload
         self.away = offload is not None and offload.to == "disk" and offload.what != ("activations",)
         self.by_itself = framework.conventions().remainder != "flush"

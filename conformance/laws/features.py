@@ -26,7 +26,7 @@ from conformance.laws.programs import (
     cut_otherwise,
 )
 from fixtures.layers import Activation, BatchNorm, walk
-from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Recompute, StaticScaling
+from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, StaticScaling
 
 LARGE = 10**5
 """Values that a large parameter has at least."""
@@ -73,7 +73,12 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
             yield from ["scaling=factors"] if growth is not None else []
             yield from ["scaling=unequal-factors"] if growth and backoff and growth * backoff != 1.0 else []
     yield "accumulation>1" if recipe.accumulation > 1 else "accumulation=1"
-    yield from _recomputation(recipe.recompute, len(case.drawn.layers) - 1)
+    if recipe.recompute is not None:
+        yield "recompute"
+        yield f"recompute.depth={recipe.recompute.depth}"
+        yield f"recompute.variant={recipe.recompute.variant or 'default'}"
+        if (len(case.drawn.layers) - 1) % recipe.recompute.segments:
+            yield "recompute.uneven"
     flags = {
         "clip": recipe.clip is not None,
         "schedule": recipe.schedule is not None,
@@ -88,14 +93,6 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
     yield from (name for name, there in flags.items() if there)
     yield from [f"ranks={recipe.ranks.level}"] if recipe.ranks is not None else []
     yield from [f"offload={recipe.offload.to}"] if recipe.offload is not None else []
-
-
-def _recomputation(recompute: Recompute | None, layers: int) -> Iterator[str]:
-    if recompute is not None:
-        yield "recompute"
-        yield f"recompute.depth={recompute.depth}"
-        yield f"recompute.variant={recompute.variant or 'default'}"
-        yield from ["recompute.uneven"] if layers % recompute.segments else []
 
 
 def model_features(case: DrawnCase) -> Iterator[str]:
@@ -129,8 +126,6 @@ def program_features(case: DrawnCase) -> Iterator[str]:
         if isinstance(verb, Restore):
             yield from ["under=other-ranks"] if verb.by_others(case.recipe) else []
             yield from ["under=other-offload"] if verb.offloads_otherwise(case.recipe) else []
-            yield from ["under=other-recompute"] if verb.recomputes_otherwise(case.recipe) else []
-            yield from _recomputation(verb.under.recompute, len(case.drawn.layers) - 1) if verb.under else []
         yield from _data(verb, case.drawn.sample[0] if case.drawn.token_level or case.drawn.integer_inputs else 1)
     if _optimizer_without_gradient(case):
         yield "window=optimizer-without-gradient"

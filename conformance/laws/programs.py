@@ -11,7 +11,7 @@ import numpy as np
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from fixtures.arrays import Array
 from fixtures.model import Window
-from fixtures.recipe import FormatName, Offload, Ranks, Recipe, Recompute
+from fixtures.recipe import FormatName, Offload, Ranks, Recipe
 
 Way = Literal["accumulate", "update", "gradients", "predict", "averaged", "trace", "bytes"]
 Damage = Literal["cut", "foreign", "missing"]
@@ -114,15 +114,14 @@ class Save:
 
 @dataclass(frozen=True)
 class Under:
-    """How a loaded run goes on where that may be otherwise than the saved one: its ranks, offload and recomputation."""
+    """How a loaded run goes on where that may be otherwise than the saved one: by these ranks, with this offload."""
 
     ranks: Ranks | None = None
     offload: Offload | None = None
-    recompute: Recompute | None = None
 
     def recipe(self, saved: Recipe) -> Recipe:
         """The recipe of the loaded run."""
-        return saved.but(ranks=self.ranks, offload=self.offload, recompute=self.recompute)
+        return saved.but(ranks=self.ranks, offload=self.offload)
 
 
 @dataclass(frozen=True)
@@ -144,10 +143,6 @@ class Restore:
     def offloads_otherwise(self, usual: Recipe) -> bool:
         """Whether the run that goes on offloads otherwise than a recipe says."""
         return self.under is not None and self.under.offload != usual.offload
-
-    def recomputes_otherwise(self, usual: Recipe) -> bool:
-        """Whether the run that goes on recomputes otherwise than a recipe says."""
-        return self.under is not None and self.under.recompute != usual.recompute
 
 
 @dataclass(frozen=True)

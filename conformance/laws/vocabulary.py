@@ -113,7 +113,6 @@ OTHERS = (
     "scaling=uneven-scale",
     "under=other-ranks",
     "under=other-offload",
-    "under=other-recompute",
     "recompute.depth=1",
     "recompute.depth=2",
     "recompute.uneven",

@@ -69,7 +69,7 @@ class RankTrainer(ReferenceTrainer):
         self.schedule += self.company.schedule_steps()
 
     def _identity(self) -> str:
-        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(ranks=None, offload=None, recompute=None)}"
+        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(ranks=None, offload=None)}"
 
     def own_finding(self) -> frozenset[int]:
         """The optimizers whose gradients are not finite as this rank alone sees it."""

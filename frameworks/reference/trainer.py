@@ -330,9 +330,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         self.load_state(checkpoint.read(path, self._identity(), self.save_state()))
 
     def _identity(self) -> str:
-        return (
-            f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(offload=None, recompute=None)}"
-        )
+        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(offload=None)}"
 
     def save_state(self) -> Arrays:
         """Everything that tells this moment of the run from another, as named arrays."""
