@@ -25,7 +25,7 @@ def drive(trainer: Trainer, schedule: list[float]) -> list[Update]:
 
 
 @clause("scaling.grows-after-interval")
-@pytest.mark.parametrize(("interval", "growths"), [(1, 3), (2, 3), (5, 3), (2100, 1)])
+@pytest.mark.parametrize(("interval", "growths"), [(1, 3), (2, 3), (5, 3), (300, 1)])
 def test_grows_after_exactly_interval_finite_updates(
     subject: Subject, verdict: Verdict, interval: int, growths: int
 ) -> None:
