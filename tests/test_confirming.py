@@ -137,6 +137,15 @@ def test_what_does_not_fail_is_left_out(path: Path) -> None:
     ]
 
 
+def test_what_other_seeds_show_is_not_refuted_at_seed_0(path: Path) -> None:
+    text = path.read_text("utf-8")
+    path.write_text(
+        text.replace('signature = "differs"\n', 'signature = "differs"\ndepends_on = "other-seeds"\n'), "utf-8"
+    )
+    _, come = changed(path, record("3.1", passing("test_a[x]"), passing("test_b"), ZERO))
+    assert 'versions = ">=1.0,<=3.1"' in come
+
+
 def test_an_entry_of_which_some_cases_fail_is_split(path: Path) -> None:
     text = path.read_text("utf-8")
     part = record("3.0", failing("test_a[x]"), passing("test_b"), ZERO)

@@ -275,6 +275,15 @@ def test_a_search_stops_at_the_smallest_case_that_it_finds() -> None:
     assert search.smallest == (11, "large")
 
 
+def test_a_search_that_has_used_up_its_time_draws_no_further_case() -> None:
+    drawn: list[int] = []
+    search: Search[int, str] = Search(lambda _: "wrong")
+    search.run(st.integers(0, 1000).map(lambda number: drawn.append(number) or number), 200, 0, 1e-9)
+    assert search.smallest is not None
+    assert search.judged == 1
+    assert len(drawn) == 2
+
+
 def test_the_precision_of_a_pasted_case_is_the_one_that_was_drawn() -> None:
     case = DrawnCase(MODEL, SCALED.but(precision=Precision("O1", "float16")), (StartAgain(),))
     names = {name: getattr(pasted, name) for name in pasted.__all__}

@@ -181,7 +181,7 @@ class _Confirmation:
         return contains(entry.versions, self.version if again or not place.judged else place.nearest)
 
     def _meeting(self, entry: Expectation) -> list[Record]:
-        return [record for record in self.records if meets(entry, record)]
+        return [each for each in self.records if meets(entry, each) and entry.says_something_at(each.seed)]
 
     @staticmethod
     def _state(record: Record, entry: Expectation, case: str) -> _Shown:

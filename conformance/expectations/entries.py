@@ -83,7 +83,7 @@ class Expectation:
         finding: what goes wrong, and where it is to be read of.
         spoils_process: whether the failure changes what later tests of the same process find; such cases run last.
         depends_on: "seed" where other weights or data than those of seed 0 may not show the failure, "other-seeds"
-            where those of seed 0 need not either, else "".
+            where those of some other seeds alone do, so that it says nothing of a run at seed 0, else "".
         file: where the entry stands.
         inferred_from: in a run: the judged version that the entry was taken from, "" in a version that was judged.
         may_pass: in a run: whether its cases may as well pass.
@@ -135,9 +135,13 @@ class Expectation:
         here = framework == self.framework and named(self.device, device) and named(self.mode, mode)
         return here and all(matched(words, instructions) for words in (self.processor, self.finding.processor))
 
+    def says_something_at(self, seed: int) -> bool:
+        """Whether runs at this seed are meant."""
+        return seed != 0 or self.depends_on != OTHER_SEEDS
+
     def taken(self, bearing: Bearing, seed: int) -> Expectation:
         """This entry as it is held against a run of a version, on which it bears so, at a seed."""
-        may_pass = not bearing.settled or self.depends_on == OTHER_SEEDS or (self.depends_on == SEED and seed != 0)
+        may_pass = not bearing.settled or (self.depends_on != "" and seed != 0)
         return replace(self, inferred_from=bearing.inferred_from, may_pass=may_pass)
 
     def covers(self, clause: str, case: str) -> bool:
@@ -199,7 +203,7 @@ def known_of(framework: Framework, seed: int = 0, instructions: Collection[str] 
     known = sum((read_known(folder, framework.name) for folder in folders.values()), Known())
     place = known.place(framework.name, framework.version())
     here = framework.name, framework.device, framework.mode, instructions
-    meant = (entry for entry in known.expectations if entry.meets(*here))
+    meant = (entry for entry in known.expectations if entry.meets(*here) and entry.says_something_at(seed))
     bearings = ((entry, place.bearing(entry.versions)) for entry in meant)
     return replace(
         known,

@@ -194,12 +194,9 @@ class SpoiltCall:
         if rule.axis is None:
             return ~where
         index: list[int | slice] = [*self._place]
-        first = self._place[rule.axis]
-        index[rule.axis] = (
-            slice(first // rule.group * rule.group, (first // rule.group + 1) * rule.group)
-            if rule.group
-            else slice(None)
-        )
+        size = rule.group or where.shape[rule.axis]
+        first = self._place[rule.axis] // size * size
+        index[rule.axis] = slice(first, first + size)
         where[tuple(index)] = True
         return where
 

@@ -48,7 +48,6 @@ class SubjectPlayer(Player):
         self._saved: dict[int, Path] = {}
         self._states: dict[int, Observation] = {}
         self._recipes: dict[int, Recipe] = {}
-        self._open: frozenset[int] = frozenset()
         self._folders: dict[int, set[Path]] = {}
         self._lent: list[Array] = []
         super().__init__(case)
@@ -113,7 +112,6 @@ class SubjectPlayer(Player):
                 self._saved.pop(slot, None)
                 raise NotPlayed from None
             raise
-        self._open = self._open | {slot} if waiting else self._open - {slot}
         self._saved[slot], self._states[slot], self._recipes[slot] = path, self.trainer.state(), self.recipe
 
     def restore(self, slot: int, into: Target, under: Under | None) -> None:
@@ -122,7 +120,8 @@ class SubjectPlayer(Player):
         saved = self._states[slot]
         if into != "same":
             recipe = self.case.recipe if under is None else under.recipe(self.case.recipe)
-            if slot in self._open and recipe.ranks != self._recipes[slot].ranks:
+            waiting = any(name.startswith("accumulator/") for name in saved)
+            if waiting and recipe.ranks != self._recipes[slot].ranks:
                 raise NotPlayed
             self.recipe = recipe
         target = self.trainer if into == "same" else self.make()

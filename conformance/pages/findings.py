@@ -66,7 +66,8 @@ def item(finding: Finding, expectations: Iterable[Expectation]) -> str:
     name = f"`{finding.id}`"
     shown = f"[{name}](../frameworks/{finding.framework}/findings/{finding.program.name})" if finding.program else name
     clauses = ", ".join(f"`{clause}`" for clause in sorted({entry.clause for entry in entries}))
-    where = sorted({entry.versions for entry in entries}) + sorted({entry.mode for entry in entries} - {"*"})
+    modes = {mode.strip() for entry in entries for mode in entry.mode.split(",")}
+    where = sorted({entry.versions for entry in entries}) + sorted(modes - {"*"})
     text = finding.text
     link = f"[{text.link_shows}]({text.link})" if is_url(text.link) else text.link
     told = "; ".join(filter(None, (", ".join(where), f"link: {link}")))
