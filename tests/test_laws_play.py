@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from conformance.judging.subject import Subject
 from conformance.laws import comparing
 from conformance.laws.declared import laws_of
+from conformance.laws.drawing_data import LARGE_BATCHES, ROWS, large_batches
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
 from conformance.laws.ensemble import Ensemble
 from conformance.laws.judging import Failure, against_the_oracle
@@ -21,7 +22,7 @@ from conformance.laws.searching import Search
 from conformance.laws.subject_player import SubjectPlayer
 from conformance.laws.variations import CutWindows
 from fixtures.arrays import Array
-from fixtures.layers import Activation, Dense, Embedding, Flatten, Head, Heads
+from fixtures.layers import Activation, Dense, Embedding, Flatten, Head, Heads, Layer
 from fixtures.recipe import SGD, Precision, Recipe
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.decisions import Arrays
@@ -169,6 +170,15 @@ def test_half_of_the_data_lie_column_by_column(seed: int, tmp_path: Path) -> Non
     player = SubjectPlayer(subject(), DrawnCase(MODEL, Recipe(), (StartAgain(), Predict(MICRO))), tmp_path)
     batch = player.batch(DrawnBatch(3, seed=seed))
     assert batch.inputs.flags.f_contiguous == bool(seed)
+
+
+@pytest.mark.parametrize(("layers", "most"), [((), ROWS), ((Dense(33),), max(LARGE_BATCHES))])
+@pytest.mark.parametrize("classes", [4, 1100])
+def test_rows_that_16_bits_do_not_count_are_drawn_for_narrow_models(
+    layers: tuple[Layer, ...], most: int, classes: int
+) -> None:
+    drawn = DrawnModel((*layers, Heads((Head("a", 2), Head("b", classes)))), (5,), (("a", "squared_error"),))
+    assert max(large_batches(drawn)) == (most if classes == 4 else max(LARGE_BATCHES))
 
 
 def test_what_a_judge_raises_ends_the_search_at_once() -> None:

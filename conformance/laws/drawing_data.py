@@ -48,6 +48,13 @@ def habits(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe: Rec
     return Habits(even, head, draw(st.integers(0, 15)) / 16)
 
 
+def large_batches(drawn: DrawnModel) -> list[int]:
+    """Sizes of micro-batches that are large for a model, the likelier the more often."""
+    widest = max(math.prod(shape) for shape in (drawn.sample, *drawn.model.output_shapes().values()))
+    vectors = len(drawn.sample) == 1 and not drawn.integer_inputs
+    return [*LARGE_BATCHES * 2, *([ROWS] * 2 if vectors and widest <= max(WIDTHS) else [])]
+
+
 class Batches:
     """The micro-batches that a program for one model and recipe takes.
 
@@ -65,9 +72,7 @@ class Batches:
         biased = framework.conventions().running_variance == "biased"
         self._small = SMALL_BATCHES if self._moving and not biased else (*SMALL_BATCHES, 1)
         self._missing = framework.declares(Capability.MISSING_GRADIENTS).supported
-        narrow = max(math.prod(shape) for _, _, shape in drawn.model.shapes()) <= max(WIDTHS)
-        many = [ROWS] * 2 if narrow and len(drawn.sample) == 1 and not drawn.integer_inputs else []
-        self._large = [*LARGE_BATCHES * 2, *many]
+        self._large = large_batches(drawn)
 
     def window(self, draw: st.DrawFn, count: int) -> tuple[DrawnBatch, ...]:
         """So many micro-batches, of which at least one has an item."""
