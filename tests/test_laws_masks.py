@@ -12,7 +12,7 @@ from conformance.laws.chance import Shares, ShownMask
 from conformance.laws.declared import laws_of
 from conformance.laws.drawn_data import DrawnBatch
 from conformance.laws.masks import OPTIMIZER, MaskedCase, RevealingModel
-from conformance.laws.programs import Gradients, StartAgain, Train
+from conformance.laws.programs import Gradients, StartAgain, Train, Verb
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Dropout, Head, Heads
 from fixtures.recipe import Recipe
@@ -23,10 +23,15 @@ WIDE = RevealingModel((Dense(47), Dropout(0.5), Heads((Head("a", 2),))), (32,), 
 PASSES = (StartAgain(), Train((DrawnBatch(4),)), Gradients((DrawnBatch(4, 4),)))
 
 
-def failure(trainer: type[ReferenceTrainer], model: RevealingModel = WIDE) -> Any:
-    """What the law says of two passes of a run."""
+def failure(
+    trainer: type[ReferenceTrainer],
+    model: RevealingModel = WIDE,
+    program: tuple[Verb, ...] = PASSES,
+    stride: int = 1,
+) -> Any:
+    """What the law says of a program, of two passes of a run at first."""
     broken = type("Broken", (ReferenceFramework,), {"trainer_class": trainer})("cpu")
-    return MaskedCase(model, Recipe(OPTIMIZER), PASSES).failure(Subject(broken), laws_of(broken))
+    return MaskedCase(model, Recipe(OPTIMIZER), program, stride).failure(Subject(broken), laws_of(broken))
 
 
 def test_new_masks_that_both_passes_use_are_no_failure() -> None:
@@ -57,6 +62,36 @@ class OppositeNext(ReferenceTrainer):
         mask = super().draw_mask(shape, rate)
         self.draws += odd
         return ~mask if odd else mask
+
+
+class SeedOf32Bits(ReferenceTrainer):
+    """The upper half of the seed does not count."""
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        self.recipe = self.recipe.but(seed=self.recipe.seed % 2**32)
+        return super().draw_mask(shape, rate)
+
+
+class StreamOf256Draws(ReferenceTrainer):
+    """Masks come again after 256 of them."""
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        self.draws %= 256
+        return super().draw_mask(shape, rate)
+
+
+def test_seeds_that_differ_in_any_bit_draw_other_masks() -> None:
+    runs = (*PASSES, *PASSES)
+    assert failure(ReferenceTrainer, program=runs, stride=2**32) is None
+    assert failure(SeedOf32Bits, program=runs, stride=2**16) is None
+    assert failure(SeedOf32Bits, program=runs, stride=2**32).name == "repeated"
+
+
+def test_each_of_many_passes_is_read() -> None:
+    many = (StartAgain(), Gradients((DrawnBatch(4),), times=260))
+    assert failure(ReferenceTrainer, program=many) is None
+    assert failure(StreamOf256Draws) is None
+    assert failure(StreamOf256Draws, program=many).name == "repeated"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ PROGRAMS = 96
 REFERENCE_PROGRAMS = 768
 """Those of the reference, whose programs take a hundredth of a second."""
 
-_KEYS = {"programs", "moments", "not-compared", "not-judged", "not-drawn"}
+_KEYS = {"programs", "seed-bits", "moments", "not-compared", "not-judged", "not-drawn"}
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class LawsOfAdapter:
 
     Attributes:
         programs: how many programs the profile "ci" plays of each kind that needs an oracle.
+        seed_bits: how many bits of a run's seed are documented to count, 32 or 64.
         moments: canonical slot ("momentum", "first_moment", "second_moment", "steps") by the framework's own, by the
             kind of optimizer.
         not_compared: why something of the state cannot be set against the oracle's, by the beginning of its name.
@@ -36,6 +37,7 @@ class LawsOfAdapter:
     """
 
     programs: int = PROGRAMS
+    seed_bits: int = 32
     moments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     not_compared: Mapping[str, str] = field(default_factory=dict)
     not_judged: Mapping[str, str] = field(default_factory=dict)
@@ -54,13 +56,14 @@ def laws_of(framework: Framework) -> LawsOfAdapter:
     """
     if isinstance(framework, ReferenceFramework):
         kinds = ("SGD", "Adam", "AdamW")
-        return LawsOfAdapter(REFERENCE_PROGRAMS, dict.fromkeys(kinds, REFERENCE_MOMENTS))
+        return LawsOfAdapter(REFERENCE_PROGRAMS, 64, dict.fromkeys(kinds, REFERENCE_MOMENTS))
     name = framework.name
     table: Mapping[str, Any] = (adapter_file(name) if name in known() else AdapterFile()).laws
     if unknown := sorted(table.keys() - _KEYS):
         raise ValueError(f"{name}: adapter.toml: [laws] has no key {unknown[0]!r}")
     return LawsOfAdapter(
         table.get("programs", PROGRAMS),
+        table.get("seed-bits", 32),
         table.get("moments", {}),
         table.get("not-compared", {}),
         table.get("not-judged", {}),

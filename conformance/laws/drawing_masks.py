@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from conformance.laws.declared import laws_of
 from conformance.laws.drawing_recipes import PRECISIONS, offered, variants
 from conformance.laws.drawing_variations import MANY_UPDATES
 from conformance.laws.drawn_data import DrawnBatch
@@ -30,6 +31,7 @@ from frameworks.contract import Capability, Framework
 
 RATES = (0.5, 0.5, 0.25, 0.75, 0.1)
 LONGEST = 6
+STRIDES = (1, 1, 2**16)
 _INTO: tuple[Target, ...] = ("same", "fresh", "used", "predicted")
 
 
@@ -40,7 +42,9 @@ def masked(draw: st.DrawFn, framework: Framework) -> MaskedCase:
     recipe = draw(_recipes(framework, drawn))
     first, last = draw(_passes(drawn, recipe)), draw(_passes(drawn, recipe))
     steps = draw(st.lists(_steps(framework, drawn, recipe, first), min_size=2, max_size=LONGEST))
-    return MaskedCase(drawn, recipe, (StartAgain(), first, *(verb for step in steps for verb in step), last))
+    long = [2**32] * 2 if laws_of(framework).seed_bits > 32 else []
+    stride = draw(st.sampled_from([*STRIDES, *long]))
+    return MaskedCase(drawn, recipe, (StartAgain(), first, *(verb for step in steps for verb in step), last), stride)
 
 
 @st.composite
@@ -118,7 +122,8 @@ def _steps(
     words = ["pass"] * 4 + ["again", "predict"]
     words += ["restore"] * 2 if framework.declares(Capability.CHECKPOINT).supported else []
     words += ["trace"] if framework.declares(Capability.TRACE).supported and recipe.recompute is None else []
-    words += ["many"] if recipe.accumulation == 1 and draw(st.integers(0, 3)) == 0 else []
+    words += ["many-updates"] if recipe.accumulation == 1 and draw(st.integers(0, 3)) == 0 else []
+    words += ["many-passes"] if draw(st.integers(0, 3)) == 0 else []
     words += ["bytes"] if framework.declares(Capability.SAVED_BYTES).supported else []
     scopes = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
     words += ["scope"] if framework.declares(Capability.AUTOCAST_SCOPE).supported and scopes else []
@@ -136,7 +141,9 @@ def _steps(
             return (TraceLayers(one),)
         case "bytes":
             return (CountBytes(one),)
-        case "many":
+        case "many-updates":
             return (Train((one,), times=MANY_UPDATES),)
+        case "many-passes":
+            return (Gradients((one,), times=MANY_UPDATES),)
         case _:
             return (OpenScope(draw(st.sampled_from(scopes))),)

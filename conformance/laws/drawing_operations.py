@@ -17,6 +17,9 @@ from frameworks.operations import CATALOGUE
 WAYS: tuple[RecomputeCase, ...] = ("positional", "tuple", "list", "dict", "keyword", "no-grad-input", "raises")
 SIZES = (4, 5, 7, 8, 9, 16, 33)
 """No size is below 4, since the catalogue's labels are."""
+PRODUCTS = ("matmul", "batched_matmul", "einsum", "linear", "attention")
+FEW = (1, 1, 2, 3)
+"""Sizes of products that frameworks may compute in another way: of a vector, or of one number."""
 LONG = ((5, 2051), (65_539, 4))
 """Rows and columns beyond where kernels change their way, or count in 16 bits, for operations of one row each."""
 BY_ROW = frozenset(op for op in CATALOGUE if all(array.shape[:1] == (4,) for array in CATALOGUE[op]())) - {
@@ -40,8 +43,7 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
     """Operations in up to three scopes, after up to two others."""
     formats = _formats(framework)
     operations = sorted(op for op in CATALOGUE if op not in RANDOM)
-    products = ["matmul", "batched_matmul", "einsum", "linear", "attention"]
-    op = draw(st.sampled_from(products) | st.sampled_from(operations) | st.sampled_from([*SEVERAL_WAYS]))
+    op = draw(st.sampled_from([*PRODUCTS]) | st.sampled_from(operations) | st.sampled_from([*SEVERAL_WAYS]))
     lists = framework.declares(Capability.AUTOCAST_LISTS).supported
     unrelated = "matmul" if op in ("tanh", "gelu") else "tanh"
 
@@ -53,7 +55,8 @@ def scoped(draw: st.DrawFn, framework: Framework) -> ScopedOperation:
 
     before = tuple(region() for _ in range(draw(st.integers(0, 2))))
     nest = tuple(region() for _ in range(draw(st.integers(1, 3))))
-    sizes = draw(st.sampled_from(SIZES)), draw(st.sampled_from(SIZES))
+    sized = st.sampled_from([*SIZES, *FEW * (op in PRODUCTS)])
+    sizes = draw(sized), draw(sized)
     if op in BY_ROW and draw(st.integers(0, 3)) == 0:
         sizes = draw(st.sampled_from(LONG))
     if op == "cross_entropy" and draw(st.booleans()):

@@ -29,8 +29,8 @@ from fixtures.layers import BatchNorm, Dropout, LayerNorm, walk
 from fixtures.recipe import DynamicScaling, Recompute, Scaling, StaticScaling
 from frameworks.contract import Capability, Framework
 
-PAIRS, TRIED = 4, 8
-"""How many pairs of cases a process plays, and how many are drawn at the most to find those that are allowed."""
+THREES, TRIED = 3, 8
+"""How many cases, each with two like it, a process plays, and how many are drawn to find those that are allowed."""
 MANY_UPDATES, SMALL = 260, 128
 """Updates whose masks eight bits do not count, and the values of a model that makes them at most."""
 LONG = 1000
@@ -113,21 +113,25 @@ def second_runs(draw: st.DrawFn, framework: Framework) -> SecondRun:
 
 
 def elsewhere(framework: Framework) -> st.SearchStrategy[Elsewhere]:
-    """A case, and the same with something changed."""
-    return _alike(framework).map(Elsewhere)
+    """A case, the same with something changed, and the same with another seed."""
+    return _alike(framework).map(lambda pair: Elsewhere((*pair, _reseeded(pair[0]))))
+
+
+def _reseeded(case: DrawnCase) -> DrawnCase:
+    return replace(case, recipe=case.recipe.but(seed=case.recipe.seed + 1))
 
 
 @st.composite
 def handfuls(
-    draw: st.DrawFn, pairs: st.SearchStrategy[Elsewhere], allowed: Callable[[Elsewhere], bool]
+    draw: st.DrawFn, threes: st.SearchStrategy[Elsewhere], allowed: Callable[[Elsewhere], bool]
 ) -> Elsewhere | None:
-    """Up to four of them that are allowed, since a process takes longer to start than to play one; None if none is."""
+    """Some of them that are allowed, since a process takes longer to start than to play one; None if none is."""
     chosen: list[DrawnCase] = []
     for _ in range(TRIED):
-        if len(chosen) == 2 * PAIRS:
+        if len(chosen) == 3 * THREES:
             break
-        pair = draw(pairs)
-        chosen += pair.cases if allowed(pair) else ()
+        three = draw(threes)
+        chosen += three.cases if allowed(three) else ()
     return Elsewhere(tuple(chosen)) if chosen else None
 
 
@@ -150,7 +154,7 @@ def _alike(draw: st.DrawFn, framework: Framework) -> tuple[DrawnCase, DrawnCase]
         "schedule": replace(case, recipe=recipe.but(schedule=other.recipe.schedule)),
         "optimizer": replace(case, recipe=recipe.but(optimizer=other.recipe.optimizer)),
         "weights": replace(case, drawn=replace(case.drawn, seed=case.drawn.seed + 1)),
-        "seed": replace(case, recipe=recipe.but(seed=recipe.seed + 1)),
+        "seed": _reseeded(case),
         "clip": replace(case, recipe=recipe.but(clip=None)),
     }
     if isinstance(recipe.scaling, DynamicScaling) and isinstance(other.recipe.scaling, DynamicScaling):

@@ -245,7 +245,7 @@ def _data(verb: Verb, length: int) -> Iterator[str]:
             yield from _micro(micros, length)
             if len({micro.size for micro in micros}) > 1:
                 yield "window=ragged"
-            if isinstance(verb, Train) and verb.times > 1:
+            if verb.times > 1:
                 yield "train=often"
         case OpenScope():
             yield f"scope={verb.format}"

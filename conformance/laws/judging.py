@@ -20,14 +20,17 @@ from conformance.laws.programs import (
     Accumulate,
     Apply,
     Break,
+    CountBytes,
     DamageOffloaded,
     DrawnCase,
     Feed,
+    Gradients,
     OpenScope,
     Predict,
     Restore,
     Save,
     StartAgain,
+    TraceLayers,
     Train,
     Verb,
 )
@@ -98,7 +101,7 @@ def against_the_oracle(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -
     except PlayFailed as failed:
         return Failure.raised(failed)
     ensemble = ensemble_of(subject, case, measured)
-    if (stray := _leaked(case, measured) or _reformatted(case, measured)) is not None:
+    if (stray := _leaked(case, measured) or _reformatted(case, measured) or _moved(case, measured)) is not None:
         return stray
     observations = canonical_play(measured, laws, case).observations
     apart = first_difference(observations, ensemble, not_judged(subject, laws, case, ensemble))
@@ -133,6 +136,28 @@ def _reformatted(case: DrawnCase, measured: Play) -> Failure | None:
                 text = f"after verb {place + 1}, {case.program[place]!r}: {name} is {value.dtype}, and was {was}"
                 return Failure(place, name, False, text)
     return None
+
+
+def _moved(case: DrawnCase, measured: Play) -> Failure | None:
+    """The first verb that only looks, and after which a part of the state is not what it was, to the bit."""
+    before: Observation | None = None
+    for place, (verb, after) in enumerate(zip(case.program, measured.observations, strict=True)):
+        if before is not None and after is not None and isinstance(verb, _LOOKS):
+            left = _PASSES if isinstance(verb, _IN_TRAINING) else ()
+            for name, value in after.items():
+                if name.startswith(("result/", *left)) or name not in before or same_bits(value, before[name]):
+                    continue
+                text = f"after verb {place + 1}, {verb!r}: {name} is no longer what it was"
+                return Failure(place, name, False, text)
+        before = after
+    return None
+
+
+_IN_TRAINING = (Gradients, TraceLayers, CountBytes)
+_LOOKS = (Predict, Save, OpenScope, *_IN_TRAINING)
+"""Verbs that update nothing; some pass through the model as in training."""
+_PASSES = ("buffer/", "random/")
+"""What a pass through the model in training moves."""
 
 
 def canonical_play(measured: Play, laws: LawsOfAdapter, case: DrawnCase) -> Play:

@@ -82,12 +82,12 @@ class RevealingModel(DrawnModel):
 
 
 class _Player(SubjectPlayer):
-    """Plays a program on a revealing model; each new run has a seed of its own."""
+    """Plays a program on a revealing model; each new run has a seed of its own, larger by a stride."""
 
-    runs = 0
+    runs, stride = 0, 1
 
     def make(self, weights: dict[str, Array] | None = None) -> Trainer:
-        recipe = self.case.recipe.but(seed=self.case.recipe.seed + self.runs)
+        recipe = self.case.recipe.but(seed=self.case.recipe.seed + self.runs * self.stride)
         return self._subject.trainer(self.case.drawn.model, recipe, weights)
 
     def batch(self, micro: DrawnBatch) -> Batch:
@@ -123,11 +123,16 @@ class TrainingPass:
 
 @dataclass(frozen=True)
 class MaskedCase:
-    """A program on a revealing model: every mask that its training passes show is one, and a new one."""
+    """A program on a revealing model: every mask that its training passes show is one, and a new one.
+
+    Attributes:
+        stride: by how much the seed of each new run is larger than that of the one before.
+    """
 
     drawn: RevealingModel
     recipe: Recipe
     program: tuple[Verb, ...]
+    stride: int = 1
 
     @property
     def case(self) -> DrawnCase:
@@ -136,7 +141,7 @@ class MaskedCase:
 
     def words(self) -> frozenset[str]:
         """What exclusions may name."""
-        return features(self.case)
+        return features(self.case) | ({"seed=64-bit"} if self.stride >= 2**32 else frozenset())
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
         """The law itself, or the clause about the share that is kept."""
@@ -147,7 +152,9 @@ class MaskedCase:
         """The first pass whose gradients are not those of a mask, or the first mask that is no new one."""
         try:
             with TemporaryDirectory() as folder:
-                observations = _Player(subject, self.case, Path(folder)).play().observations
+                player = _Player(subject, self.case, Path(folder))
+                player.stride = self.stride
+                observations = player.play().observations
         except PlayFailed as failed:
             return Failure.raised(failed)
         seen: list[ShownMask] = []
@@ -178,8 +185,10 @@ class MaskedCase:
                 continue
             weights = _named(before, "parameter/")
             match verb:
-                case Gradients(micros=micros):
-                    yield TrainingPass(place, micros, weights, _named(after, "result/gradient."))
+                case Gradients(micros=micros, times=times):
+                    shown = _named(after, "result/gradient.")
+                    for each in [shown] if times == 1 else _one_by_one(shown, times):
+                        yield TrainingPass(place, micros, weights, each)
                 case TraceLayers(micro=micro):
                     yield TrainingPass(place, (micro,), weights, _named(after, "result/gradient."))
                 case Train(micros=micros, times=1) if not after["result/skipped"]:
@@ -300,6 +309,11 @@ class _Computed:
                     np.add.at(table, rows.reshape(-1), back.reshape(rows.size, -1))
                     self.gradients["0.weight"] = table
                     self.gradients |= {"0.bias": back.sum(axis=0)} if "0.bias" in weights else {}
+
+
+def _one_by_one(stacked: dict[str, Array], times: int) -> Iterator[dict[str, Array]]:
+    for place in range(times):
+        yield {name: values[place] for name, values in stacked.items()}
 
 
 def _named(observation: Observation, beginning: str) -> dict[str, Array]:

@@ -166,8 +166,12 @@ class Player(ABC):
                 return _told([trainer.update(window) for _ in range(times)][-1])
             case Feed():
                 return self.feed(verb)
-            case Gradients(micros=micros):
-                return {f"gradient.{name}": g for name, g in trainer.gradients(self.window(micros)).items()}
+            case Gradients(micros=micros, times=times):
+                window = self.window(micros)
+                first, *others = [trainer.gradients(window) for _ in range(times)]
+                return {
+                    f"gradient.{n}": np.stack([g, *(o[n] for o in others)]) if others else g for n, g in first.items()
+                }
             case Predict(micro=micro, averaged=averaged):
                 evaluate = trainer.predict_averaged if averaged else trainer.predict
                 outputs = evaluate(self.batch(micro).inputs)

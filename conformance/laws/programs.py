@@ -92,9 +92,10 @@ class Feed:
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients of a window, without an update."""
+    """The gradients of a window, without an update, so often in a row."""
 
     micros: tuple[DrawnBatch, ...]
+    times: int = 1
 
 
 @dataclass(frozen=True)

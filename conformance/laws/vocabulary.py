@@ -116,6 +116,7 @@ OTHERS = (
     "recompute.depth=1",
     "recompute.depth=2",
     "recompute.uneven",
+    "seed=64-bit",
     *(f"mid-window={verb}" for verb in ("Predict", "PredictAveraged", "Save", "TraceLayers", "CountBytes")),
 )
 OPERATIONS = tuple(f"operation={name}" for name in CATALOGUE)
