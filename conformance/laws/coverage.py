@@ -21,13 +21,10 @@ from conformance.expectations.entries import known_of
 from conformance.expectations.exclusions import Exclusion
 from conformance.laws import vocabulary
 from conformance.laws.attribution import reachable
-from conformance.laws.breaking import CheckedInstance
-from conformance.laws.calls import Calls
 from conformance.laws.declared import laws_of
 from conformance.laws.features import features, word
 from conformance.laws.instances import Instance, Program
 from conformance.laws.masks import MaskedCase
-from conformance.laws.operations import ScopedOperation
 from conformance.laws.parts import LAWS
 from conformance.laws.programs import DrawnCase
 from conformance.laws.searching import Search
@@ -46,7 +43,7 @@ class Drawn:
 
     Attributes:
         programs: how many.
-        features: programs, operations, calls, quantized models and delayed scales by feature.
+        features: instances of laws by feature.
         pairs: programs by pair of features of two fields.
         steps: programs by a verb and the one right after it.
         sizes: parameters by their number of values.
@@ -60,16 +57,13 @@ class Drawn:
 
     def add(self, instance: Instance) -> None:
         """Counts an instance of a law."""
-        if isinstance(instance, ScopedOperation | Calls | CheckedInstance):
-            self.features.update(instance.words())
-            return
+        self.features.update(instance.words())
         for case in _cases(instance):
             self._add(case)
 
     def _add(self, case: DrawnCase) -> None:
         words = features(case)
         self.programs += 1
-        self.features.update(words)
         inside = [word for names in vocabulary.FIELDS.values() for word in names if word in words]
         self.pairs.update(frozenset(pair) for pair in combinations(inside, 2))
         self.steps.update({(word(a), word(b)) for a, b in pairwise(case.program)})
