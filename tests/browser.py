@@ -171,13 +171,14 @@ class Browser:
         )
         return count
 
-    def violations(self) -> list[str]:
-        """What axe finds to be a serious or critical violation of the page as it is shown."""
+    def violations(self, within: str = "html") -> list[str]:
+        """What axe finds to be a serious or critical violation of the page as it is shown, or of one element of it."""
         if not self.run("return typeof axe === 'object'"):
             self.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": axe()})
         found = self.driver.execute_async_script(
-            "const done = arguments[0];"
-            "axe.run(document, {resultTypes: ['violations']}).then((found) => done(found.violations))"
+            "const [within, done] = arguments;"
+            "axe.run(within, {resultTypes: ['violations']}).then((found) => done(found.violations))",
+            within,
         )
         return [
             f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:400]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from frameworks.contract import Capability, Conventions, ScalerRule
-from frameworks.torch import eight_bit_state
+from frameworks.torch import eight_bit_state, torchao_models
 from frameworks.torch.scaler import has_gradient_formats
 
 _O2 = "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
@@ -95,6 +95,8 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _before_ampere())}
     if not eight_bit_state.installed() and mode != "fsdp1":
         refused[Capability.ADAM_8BIT] = eight_bit_state.NOT_INSTALLED
+    if mode == torchao_models.MODE:
+        refused |= torchao_models.refused()
     return refused | _REFUSED_IN_MODE.get(mode, {})
 
 

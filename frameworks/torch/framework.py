@@ -30,11 +30,12 @@ from frameworks.contract import (
     Conventions,
     EightBitRule,
     OpResult,
+    PostTraining,
     RecomputeCase,
     RecomputeResult,
     Unsupported,
 )
-from frameworks.torch import eight_bit_state
+from frameworks.torch import eight_bit_state, torchao_models
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.aware import RULE, AwareTrainer
 from frameworks.torch.companies import company, is_flat, own_attempts
@@ -56,13 +57,14 @@ class TorchFramework(BaseFramework):
     """PyTorch on the CPU or a CUDA device, one thread.
 
     Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`; `run_op` is eager in
-    all modes. "ddp", "fsdp" and "fsdp1" train every recipe with two ranks, "offload" keeps activations in files.
+    all modes. "ddp", "fsdp" and "fsdp1" train every recipe with two ranks, "offload" keeps activations in files, and in
+    "torchao" trained models are quantized by torchao.
     """
 
     name: str = "torch"
     ranks_of_modes = MappingProxyType({"ddp": Ranks(2), "fsdp": Ranks(2, "full"), "fsdp1": Ranks(2, "full")})
     offload_of_modes = MappingProxyType({"offload": Offload(("activations",), "disk")})
-    modes: tuple[str, ...] = ("eager", "compile", *ranks_of_modes, *offload_of_modes)
+    modes: tuple[str, ...] = ("eager", "compile", *ranks_of_modes, *offload_of_modes, torchao_models.MODE)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
@@ -88,6 +90,8 @@ class TorchFramework(BaseFramework):
         if self.mode != "compile":
             here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
+        if self.mode == torchao_models.MODE:
+            here |= torchao_models.refused_attempts()
         if self.device != "cpu" or self.mode == "compile":
             return here
         if self.mode == "eager" and self.post_training().rules():
@@ -100,8 +104,9 @@ class TorchFramework(BaseFramework):
     def quantizers(self) -> TorchQuantizers:
         return TorchQuantizers(self.device)
 
-    def post_training(self) -> TorchPostTraining:
-        return TorchPostTraining(self.device)
+    def post_training(self) -> PostTraining:
+        kind = torchao_models.TorchaoPostTraining if self.mode == torchao_models.MODE else TorchPostTraining
+        return kind(self.device)
 
     def aware_rule(self) -> AwareRule:
         return RULE

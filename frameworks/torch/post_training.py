@@ -87,8 +87,7 @@ class TorchQuantized:
         return {name: _codes(self._linear(name)) for name in self._places}
 
     def kept(self) -> Mapping[str, Array]:
-        found = _float_slots(self._model, self._network)
-        arrays = {name: slot.to_canonical(slot.tensor) for name, slot in found.items()}
+        arrays = self._floats()
         for name in self._places:
             linear = self._linear(name)
             if isinstance(linear, nnq.Linear) and (bias := linear.bias()) is not None:
@@ -118,6 +117,12 @@ class TorchQuantized:
             resumed.load_state_dict(torch.load(path / FILE, weights_only=True))
         self._network = resumed
 
+    def _floats(self) -> dict[str, Array]:
+        """The parameters that are ordinary tensors, by canonical name."""
+        found = _float_slots(self._model, self._network)
+        plain = {name: slot for name, slot in found.items() if type(slot.tensor.data) is torch.Tensor}
+        return {name: slot.to_canonical(slot.tensor) for name, slot in plain.items()}
+
     def _linear(self, name: str) -> nn.Module:
         module = self._network.get_submodule(self._places[name])
         return cast(nn.Module, module.module) if isinstance(module, quantization.QuantWrapper) else module
@@ -143,16 +148,25 @@ class TorchPostTraining:
         calibration: Sequence[Array] = (),
         skip: Sequence[str] = (),
     ) -> TorchQuantized:
-        places = places_of(model)
-        if strange := sorted(set(skip) - set(places)):
-            raise ValueError(f"{model.name} has no dense layer {', '.join(strange)}")
-        network = _Network(model).eval()
-        load(_float_slots(model, network), weights)
+        places, network = places_of(model), trained_network(model, weights, skip)
         with quiet(), torch.no_grad():
             if technique == "dynamic-int8":
                 return TorchQuantized(model, _dynamic(network, [places[name] for name in skip]))
             wanted = [place for name, place in places.items() if name not in skip]
             return TorchQuantized(model, _static(network, wanted, calibration))
+
+
+def trained_network(model: Model, weights: Mapping[str, Array], skip: Sequence[str]) -> nn.Module:
+    """The network with these weights, in evaluation.
+
+    Raises:
+        ValueError: it has no dense layer of a name in `skip`.
+    """
+    if strange := sorted(set(skip) - set(places_of(model))):
+        raise ValueError(f"{model.name} has no dense layer {', '.join(strange)}")
+    network = _Network(model).eval()
+    load(_float_slots(model, network), weights)
+    return network
 
 
 def _dynamic(network: nn.Module, skipped: Sequence[str]) -> nn.Module:

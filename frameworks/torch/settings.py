@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
+from importlib.util import find_spec
 from operator import attrgetter
 
 import numpy as np
 import torch
 
 from frameworks.base import processor
-from frameworks.torch import eight_bit_state
 from frameworks.torch.arrays import dtype_name
 
 _SCOPES = ("cpu", "cuda")
@@ -148,8 +148,7 @@ def read_environment(device: str) -> dict[str, str]:
         **_switches(),
         **_libraries(),
     }
-    if eight_bit_state.installed():
-        found["bitsandbytes"] = version("bitsandbytes")
+    found |= {library: version(library) for library in ("bitsandbytes", "torchao") if find_spec(library) is not None}
     if device == "cuda":
         found |= {
             "cuda": torch.version.cuda,

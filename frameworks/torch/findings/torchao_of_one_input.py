@@ -1,0 +1,19 @@
+"""quantize_ of linear layers that have one input, and a call of a layer whose rows then have one entry."""
+
+import sys
+
+import torch
+from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
+
+seen = {}
+for config, outputs in ((Int8WeightOnlyConfig(), 2), (Int8DynamicActivationInt8WeightConfig(), 1)):
+    layer = torch.nn.Linear(1, outputs)
+    try:
+        quantize_(layer, config)
+        seen[type(config).__name__] = list(layer(torch.ones(3, 1)).shape)
+    except RuntimeError as error:
+        seen[type(config).__name__] = str(error)
+
+print("expected: 3 rows of results by each")
+print(f"seen: {seen}")
+sys.exit(0 if all(isinstance(each, list) for each in seen.values()) else 1)
