@@ -24,7 +24,7 @@ from conformance.laws.ensemble import Ensemble
 from conformance.laws.holding import explore
 from conformance.laws.instances import Program
 from conformance.laws.judging import against_the_oracle, play
-from conformance.laws.members import NotesKinks, OtherRange
+from conformance.laws.members import NormsInParts, NotesKinks, OtherRange
 from conformance.laws.parts import LAWS
 from conformance.laws.programs import (
     DrawnCase,
@@ -153,6 +153,21 @@ def test_a_rectifier_whose_operand_is_all_rounding_is_noted(values: list[float],
     else:
         rectified(np.array(values))
     assert ops.kinked == kinked
+
+
+@pytest.mark.parametrize(("values", "even"), [([1.0, 3.0], True), ([10_549_407.0, 10_549_380.0], False)])
+def test_a_member_takes_the_mean_of_normalised_values_for_zero(values: list[float], even: bool) -> None:
+    ops, one, zero = NormsInParts(Nearest()), Tensor(np.ones(1), "float32"), Tensor(np.zeros(1), "float32")
+
+    def normalised(given: Any) -> Any:
+        return ops.batch_norm(Tensor(given, "float32"), one, zero, 1e-5, None)[0].value
+
+    (y,), (pull,) = taped(lambda values: [normalised(values["a"])], {"a": np.array(values)[:, None]})
+    slopes = np.array([[1e6], [-2e6]])
+    found = pull(slopes)["a"]
+    expected = (slopes - slopes.mean() - y * (slopes * y).mean()) / np.std(values)
+    assert found.sum() == pytest.approx(expected.sum(), rel=0.01, abs=0.1)
+    assert (abs(expected.sum()) > 1.0) != even
 
 
 @pytest.mark.parametrize(("value", "overflowed"), [(70_000.0, True), (60_000.0, False), (np.inf, False)])

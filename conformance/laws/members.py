@@ -84,12 +84,14 @@ class NormsInParts(Operations):
 
     The operand is cast once for its mean and variance, and once to be normalised. In low formats the gradient may be
     far smaller than its two parts, so that their roundings decide about all of its digits. Mean and variance are those
-    of values half a unit off, as a mean that is updated value by value may be even where all are equal.
+    of values half a unit off, as a mean that is updated value by value may be even where all are equal. The gradient
+    takes normalised values to have a mean of zero, as formulas for it do, and of large and close values they have not.
     """
 
     def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
         def compute(a: Any, measured: Any, g: Any, b: Any, r: Round) -> Any:
-            return r(normalise(a, (-1,), epsilon, r, self.variance, r(_OFF * measured))[0]) * g + b
+            y, _, variance = normalise(a, (-1,), epsilon, r, self.variance, r(_OFF * measured))
+            return r(y + _mean_taken_for_zero(a, y, variance + epsilon, (-1,))) * g + b
 
         return self.apply("layer_norm", compute, x, x, scale, shift)
 
@@ -102,6 +104,7 @@ class NormsInParts(Operations):
         def compute(a: Any, measured: Any, g: Any, b: Any, r: Round) -> Any:
             if given is None:
                 y, mean, variance = normalise(a, axes, epsilon, r, self.variance, r(_OFF * measured))
+                y = y + _mean_taken_for_zero(a, y, variance + epsilon, axes)
             else:
                 mean, variance = given
                 y = r(a - mean) * r(1.0 / np.sqrt(variance + epsilon))
@@ -113,6 +116,13 @@ class NormsInParts(Operations):
     def offset(self, mean: Array, deviation: Array, scale: Array) -> Array:
         """What is wrong, for each channel, with what batch norm adds."""
         return np.zeros_like(mean)
+
+
+def _mean_taken_for_zero(x: Any, normalised: Any, variance: Any, axes: tuple[int, ...]) -> Any:
+    """Nothing, with the gradient by x that makes dx = (dy − mean(dy) − y·mean(dy·y)) / deviation of the exact one."""
+    y = plain(normalised)
+    share = y.mean(axis=axes, keepdims=True) / np.sqrt(plain(variance)) / math.prod(y.shape[axis] for axis in axes)
+    return -y * share * anp.sum(x - plain(x), axis=axes, keepdims=True)
 
 
 FUNCTION = 16
