@@ -101,6 +101,7 @@ class ScopedOperation:
             "operands=mixed": self.second is not None,
             "operands=special": self.special is not None,
             "operands=empty": self.empty,
+            "operands=one-term": self.sizes[1] == 1,
             "operands=offset": self.offset != 0.0,
         }
         words = {word for word, there in flags.items() if there}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -142,9 +143,10 @@ class QuantizedCase(CheckedInstance):
             return
         seen = post_training.seen_by_layers(self.model, weights, self._calibration())
         terms = sum(shape[0] + 8 for shape in dense_weights(self.model).values())
+        times = post_training.conditions(self.model, weights, self._calibration())
         with breaking("quantization.calibrated-range") as verdict:
             for name, ranges in quantized.calibrated().items():
-                coded.check_ranges(verdict, rule, name, ranges, seen[name], terms)
+                coded.check_ranges(verdict, rule, name, ranges, seen[name], math.ceil(terms * times[name]))
 
     def _check_layers(
         self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], verb: RunLayers

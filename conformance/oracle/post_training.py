@@ -19,6 +19,8 @@ from frameworks.contract import Calibrated, CodeRange, LinearRule, Quantized, Qu
 
 STEP = 0.0137
 """The scale of drawn inputs, far from any power of two."""
+_MOVE, _MOVES = 2.0**-20, 4
+"""How far samples are moved to see what that does, relatively, and how often."""
 _FURTHEST = 0.4
 """How far a drawn quotient is from an integer at most."""
 
@@ -123,6 +125,24 @@ def seen_by_layers(
     for head in model.heads.heads:
         dense(f"{len(model.layers) - 1}.{head.name}.weight", x)
     return seen
+
+
+def conditions(model: Model, weights: Mapping[str, Array], batches: Sequence[Array]) -> dict[str, float]:
+    """How many times as far as samples, relatively, the ends of what comes in and goes out of a dense layer move.
+
+    By weight, at least 1, of a few random moves the furthest: a norm of values that are nearly equal magnifies them.
+    """
+    rng = np.random.default_rng(7)
+    seen = seen_by_layers(model, weights, batches)
+    found = dict.fromkeys(seen, 1.0)
+    for _ in range(_MOVES):
+        moved = [batch * (1.0 + _MOVE * rng.uniform(-1.0, 1.0, batch.shape)) for batch in batches]
+        for name, arrays in seen_by_layers(model, weights, moved).items():
+            for before, after in zip(seen[name], arrays, strict=True):
+                furthest = max(abs(before.max() - after.max()), abs(before.min() - after.min()))
+                largest = float(np.abs(before).max())
+                found[name] = max(found[name], furthest / largest / _MOVE if largest else 1.0)
+    return found
 
 
 def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float, float]:
