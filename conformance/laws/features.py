@@ -25,7 +25,7 @@ from conformance.laws.programs import (
     Verb,
     cut_otherwise,
 )
-from fixtures.layers import Activation, BatchNorm, walk
+from fixtures.layers import Activation, BatchNorm, SelfAttention, walk
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, StaticScaling
 
 LARGE = 10**5
@@ -108,6 +108,8 @@ def model_features(case: DrawnCase) -> Iterator[str]:
         yield "token-level"
     if drawn.integer_inputs:
         yield "token-ids"
+    attention = [(layer.heads, shape) for _, layer, shape in drawn.model.shapes() if isinstance(layer, SelfAttention)]
+    yield from ["attention=heads-as-places"] if any(shape == (heads, heads) for heads, shape in attention) else []
     sizes = [math.prod(shape) for shape in drawn.model.parameter_shapes().values()]
     yield from ["weights=large"] if drawn.gain > 0 else []
     yield from ["weights=small"] if drawn.gain < 0 else []

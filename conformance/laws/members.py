@@ -251,12 +251,12 @@ MANY_TERMS = 32
 class RoundedEverywhere(Stochastic):
     """Rounds float64 values too, each by up to half a unit, so that what cancels in one order of a sum is seen.
 
-    Sums of many terms are off even where float32 holds them, as long as it need not hold what they are added up from.
+    Sums of many terms are off even where the format holds them, as it need not hold what they are added up from.
     """
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
-        if format_name == "float32" and terms > MANY_TERMS:
-            units = 2.0**-24 * max(math.sqrt(terms), terms / LANES)
+        if format_name in ("float32", "float64") and terms > MANY_TERMS:
+            units = format_of(format_name).unit_roundoff * max(math.sqrt(terms), terms / LANES)
             array = np.asarray(array * (1.0 + units * (2.0 * self._rng.random(np.shape(array)) - 1.0)))
         if format_name != "float64":
             return super().round(array, format_name, terms)

@@ -58,6 +58,7 @@ MODELS = (
     "heads=2",
     "token-ids",
     "token-level",
+    "attention=heads-as-places",
     "parameter=large",
     "parameter=one-element",
     "parameter=odd",

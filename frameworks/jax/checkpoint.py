@@ -78,7 +78,7 @@ def restore(trainer: JaxRun, path: Path) -> None:
     try:
         with ocp.StandardCheckpointer() as checkpointer:
             run = checkpointer.restore(folder, _tree(trainer))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # Orbax raises that very class for some of what it cannot read
         raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
     count, items, length = (int(number) for number in run["window"]["counts"])
     rows = [dict(zip(_FIELDS, row.tolist(), strict=True)) for row in run["window"]["micro"][:count]]
