@@ -17,6 +17,8 @@ def test_a_norm_of_values_that_are_nearly_equal_magnifies_what_they_are_off(row:
     weights = {name: np.zeros(shape, np.float32) for name, shape in NORMED.parameter_shapes().items()}
     weights |= {"0.weight": np.eye(2, dtype=np.float32), "1.scale": np.ones(2, np.float32)}
     weights |= {"2.a.weight": np.eye(2, dtype=np.float32)}
-    times = post_training.conditions(NORMED, weights, (np.array([row]),))
+    batches = (np.array([row]),)
+    seen = post_training.seen_by_layers(NORMED, weights, batches)
+    times = post_training.conditions(NORMED, weights, batches, seen)
     assert times["0.weight"] == pytest.approx(1.0, abs=0.5)
     assert (times["2.a.weight"] > 1e4) == magnified

@@ -55,6 +55,23 @@ class LoadsOneUnitHigher(ReferenceTrainer):
         super().load_state({n: _higher(a) if n.startswith("master/") else a for n, a in arrays.items()})
 
 
+class EvaluationMovesMasters(ReferenceTrainer):
+    """An evaluation leaves masters one unit in the last place off."""
+
+    def predict(self, inputs: Array) -> Arrays:
+        outputs = super().predict(inputs)
+        self.masters = {name: _higher(values) for name, values in self.masters.items()}
+        return outputs
+
+
+class EvaluationMovesTheStream(ReferenceTrainer):
+    """An evaluation moves the random stream, that no oracle's is set against, on."""
+
+    def predict(self, inputs: Array) -> Arrays:
+        self.draws += 1
+        return super().predict(inputs)
+
+
 def _higher(values: Array) -> Array:
     """Values one unit in the last place of float32 above."""
     return np.nextafter(values.astype(np.float32), np.float32(np.inf)).astype(np.float64)
@@ -83,6 +100,20 @@ def test_a_load_that_is_off_by_less_than_rounding_explains_is_seen() -> None:
     failed = failure(LoadsOneUnitHigher, SAVED)
     assert failed is not None
     assert (failed.place, failed.name) == (3, "loaded")
+
+
+@pytest.mark.parametrize(
+    ("trainer", "part"), [(EvaluationMovesMasters, "master/"), (EvaluationMovesTheStream, "random/")]
+)
+def test_a_look_that_moves_the_state_by_less_than_rounding_explains_is_seen(
+    trainer: type[ReferenceTrainer], part: str
+) -> None:
+    looked = replace(SAVED, program=(StartAgain(), Train((MICRO,)), Predict(MICRO), Train((MICRO,))))
+    failed = failure(trainer, looked)
+    assert failed is not None
+    assert failed.name.startswith(part)
+    assert "is no longer what it was" in failed.text
+    assert failure(ReferenceTrainer, looked) is None
 
 
 def test_a_part_of_the_state_that_changes_its_format_is_seen() -> None:

@@ -141,9 +141,10 @@ class QuantizedCase(CheckedInstance):
             coded.check_weights(verdict, quantized, rule, weights)
         if rule.ranges != "calibration":
             return
-        seen = post_training.seen_by_layers(self.model, weights, self._calibration())
+        batches = self._calibration()
+        seen = post_training.seen_by_layers(self.model, weights, batches)
         terms = sum(shape[0] + 8 for shape in dense_weights(self.model).values())
-        times = post_training.conditions(self.model, weights, self._calibration())
+        times = post_training.conditions(self.model, weights, batches, seen)
         with breaking("quantization.calibrated-range") as verdict:
             for name, ranges in quantized.calibrated().items():
                 coded.check_ranges(verdict, rule, name, ranges, seen[name], math.ceil(terms * times[name]))

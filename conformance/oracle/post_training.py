@@ -127,13 +127,20 @@ def seen_by_layers(
     return seen
 
 
-def conditions(model: Model, weights: Mapping[str, Array], batches: Sequence[Array]) -> dict[str, float]:
+def conditions(
+    model: Model,
+    weights: Mapping[str, Array],
+    batches: Sequence[Array],
+    seen: Mapping[str, tuple[Array, Array]],
+) -> dict[str, float]:
     """How many times as far as samples, relatively, the ends of what comes in and goes out of a dense layer move.
 
     By weight, at least 1, of a few random moves the furthest: a norm of values that are nearly equal magnifies them.
+
+    Args:
+        seen: what `seen_by_layers` gives for the same batches.
     """
     rng = np.random.default_rng(7)
-    seen = seen_by_layers(model, weights, batches)
     found = dict.fromkeys(seen, 1.0)
     for _ in range(_MOVES):
         moved = [batch * (1.0 + _MOVE * rng.uniform(-1.0, 1.0, batch.shape)) for batch in batches]

@@ -74,10 +74,10 @@ def restore(trainer: JaxRun, path: Path) -> None:
     Raises:
         ValueError: the files are missing, damaged, or of a run of another kind; nothing has changed then.
     """
-    folder = path.absolute() / FOLDER
+    folder, like = path.absolute() / FOLDER, _tree(trainer)
     try:
         with ocp.StandardCheckpointer() as checkpointer:
-            run = checkpointer.restore(folder, _tree(trainer))
+            run = checkpointer.restore(folder, like)
     except Exception as error:  # Orbax raises that very class for some of what it cannot read
         raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
     count, items, length = (int(number) for number in run["window"]["counts"])
