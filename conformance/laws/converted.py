@@ -17,7 +17,7 @@ from conformance.oracle import post_training
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Adam, Aware, DynamicScaling, Recipe
-from frameworks.contract import AwareRule, Capability, Trainer
+from frameworks.contract import AwareRule, Capability, Trainer, needs
 
 RATE = 2.0**-6
 
@@ -74,6 +74,7 @@ class AwareCase(CheckedInstance):
         accumulation: micro-batches of an update.
         seed: of weights and samples.
         scaled: whether its loss is scaled, by a power of two that no ordinary window moves.
+        average: the share that a moving average keeps, None for no average, which conversion does not look at.
     """
 
     model: Model
@@ -82,6 +83,7 @@ class AwareCase(CheckedInstance):
     verbs: tuple[AwareVerb, ...]
     seed: int
     scaled: bool = False
+    average: float | None = None
 
     def words(self) -> frozenset[str]:
         """What exclusions may name."""
@@ -98,14 +100,15 @@ class AwareCase(CheckedInstance):
 
     def check(self, subject: Subject) -> None:
         """The run after every verb."""
-        need(subject, Capability.AWARE, Capability.ACCUMULATION if self.accumulation > 1 else None)
+        need(subject, Capability.AWARE, *needs(self.recipe()))
         with TemporaryDirectory() as folder:
             _AwarePlay(subject, self, Path(folder)).play()
 
     def recipe(self) -> Recipe:
         """How the run is trained."""
         scaling = DynamicScaling(2.0**8, interval=1000) if self.scaled else None
-        return Recipe(Adam(RATE), scaling=scaling, quantization=Aware(self.freeze), accumulation=self.accumulation)
+        recipe = Recipe(Adam(RATE), scaling=scaling, accumulation=self.accumulation)
+        return recipe.but(quantization=Aware(self.freeze), average=self.average)
 
     def batch(self, rows: int, power: int, place: int) -> Batch:
         """Samples and targets."""

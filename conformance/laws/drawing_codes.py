@@ -65,13 +65,13 @@ def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
     if fakes:
         kinds.append(_fake(fakes))
     if casts:
-        sizes = _SIDES | st.sampled_from([4099, 70_001])
+        shapes = st.tuples(_SIDES | st.sampled_from([4099, 70_001])) | st.tuples(_SMALL, _SIDES)
         source = st.sampled_from(sorted(SOURCES))
         special = st.sampled_from([0, 0, 1, 3])
-        kinds.append(st.builds(CastCall, st.sampled_from(casts), source, sizes, special, _SEEDS))
+        kinds.append(st.builds(CastCall, st.sampled_from(casts), source, shapes, special, _SEEDS))
     if products:
-        shapes = st.tuples(_SMALL, _SIDES | st.sampled_from([4097, 70_001]), _SMALL)
-        kinds.append(st.builds(CodeProduct, st.sampled_from(products), shapes, st.booleans(), _SEEDS))
+        sizes = st.tuples(_SMALL, _SIDES | st.sampled_from([4097, 70_001]), _SMALL)
+        kinds.append(st.builds(CodeProduct, st.sampled_from(products), sizes, st.booleans(), _SEEDS))
     if framework.declares(Capability.INT4_PACKING).supported:
         kinds.append(st.builds(Packing, _SIDES, _SIDES, st.sampled_from([0, 1]), _SEEDS))
     return kinds or [st.builds(QuantizerCall, st.just(QUANTIZERS[0]), MATRICES)]

@@ -21,6 +21,7 @@ def converted(draw: st.DrawFn, framework: Framework) -> AwareCase:
     accumulation = draw(st.sampled_from([1, 1, 2, 3]))
     needed = (Capability.DYNAMIC_SCALING, Capability.FEED)
     scaled = all(framework.declares(each).supported for each in needed) and draw(st.booleans())
+    averages = [0.5, 0.75] if framework.declares(Capability.AVERAGE).supported else []
     first = draw(_updates(accumulation))
     verbs = draw(st.lists(_verbs(accumulation, scaled), min_size=1, max_size=6))
     skips: list[AwareVerb] = [SkipAware()] if scaled and draw(st.booleans()) else []
@@ -31,6 +32,7 @@ def converted(draw: st.DrawFn, framework: Framework) -> AwareCase:
         (*skips, first, *verbs),
         draw(st.integers(0, 99)),
         scaled,
+        draw(st.sampled_from([None, None, *averages])),
     )
 
 

@@ -14,6 +14,8 @@ from conformance.laws.programs import Feed, Given, Spike
 from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.contract import Capability, Framework
 
+LAST = 0.999999
+"""Where the last value of a parameter is, as a share of them."""
 OFTEN, LONG = 7, 300
 """Updates in a row; bfloat16 counts to 256."""
 
@@ -81,6 +83,8 @@ class Feeds:
         base = draw(st.sampled_from([0.0, 0.25, 0.3, 1.0, -0.5, 2.0**-14, 2.0**-24]))
         if self.largest is not None and draw(st.integers(0, 15)) == 0:
             return Given(self.largest)
+        if self._large and self._dynamic and draw(st.integers(0, 3)) == 0:
+            return Given(base, (Spike(draw(st.sampled_from([math.inf, math.nan])), self._places[-1], LAST),))
         rare = (
             [math.inf, -math.inf, math.nan, 2.0**127, -(2.0**120), 2.0**15, *self._beyond]
             if self._dynamic
@@ -92,7 +96,7 @@ class Feeds:
                     Spike,
                     st.sampled_from([*rare, 1.0, 2.0**-20]),
                     st.sampled_from(self._places),
-                    st.sampled_from([0.0, 0.3, 0.5, 0.999999]),
+                    st.sampled_from([0.0, 0.3, 0.5, LAST]),
                 ),
                 max_size=2 if self._large or draw(st.booleans()) else 0,
             )

@@ -84,7 +84,7 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
     if len(drawn.losses) > 1 and maybe(Capability.TWO_LOSSES, 3):
         recipe = recipe.but(separate_losses=True)
     if maybe(Capability.AVERAGE, 2):
-        recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9, 0.999])))
+        recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9, 0.999, 0.0])))
     recipe = draw(_techniques(framework, drawn, recipe))
     return recipe.but(seed=draw(st.integers(0, 3)))
 
@@ -168,7 +168,8 @@ def _optimizers(draw: st.DrawFn, exact: bool) -> Optimizer:
         return SGD(draw(st.sampled_from([2.0**-4, 2.0**-5, INEXACT_RATE])), draw(st.sampled_from([0.0, 0.0, 0.5, 0.9])))
     tiny = [] if exact else [(1e-3, 1e-8), (1e-3, None)]
     rate, epsilon = draw(st.sampled_from([(2.0**-3, 1.0), (2.0**-3, 1.0), *tiny]))
-    first, second = draw(st.sampled_from([(0.9, 0.999), (0.9, 0.999), (0.5, 0.75), (0.75, 0.5)]))
+    forgetful = [(0.0, 0.75), *([(0.75, 0.0)] if epsilon == 1.0 else [])]
+    first, second = draw(st.sampled_from([(0.9, 0.999), (0.9, 0.999), (0.5, 0.75), (0.75, 0.5), *forgetful]))
     if draw(st.booleans()):
         return Adam(rate, first, second, epsilon)
     return AdamW(rate, first, second, epsilon or 1e-8, draw(st.sampled_from([0.25, 0.01, 0.0])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,13 +27,13 @@ class CastCall:
 
     Attributes:
         source: the format that they have.
-        size: how many.
+        shape: of what is cast.
         special: how many of them are beyond the largest value, infinite or NaN.
     """
 
     format: str
     source: str
-    size: int
+    shape: tuple[int, ...]
     special: int
     seed: int
 
@@ -42,14 +43,14 @@ class CastCall:
 
     def operands(self, framework: Framework) -> Operands:
         narrow, rng = NARROW[self.format], np.random.default_rng([self.seed, 32])
-        steps = narrow.positive
-        place = rng.integers(0, len(steps) - 1, self.size)
-        share = rng.choice([0.0, 0.25, 0.5, 0.75], self.size)
-        wide = (steps[place] + share * (steps[place + 1] - steps[place])) * rng.choice([-1.0, 1.0], self.size)
-        where = rng.permutation(self.size)[: self.special]
+        steps, size = narrow.positive, math.prod(self.shape)
+        place = rng.integers(0, len(steps) - 1, size)
+        share = rng.choice([0.0, 0.25, 0.5, 0.75], size)
+        wide = (steps[place] + share * (steps[place + 1] - steps[place])) * rng.choice([-1.0, 1.0], size)
+        where = rng.permutation(size)[: self.special]
         wide[where] = rng.choice([4 * narrow.largest, -1e4 * narrow.largest, np.inf, -np.inf, np.nan], len(where))
         with np.errstate(over="ignore"):
-            return (wide.astype(SOURCES[self.source]),)
+            return (wide.reshape(self.shape).astype(SOURCES[self.source]),)
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
         codes = framework.formats().encode(operands[0], self.format)

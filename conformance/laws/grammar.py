@@ -38,7 +38,8 @@ LARGE = 2**16 + 3
 LARGE_WIDTH = 2
 _EPSILONS = st.sampled_from([1e-5, 1e-12])
 MOSTLY_STRAIGHT: tuple[ActivationKind, ...] = ("relu",) * 6 + ("gelu", "tanh", "sigmoid")
-_VARIANCE_EPSILONS = st.sampled_from([1e-5, 1e-5, 1e-3])
+_VARIANCE_EPSILONS = st.sampled_from([1e-5, 1e-5, 1e-3, 1e-7])
+_MOMENTA = st.sampled_from([0.1, 0.1, 0.5, 0.5, 0.0, 1.0])
 CURVED: tuple[ActivationKind, ...] = ("relu", "gelu", "tanh", "sigmoid")
 
 
@@ -120,7 +121,7 @@ def _block(draw: st.DrawFn, width: int, exact: bool) -> tuple[tuple[Layer, ...],
         case "layer-norm":
             return (LayerNorm(draw(_EPSILONS)), Dense(units)), units
         case _:
-            norm = BatchNorm(draw(st.sampled_from([0.1, 0.5])), draw(_VARIANCE_EPSILONS))
+            norm = BatchNorm(draw(_MOMENTA), draw(_VARIANCE_EPSILONS))
             return draw(st.sampled_from([(Dense(units), norm), (Dense(units), norm), (norm, Dense(units))])), units
 
 
