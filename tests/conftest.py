@@ -36,12 +36,13 @@ def runner(tmp_path: Path) -> Runner:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The committed records' report, and one of hostile records."""
+    """The committed records' report, the same with few clauses, and one of hostile records."""
     from results import report
-    from tests.reporting import baselines, infected_page
+    from tests.reporting import abridged, baselines, infected_page
 
     folder = tmp_path_factory.mktemp("pages")
     report.write(baselines(), folder / "baselines.html")
+    report.write(abridged(), folder / "abridged.html")
     (folder / "infected.html").write_bytes(infected_page().encode())
     return folder
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from results.report.page import render
 BASELINES = Path(__file__).parent.parent / "results" / "baselines"
 DATE = "2026-01-02T03:04:05+00:00"
 MEGABYTES = 10
+FEW = 3
+"""Observations of a clause in an abridged record."""
 
 HOSTILE = (
     "<script>window.canary = 1</script>",
@@ -78,6 +81,33 @@ HOSTILE = (
 def baselines() -> tuple[Record, ...]:
     """The committed records, those of modes with ranks left out."""
     return tuple(record for path in listed(BASELINES) if not has_ranks(record := load(path)))
+
+
+@cache
+def abridged() -> tuple[Record, ...]:
+    """The same with few clauses, which have every outcome of every record, and every family and level."""
+    records = baselines()
+    before: set[tuple[str, ...]] = set()
+    kept = {porting.FORMATS}
+    for clause, text in {name: text for one in records for name, text in one.clauses.items()}.items():
+        outcomes = [(str(i), v.outcome) for i, one in enumerate(records) for v in one.verdicts if v.clause == clause]
+        shown = {("family", clause.partition(".")[0]), ("level", text.level), *outcomes}
+        shown |= {("together", *alike)} if len(alike := {outcome for _, outcome in outcomes}) == 1 else set()
+        if not shown <= before:
+            before |= shown
+            kept.add(clause)
+    return tuple(_of(one, kept) for one in records)
+
+
+def _of(record: Record, kept: set[str]) -> Record:
+    """What a record says of these clauses."""
+    observations = [[seen for seen in record.observations if seen.clause == clause][:FEW] for clause in sorted(kept)]
+    return replace(
+        record,
+        clauses={name: text for name, text in record.clauses.items() if name in kept},
+        verdicts=tuple(verdict for verdict in record.verdicts if verdict.clause in kept),
+        observations=tuple(chain.from_iterable(observations)),
+    )
 
 
 @cache

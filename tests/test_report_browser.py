@@ -236,12 +236,30 @@ def test_the_page_never_scrolls_sideways(shown: Browser, width: int) -> None:
     assert shown.run("return document.getElementById('cell').getBoundingClientRect().right") <= width
 
 
+KINDS = """
+for (const d of document.querySelectorAll('details')) d.open = true;
+const kind = (e) => `${e.localName}.${[...e.classList].sort().join('.')}`;
+return [...new Set([...document.querySelectorAll('body *')].map(kind))];
+"""
+
+
+@in_browser
+def test_the_abridged_page_has_every_kind_of_element(shown: Browser, pages: Path) -> None:
+    shown.all_charts()
+    every = shown.run(KINDS)
+    shown.open(pages / "abridged.html")
+    shown.all_charts()
+    assert len(every) > 100
+    assert [kind for kind in every if kind not in shown.run(KINDS)] == []
+
+
 @in_browser
 @with_axe
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_serious_violation(shown: Browser, scheme: str, width: int) -> None:
+def test_axe_finds_no_serious_violation(shown: Browser, pages: Path, scheme: str, width: int) -> None:
+    shown.open(pages / "abridged.html")
     shown.prefer(scheme)
     shown.resize(width)
     shown.all_charts()

@@ -93,6 +93,7 @@ class AwareCase(CheckedInstance):
             "aware-run=predicts": any(isinstance(verb, PredictAware) for verb in self.verbs),
             "aware-run=loads": any(isinstance(verb, Reload) for verb in self.verbs),
             "aware-run=freezes": self.freeze is not None,
+            "aware-run=averages": self.average is not None,
             "aware-run=window": self.accumulation > 1,
             "aware-run=skips": any(isinstance(verb, SkipAware) for verb in self.verbs),
         }

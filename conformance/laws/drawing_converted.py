@@ -48,12 +48,14 @@ def beginnings(draw: st.DrawFn, widths: SearchStrategy[int]) -> tuple[tuple[int,
 def _models(draw: st.DrawFn) -> Model:
     sample, body = draw(beginnings(_WIDTHS))
     for _ in range(draw(st.integers(0, 3))):
-        body += [Dense(draw(_WIDTHS)), Activation("relu")]
+        body.append(Dense(draw(_WIDTHS), bias=draw(st.integers(0, 3)) > 0))
+        body += draw(_BETWEEN)
     heads = Heads(tuple(Head(name, draw(st.sampled_from([2, 3, 5]))) for name in draw(_HEADS)))
     return Model("aware", (*body, heads), sample, tuple((head.name, "squared_error") for head in heads.heads))
 
 
-_HEADS = st.sampled_from([("output",), ("a", "b")])
+_HEADS = st.sampled_from([("output",), ("a", "b"), ("a", "ab")])
+_BETWEEN = st.sampled_from([(Activation("relu"),), (Activation("tanh"),), ()])
 
 
 def _updates(accumulation: int) -> SearchStrategy[AwareVerb]:

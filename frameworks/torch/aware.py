@@ -15,6 +15,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import AwareRule, Calibrated, CodeRange, LinearRule, QuantRule, Update
 from frameworks.torch.arrays import to_array
+from frameworks.torch.optimizers import averaged_model
 from frameworks.torch.post_training import TorchQuantized, places_of, quiet
 from frameworks.torch.trainer import TorchTrainer
 
@@ -51,6 +52,7 @@ class AwareTrainer(TorchTrainer):
         self.network.built = tuple(self.network.layers)
         self.network.heads_built = wrapped
         self.network.call_in_place()
+        self.average = averaged_model(self.network, recipe.average)
         self._freeze()
 
     def apply(self) -> Update:
