@@ -18,6 +18,8 @@ from tests.mutants.engine import FIRST, LAW_TESTS, SUITES, UNENDED, Engine, RunE
 
 FOLDER = Path(__file__).parent
 RESULT, PARTIAL = "result.json", "result.partial.json"
+SHOWN = 3
+"""Rounds whose rate the README shows."""
 MUTATION = FOLDER.parents[1] / "docs" / "mutation.md"
 
 
@@ -172,14 +174,19 @@ def _word(name: str) -> str:
 
 
 def _scores() -> str:
-    """The regression gate, as the page of the mutants has it, and the rate at first sight, of every round."""
+    """The regression gate, as the page of the mutants has it, and the rate at first sight: last rounds, and all."""
     gate = re.search(r"^score \d+ %: (\d+ of \d+) mutants", MUTATION.read_text("utf-8"), re.MULTILINE)
-    shown = {name: stored(name)["faults"] for name in rounds() if (FOLDER / name / RESULT).exists()}
-    rates = [
-        f"{sum(bool(each['test']) for each in faults)} of {len(faults)} ({_word(name)})"
-        for name, faults in shown.items()
-    ]
-    return f"  regression gate {gate[1] if gate else 'not measured'} mutants; at first sight {', '.join(rates)} faults."
+    met = [name for name in rounds() if (FOLDER / name / RESULT).exists()]
+    last = ", ".join(f"{_caught(name)} ({_word(name)})" for name in reversed(met[-SHOWN:]))
+    return (
+        f"  regression gate {gate[1] if gate else 'not measured'} mutants; at first sight {last},"
+        f" and {_caught(*met)} faults in all {len(met)} rounds."
+    )
+
+
+def _caught(*names: str) -> str:
+    faults = [fault for name in names for fault in stored(name)["faults"]]
+    return f"{sum(bool(fault['test']) for fault in faults)} of {len(faults)}"
 
 
 def stored(name: str) -> dict[str, Any]:
