@@ -149,6 +149,8 @@ _BY_CAUSE = {
 def clause_of(case: DrawnCase, failure: Failure, cause: str) -> str:
     """The clause that is about a part of the state after a verb, and about what the failure goes away without."""
     verb, part = case.program[failure.place], failure.name
+    if part == "apart":
+        return "sharding.replicas-equal"
     if cause == "loading" and "scaler/" in part:
         return "resume.scaler-state"
     if cause == "the average" and isinstance(verb, Predict):
@@ -250,6 +252,7 @@ _OTHERS = frozenset(
         "cost.bytes-repeat",
         "resume.scaler-state",
         "master.average-is-evaluated",
+        "sharding.replicas-equal",
         "scaling.overflow-path-does-not-raise",
         "resume.save-has-no-side-effects",
         "autocast.evaluation-parity",

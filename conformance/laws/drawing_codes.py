@@ -55,7 +55,7 @@ def _kinds(framework: Framework) -> list[SearchStrategy[CodedCall]]:
         return [name for name in names if framework.declares(Capability(f"{prefix}.{name}")).supported]
 
     quantizers, fakes = declared("quantization", QUANTIZERS), declared("quantization", FAKE_QUANTIZERS)
-    casts = declared("formats", [name for name, each in NARROW.items() if each.signed])
+    casts = declared("formats", sorted(NARROW))
     products = [INTEGERS] * framework.declares(Capability.INTEGER_PRODUCTS).supported
     products += PRODUCTS * framework.declares(Capability.FLOAT8_PRODUCTS).supported
     kinds: list[SearchStrategy[CodedCall]] = []

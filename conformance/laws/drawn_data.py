@@ -31,6 +31,7 @@ class DrawnModel:
         seed: of the weights and of nothing else.
         gain: weights but for biases are multiplied by 2 to its power.
         offset: added to every bias and shift, so that values are large against what they differ by.
+        shift: added to every input that is no id.
     """
 
     layers: tuple[Layer, ...]
@@ -41,6 +42,7 @@ class DrawnModel:
     seed: int = 0
     gain: int = 0
     offset: float = 0.0
+    shift: float = 0.0
 
     @property
     def integer_inputs(self) -> bool:
@@ -145,7 +147,7 @@ class DrawnBatch:
         elif drawn.exact:
             inputs = np.ldexp(rng.choice([-1.0, 1.0], shape), rng.integers(-1, 2, shape) + self.magnitude)
         else:
-            inputs = np.ldexp(rng.standard_normal(shape), self.magnitude)
+            inputs = np.ldexp(rng.standard_normal(shape), self.magnitude) + drawn.shift
         if self.constant:
             inputs = np.full_like(inputs, inputs.reshape(-1)[-1])
         if self.spoilt is not None and not drawn.integer_inputs:

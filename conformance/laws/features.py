@@ -114,6 +114,7 @@ def model_features(case: DrawnCase) -> Iterator[str]:
     yield from ["weights=large"] if drawn.gain > 0 else []
     yield from ["weights=small"] if drawn.gain < 0 else []
     yield from ["weights=offset"] if drawn.offset else []
+    yield from ["inputs=far-from-zero"] if drawn.shift else []
     yield from ["parameters=few"] if len(sizes) < 4 else []
     yield from ["parameter=large"] if max(sizes) >= LARGE else []
     yield from ["parameter=one-element"] if min(sizes) == 1 else []

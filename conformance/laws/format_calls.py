@@ -45,10 +45,15 @@ class CastCall:
         narrow, rng = NARROW[self.format], np.random.default_rng([self.seed, 32])
         steps, size = narrow.positive, math.prod(self.shape)
         place = rng.integers(0, len(steps) - 1, size)
-        share = rng.choice([0.0, 0.25, 0.5, 0.75], size)
-        wide = (steps[place] + share * (steps[place + 1] - steps[place])) * rng.choice([-1.0, 1.0], size)
+        shares, special = [0.0, 0.25, 0.5, 0.75], [4 * narrow.largest, -1e4 * narrow.largest, np.inf, -np.inf, np.nan]
+        if not narrow.signed:
+            place = _near_one(place, steps)
+            shares, special = [0.0, 0.25, 0.75], [np.nan]
+        share = rng.choice(shares, size)
+        wide = steps[place] + share * (steps[place + 1] - steps[place])
+        wide *= rng.choice([-1.0, 1.0], size) if narrow.signed else 1.0
         where = rng.permutation(size)[: self.special]
-        wide[where] = rng.choice([4 * narrow.largest, -1e4 * narrow.largest, np.inf, -np.inf, np.nan], len(where))
+        wide[where] = rng.choice(special, len(where))
         with np.errstate(over="ignore"):
             return (wide.reshape(self.shape).astype(SOURCES[self.source]),)
 
@@ -70,6 +75,12 @@ class CastCall:
         with breaking("formats.decode") as verdict:
             shown = example(wrong, codes, answer["decoded"], measured)
             verdict.holds(not wrong.any(), f"values of codes of {self.format}", shown, "all", "decoded")
+
+
+def _near_one(places: Array, steps: Array) -> Array:
+    """The places, brought to values that float16 holds as normal ones."""
+    one = int(np.searchsorted(steps, 1.0))
+    return one - 14 + places % 28
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from conformance.laws.drawn_data import DrawnModel
@@ -36,6 +38,8 @@ MANY_CLASSES = (300, 1100)
 LARGE = 2**16 + 3
 """Rows of a table that has more than 10^5 values with `LARGE_WIDTH` columns, and more rows than 16 bits count."""
 LARGE_WIDTH = 2
+SHIFT = 64.0
+"""Added to inputs that are normalised first; next to it a low format holds halves or sixteenths."""
 _EPSILONS = st.sampled_from([1e-5, 1e-12])
 MOSTLY_STRAIGHT: tuple[ActivationKind, ...] = ("relu",) * 6 + ("gelu", "tanh", "sigmoid")
 _VARIANCE_EPSILONS = st.sampled_from([1e-5, 1e-5, 1e-3, 1e-7])
@@ -65,6 +69,9 @@ def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Draw
         layers = (*layers[:place], Dropout(rate), *layers[place:])
         if draw(st.booleans()):
             layers = (*layers, Dropout(0.5))
+    shift = 0.0
+    if inner and isinstance(layers[0], BatchNorm) and draw(st.booleans()):
+        layers, shift = (replace(layers[0], momentum=1.0), *layers[1:]), SHIFT
     heads, losses = draw(_heads(framework, kind, inner))
     plain = kind != "tokens" and not any(isinstance(layer, BatchNorm) for layer in layers)
     return DrawnModel(
@@ -76,6 +83,7 @@ def models(draw: st.DrawFn, framework: Framework, dropout: bool = False) -> Draw
         seed=draw(st.integers(0, 9)),
         gain=draw(st.sampled_from([0, 0, 0, 0, 3, 7, -5])),
         offset=draw(st.sampled_from([0.0] * 6 + [16.0, 1024.0])) if plain else 0.0,
+        shift=shift,
     )
 
 

@@ -54,10 +54,10 @@ class Play:
 
 
 class PlayFailed(Exception):
-    """A verb raised, changed what had been read before, or loaded something else than was saved.
+    """A verb raised, changed what had been read, loaded something else than was saved, or left ranks apart.
 
     Attributes:
-        name: "raised", "aliased" or "loaded".
+        name: "raised", "aliased", "loaded" or "apart".
     """
 
     def __init__(self, place: int, verb: Verb, what: str, name: str = "raised") -> None:
@@ -72,6 +72,10 @@ class PlayFailed(Exception):
 
 class Misloaded(Exception):
     """A run is not, after a load, what was saved."""
+
+
+class RanksApart(Exception):
+    """A rank has another state than the first."""
 
 
 class Player(ABC):
@@ -148,6 +152,8 @@ class Player(ABC):
                 yield None
             except Misloaded as error:
                 raise PlayFailed(place, verb, str(error), "loaded") from error
+            except RanksApart as error:
+                raise PlayFailed(place, verb, str(error), "apart") from error
             except Exception as error:
                 raise PlayFailed.by(place, verb, error) from error
             else:

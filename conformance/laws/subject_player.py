@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from conformance.judging.replicas import apart
 from conformance.judging.subject import Subject
 from conformance.judging.verdict import same_bits, shown
 from conformance.laws.drawn_data import DrawnBatch
 from conformance.laws.layouts import laid_out, nth
-from conformance.laws.player import Misloaded, NotPlayed, Observation, Play, Player, PlayFailed
+from conformance.laws.player import Misloaded, NotPlayed, Observation, Play, Player, PlayFailed, RanksApart
 from conformance.laws.programs import (
     Damage,
     DamageOffloaded,
@@ -27,6 +28,7 @@ from conformance.laws.programs import (
 from fixtures.arrays import Array
 from fixtures.model import Batch
 from fixtures.recipe import Precision, Recipe
+from frameworks.base import CompanyTrainer
 from frameworks.contract import Trainer
 
 STEPS = "optimizer/steps"
@@ -90,6 +92,8 @@ class SubjectPlayer(Player):
         return Play(tuple(observations))
 
     def state(self) -> Observation:
+        if isinstance(self.trainer, CompanyTrainer) and (difference := apart(self.trainer.company)):
+            raise RanksApart(f"leaves {difference}")
         return self._subject.state(self.trainer)
 
     def lend(self, arrays: Iterable[Array]) -> None:

@@ -66,6 +66,7 @@ MODELS = (
     "weights=large",
     "weights=small",
     "weights=offset",
+    "inputs=far-from-zero",
 )
 VERBS = (
     "Accumulate",
@@ -126,7 +127,7 @@ CODES = (
     *(f"quantizer={name}" for name in (*QUANTIZERS, *FAKE_QUANTIZERS)),
     "quantizer=spoilt",
     "fake=beyond",
-    *(f"cast={name}" for name, narrow in NARROW.items() if narrow.signed),
+    *(f"cast={name}" for name in NARROW),
     *(f"source={name}" for name in SOURCES),
     "cast=beyond",
     *(f"product={'-by-'.join(formats)}" for formats in (INTEGERS, *PRODUCTS)),

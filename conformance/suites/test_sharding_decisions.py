@@ -9,15 +9,13 @@ import pytest
 
 from conformance.judging.kit import Subject, Verdict, clause, full, need, spiked
 from conformance.judging.meshes import RANK, each_level, given_one, one_place, shared
+from conformance.judging.replicas import OWN
 from conformance.oracle.bound import Bound
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, exact_stack, scalar
 from fixtures.recipe import MASTERED, SGD, Adam, DynamicScaling, Precision, Ranks, Recipe
 from frameworks.contract import Capability, Company, Update
-
-OWN = ("random/", "buffer/", "accumulator/")
-"""What ranks may have each for itself."""
 
 SCALED = Recipe(Adam(2.0**-6), scaling=DynamicScaling(initial=16.0, interval=3))
 
