@@ -17,6 +17,7 @@ from conformance.laws.quantized import PredictBatch, QuantizedCase, QuantizedVer
 from fixtures.arrays import Array
 from fixtures.layers import Activation, Dense, Head, Heads, Layer, LayerNorm
 from fixtures.model import Model
+from fixtures.narrow import NarrowFormat
 from frameworks.contract import FakeRule, Quantized, QuantRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.formats import ReferenceFormats
@@ -30,10 +31,13 @@ SPOILT = SpoiltCall("int8-row", Matrix(3, 5, (0, 4), 0, "normal", 1), np.nan, 0.
 GROUPED = SpoiltCall("int4-group", Matrix(5, 130, (0,), 0, "normal", 1), np.inf, 0.4, 0.6)
 FAKE = FakeCall("fake-int8-column", 4, 3, exact=True, beyond=300, seed=2)
 CAST = CastCall("float8_e4m3fn", "float32", (33,), 3, seed=3)
+CASTS = CastCall("float8_e5m2", "bfloat16", (5, 7), 1, seed=3)
+SCALES = CastCall("float8_e8m0fnu", "float16", (99,), 3, seed=3)
 PRODUCT = CodeProduct(("int8", "int8"), (2, 4097, 3), extreme=True, seed=4)
 FLOAT_PRODUCT = CodeProduct(("float8_e4m3fn", "float8_e5m2"), (2, 33, 3), extreme=False, seed=4)
 PACKED = Packing(5, 3, 0, seed=5)
 TANH = Activation("tanh")
+CALLS = (MATRIX, ZEROS, SPOILT, GROUPED, FAKE, CAST, CASTS, SCALES, PRODUCT, FLOAT_PRODUCT, PACKED)
 
 
 def failure(instance: Any, **parts: type) -> Any:
@@ -42,7 +46,7 @@ def failure(instance: Any, **parts: type) -> Any:
     return instance.failure(Subject(framework), laws_of(framework))
 
 
-@pytest.mark.parametrize("call", [MATRIX, ZEROS, SPOILT, GROUPED, FAKE, CAST, PRODUCT, FLOAT_PRODUCT, PACKED], ids=str)
+@pytest.mark.parametrize("call", CALLS, ids=str)
 def test_the_reference_follows_its_rules(call: Any) -> None:
     assert failure(CodedCalls((call,))) is None
 
@@ -126,6 +130,21 @@ class _ZeroIsBetweenCodes(ReferenceQuantizers):
         return super().zero_point_of(lowest, scale, rule) + 1
 
 
+class _DropsFractions(ReferenceFormats):
+    """An exponent is that of the value, however near the next one is."""
+
+    def codes(self, magnitude: Array, narrow: NarrowFormat) -> Array:
+        codes = super().codes(magnitude, narrow)
+        return codes if narrow.signed else codes - (self.table(narrow)[codes] > magnitude)
+
+
+class _WritesInTheOrderOfMemory(ReferenceFormats):
+    """Codes are written row by row in the order in which the values lie in memory."""
+
+    def encode(self, values: Array, format_name: str) -> Array:
+        return super().encode(values.ravel(order="K"), format_name).reshape(values.shape)
+
+
 class _SumsInShortFormats(ReferenceFormats):
     """Sums of integers are kept in float32 and one is added; products of floats are a thousandth too large."""
 
@@ -156,6 +175,7 @@ class _PacksFromTheEnd(ReferenceFormats):
         (CAST, {"formats_class": _DecodesOneFurther}, "formats.decode"),
         (CAST, {"formats_class": _NanBecomesANumber}, "formats.overflow-as-declared"),
         (CAST, {"formats_class": _LosesTheRest}, "formats.round-to-nearest"),
+        (SCALES, {"formats_class": _DropsFractions}, "formats.round-to-nearest"),
         (PRODUCT, {"formats_class": _SumsInShortFormats}, "quantization.integer-products"),
         (FLOAT_PRODUCT, {"formats_class": _SumsInShortFormats}, "formats.products"),
         (PACKED, {"formats_class": _PacksFromTheEnd}, "formats.packing"),
@@ -181,6 +201,9 @@ def test_operands_may_lie_otherwise(layout: Layout) -> None:
         assert failure(CodedCalls((call,), layout)) is None
     assert failure(CodedCalls((MATRIX,)), quantizers_class=_ReadsRowByRow) is None
     assert failure(CodedCalls((MATRIX,), layout), quantizers_class=_ReadsRowByRow) is not None
+    assert failure(CodedCalls((CASTS,)), formats_class=_WritesInTheOrderOfMemory) is None
+    in_columns = failure(CodedCalls((CASTS,), "columns"), formats_class=_WritesInTheOrderOfMemory)
+    assert in_columns.name == "formats.round-to-nearest"
 
 
 def test_an_answer_may_not_depend_on_earlier_calls() -> None:

@@ -26,10 +26,10 @@ MODEL = Model(
 TRAIN, LARGE = TrainAware((4, 3), (0, 1)), TrainAware((5, 2), (3, 2))
 
 
-def failure(framework: Any, *verbs: AwareVerb, freeze: int | None = None, scaled: bool = False) -> Any:
+def failure(framework: Any, *verbs: AwareVerb, freeze: int | None = None, **fields: Any) -> Any:
     """What the law says of a run of two micro-batches an update."""
     subject = Subject(framework("cpu"))
-    case = AwareCase(MODEL, freeze, 2, (TRAIN, *verbs), 7, scaled)
+    case = AwareCase(MODEL, freeze, 2, (TRAIN, *verbs), 7, **fields)
     return case.failure(subject, laws_of(subject.framework))
 
 
@@ -45,6 +45,14 @@ class _ConvertsOnce(ReferenceTrainer):
         if not hasattr(self, "_model"):
             self._model = super().convert()
         return self._model
+
+
+class _ConvertsTheAverage(ReferenceTrainer):
+    """Conversion takes the average in the place of the weights."""
+
+    def convert(self) -> ReferenceQuantizedModel:
+        weights = {name: self.averaged(name).astype(np.float32) for name in self.averages} or self.parameters()
+        return self.quantized_model_class(self.aware_layers().rule.linear, self.model, weights, known=self.observed())
 
 
 class _LoadsOverItself(ReferenceTrainer):
@@ -72,6 +80,13 @@ class _LoadsOverItself(ReferenceTrainer):
 def test_what_is_broken_is_named(framework: Any, verbs: tuple[AwareVerb, ...], clause: str) -> None:
     assert failure(ReferenceFramework, *verbs) is None
     assert failure(framework, *verbs).name == clause
+
+
+def test_the_weights_are_converted_and_not_their_average() -> None:
+    framework = framework_of(_ConvertsTheAverage)
+    assert failure(framework, LARGE, Convert(2)) is None
+    assert failure(ReferenceFramework, LARGE, Convert(2), average=0.5) is None
+    assert failure(framework, LARGE, Convert(2), average=0.5).name == "quantization.convert-is-faithful"
 
 
 def test_ranges_that_never_freeze_are_seen() -> None:

@@ -98,6 +98,22 @@ def test_what_other_ranks_load_is_what_was_saved() -> None:
     assert clause(subject, MOMENTUM.but(ranks=PAIR), TRAIN, Save(), Restore(), TRAIN) is None
 
 
+class _FirstRankAloneLoadsTheAverage(ReferenceCompany):
+    """After a load, every rank but the first begins the average anew."""
+
+    def restore(self, path: Path) -> None:
+        super().restore(path)
+        for trainer in self.trainers[1:]:
+            trainer.averages = {name: master.copy() for name, master in trainer.masters.items()}
+
+
+def test_every_rank_is_looked_at() -> None:
+    recipe = MOMENTUM.but(ranks=Ranks(2), average=0.5)
+    subject = broken(company_class=_FirstRankAloneLoadsTheAverage)
+    assert clause(subject, recipe, TRAIN, TRAIN, Save(), Restore()) == "sharding.replicas-equal"
+    assert clause(broken(), recipe, TRAIN, TRAIN, Save(), Restore(), TRAIN) is None
+
+
 class _LoadsIntoMemory(ReferenceTrainer):
     """A run that offloads takes no moments from a save."""
 
