@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from conformance.laws.masks import OPTIMIZER, MaskedCase, RevealingModel
 from conformance.laws.programs import Gradients, StartAgain, Train, Verb
 from fixtures.arrays import Array
 from fixtures.layers import Dense, Dropout, Head, Heads
-from fixtures.recipe import Recipe
+from fixtures.recipe import DynamicScaling, Recipe
+from frameworks.contract import Update
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.trainer import ReferenceTrainer
 
@@ -28,10 +30,11 @@ def failure(
     model: RevealingModel = WIDE,
     program: tuple[Verb, ...] = PASSES,
     stride: int = 1,
+    recipe: Recipe = Recipe(OPTIMIZER),
 ) -> Any:
     """What the law says of a program, of two passes of a run at first."""
     broken = type("Broken", (ReferenceFramework,), {"trainer_class": trainer})("cpu")
-    return MaskedCase(model, Recipe(OPTIMIZER), program, stride).failure(Subject(broken), laws_of(broken))
+    return MaskedCase(model, recipe, program, stride).failure(Subject(broken), laws_of(broken))
 
 
 def test_new_masks_that_both_passes_use_are_no_failure() -> None:
@@ -72,6 +75,16 @@ class SeedOf32Bits(ReferenceTrainer):
         return super().draw_mask(shape, rate)
 
 
+class SkipRewinds(ReferenceTrainer):
+    """A skipped update takes the masks of its window back."""
+
+    def apply(self) -> Update:
+        began = self.draws - self.window.micro_batches
+        update = super().apply()
+        self.draws = began if update.skipped else self.draws
+        return update
+
+
 class StreamOf256Draws(ReferenceTrainer):
     """Masks come again after 256 of them."""
 
@@ -85,6 +98,14 @@ def test_seeds_that_differ_in_any_bit_draw_other_masks() -> None:
     assert failure(ReferenceTrainer, program=runs, stride=2**32) is None
     assert failure(SeedOf32Bits, program=runs, stride=2**16) is None
     assert failure(SeedOf32Bits, program=runs, stride=2**32).name == "repeated"
+
+
+def test_a_skipped_update_moves_the_random_stream() -> None:
+    skipped = (StartAgain(), Train((DrawnBatch(4, spoilt=math.inf),)), Gradients((DrawnBatch(4),)))
+    scaled = Recipe(OPTIMIZER, scaling=DynamicScaling(8.0))
+    assert failure(ReferenceTrainer, program=skipped, recipe=scaled) is None
+    assert failure(SkipRewinds, recipe=scaled) is None
+    assert failure(SkipRewinds, program=skipped, recipe=scaled).name == "stream"
 
 
 def test_each_of_many_passes_is_read() -> None:

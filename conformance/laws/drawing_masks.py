@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -127,12 +128,16 @@ def _steps(
     words += ["bytes"] if framework.declares(Capability.SAVED_BYTES).supported else []
     scopes = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
     words += ["scope"] if framework.declares(Capability.AUTOCAST_SCOPE).supported and scopes else []
+    words += ["skip"] * 2 if isinstance(recipe.scaling, DynamicScaling) else []
     one = draw(_windows(drawn, 1))[0]
     match draw(st.sampled_from(words)):
         case "pass":
             return (draw(_passes(drawn, recipe)),)
         case "again":
             return (StartAgain(), first)
+        case "skip":
+            spoilt = (replace(micro, spoilt=math.inf) for micro in draw(_windows(drawn, recipe.accumulation)))
+            return (Train(tuple(spoilt)), draw(_passes(drawn, recipe)))
         case "predict":
             return (Predict(replace(one, size=draw(st.integers(1, 3)))),)
         case "restore":

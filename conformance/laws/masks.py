@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from conformance.judging.subject import Subject
+from conformance.judging.verdict import same_bits
 from conformance.laws.chance import Shares, ShownMask, readable, repeated
 from conformance.laws.declared import LawsOfAdapter
 from conformance.laws.drawn_data import DrawnBatch, DrawnModel
@@ -74,11 +75,12 @@ class RevealingModel(DrawnModel):
         return np.asarray((micro.seed + first) % ROWS)
 
     def batch(self, micro: DrawnBatch) -> Batch:
-        """The data of a micro-batch: ids, or a one at the place of a sample's row."""
+        """The data of a micro-batch: ids, or a one at the place of a sample's row; targets may be spoilt."""
         rows = self.rows(micro)
         inputs = rows if self.integer_inputs else np.eye(ROWS, dtype=np.float32)[rows[:, 0]]
         units = {head.name: head.units for head in self.model.heads.heads}
-        return Batch(inputs, {name: np.full((micro.size, n), TARGET, np.float32) for name, n in units.items()})
+        target = TARGET if micro.spoilt is None else micro.spoilt
+        return Batch(inputs, {name: np.full((micro.size, n), target, np.float32) for name, n in units.items()})
 
 
 class _Player(SubjectPlayer):
@@ -157,6 +159,8 @@ class MaskedCase:
                 observations = player.play().observations
         except PlayFailed as failed:
             return Failure.raised(failed)
+        if (place := self._stands_still(observations)) is not None:
+            return self._failed(place, "stream", "the random stream is where it was before the update")
         seen: list[ShownMask] = []
         shares = Shares()
         for shown in self._passes(observations):
@@ -173,6 +177,18 @@ class MaskedCase:
             return self._failed(*again)
         if (text := shares.off()) is not None:
             return self._failed(len(self.program) - 1, "share", text)
+        return None
+
+    def _stands_still(self, observations: tuple[Observation | None, ...]) -> int | None:
+        """The first update, applied or skipped, that leaves all random streams that a run shows as they were."""
+        before: Observation = {}
+        for place, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
+            if after is None:
+                continue
+            streams = _named(before, "random/")
+            if isinstance(verb, Train) and streams and _same(streams, _named(after, "random/")):
+                return place
+            before = after
         return None
 
     def _failed(self, place: int, name: str, text: str) -> Failure:
@@ -314,6 +330,10 @@ class _Computed:
 def _one_by_one(stacked: dict[str, Array], times: int) -> Iterator[dict[str, Array]]:
     for place in range(times):
         yield {name: values[place] for name, values in stacked.items()}
+
+
+def _same(before: dict[str, Array], after: dict[str, Array]) -> bool:
+    return before.keys() == after.keys() and all(same_bits(after[name], value) for name, value in before.items())
 
 
 def _named(observation: Observation, beginning: str) -> dict[str, Array]:
