@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.judging.verdict import same_bits, shown
+from conformance.judging.verdict import difference
 from frameworks.contract import Company
 
 OWN = ("random/", "buffer/", "accumulator/")
@@ -10,14 +10,9 @@ OWN = ("random/", "buffer/", "accumulator/")
 
 
 def apart(company: Company) -> str:
-    """The first part of the state in which a rank is not as rank 0 is, in words; "" if there is none."""
-    first, *others = company.states()
-    for rank, state in enumerate(others, 1):
-        for name in sorted(first.keys() | state.keys()):
-            if name.startswith(OWN):
-                continue
-            if name not in first or name not in state:
-                return f"{name} of rank {0 if name in first else rank} alone"
-            if not same_bits(state[name], first[name]):
-                return f"{name} of rank {rank} as {shown(state[name])}, of rank 0 as {shown(first[name])}"
+    """In what the first rank that is not as rank 0 is differs from it, in words; "" if all are alike."""
+    shared = [{name: v for name, v in state.items() if not name.startswith(OWN)} for state in company.states()]
+    for rank, state in enumerate(shared[1:], 1):
+        if differs := difference(shared[0], state):
+            return f"rank {rank} apart from rank 0: {differs}"
     return ""

@@ -34,6 +34,7 @@ from conformance.laws.programs import (
     Verb,
     Way,
 )
+from fixtures.layers import BatchNorm
 from fixtures.recipe import DynamicScaling, Offload, Ranks, Recipe
 from frameworks.contract import Capability, Framework
 
@@ -108,6 +109,11 @@ def _others(framework: Framework, recipe: Recipe) -> list[Under]:
     return moves + [Under(other, recipe.offload) for other in counts] * 4
 
 
+def _takes_any_width(drawn: DrawnModel) -> bool:
+    """Whether a batch norm of one value comes first, of which wider inputs are rows, as arrays broadcast."""
+    return isinstance(drawn.layers[0], BatchNorm) and drawn.sample == (1,)
+
+
 class _Steps:
     """The steps that a program for one model and recipe is made of.
 
@@ -133,7 +139,7 @@ class _Steps:
         self.scope = supports(Capability.AUTOCAST_SCOPE)
         self.trace = supports(Capability.TRACE) and recipe.recompute is None
         self.count = supports(Capability.SAVED_BYTES)
-        self.breaks = not drawn.token_level and not drawn.integer_inputs
+        self.breaks = not drawn.token_level and not drawn.integer_inputs and not _takes_any_width(drawn)
         self._moves = _others(framework, recipe)
         offload = recipe.offload
         self.away = offload is not None and offload.to == "disk" and offload.what != ("activations",)

@@ -54,6 +54,8 @@ class Feeds:
     def feed(self, draw: st.DrawFn) -> Feed:
         """One attempt, or several in a row."""
         window = tuple(self._given(draw) for _ in range(self._count))
+        if self._large and self._dynamic and draw(st.booleans()):
+            window = self._with_one_at_the_end(draw)
         if self._missing and not self.counted and draw(st.integers(0, 11)) == 0:
             return Feed((Given(0.0, nothing=True),) * len(window))
         if not self._unscale:
@@ -73,6 +75,12 @@ class Feeds:
             case _:
                 return Feed(window)
 
+    def _with_one_at_the_end(self, draw: st.DrawFn) -> tuple[Given, ...]:
+        """A window of which a single value is not finite, the last one of the largest parameter."""
+        spike = Spike(draw(st.sampled_from([math.inf, math.nan])), self._places[-1], LAST)
+        plain = Given(0.25, missing=self._habits.missing)
+        return (*[plain] * (self._count - 1), replace(plain, spikes=(spike,)))
+
     def _overflowing(self, draw: st.DrawFn, window: tuple[Given, ...]) -> tuple[Given, ...]:
         """The window; with two optimizers, often one in which a single parameter alone overflows."""
         if not (self._two and self._dynamic and draw(st.booleans())):
@@ -83,8 +91,6 @@ class Feeds:
         base = draw(st.sampled_from([0.0, 0.25, 0.3, 1.0, -0.5, 2.0**-14, 2.0**-24]))
         if self.largest is not None and draw(st.integers(0, 15)) == 0:
             return Given(self.largest)
-        if self._large and self._dynamic and draw(st.integers(0, 3)) == 0:
-            return Given(base, (Spike(draw(st.sampled_from([math.inf, math.nan])), self._places[-1], LAST),))
         rare = (
             [math.inf, -math.inf, math.nan, 2.0**127, -(2.0**120), 2.0**15, *self._beyond]
             if self._dynamic

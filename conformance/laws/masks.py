@@ -186,7 +186,7 @@ class MaskedCase:
             if after is None:
                 continue
             streams = _named(before, "random/")
-            if isinstance(verb, Train) and streams and _same(streams, _named(after, "random/")):
+            if isinstance(verb, Train) and streams and same_bits(streams, _named(after, "random/")):
                 return place
             before = after
         return None
@@ -330,10 +330,6 @@ class _Computed:
 def _one_by_one(stacked: dict[str, Array], times: int) -> Iterator[dict[str, Array]]:
     for place in range(times):
         yield {name: values[place] for name, values in stacked.items()}
-
-
-def _same(before: dict[str, Array], after: dict[str, Array]) -> bool:
-    return before.keys() == after.keys() and all(same_bits(after[name], value) for name, value in before.items())
 
 
 def _named(observation: Observation, beginning: str) -> dict[str, Array]:

@@ -92,8 +92,8 @@ class SubjectPlayer(Player):
         return Play(tuple(observations))
 
     def state(self) -> Observation:
-        if isinstance(self.trainer, CompanyTrainer) and (difference := apart(self.trainer.company)):
-            raise RanksApart(f"leaves {difference}")
+        if isinstance(self.trainer, CompanyTrainer) and (differs := apart(self.trainer.company)):
+            raise RanksApart(f"leaves {differs}")
         return self._subject.state(self.trainer)
 
     def lend(self, arrays: Iterable[Array]) -> None:

@@ -15,7 +15,6 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import AwareRule, Calibrated, CodeRange, LinearRule, QuantRule, Update
 from frameworks.torch.arrays import to_array
-from frameworks.torch.optimizers import averaged_model
 from frameworks.torch.post_training import TorchQuantized, places_of, quiet
 from frameworks.torch.trainer import TorchTrainer
 
@@ -42,7 +41,10 @@ class AwareTrainer(TorchTrainer):
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
     ) -> None:
         super().__init__(model, recipe, weights, device, mode)
-        self._places = places_of(model)
+        self._freeze()
+
+    def prepare(self) -> None:
+        self._places = places_of(self.model)
         for place in self._places.values():
             self.network.get_submodule(place).qconfig = _QCONFIG
         with quiet():
@@ -52,8 +54,6 @@ class AwareTrainer(TorchTrainer):
         self.network.built = tuple(self.network.layers)
         self.network.heads_built = wrapped
         self.network.call_in_place()
-        self.average = averaged_model(self.network, recipe.average)
-        self._freeze()
 
     def apply(self) -> Update:
         update = super().apply()

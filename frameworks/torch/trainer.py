@@ -63,6 +63,7 @@ class TorchTrainer(BaseTrainer):
         self.slots = parameters_by_name(model, self.network)
         self.buffer_slots = buffers_by_name(model, self.network)
         load(self.slots, model.weights(recipe.seed) if weights is None else weights)
+        self.prepare()
         self.average = averaged_model(self.network, recipe.average)
         self.steppers = self._steppers()
         self.scaler = grad_scaler(device, recipe, self.scaler_kind)
@@ -80,6 +81,9 @@ class TorchTrainer(BaseTrainer):
             self._outputs = compiled(self.network)
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
+
+    def prepare(self) -> None:
+        """Makes of the network with its first weights what is trained, before anything else refers to it."""
 
     def _steppers(self) -> list[Stepper]:
         """The optimizers over the parameters as they are trained."""
