@@ -82,14 +82,19 @@ def wants_fused(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
 
 def scaler_state(scaler: torch.amp.GradScaler | None, device: str) -> dict[str, Array]:
     """Scale and growth counter, the scale in the format that the scaler multiplies float16 losses in; else nothing."""
-    if scaler is None or not scaler.is_enabled():
+    good = good_updates(scaler)
+    if scaler is None or good is None:
         return {}
-    state = scaler.state_dict()
     dtype = scaler.scale(torch.ones((), dtype=torch.float16, device=device)).dtype
     return {
-        "scale": np.array(state["scale"], dtype_name(dtype)),
-        "good_steps": np.array(state["_growth_tracker"], np.int64),
+        "scale": np.array(scaler.get_scale(), dtype_name(dtype)),
+        "good_steps": np.array(good, np.int64),
     }
+
+
+def good_updates(scaler: torch.amp.GradScaler | None) -> int | None:
+    """Its growth counter: updates without an overflow since the scale moved; None without an enabled scaler."""
+    return None if scaler is None or not scaler.is_enabled() else int(scaler.state_dict()["_growth_tracker"])
 
 
 def scaler_settings(scaler: torch.amp.GradScaler | None) -> dict[str, float]:

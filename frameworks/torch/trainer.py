@@ -28,6 +28,7 @@ from frameworks.torch.scaler import (
     Kind,
     constant_scale,
     divided,
+    good_updates,
     grad_scaler,
     scaler_settings,
     scaler_state,
@@ -263,10 +264,7 @@ class TorchTrainer(BaseTrainer):
     def _report(self, before: float, rate: float, norm: float | None, *, skipped: bool) -> Update:
         loss, micro = self.ledger.loss(), self.ledger.losses()
         self.ledger.empty()
-        good = None
-        if self.scaler is not None and self.scaler.is_enabled():
-            good = int(self.scaler.state_dict()["_growth_tracker"])
-        return Update(loss, micro, before, self._scale(), good, skipped, norm, rate)
+        return Update(loss, micro, before, self._scale(), good_updates(self.scaler), skipped, norm, rate)
 
     def _add(self, gradients: Gradients) -> None:
         for name, value in gradients.items():
