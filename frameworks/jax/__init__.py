@@ -8,6 +8,30 @@ import os
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-from frameworks.jax.framework import JaxFramework
+from importlib import import_module
 
-__all__ = ["JaxFramework"]
+from frameworks.jax.framework import JaxFramework
+from frameworks.jax.modes import KERAS
+from frameworks.jax.on_device import OnDevice
+from frameworks.jax.settings import installed
+
+__all__ = ["JaxFramework", "adapter"]
+
+NOT_INSTALLED = (
+    "jax's mode 'keras' needs Keras, which is not installed: pip install --no-deps -r requirements-keras.txt"
+)
+
+
+def adapter(device: str = "auto", mode: str | None = None) -> OnDevice:
+    """The framework of a mode: that of Keras for "keras", which is imported now, else that of Flax and Optax.
+
+    Raises:
+        MissingDevice: the device is not there.
+        ValueError: there is no such mode, or Keras is not installed, or runs on another backend in this process.
+    """
+    if mode != KERAS:
+        return JaxFramework(device, mode)
+    if not installed("keras"):
+        raise ValueError(NOT_INSTALLED)
+    made: OnDevice = import_module("frameworks.jax.keras.framework").KerasFramework(device, mode)
+    return made

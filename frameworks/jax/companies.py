@@ -9,13 +9,16 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import BaseCompany, ranks_of
+from frameworks.jax.modes import KERAS, SHARDED
 from frameworks.ranks import RemoteCompany, crew_of
 
-_MEMBER = "frameworks.jax.ranks:JaxMember"
+_MEMBERS = {SHARDED: "frameworks.jax.ranks:JaxMember", KERAS: "frameworks.jax.keras.ranks:KerasMember"}
 
 
-def company(model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
-    """The ranks of a new run, each a device of XLA's on the CPU.
+def company(
+    model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, mode: str = SHARDED
+) -> BaseCompany:
+    """The ranks of a new run, each a device of XLA's on the CPU; the mode is that of their process.
 
     Raises:
         Unsupported: JAX's ranks do not do what the recipe asks for.
@@ -23,5 +26,5 @@ def company(model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = 
     """
     count = ranks_of(recipe).count
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
-    crew = crew_of(_MEMBER, count, "cpu", "sharded", {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, 1)
+    crew = crew_of(_MEMBERS[mode], count, "cpu", mode, {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}, 1)
     return RemoteCompany(crew, crew.make([(model, recipe, weights)]))

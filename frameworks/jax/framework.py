@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
@@ -16,7 +16,6 @@ from fixtures.recipe import Offload, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
     BaseCompany,
-    BaseFramework,
     CompanyTrainer,
     format_attempts,
     offload_attempts,
@@ -37,14 +36,14 @@ from frameworks.jax.companies import company
 from frameworks.jax.declarations import conventions, refusals
 from frameworks.jax.delayed_scaling import ONLY_COMPILED, FlaxDelayedProduct, joins_windows
 from frameworks.jax.formats import JaxFormats
+from frameworks.jax.modes import JIT, NOJIT, OFFLOAD, SHARDED
 from frameworks.jax.network import VARIANTS
 from frameworks.jax.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
+from frameworks.jax.on_device import OnDevice
 from frameworks.jax.operations import OPERATIONS
 from frameworks.jax.post_training import QwixPostTraining, refused, refused_attempts
 from frameworks.jax.probes import ATTEMPTS
-from frameworks.jax.programs import store_programs
 from frameworks.jax.recompute import recompute
-from frameworks.jax.settings import full_version, read_environment, read_settings, write_settings
 from frameworks.jax.trainer import JaxTrainer
 
 _OFFLOAD = Offload(("parameters", "optimizer"))
@@ -54,42 +53,17 @@ _NOT_AWAY: dict[Capability, Attempt] = {
     Capability.OFFLOAD_DISK: disk_is_a_memory,
 }
 
-PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
-"""What JAX calls the suite's devices."""
 
-
-def _found(platform: str) -> jax.Device | None:
-    try:
-        return jax.devices(platform)[0]
-    except RuntimeError:
-        return None
-
-
-class JaxFramework(BaseFramework):
-    """JAX on the CPU or a CUDA device.
+class JaxFramework(OnDevice):
+    """Training with Flax, Optax and JMP.
 
     Mode "nojit" runs every operation by itself, under `jax.disable_jit`; "sharded" trains every recipe with two ranks,
     "offload" keeps parameters and the optimizer's state in the host's memory.
     """
 
-    name: str = "jax"
-    ranks_of_modes = MappingProxyType({"sharded": Ranks(2)})
-    offload_of_modes = MappingProxyType({"offload": _OFFLOAD})
-    modes: tuple[str, ...] = ("jit", "nojit", *ranks_of_modes, *offload_of_modes)
-
-    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
-        super().__init__(device, mode)
-        self._place = jax.devices(PLATFORMS[self.device])[0]
-        store_programs(self._place)
-
-    def devices(self) -> tuple[str, ...]:
-        return tuple(name for name, platform in PLATFORMS.items() if _found(platform) is not None)
-
-    def version(self) -> str:
-        return full_version()
-
-    def environment(self) -> dict[str, str]:
-        return read_environment(self._place)
+    ranks_of_modes = MappingProxyType({SHARDED: Ranks(2)})
+    offload_of_modes = MappingProxyType({OFFLOAD: _OFFLOAD})
+    own_modes = (JIT, NOJIT, SHARDED, OFFLOAD)
 
     def refusals(self) -> Mapping[Capability, str]:
         return refusals(self._place, self.mode) | refused()
@@ -153,13 +127,6 @@ class JaxFramework(BaseFramework):
         self.require(Capability.TF32)
         return jax.default_matmul_precision("tensorfloat32" if allowed else "highest")
 
-    def timed(self, work: Callable[[], object]) -> int:
-        """By a clock of the host's: JAX has no events, and `jax.block_until_ready` waits for what `work` returns.
-
-        A step needs no more: the outcome that it reads is ready when all of its program is.
-        """
-        return super().timed(lambda: jax.block_until_ready(work()))
-
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         wide = any(array.dtype == np.float64 for array in arrays)
         with wide_formats(wide), jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
@@ -169,9 +136,3 @@ class JaxFramework(BaseFramework):
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         with jax.default_device(self._place), jax.disable_jit(self.mode == "nojit"):
             return recompute(case, x, w, self.variant(variant), self._place)
-
-    def global_state(self) -> dict[str, str]:
-        return read_settings()
-
-    def restore_global_state(self, state: Mapping[str, str]) -> None:
-        write_settings(state)

@@ -55,14 +55,21 @@ def _failing(rerun: FailingRerun) -> Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, device: jax.Device) -> RecomputeResult:
-    """One case of `Framework.recompute`; JAX's own exceptions leave this call.
-
-    JAX's arrays cannot change, so weights that change are new ones.
-    """
+    """One case of `Framework.recompute`; JAX's own exceptions leave this call."""
 
     def run(function: Callable[..., jax.Array], *args: Any, **named: Any) -> Any:
         return jax.checkpoint(function, policy=VARIANTS[variant])(*args, **named)
 
+    return differentiated(case, x, w, run, device)
+
+
+def differentiated(
+    case: RecomputeCase, x: Array, w: Array, run: Callable[..., Any], device: jax.Device
+) -> RecomputeResult:
+    """Value and gradients of a case whose recomputation call is `run(function, *args, **named)`.
+
+    JAX's arrays cannot change, so weights that change are new ones.
+    """
     inputs, weight = (jax.device_put(np.float32(array), device) for array in (x, w))
     function = partial(recomputed_call, case, run, _value, _failing(FailingRerun()))
     if case == NO_GRAD_INPUT:

@@ -1,0 +1,89 @@
+"""Keras on JAX, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from importlib.metadata import version
+
+import jax
+import keras
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import DynamicScaling, Recipe
+from frameworks.base import BaseCompany, CompanyTrainer, with_ranks
+from frameworks.contract import Attempt, Capability, Conventions, OpResult, RecomputeCase, RecomputeResult
+from frameworks.jax.companies import company
+from frameworks.jax.keras.declarations import CONVENTIONS, refusals
+from frameworks.jax.keras.network import VARIANTS
+from frameworks.jax.keras.probes import ATTEMPTS
+from frameworks.jax.keras.recompute import recompute
+from frameworks.jax.keras.scaler import has_factors_of
+from frameworks.jax.keras.settings import read_settings, write_settings
+from frameworks.jax.keras.trainer import KerasTrainer
+from frameworks.jax.modes import KERAS
+from frameworks.jax.on_device import OnDevice
+
+_company = partial(company, mode=KERAS)
+
+
+class KerasFramework(OnDevice):
+    """Training with Keras alone: mode "keras"."""
+
+    own_modes = (KERAS,)
+
+    def version(self) -> str:
+        return f"{jax.__version__}+keras.{version('keras')}"
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"keras": version("keras"), "keras-backend": keras.config.backend()}
+
+    def refusals(self) -> Mapping[Capability, str]:
+        return refusals(self.device)
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in ATTEMPTS.items()}
+        return here if self.device != "cpu" else with_ranks(here, _company, None)
+
+    def _here(self, attempt: Attempt) -> bool:
+        with jax.default_device(self._place):
+            return attempt()
+
+    def conventions(self) -> Conventions:
+        return CONVENTIONS
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return VARIANTS
+
+    def require_recipe(self, recipe: Recipe) -> None:
+        super().require_recipe(recipe)
+        if isinstance(recipe.scaling, DynamicScaling) and not has_factors_of(recipe.scaling):
+            raise self.refusal(Capability.SCALING_FACTORS)
+
+    def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
+        self.require_recipe(recipe)
+        return _company(model, recipe, weights)
+
+    def trainer(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> KerasTrainer | CompanyTrainer:
+        self.require_recipe(recipe)
+        if recipe.ranks is not None:
+            return self.bound(CompanyTrainer(_company(model, recipe, weights)))
+        return self.bound(KerasTrainer(model, recipe, weights, self._place))
+
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        raise self.refusal(Capability.OPERATIONS)
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        with jax.default_device(self._place):
+            return recompute(case, x, w, self.variant(variant))
+
+    def global_state(self) -> dict[str, str]:
+        return super().global_state() | read_settings()
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
+        own = read_settings()
+        super().restore_global_state({name: value for name, value in state.items() if name not in own})
+        write_settings(state)

@@ -1,0 +1,228 @@
+"""Fixture layers as Keras layers, and where each canonical parameter and buffer lives in them.
+
+Keras keeps dense kernels (inputs, outputs), convolution kernels (height, width, inputs, filters) and embeddings
+(entries, width), as the fixtures do; only attention's projections have other shapes, (width, heads, size) and
+(heads, size, width), which a reshape gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import keras
+
+from fixtures.layers import (
+    Activation,
+    BatchNorm,
+    Convolution,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    Head,
+    Layer,
+    LayerNorm,
+    MaxPool,
+    Positions,
+    Residual,
+    SelfAttention,
+    Shape,
+)
+from frameworks.jax.keras.trace import run_layer
+
+SEEDS_PER_RUN = 1000
+
+ZEROS = {"kernel_initializer": "zeros"}
+"""Kernels are loaded before a run starts; drawing Keras' own first would only cost time."""
+
+
+class PositionTable(keras.layers.Layer):
+    """x + table, for sequences (N, length, width)."""
+
+    def build(self, input_shape: Shape) -> None:
+        self.table = self.add_weight(shape=tuple(input_shape[1:]), initializer="zeros", name="table")
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def call(self, inputs: jax.Array) -> jax.Array:
+        return inputs + self.table
+
+
+class PaddedConvolution(keras.layers.Layer):
+    """Symmetric zero padding, then a convolution; Keras' own "same" pads strided convolutions on one side."""
+
+    def __init__(self, layer: Convolution, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.padding = keras.layers.ZeroPadding2D(layer.padding, name="padding")
+        self.convolution = keras.layers.Conv2D(layer.filters, layer.size, layer.stride, name="convolution", **ZEROS)
+
+    def build(self, input_shape: Shape) -> None:
+        self.padding.build(input_shape)
+        self.convolution.build(self.padding.compute_output_shape(input_shape))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return tuple(self.convolution.compute_output_shape(self.padding.compute_output_shape(input_shape)))
+
+    def call(self, inputs: jax.Array) -> jax.Array:
+        return self.convolution(self.padding(inputs))
+
+
+class SelfAttentionLayer(keras.layers.Layer):
+    """Keras' own multi-head attention of a sequence with itself."""
+
+    def __init__(self, heads: int, width: int, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.attention = keras.layers.MultiHeadAttention(heads, width // heads, name="attention", **ZEROS)
+
+    def build(self, input_shape: Shape) -> None:
+        self.attention.build(input_shape, input_shape)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def call(self, inputs: jax.Array) -> jax.Array:
+        return self.attention(inputs, inputs)
+
+
+class ResidualLayer(keras.layers.Layer):
+    """x + body(x)."""
+
+    def __init__(self, body: list[keras.layers.Layer], **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.body = body
+
+    def build(self, input_shape: Shape) -> None:
+        build_layers(self.body, input_shape)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def call(self, inputs: jax.Array, training: bool = False) -> jax.Array:
+        return inputs + run_layers(self.body, inputs, training)
+
+
+def build_layers(layers: Sequence[keras.layers.Layer], shape: Shape) -> Shape:
+    """Makes the variables of layers that run one after another; returns the shape that leaves the last of them.
+
+    Without this Keras runs the layers symbolically, each level of nesting anew, to find their shapes.
+    """
+    for layer in layers:
+        layer.build(shape)
+        shape = tuple(layer.compute_output_shape(shape))
+    return shape
+
+
+def tells_training(layer: keras.layers.Layer) -> bool:
+    """Whether the layer, or one inside it, does something else in training than in evaluation."""
+    if isinstance(layer, ResidualLayer):
+        return any(tells_training(part) for part in layer.body)
+    return isinstance(layer, keras.layers.Dropout | keras.layers.BatchNormalization)
+
+
+def run_layers(layers: list[keras.layers.Layer], x: jax.Array, training: bool) -> jax.Array:
+    """Layers one after another; `training` goes to those that tell training from evaluation."""
+    for layer in layers:
+        told = isinstance(layer, ResidualLayer | keras.layers.Dropout | keras.layers.BatchNormalization)
+        x = run_layer(layer, x, training=training) if told else run_layer(layer, x)
+    return x
+
+
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array] | str] = {
+    "relu": "relu",
+    "gelu": lambda x: keras.activations.gelu(x, approximate=False),
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+}
+
+
+class Builder:
+    """Makes Keras layers under the dtype policy that is set while it works; dropout seeds count up from the run's."""
+
+    def __init__(self, seed: int) -> None:
+        self._next_seed = seed * SEEDS_PER_RUN
+        self.dropouts: dict[str, keras.layers.Dropout] = {}
+        self.sources: dict[str, tuple[keras.layers.Layer, Layer | Head]] = {}
+
+    def layer(self, layer: Layer, path: str, shape: Shape) -> keras.layers.Layer:
+        """The Keras layer of the fixture layer at `path`, whose samples come in `shape`."""
+        made = self._make(layer, path, shape)
+        self.sources[path] = (made, layer)
+        return made
+
+    def head(self, head: Head, path: str) -> keras.layers.Layer:
+        """The dense output layer of one head."""
+        wide = {"dtype": "float64"} if head.format == "float64" else {}
+        made = keras.layers.Dense(head.units, name=f"{path}-{head.name}", **ZEROS, **wide)
+        self.sources[f"{path}.{head.name}"] = (made, head)
+        return made
+
+    def _make(self, layer: Layer, path: str, shape: Shape) -> keras.layers.Layer:
+        name = "layer-" + path.replace(".", "-")
+        match layer:
+            case Dense():
+                return keras.layers.Dense(layer.units, use_bias=layer.bias, name=name, **ZEROS)
+            case Convolution():
+                return PaddedConvolution(layer, name=name)
+            case BatchNorm():
+                return keras.layers.BatchNormalization(momentum=1 - layer.momentum, epsilon=layer.epsilon, name=name)
+            case LayerNorm():
+                return keras.layers.LayerNormalization(epsilon=layer.epsilon, name=name)
+            case Embedding():
+                return keras.layers.Embedding(layer.entries, layer.width, "zeros", name=name)
+            case Positions():
+                return PositionTable(name=name)
+            case SelfAttention():
+                return SelfAttentionLayer(layer.heads, shape[-1], name=name)
+            case Dropout():
+                made = keras.layers.Dropout(layer.rate, seed=self._next_seed, name=name)
+                self._next_seed += 1
+                self.dropouts[path] = made
+                return made
+            case Activation():
+                return keras.layers.Activation(_ACTIVATIONS[layer.kind], name=name)
+            case Flatten():
+                return keras.layers.Flatten(name=name)
+            case MaxPool():
+                return keras.layers.MaxPooling2D(layer.size, name=name)
+            case Residual():
+                body = [self.layer(part, f"{path}.body.{i}", shape) for i, part in enumerate(layer.body)]
+                return ResidualLayer(body, name=name)
+            case _:
+                raise TypeError(f"{type(layer).__name__} is not a layer inside a model")
+
+
+def parameters_of(made: keras.layers.Layer, layer: Layer | Head) -> dict[str, keras.Variable]:
+    """Canonical parameter name (without the path) to Keras variable, of one built layer."""
+    match layer:
+        case Dense() | Head():
+            return {"weight": made.kernel, **({"bias": made.bias} if made.bias is not None else {})}
+        case Convolution():
+            return {"weight": made.convolution.kernel, "bias": made.convolution.bias}
+        case BatchNorm() | LayerNorm():
+            return {"scale": made.gamma, "shift": made.beta}
+        case Embedding():
+            return {"weight": made.embeddings}
+        case Positions():
+            return {"weight": made.table}
+        case SelfAttention():
+            attention = made.attention
+            parts = {
+                "query": attention.query_dense,
+                "key": attention.key_dense,
+                "value": attention.value_dense,
+                "output": attention.output_dense,
+            }
+            kernels = {f"{name}.weight": dense.kernel for name, dense in parts.items()}
+            return kernels | {f"{name}.bias": dense.bias for name, dense in parts.items()}
+        case _:
+            return {}
+
+
+def buffers_of(made: keras.layers.Layer, layer: Layer | Head) -> dict[str, keras.Variable]:
+    """Canonical buffer name (without the path) to Keras variable, of one built layer."""
+    if isinstance(layer, BatchNorm):
+        return {"mean": made.moving_mean, "variance": made.moving_variance}
+    return {}

@@ -1,0 +1,149 @@
+"""One training run of several ranks, which are the devices of Keras' distribution."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.layers import BatchNorm, walk
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.base import LossLedger, ranks_of
+from frameworks.contract import Gradients, Update
+from frameworks.jax import rank_checkpoint
+from frameworks.jax.joined import JoinedBatch, joined
+from frameworks.jax.keras import checkpoint
+from frameworks.jax.keras.optimizers import ACCUMULATOR, AVERAGE
+from frameworks.jax.keras.steps import KerasMicroBatch, Loaded, load_parts, micro_batch
+from frameworks.jax.keras.trainer import KerasTrainer
+from frameworks.jax.spread import spread_of
+
+
+class DistributedTrainer(KerasTrainer):
+    """A run on all devices of a distribution. Its verbs that have arguments take each rank's.
+
+    Attributes:
+        spread: which devices share a copy, and what each has of an array.
+        ledgers: the open window of each rank.
+    """
+
+    def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
+        ranks = ranks_of(recipe)
+        self.spread = spread_of(ranks)
+        self.ranks = range(ranks.count)
+        self.ledgers: list[LossLedger[KerasMicroBatch]] = [LossLedger() for _ in self.ranks]
+        self._pads = not any(isinstance(layer, BatchNorm) for _, layer in walk(model.layers))
+        super().__init__(model, recipe, weights, self.spread.mesh.devices.flat[0])
+
+    # what ranks are given
+
+    def _load(self, batch: Batch) -> Loaded:
+        assert isinstance(batch, JoinedBatch)
+        self._passes += 1
+        self._seen = load_parts(batch)
+        return self._seen
+
+    def _joined(self, parts: Sequence[Batch]) -> JoinedBatch:
+        """The ranks' parts of a micro-batch as one.
+
+        Batch norm would take padding for samples, so that a model that has one gets the samples as they are.
+        """
+        return joined(parts, padded=self._pads)
+
+    def accumulate_parts(self, parts: Sequence[Batch]) -> tuple[float, ...]:
+        """`accumulate` with each rank's part of a micro-batch."""
+        batch = self._joined(parts)
+        with self.scope():
+            self.held, self.outcome, sums = self.steps.train(self.held, self._load(batch))
+            totals = np.sum([np.asarray(own, np.float64) for own in sums], axis=0)
+        return self._entered(totals.tolist(), batch.shares)
+
+    def _entered(self, totals: Sequence[float], items: Sequence[int]) -> tuple[float, ...]:
+        """Enters what the last micro-batch did, as each rank has it."""
+        assert self.outcome is not None
+        outcome, found = self.outcome._replace(gradients=[]), []
+        for rank, ledger in enumerate(self.ledgers):
+            micro = micro_batch(self.spread.seen(outcome, rank), totals[rank], items[rank])
+            found.append(ledger.add(micro, ledger.items + micro.items))
+        return tuple(found)
+
+    def update_parts(self, windows: Sequence[Window]) -> tuple[Update, ...]:
+        """`update` with each rank's window."""
+        self._check_length(len(windows[0]))
+        for parts in zip(*windows, strict=True):
+            self.accumulate_parts(parts)
+        return self.updates()
+
+    def updates(self) -> tuple[Update, ...]:
+        """`apply` as each rank has it."""
+        return tuple(self._ended(ledger) for ledger in self.ledgers)
+
+    def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
+        """`gradients` of the ranks' windows together, as each has them."""
+        found = self.window_gradients(tuple(self._joined(parts) for parts in zip(*windows, strict=True)))
+        return tuple(self.canonical(self.spread.seen(found, rank)) for rank in self.ranks)
+
+    def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
+        """`feed` with each rank's window."""
+        self._check_length(len(windows[0]))
+        with self.scope():
+            for parts in zip(*windows, strict=True):
+                self.held, self.outcome = self.steps.feed(self.held, self._stacked(parts))
+                self._entered([math.nan] * len(parts), [1] * len(parts))
+        return self.updates()
+
+    def _stacked(self, parts: Sequence[Gradients]) -> dict[str, Array]:
+        """(ranks, *shape) in Keras' shapes: what each rank is given, zeros where one is given nothing."""
+        each = [self._given(own) for own in parts]
+        given = {name: value for own in each for name, value in own.items()}
+        return {name: np.stack([own.get(name, np.zeros_like(like)) for own in each]) for name, like in given.items()}
+
+    def predictions(self, inputs: Array, *, averaged: bool = False) -> tuple[dict[str, Array], ...]:
+        """`predict`, or `predict_averaged`, by each rank."""
+        outputs = self.outputs(self.averages() if averaged else self.held.trained, inputs)
+        return tuple(self.spread.seen(outputs, rank) for rank in self.ranks)
+
+    # what ranks have
+
+    def seen_by(self, rank: int) -> KerasTrainer:
+        """The run with what a rank has of its arrays, to be read and for nothing else."""
+        view = copy.copy(self)
+        view.held = self.spread.seen(self.held, rank)
+        return view
+
+    def bytes_held(self, rank: int) -> dict[str, int]:
+        """Bytes on a rank's device; without accumulators, gradients are those that the last update took in."""
+        slots = {slot: self.held.optimizer[place] for slot, place in self._slots.items()}
+        sums = [value for slot, value in slots.items() if slot.startswith(ACCUMULATOR)]
+        taken = [] if self.outcome is None else self.outcome.gradients
+        kinds = {
+            "parameter": self.held.trained,
+            "gradient": sums or taken,
+            "optimizer": [v for slot, v in slots.items() if not slot.startswith((ACCUMULATOR, AVERAGE))],
+            "buffer": [self.held.others[place] for place in self.steps.bound.buffers.values()],
+        }
+        return {kind: self.spread.bytes_on(values, rank) for kind, values in kinds.items()}
+
+    # the whole run
+
+    def save(self, path: Path) -> None:
+        first, *_ = windows = [ledger.micro_batches for ledger in self.ledgers]
+        checkpoint.save(self.steps, self.held, first, path)
+        rank_checkpoint.save(list(zip(*windows, strict=True)), len(windows), path)
+
+    def restore(self, path: Path) -> None:
+        parts = rank_checkpoint.restore(path, len(self.ledgers))
+        with self.scope():
+            self.held, window = checkpoint.restore(self.steps, self.held, path)
+        for rank, ledger in enumerate(self.ledgers):
+            own = [
+                replace(micro, total=each[rank].total, items=each[rank].items)
+                for micro, each in zip(window, parts, strict=True)
+            ]
+            ledger.replace(own, sum(micro.items for micro in own))

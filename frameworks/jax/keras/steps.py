@@ -1,0 +1,339 @@
+"""The training loop of Keras' guide for JAX: stateless calls of the model and its optimizer, in functions of `jax.jit`.
+
+The network and the optimizer of a plan hold no state of a run: that is a tuple of lists of arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from keras.distribution import distribute_tensor
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model
+from fixtures.recipe import Recipe
+from frameworks.base import AppliedMicroBatch
+from frameworks.jax.joined import NOBODY, JoinedBatch
+from frameworks.jax.keras.distributions import Distribution, distribution_of, shapes_of
+from frameworks.jax.keras.losses import losses_of
+from frameworks.jax.keras.network import BuiltNetwork, build
+from frameworks.jax.keras.optimizers import make_optimizer, shown_by
+from frameworks.jax.keras.scaler import is_dynamic
+from frameworks.jax.keras.settings import dtype_policy, policy_of
+from frameworks.jax.keras.trace import Outputs, watched
+
+Values = list[jax.Array]
+Tree = TypeVar("Tree")
+
+KEPT_PLANS = 64
+"""Whose programs are kept in a process; each of them is for every shape that it has met."""
+
+
+class State(NamedTuple):
+    """What a run has between two steps.
+
+    Attributes:
+        trained: the network's trainable variables.
+        others: its other ones: running statistics and the states of seed generators.
+        optimizer: all variables of the optimizer.
+    """
+
+    trained: Values
+    others: Values
+    optimizer: Values
+
+
+class Loaded(NamedTuple):
+    """A micro-batch.
+
+    Attributes:
+        weights: what each loss counts, by head, None where all count alike.
+        owners: (N,) by head, the rank that each sample is an item of; None in one place.
+        items: how many items all ranks have.
+    """
+
+    inputs: Any
+    targets: dict[str, Any]
+    weights: dict[str, Any] | None
+    owners: dict[str, Any] | None
+    items: Any
+
+
+class Seen(NamedTuple):
+    """What the optimizer shows: the scale of losses, applied updates, rate, and the scaler's counter, -1 for none."""
+
+    scale: Any
+    updates: Any
+    rate: Any
+    good: Any
+
+
+class Outcome(NamedTuple):
+    """What one micro-batch did: the optimizer before and after it, and the gradients where ranks hold them."""
+
+    before: Seen
+    after: Seen
+    gradients: Values
+
+
+@dataclass(frozen=True)
+class KerasMicroBatch(AppliedMicroBatch):
+    """What one micro-batch did, as the framework says it.
+
+    Attributes:
+        scale_after: the loss scale after it, 1 where there is none.
+        good_steps: the scaler's counter after it, -1 where there is none.
+    """
+
+    scale_after: float = 1.0
+    good_steps: int = -1
+
+
+class Steps:
+    """The network and the optimizer of a model and a recipe, and the functions of a run, each compiled when first used.
+
+    Attributes:
+        start: the state with which Keras makes the variables, its kernels zero.
+    """
+
+    def __init__(self, model: Model, recipe: Recipe) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.distribution = self._distribution()
+        self.count = 1 if recipe.ranks is None else recipe.ranks.count
+        with self.scope():
+            self.bound, self.optimizer = self._made()
+            trained = self.bound.network.trainable_variables
+            others = self.bound.network.non_trainable_variables
+            self.start = State(*([v.value for v in each] for each in (trained, others, self.optimizer.variables)))
+        self.shown = shown_by(self.optimizer)
+        self._losses, self._item_losses = losses_of(model, "sum"), losses_of(model, "none")
+        self.train = jax.jit(self._train)
+        self.backward = jax.jit(self._backward)
+        self.traced = jax.jit(self._traced)
+        self.feed = jax.jit(self._feed)
+        self.predict = jax.jit(self._predict)
+        self.look = jax.jit(self._look)
+
+    def _made(self) -> tuple[BuiltNetwork, keras.optimizers.Optimizer]:
+        with dtype_policy(policy_of(self.recipe.precision)):
+            bound = build(self.model, self.recipe.seed, self.recipe.recompute)
+        optimizer = make_optimizer(self.recipe, list(bound.variables.values()))
+        optimizer.build(bound.network.trainable_variables)
+        return bound, optimizer
+
+    def _distribution(self) -> Distribution | None:
+        ranks = self.recipe.ranks
+        if ranks is None:
+            return None
+        bound, optimizer = self._made()
+        sharded = bound.network.trainable_variables if ranks.level == "full" else optimizer.variables
+        return distribution_of(ranks, shapes_of(sharded))
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """What the run's calls of Keras are made within: its distribution is the process' own."""
+        return nullcontext() if self.distribution is None else self.distribution.scope()
+
+    # where arrays lie
+
+    def put(self, values: State) -> State:
+        """A state in the places that Keras gives its variables."""
+        return jax.tree.map(lambda value, like: jax.device_put(value, like.sharding), values, self.start)
+
+    def _held(self, values: Tree, like: Tree) -> Tree:
+        """The same within a function."""
+        if self.distribution is None:
+            return values
+        return jax.tree.map(lambda value, own: distribute_tensor(value, own.sharding), values, like)
+
+    def _dealt(self, tree: Tree) -> Tree:
+        """A batch that is divided over the devices by its first axis, as the distribution divides data."""
+        if self.distribution is None:
+            return tree
+        layout = self.distribution.get_data_layout
+        return jax.tree.map(lambda leaf: distribute_tensor(leaf, layout(leaf.shape)) if leaf.ndim else leaf, tree)
+
+    def _whole(self, tree: Tree) -> Tree:
+        """Arrays that every device has a copy of."""
+        if self.distribution is None:
+            return tree
+        mesh = self.distribution.device_mesh
+
+        def everywhere(leaf: Any) -> Any:
+            return distribute_tensor(leaf, keras.distribution.TensorLayout([None] * leaf.ndim, mesh))
+
+        return jax.tree.map(everywhere, tree)
+
+    # inside functions
+
+    def _optimizing(self, optimizer: Values) -> AbstractContextManager[Any]:
+        """A scope in which the optimizer's variables have these values."""
+        return keras.StatelessScope(state_mapping=list(zip(self.optimizer.variables, optimizer, strict=True)))
+
+    def _look(self, optimizer: Values) -> Seen:
+        with self._optimizing(optimizer):
+            updates, rate = jnp.asarray(self.shown.iterations), jnp.asarray(self.shown.learning_rate)
+            if is_dynamic(self.optimizer):
+                scale, good = self.optimizer.dynamic_scale.value, self.optimizer.step_counter.value
+            else:
+                scale, good = jnp.float32(self.optimizer.loss_scale_factor or 1.0), jnp.int32(-1)
+        return Seen(scale, updates, rate, good)
+
+    def _scaled(self, optimizer: Values, losses: Sequence[jax.Array]) -> Values:
+        with self._optimizing(optimizer):
+            return [self.optimizer.scale_loss(loss) for loss in losses]
+
+    def losses(self, trained: Values, others: Values, batch: Loaded) -> tuple[Values, tuple[Values, Values]]:
+        """Training-mode losses over the items, and what comes with them.
+
+        Returns:
+            Their sum, or one for each head where each goes backward apart; the sum of the items' losses of each head,
+            (ranks,) where there are several; and the network's other variables after the pass.
+        """
+        outputs, after = self.bound.network.stateless_call(trained, others, batch.inputs, training=True)
+        heads = [name for name, _ in self.model.losses if name in batch.targets]
+        weights = batch.weights or {}
+        totals = [self._losses[n](batch.targets[n], outputs[n], sample_weight=weights.get(n)) for n in heads]
+        widest = reduce(jnp.promote_types, (total.dtype for total in totals))
+        means = [total.astype(widest) / batch.items for total in totals]
+        sums = totals if batch.owners is None else [self._sums_of_ranks(name, outputs[name], batch) for name in heads]
+        return means if self.recipe.separate_losses else [reduce(jnp.add, means)], (sums, after)
+
+    def _sums_of_ranks(self, name: str, output: jax.Array, batch: Loaded) -> jax.Array:
+        """(ranks,): the sum of the losses of each rank's items."""
+        assert batch.owners is not None
+        losses = self._item_losses[name](batch.targets[name], output, sample_weight=(batch.weights or {}).get(name))
+        owners = jnp.expand_dims(batch.owners[name], tuple(range(1, losses.ndim)))
+        return jnp.stack([jnp.sum(losses, where=owners == rank) for rank in range(self.count)])
+
+    def _gradients(self, state: State, batch: Loaded) -> tuple[Values, Values, Values]:
+        """Scaled gradients, sums of losses, and the other variables after the pass."""
+
+        def scaled(trained: Values) -> tuple[Values, tuple[Values, Values]]:
+            means, rest = self.losses(trained, state.others, batch)
+            return self._scaled(state.optimizer, means), rest
+
+        parts, pull, (sums, after) = jax.vjp(scaled, state.trained, has_aux=True)
+        return _pulled(pull, parts), sums, after
+
+    def _train(self, state: State, batch: Loaded) -> tuple[State, Outcome, Values]:
+        """Forward, backward and the optimizer's step of one micro-batch; and its sums of losses."""
+        gradients, sums, others = self._gradients(state, self._dealt(batch))
+        after, outcome = self._stepped(state._replace(others=others), gradients)
+        return after, outcome, self._whole(sums)
+
+    def _stepped(self, state: State, gradients: Values) -> tuple[State, Outcome]:
+        gradients = self._held(gradients, self.start.trained)
+        trained, optimizer = self.optimizer.stateless_apply(state.optimizer, gradients, state.trained)
+        after = self._held(State(trained, state.others, optimizer), self.start)
+        outcome = Outcome(self._look(state.optimizer), self._look(optimizer), gradients if self.distribution else [])
+        return after, outcome
+
+    def _backward(self, state: State, batch: Loaded) -> tuple[Values, Values]:
+        """Unscaled gradients of one micro-batch, and the other variables after the pass."""
+        gradients, _, others = self._gradients(state, self._dealt(batch))
+        return self._unscaled(state.optimizer, gradients), others
+
+    def _unscaled(self, optimizer: Values, gradients: Values) -> Values:
+        """Gradients divided by the scale as the optimizer does, in their own formats."""
+        scale = self._look(optimizer).scale
+        return [keras.ops.divide(gradient, scale).astype(gradient.dtype) for gradient in gradients]
+
+    def _feed(self, state: State, given: Mapping[str, jax.Array]) -> tuple[State, Outcome]:
+        """The optimizer's step of the back-propagated scaled Σ p·g over the parameters in `given`.
+
+        Of several ranks it is that of the mean over them: what is given is (ranks, *shape).
+        """
+
+        def scaled(trained: Values) -> jax.Array:
+            places = self.bound.parameters
+            products = [trained[places[name]].astype(g.dtype) * g for name, g in self._dealt(dict(given)).items()]
+            total = reduce(jnp.add, [jnp.sum(each).astype(jnp.float32) for each in products], jnp.zeros(()))
+            return self._scaled(state.optimizer, [total / self.count])[0]
+
+        return self._stepped(state, jax.grad(scaled)(state.trained))
+
+    def _predict(self, trained: Values, others: Values, inputs: jax.Array) -> dict[str, jax.Array]:
+        outputs, _ = self.bound.network.stateless_call(trained, others, inputs, training=False)
+        return self._whole(outputs)
+
+    def _traced(self, state: State, batch: Loaded) -> tuple[Outputs, Outputs, Values, Values]:
+        """Output of every layer by the name of its Keras layer, the unscaled parameters' and these outputs' gradients.
+
+        The last is what the other variables are after the pass.
+        """
+
+        def shapes(trained: Values) -> Outputs:
+            with watched({}) as outputs:
+                self.losses(trained, state.others, batch)
+            return outputs
+
+        zeros = {n: jnp.zeros(s.shape, s.dtype) for n, s in jax.eval_shape(shapes, state.trained).items()}
+
+        def scaled(given: tuple[Values, Outputs]) -> tuple[Values, tuple[Outputs, Values]]:
+            with watched(given[1]) as outputs:
+                means, (_, after) = self.losses(given[0], state.others, batch)
+            return self._scaled(state.optimizer, means), (outputs, after)
+
+        parts, pull, (outputs, after) = jax.vjp(scaled, (state.trained, zeros), has_aux=True)
+        of_parameters, of_outputs = _pulled(pull, parts)
+        return outputs, of_outputs, self._unscaled(state.optimizer, of_parameters), after
+
+    def averaged(self, state: State) -> Values:
+        """What the trainable variables are where the optimizer has overwritten them with their average."""
+        variables = self.bound.network.trainable_variables
+        values = zip([*variables, *self.optimizer.variables], [*state.trained, *state.optimizer], strict=True)
+        with keras.StatelessScope(state_mapping=list(values)) as scope:
+            self.optimizer.finalize_variable_values(variables)
+        return [scope.get_current_value(variable) for variable in variables]
+
+
+def _pulled(pull: Any, parts: Values) -> Any:
+    """The sum of the gradients of each part, which is a backward pass of its own."""
+    chosen = [
+        [jnp.ones_like(p) if i == j else jnp.zeros_like(p) for j, p in enumerate(parts)] for i in range(len(parts))
+    ]
+    each = [pull(cotangent)[0] for cotangent in chosen]
+    return reduce(lambda a, b: jax.tree.map(jnp.add, a, b), each)
+
+
+@lru_cache(KEPT_PLANS)
+def steps_of(model: Model, recipe: Recipe, place: jax.Device) -> Steps:
+    """The functions of a model and a recipe, the same ones for every run of both on a device."""
+    with jax.default_device(place):
+        return Steps(model, recipe)
+
+
+def load_batch(batch: Batch) -> Loaded:
+    """The micro-batch of one place."""
+    mask = None if batch.mask is None else dict.fromkeys(batch.targets, batch.mask)
+    return Loaded(batch.inputs, dict(batch.targets), mask, None, np.float32(batch.items))
+
+
+def load_parts(batch: JoinedBatch) -> Loaded:
+    """The micro-batch of several ranks, in which nobody's losses count nothing."""
+    weights = {}
+    for name, owners in batch.owners.items():
+        own = (owners != NOBODY).astype(np.float32)
+        weights[name] = own if batch.mask is None else batch.mask * own.reshape(-1, *[1] * (batch.mask.ndim - 1))
+    return Loaded(batch.inputs, dict(batch.targets), weights, dict(batch.owners), np.float32(batch.items))
+
+
+def micro_batch(outcome: Outcome, total: float, items: int) -> KerasMicroBatch:
+    """What a micro-batch of so many items did, whose losses have this sum."""
+    before, after = (Seen(*(np.asarray(value).item() for value in seen)) for seen in (outcome.before, outcome.after))
+    applied = after.updates > before.updates
+    return KerasMicroBatch(total, items, before.scale, applied, before.rate, after.scale, after.good)
+
+
+def arrays_of(values: Sequence[jax.Array]) -> list[Array]:
+    """Copies of arrays in their own formats."""
+    return [np.array(value) for value in values]

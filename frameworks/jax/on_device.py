@@ -1,0 +1,64 @@
+"""What the frameworks of JAX's modes share: device, environment, times and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import jax
+
+from frameworks.base import BaseFramework
+from frameworks.jax.modes import MODES
+from frameworks.jax.programs import store_programs
+from frameworks.jax.settings import full_version, read_environment, read_settings, write_settings
+
+PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
+"""What JAX calls the suite's devices."""
+
+
+def _found(platform: str) -> jax.Device | None:
+    try:
+        return jax.devices(platform)[0]
+    except RuntimeError:
+        return None
+
+
+class OnDevice(BaseFramework):
+    """JAX on the CPU or a CUDA device.
+
+    Attributes:
+        modes: those of the adapter, whoever trains in them.
+        own_modes: those of this class, the default one first.
+    """
+
+    name: str = "jax"
+    modes: tuple[str, ...] = MODES
+    own_modes: tuple[str, ...]
+
+    def __init__(self, device: str = "auto", mode: str | None = None) -> None:
+        super().__init__(device, mode or self.own_modes[0])
+        if self.mode not in self.own_modes:
+            raise ValueError(f"{type(self).__name__} has no mode {self.mode!r}: one of {', '.join(self.own_modes)}")
+        self._place = jax.devices(PLATFORMS[self.device])[0]
+        store_programs(self._place)
+
+    def devices(self) -> tuple[str, ...]:
+        return tuple(name for name, platform in PLATFORMS.items() if _found(platform) is not None)
+
+    def version(self) -> str:
+        return full_version()
+
+    def environment(self) -> dict[str, str]:
+        return read_environment(self._place)
+
+    def timed(self, work: Callable[[], object]) -> int:
+        """By a clock of the host's: JAX has no events, and `jax.block_until_ready` waits for what `work` returns.
+
+        A step needs no more: the outcome that it reads is ready when all of its program is.
+        """
+        return super().timed(lambda: jax.block_until_ready(work()))
+
+    def global_state(self) -> dict[str, str]:
+        return read_settings()
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
+        write_settings(state)
