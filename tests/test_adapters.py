@@ -52,13 +52,13 @@ def test_every_adapter_has_the_same_modules(adapter: str) -> None:
     assert MODULES - modules(adapter) == set()
 
 
-@pytest.mark.parametrize("adapter", [*TABLES, "reference", "paddle/static"])
+@pytest.mark.parametrize("adapter", [*TABLES, "reference", "paddle/static", "jax/keras"])
 def test_every_other_module_of_an_adapter_has_a_reason(adapter: str) -> None:
     page = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
     assert [name for name in sorted(modules(adapter) - MODULES) if f"`{adapter}/{name}`" not in page] == []
 
 
-@pytest.mark.parametrize("adapter", [*TABLES, "reference", "paddle/static"])
+@pytest.mark.parametrize("adapter", [*TABLES, "reference", "paddle/static", "jax/keras"])
 def test_no_module_of_an_adapter_is_long(adapter: str) -> None:
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in (ROOT / "frameworks" / adapter).glob("*.py")}
     assert {path.name: length for path, length in lengths.items() if length > 350} == {}

@@ -1,14 +1,47 @@
-"""Keras' losses for a model's heads, each the sum over the items that count."""
+"""A micro-batch as compiled functions take it, and Keras' losses for a model's heads."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import keras
+import numpy as np
 
-from fixtures.model import LossKind, Model
+from fixtures.model import Batch, LossKind, Model
+from frameworks.jax.joined import NOBODY, JoinedBatch
 
 Reduction = Literal["sum", "none"]
+
+
+class Loaded(NamedTuple):
+    """A micro-batch.
+
+    Attributes:
+        weights: what each loss counts, by head, None where all count alike.
+        owners: (N,) by head, the rank that each sample is an item of; None in one place.
+        items: how many items all ranks have.
+    """
+
+    inputs: Any
+    targets: dict[str, Any]
+    weights: dict[str, Any] | None
+    owners: dict[str, Any] | None
+    items: Any
+
+
+def load_batch(batch: Batch) -> Loaded:
+    """The micro-batch of one place."""
+    mask = None if batch.mask is None else dict.fromkeys(batch.targets, batch.mask)
+    return Loaded(batch.inputs, dict(batch.targets), mask, None, np.float32(batch.items))
+
+
+def load_parts(batch: JoinedBatch) -> Loaded:
+    """The micro-batch of several ranks, in which nobody's losses count nothing."""
+    weights = {}
+    for name, owners in batch.owners.items():
+        own = (owners != NOBODY).astype(np.float32)
+        weights[name] = own if batch.mask is None else batch.mask * own.reshape(-1, *[1] * (batch.mask.ndim - 1))
+    return Loaded(batch.inputs, dict(batch.targets), weights, dict(batch.owners), np.float32(batch.items))
 
 
 def losses_of(model: Model, reduction: Reduction) -> dict[str, keras.losses.Loss]:

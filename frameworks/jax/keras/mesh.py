@@ -19,8 +19,9 @@ from frameworks.contract import Gradients, Update
 from frameworks.jax import rank_checkpoint
 from frameworks.jax.joined import JoinedBatch, joined
 from frameworks.jax.keras import checkpoint
+from frameworks.jax.keras.losses import Loaded, load_parts
 from frameworks.jax.keras.optimizers import ACCUMULATOR, AVERAGE
-from frameworks.jax.keras.steps import KerasMicroBatch, Loaded, load_parts, micro_batch
+from frameworks.jax.keras.steps import KerasMicroBatch, micro_batch
 from frameworks.jax.keras.trainer import KerasTrainer
 from frameworks.jax.spread import spread_of
 

@@ -17,14 +17,12 @@ import keras
 import numpy as np
 from keras.distribution import distribute_tensor
 
-from fixtures.arrays import Array
-from fixtures.model import Batch, Model
+from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import AppliedMicroBatch
-from frameworks.jax.joined import NOBODY, JoinedBatch
 from frameworks.jax.keras.distributions import Distribution, distribution_of, shapes_of
-from frameworks.jax.keras.losses import losses_of
-from frameworks.jax.keras.network import BuiltNetwork, build
+from frameworks.jax.keras.losses import Loaded, losses_of
+from frameworks.jax.keras.network import BuiltNetwork, build, counting
 from frameworks.jax.keras.optimizers import make_optimizer, shown_by
 from frameworks.jax.keras.scaler import is_dynamic
 from frameworks.jax.keras.settings import dtype_policy, policy_of
@@ -49,22 +47,6 @@ class State(NamedTuple):
     trained: Values
     others: Values
     optimizer: Values
-
-
-class Loaded(NamedTuple):
-    """A micro-batch.
-
-    Attributes:
-        weights: what each loss counts, by head, None where all count alike.
-        owners: (N,) by head, the rank that each sample is an item of; None in one place.
-        items: how many items all ranks have.
-    """
-
-    inputs: Any
-    targets: dict[str, Any]
-    weights: dict[str, Any] | None
-    owners: dict[str, Any] | None
-    items: Any
 
 
 class Seen(NamedTuple):
@@ -203,7 +185,7 @@ class Steps:
         weights = batch.weights or {}
         totals = [self._losses[n](batch.targets[n], outputs[n], sample_weight=weights.get(n)) for n in heads]
         widest = reduce(jnp.promote_types, (total.dtype for total in totals))
-        means = [total.astype(widest) / batch.items for total in totals]
+        means = [keras.ops.divide_no_nan(total.astype(widest), batch.items.astype(widest)) for total in totals]
         sums = totals if batch.owners is None else [self._sums_of_ranks(name, outputs[name], batch) for name in heads]
         return means if self.recipe.separate_losses else [reduce(jnp.add, means)], (sums, after)
 
@@ -287,6 +269,17 @@ class Steps:
         of_parameters, of_outputs = _pulled(pull, parts)
         return outputs, of_outputs, self._unscaled(state.optimizer, of_parameters), after
 
+    def runs_in_a_pass(self, state: State, batch: Loaded) -> tuple[int, ...]:
+        """How often each segment's forward begins in one forward and backward pass.
+
+        The pass is that of `backward` with one thing more: a callback at the beginning of each segment.
+        """
+        begun: list[int] = []
+        with counting(begun.append):
+            jax.block_until_ready(jax.jit(lambda *given: self._backward(*given))(state, batch))
+            jax.effects_barrier()
+        return tuple(begun.count(number) for number in range(len(self.bound.network.segments)))
+
     def averaged(self, state: State) -> Values:
         """What the trainable variables are where the optimizer has overwritten them with their average."""
         variables = self.bound.network.trainable_variables
@@ -312,28 +305,8 @@ def steps_of(model: Model, recipe: Recipe, place: jax.Device) -> Steps:
         return Steps(model, recipe)
 
 
-def load_batch(batch: Batch) -> Loaded:
-    """The micro-batch of one place."""
-    mask = None if batch.mask is None else dict.fromkeys(batch.targets, batch.mask)
-    return Loaded(batch.inputs, dict(batch.targets), mask, None, np.float32(batch.items))
-
-
-def load_parts(batch: JoinedBatch) -> Loaded:
-    """The micro-batch of several ranks, in which nobody's losses count nothing."""
-    weights = {}
-    for name, owners in batch.owners.items():
-        own = (owners != NOBODY).astype(np.float32)
-        weights[name] = own if batch.mask is None else batch.mask * own.reshape(-1, *[1] * (batch.mask.ndim - 1))
-    return Loaded(batch.inputs, dict(batch.targets), weights, dict(batch.owners), np.float32(batch.items))
-
-
 def micro_batch(outcome: Outcome, total: float, items: int) -> KerasMicroBatch:
     """What a micro-batch of so many items did, whose losses have this sum."""
     before, after = (Seen(*(np.asarray(value).item() for value in seen)) for seen in (outcome.before, outcome.after))
     applied = after.updates > before.updates
     return KerasMicroBatch(total, items, before.scale, applied, before.rate, after.scale, after.good)
-
-
-def arrays_of(values: Sequence[jax.Array]) -> list[Array]:
-    """Copies of arrays in their own formats."""
-    return [np.array(value) for value in values]

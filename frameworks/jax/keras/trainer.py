@@ -19,19 +19,11 @@ from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, 
 from frameworks.jax.arrays import wide_formats
 from frameworks.jax.keras import checkpoint
 from frameworks.jax.keras.declarations import INSIDE_RECOMPUTED
-from frameworks.jax.keras.network import counting
+from frameworks.jax.keras.losses import Loaded, load_batch
 from frameworks.jax.keras.optimizers import ACCUMULATOR, slots
 from frameworks.jax.keras.probes import shows_recomputed
 from frameworks.jax.keras.scaler import inner_of, scaler_settings, scaler_state
-from frameworks.jax.keras.steps import (
-    KerasMicroBatch,
-    Loaded,
-    Outcome,
-    Values,
-    load_batch,
-    micro_batch,
-    steps_of,
-)
+from frameworks.jax.keras.steps import KerasMicroBatch, Outcome, Values, micro_batch, steps_of
 from frameworks.jax.saved_bytes import saved_bytes
 
 
@@ -237,14 +229,11 @@ class KerasTrainer(BaseTrainer):
 
     def segment_calls(self) -> tuple[int, ...]:
         """Those of one forward and backward pass, counted now on the last batch, times the passes so far."""
-        count = len(self.steps.bound.network.segments)
         if self._seen is None:
-            return (0,) * count
-        begun: list[int] = []
-        with self.scope(), counting(begun.append):
-            jax.block_until_ready(jax.jit(lambda *given: self.steps._backward(*given))(self.held, self._seen))
-            jax.effects_barrier()
-        return tuple(self._passes * begun.count(number) for number in range(count))
+            return (0,) * len(self.steps.bound.network.segments)
+        with self.scope():
+            each = self.steps.runs_in_a_pass(self.held, self._seen)
+        return tuple(self._passes * runs for runs in each)
 
     def saved_bytes(self, batch: Batch) -> int:
         with self.scope():
