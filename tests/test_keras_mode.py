@@ -1,0 +1,47 @@
+"""Mode keras of the jax adapter is refused, with what to do, where Keras cannot train on JAX."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import ROOT
+
+MISSING = """
+import frameworks.jax
+frameworks.jax.installed = lambda package: False
+"""
+ELSEWHERE = """
+import sys
+import types
+import frameworks.jax
+frameworks.jax.installed = lambda package: True
+sys.modules["keras"] = types.SimpleNamespace(config=types.SimpleNamespace(backend=lambda: "tensorflow"))
+"""
+MADE = """
+try:
+    frameworks.jax.adapter("cpu", "keras")
+except ValueError as error:
+    print(error)
+print(frameworks.jax.adapter("cpu").mode)
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (MISSING, "needs Keras, which is not installed: pip install --no-deps -r requirements-keras.txt"),
+        (ELSEWHERE, "needs Keras on JAX, and in this process it runs on tensorflow"),
+    ],
+    ids=["missing", "another-backend"],
+)
+def test_the_mode_is_refused_and_the_others_are_not(state: str, reason: str) -> None:
+    pytest.importorskip("jax")
+    done = subprocess.run(
+        [sys.executable, "-c", state + MADE], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    said, mode = done.stdout.splitlines()
+    assert said.endswith(reason)
+    assert mode == "jit"
