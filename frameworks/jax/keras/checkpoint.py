@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import orbax.checkpoint as ocp
 
-from frameworks.jax.keras.steps import KerasMicroBatch, State, Steps
+from frameworks.jax.keras.steps import KerasMicroBatch, KerasSteps, State
 
 FOLDER = "run"
 
 
-def _tree(steps: Steps, state: State, window: Sequence[KerasMicroBatch]) -> dict[str, Any]:
+def _tree(steps: KerasSteps, state: State, window: Sequence[KerasMicroBatch]) -> dict[str, Any]:
     """Every array of the run by a name, and the open window, (micro-batches, fields)."""
     network, optimizer = steps.bound.network, steps.optimizer
     owners = (network.trainable_variables, network.non_trainable_variables, optimizer.variables)
@@ -32,13 +32,13 @@ def _tree(steps: Steps, state: State, window: Sequence[KerasMicroBatch]) -> dict
     return {**kept, "window": {"rows": rows, "count": np.array(len(window))}}
 
 
-def save(steps: Steps, state: State, window: Sequence[KerasMicroBatch], path: Path) -> None:
+def save(steps: KerasSteps, state: State, window: Sequence[KerasMicroBatch], path: Path) -> None:
     """Writes the run and its open window below the folder `path`."""
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(path.absolute() / FOLDER, _tree(steps, state, window), force=True)
 
 
-def restore(steps: Steps, state: State, path: Path) -> tuple[State, list[KerasMicroBatch]]:
+def restore(steps: KerasSteps, state: State, path: Path) -> tuple[State, list[KerasMicroBatch]]:
     """The state, in the places of the present one, and the open window that `save` wrote.
 
     Raises:

@@ -49,7 +49,7 @@ class State(NamedTuple):
     optimizer: Values
 
 
-class Seen(NamedTuple):
+class OptimizerReadings(NamedTuple):
     """What the optimizer shows: the scale of losses, applied updates, rate, and the scaler's counter, -1 for none."""
 
     scale: Any
@@ -58,11 +58,11 @@ class Seen(NamedTuple):
     good: Any
 
 
-class Outcome(NamedTuple):
+class KerasOutcome(NamedTuple):
     """What one micro-batch did: the optimizer before and after it, and the gradients where ranks hold them."""
 
-    before: Seen
-    after: Seen
+    before: OptimizerReadings
+    after: OptimizerReadings
     gradients: Values
 
 
@@ -79,7 +79,7 @@ class KerasMicroBatch(AppliedMicroBatch):
     good_steps: int = -1
 
 
-class Steps:
+class KerasSteps:
     """The network and the optimizer of a model and a recipe, and the functions of a run, each compiled when first used.
 
     Attributes:
@@ -160,14 +160,14 @@ class Steps:
         """A scope in which the optimizer's variables have these values."""
         return keras.StatelessScope(state_mapping=list(zip(self.optimizer.variables, optimizer, strict=True)))
 
-    def _look(self, optimizer: Values) -> Seen:
+    def _look(self, optimizer: Values) -> OptimizerReadings:
         with self._optimizing(optimizer):
             updates, rate = jnp.asarray(self.shown.iterations), jnp.asarray(self.shown.learning_rate)
             if is_dynamic(self.optimizer):
                 scale, good = self.optimizer.dynamic_scale.value, self.optimizer.step_counter.value
             else:
                 scale, good = jnp.float32(self.optimizer.loss_scale_factor or 1.0), jnp.int32(-1)
-        return Seen(scale, updates, rate, good)
+        return OptimizerReadings(scale, updates, rate, good)
 
     def _scaled(self, optimizer: Values, losses: Sequence[jax.Array]) -> Values:
         with self._optimizing(optimizer):
@@ -206,17 +206,19 @@ class Steps:
         parts, pull, (sums, after) = jax.vjp(scaled, state.trained, has_aux=True)
         return _pulled(pull, parts), sums, after
 
-    def _train(self, state: State, batch: Loaded) -> tuple[State, Outcome, Values]:
+    def _train(self, state: State, batch: Loaded) -> tuple[State, KerasOutcome, Values]:
         """Forward, backward and the optimizer's step of one micro-batch; and its sums of losses."""
         gradients, sums, others = self._gradients(state, self._dealt(batch))
         after, outcome = self._stepped(state._replace(others=others), gradients)
         return after, outcome, self._whole(sums)
 
-    def _stepped(self, state: State, gradients: Values) -> tuple[State, Outcome]:
+    def _stepped(self, state: State, gradients: Values) -> tuple[State, KerasOutcome]:
         gradients = self._held(gradients, self.start.trained)
         trained, optimizer = self.optimizer.stateless_apply(state.optimizer, gradients, state.trained)
         after = self._held(State(trained, state.others, optimizer), self.start)
-        outcome = Outcome(self._look(state.optimizer), self._look(optimizer), gradients if self.distribution else [])
+        outcome = KerasOutcome(
+            self._look(state.optimizer), self._look(optimizer), gradients if self.distribution else []
+        )
         return after, outcome
 
     def _backward(self, state: State, batch: Loaded) -> tuple[Values, Values]:
@@ -229,7 +231,7 @@ class Steps:
         scale = self._look(optimizer).scale
         return [keras.ops.divide(gradient, scale).astype(gradient.dtype) for gradient in gradients]
 
-    def _feed(self, state: State, given: Mapping[str, jax.Array]) -> tuple[State, Outcome]:
+    def _feed(self, state: State, given: Mapping[str, jax.Array]) -> tuple[State, KerasOutcome]:
         """The optimizer's step of the back-propagated scaled Σ p·g over the parameters in `given`.
 
         Of several ranks it is that of the mean over them: what is given is (ranks, *shape).
@@ -299,14 +301,16 @@ def _pulled(pull: Any, parts: Values) -> Any:
 
 
 @lru_cache(KEPT_PLANS)
-def steps_of(model: Model, recipe: Recipe, place: jax.Device) -> Steps:
+def steps_of(model: Model, recipe: Recipe, place: jax.Device) -> KerasSteps:
     """The functions of a model and a recipe, the same ones for every run of both on a device."""
     with jax.default_device(place):
-        return Steps(model, recipe)
+        return KerasSteps(model, recipe)
 
 
-def micro_batch(outcome: Outcome, total: float, items: int) -> KerasMicroBatch:
+def micro_batch(outcome: KerasOutcome, total: float, items: int) -> KerasMicroBatch:
     """What a micro-batch of so many items did, whose losses have this sum."""
-    before, after = (Seen(*(np.asarray(value).item() for value in seen)) for seen in (outcome.before, outcome.after))
+    before, after = (
+        OptimizerReadings(*(np.asarray(value).item() for value in seen)) for seen in (outcome.before, outcome.after)
+    )
     applied = after.updates > before.updates
     return KerasMicroBatch(total, items, before.scale, applied, before.rate, after.scale, after.good)

@@ -23,7 +23,7 @@ from frameworks.jax.keras.losses import Loaded, load_batch
 from frameworks.jax.keras.optimizers import ACCUMULATOR, slots
 from frameworks.jax.keras.probes import shows_recomputed
 from frameworks.jax.keras.scaler import inner_of, scaler_settings, scaler_state
-from frameworks.jax.keras.steps import KerasMicroBatch, Outcome, Values, micro_batch, steps_of
+from frameworks.jax.keras.steps import KerasMicroBatch, KerasOutcome, Values, micro_batch, steps_of
 from frameworks.jax.saved_bytes import saved_bytes
 
 
@@ -43,7 +43,7 @@ class KerasTrainer(BaseTrainer):
         self._passes = 0
         self._seen: Loaded | None = None
         self.ledger: LossLedger[KerasMicroBatch] = LossLedger()
-        self.outcome: Outcome | None = None
+        self.outcome: KerasOutcome | None = None
         with wide_formats(self._wide):
             self.steps = steps_of(model, recipe, device)
         with self.scope():
