@@ -118,6 +118,7 @@ class Engine:
         )
         self._open = ExitStack()
         self.is_open = False
+        self._ends = True
         self._seen = _Reduced()
 
     def losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -132,6 +133,8 @@ class Engine:
 
     def backward(self, loss: torch.Tensor, *, last: bool) -> None:
         """One backward pass, whether it is the last through its forward pass."""
+        if not self.is_open:
+            self.engine.set_gradient_accumulation_boundary(self._ends and last)
         with self._seen:
             self.engine.backward(loss, retain_graph=not last, scale_wrt_gas=False)
 
@@ -139,6 +142,7 @@ class Engine:
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
+        self._ends = last
         self.engine.set_gradient_accumulation_boundary(last)
         yield
 
@@ -159,8 +163,8 @@ class Engine:
         self.is_open = False
         with self._seen:
             self._open.close()
+            self.engine.set_gradient_accumulation_boundary(True)
             if not self.stage:
-                self.engine.set_gradient_accumulation_boundary(True)
                 self.engine.allreduce_gradients()
 
     def discard(self) -> None:
@@ -188,12 +192,22 @@ class Engine:
         """The whole reduced gradient of a parameter; every rank has to ask."""
         return self._whole(parameter, deepspeed().utils.safe_get_full_grad(parameter))
 
-    def master(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """The whole of what the optimizer updates in a parameter's place, None where that is the parameter itself."""
-        return self._whole(parameter, deepspeed().utils.safe_get_full_fp32_param(parameter))
+    def master(self, parameter: torch.Tensor) -> torch.Tensor:
+        """The whole of what the optimizer updates in a parameter's place; every rank has to ask."""
+        if not self.stage:
+            return self.updated().get(parameter, parameter)
+        found: torch.Tensor = deepspeed().utils.safe_get_full_fp32_param(parameter)
+        return found.reshape(self.shapes[parameter])
+
+    def updated(self) -> dict[torch.Tensor, torch.Tensor]:
+        """At stage 0 the masters by parameter, where the optimizer updates any."""
+        optimizer = self.engine.optimizer
+        low, wide = (getattr(optimizer, name, []) for name in ("fp16_groups", "fp32_groups"))
+        return {p: m for own, masters in zip(low, wide, strict=True) for p, m in zip(own, masters, strict=True)}
 
     def moment(self, parameter: torch.Tensor, name: str) -> torch.Tensor | None:
         """The whole of what the optimizer holds for a parameter under a name; every rank has to ask."""
+        self._link()
         return self._whole(parameter, deepspeed().utils.safe_get_full_optimizer_state(parameter, name))
 
     def _whole(self, parameter: torch.Tensor, found: torch.Tensor | None) -> torch.Tensor | None:
@@ -225,11 +239,17 @@ class Engine:
             parts = [utils.safe_get_local_fp32_param(parameter)]
             parts += [utils.safe_get_local_optimizer_state(parameter, name) for name in names]
             return sum(self._own_of(parameter, part) * part.element_size() for part in parts)
+        self._link()
         mapping = cast(Any, parameter)._hp_mapping
         if mapping is None:
             return 0
         parts = [mapping.get_hp_fragment(name) for name in (None, *names)]
         return sum(part.numel() * part.element_size() for part in parts)
+
+    def _link(self) -> None:
+        """At stages 1 and 2 has DeepSpeed find the moments of a checkpoint, as it does by itself in the next step."""
+        if self.stage in (1, 2):
+            self.engine.optimizer._lazy_init_hp_params_optimizer_state()
 
     def _own_of(self, parameter: torch.Tensor, part: torch.Tensor) -> int:
         """Entries of this rank's part of a parameter at stage 3, whose last part is padded to the others' size."""

@@ -44,7 +44,11 @@ class EngineStepper(Stepper):
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
         """The whole state by the network's parameters, on every rank; every rank has to ask."""
         if not self.spread.stage:
-            return self.optimizer.state
+            return self.optimizer.state | {
+                p: self.optimizer.state[master]
+                for p, master in self.spread.updated().items()
+                if master in self.optimizer.state
+            }
         counters = [values["step"] for values in self.optimizer.state.values() if "step" in values]
         counted = {"step": torch.as_tensor(counters[0])} if counters else {}
         names = self.names()
@@ -142,8 +146,7 @@ class EngineTrainer(RankTrainer):
     def master_parameters(self) -> dict[str, Array]:
         if self.recipe.precision.level != "O2":
             return self.parameters()
-        masters = {name: self.spread.master(slot.tensor) for name, slot in self.slots.items()}
-        return {name: self.slots[name].to_canonical(value) for name, value in masters.items() if value is not None}
+        return {name: slot.to_canonical(self.spread.master(slot.tensor)) for name, slot in self.slots.items()}
 
     def bytes_held(self) -> dict[str, int]:
         tensors = [slot.tensor for slot in self.slots.values()]
