@@ -16,7 +16,7 @@ from frameworks.base import BaseCompany, dealt_window, ranks_of
 from frameworks.contract import Attempt, Capability, Unsupported, needs
 from frameworks.ranks import RemoteCompany, crew_of
 from frameworks.torch import engine_probes, engine_start
-from frameworks.torch.engine_probes import WIDE_HEADS, stays_without_gradient
+from frameworks.torch.engine_probes import stays_without_gradient
 from frameworks.torch.scaler import wants_float32_gradients, wants_fused
 
 _MEMBER = "frameworks.torch.ranks:TorchMember"
@@ -53,6 +53,9 @@ def company(
         Unsupported: PyTorch's ranks do not do what the recipe asks for.
         ValueError: the recipe names no ranks.
     """
+    if mode == engine_start.MODE:
+        engine_probes.require(model, ranks_of(recipe), partial(_started, mode=mode))
+        return _started(model, recipe, weights, mode=mode)
     for capability, reason in _refused(model, recipe, mode):
         raise Unsupported(capability, reason, partial(_trains, model, recipe, mode))
     return _started(model, recipe, weights, mode=mode)
@@ -62,10 +65,6 @@ def _refused(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capabili
     """What PyTorch's ranks do not do although it does so in one place, and why."""
     level = recipe.ranks.level if recipe.ranks is not None else "replicated"
     formats = {model.parameter_format(name) for name in model.parameter_shapes()}
-    if mode == engine_start.MODE:
-        if "float64" in formats:
-            yield Capability.FLOAT64_HEADS, WIDE_HEADS
-        return
     if level == "optimizer" and len(formats) > 1:
         yield Capability.FLOAT64_HEADS, _MIXED
     if wants_float32_gradients(recipe) and not is_flat(mode, recipe):

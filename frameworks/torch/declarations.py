@@ -8,10 +8,12 @@ from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.torch import eight_bit_state, engine_probes, engine_start, torchao_models
 from frameworks.torch.scaler import has_gradient_formats
 
-_O2 = "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
+NO_MASTERS = (
+    "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
+)
 _REFUSED: dict[Capability, str] = {
-    Capability.O2_FLOAT16: _O2,
-    Capability.O2_BFLOAT16: _O2,
+    Capability.O2_FLOAT16: NO_MASTERS,
+    Capability.O2_BFLOAT16: NO_MASTERS,
     Capability.OFFLOAD_PARAMETERS: "parameters leave with fully_shard's CPUOffloadPolicy alone, which wants a process "
     "group",
     Capability.AUTOCAST_LISTS: "torch.autocast takes no lists: which operations it casts is compiled into each backend",

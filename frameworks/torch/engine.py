@@ -62,6 +62,8 @@ def _precision_of(recipe: Recipe, stage: int) -> dict[str, Any]:
         given["torch_autocast"] = {"enabled": True, "dtype": format_name, "lower_precision_safe_modules": []}
     elif level == "O2" or (level == "O3" and (stage or format_name == "float16")):
         given[_REDUCED[format_name]] = {"enabled": True}
+        # batch norm on a CPU takes low parameters with low statistics alone
+        given["data_types"] = {"buffer_dtype": _REDUCED[format_name]}
         if level == "O3" and format_name == "bfloat16":
             given["bf16"] |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     match recipe.scaling:
@@ -247,9 +249,11 @@ class Engine:
         return sum(part.numel() * part.element_size() for part in parts)
 
     def _link(self) -> None:
-        """At stages 1 and 2 has DeepSpeed find the moments of a checkpoint, as it does by itself in the next step."""
-        if self.stage in (1, 2):
-            self.engine.optimizer._lazy_init_hp_params_optimizer_state()
+        """At stages 1 and 2 has DeepSpeed find the moments of all groups; a step has it find those of the first."""
+        optimizer = self.engine.optimizer
+        if self.stage in (1, 2) and optimizer.optimizer.state:
+            optimizer._hp_optimizer_states_linked = False
+            optimizer._lazy_init_hp_params_optimizer_state()
 
     def _own_of(self, parameter: torch.Tensor, part: torch.Tensor) -> int:
         """Entries of this rank's part of a parameter at stage 3, whose last part is padded to the others' size."""

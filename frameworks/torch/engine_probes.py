@@ -7,16 +7,20 @@ from functools import partial
 
 import numpy as np
 
+from fixtures.data import sincos_batch
 from fixtures.model import Model
 from fixtures.models import scalar, sincos
 from fixtures.recipe import SGD, Adam, DynamicScaling, Precision, Ranks, Recipe, StaticScaling
-from frameworks.base import BaseCompany
-from frameworks.contract import Attempt, Capability
+from frameworks.base import BaseCompany, dealt_window
+from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.torch import engine_start
 
 Make = Callable[[Model, Recipe], BaseCompany]
 
-WIDE_HEADS = "DeepSpeed reduces gradients of float32, float16 and bfloat16 alone, and refuses those of float64"
+WIDE_HEADS = (
+    "ZeRO has a group's parameters in one flat tensor, which takes the widest format for all of them, and at stage 0 "
+    "DeepSpeed refuses to reduce float64 gradients"
+)
 _FLOAT16 = "DeepSpeed's fp16 is refused on a CPU"
 _SCALING = f"DeepSpeed scales losses in its fp16 alone, and {_FLOAT16}"
 _LEVEL = Ranks(2, "gradients")
@@ -45,6 +49,12 @@ def refused() -> dict[Capability, str]:
     return _REFUSED | (dict.fromkeys(_RANKS, problem) if problem else {})
 
 
+def require(model: Model, ranks: Ranks, make: Make) -> None:
+    """Raises Unsupported for a model whose parameters have formats that DeepSpeed does not keep."""
+    if any(model.parameter_format(name) == "float64" for name in model.parameter_shapes()):
+        raise Unsupported(Capability.FLOAT64_HEADS, WIDE_HEADS, partial(keeps_formats, make, ranks))
+
+
 def attempts(make: Make) -> dict[Capability, Attempt]:
     """A try of what DeepSpeed's ranks do otherwise than one place of PyTorch; `make` makes them without a guard."""
     scaled = {
@@ -63,7 +73,7 @@ def attempts(make: Make) -> dict[Capability, Attempt]:
     }
     return tries | {
         Capability.O1_FLOAT16: partial(_without_a_scale, make),
-        Capability.FLOAT64_HEADS: partial(trains, make, sincos(4), Recipe(SGD())),
+        Capability.FLOAT64_HEADS: partial(keeps_formats, make, _LEVEL),
         Capability.MISSING_GRADIENTS: partial(stays_without_gradient, make, _LEVEL),
     }
 
@@ -76,6 +86,16 @@ def trains(make: Make, model: Model, recipe: Recipe) -> bool:
     run.feed([[ones]] * run.count)
     after = run.states()[0]
     return all(np.all(after[f"parameter/{name}"] != before[f"parameter/{name}"]) for name in ones)
+
+
+def keeps_formats(make: Make, ranks: Ranks) -> bool:
+    """Whether float64 heads on float32 layers are what they are after an update."""
+    model = sincos(4)
+    run = make(model, Recipe(SGD(), ranks=ranks))
+    run.update(dealt_window((sincos_batch(4),), ranks.count))
+    state = run.states()[0]
+    found = {name: state[f"parameter/{name}"].dtype.name for name in model.parameter_shapes()}
+    return all(model.parameter_format(name) == found[name] for name in found)
 
 
 def _without_a_scale(make: Make) -> bool:

@@ -39,7 +39,7 @@ from frameworks.torch import eight_bit_state, engine_start, torchao_models
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.aware import RULE, AwareTrainer
 from frameworks.torch.companies import company, is_flat, own_attempts
-from frameworks.torch.declarations import conventions, no_clipping, no_scope, refusals
+from frameworks.torch.declarations import NO_MASTERS, conventions, no_clipping, no_scope, refusals
 from frameworks.torch.formats import TorchFormats, products
 from frameworks.torch.offload import parameters_leave
 from frameworks.torch.operations import OPERATIONS
@@ -142,6 +142,9 @@ class TorchFramework(BaseFramework):
         if recipe.clip is not None and wants_fused(recipe) and not is_flat(self.mode, recipe):
             raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
         eight_bit_state.require(recipe, self.device)
+        if recipe.ranks is None and recipe.precision.level == "O2":
+            low = Capability(f"precision.{recipe.precision.label}")
+            raise Unsupported(low, NO_MASTERS, attempts(self.device, self.mode)[low])
         if recipe.ranks is not None:
             return self.bound(CompanyTrainer(company(model, recipe, weights, mode=self.mode)))
         return self.bound(self._run(model, recipe, weights))
