@@ -9,6 +9,7 @@ import torch
 from torch import distributed
 
 from fixtures.arrays import Array
+from frameworks.base import same_parts
 from frameworks.torch.checkpoint import LOOP, TorchRun, go_on, gradients, loop_state
 from frameworks.torch.engine import Engine
 from frameworks.torch.rank_checkpoint import agreed
@@ -38,8 +39,8 @@ def save(trainer: EngineRun, path: Path) -> None:
 
 def _write(trainer: EngineRun, path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
-    average = {} if trainer.average is None else {_AVERAGE: trainer.average.state_dict()}
-    trainer.spread.engine.save_checkpoint(str(path), tag=_TAG, client_state=average)
+    average = None if trainer.average is None else trainer.average.state_dict()
+    trainer.spread.engine.save_checkpoint(str(path), tag=_TAG, client_state={_AVERAGE: average})
     own = {
         "count": distributed.get_world_size(),
         LOOP: loop_state(trainer),
@@ -60,7 +61,7 @@ def load(trainer: EngineRun, path: Path) -> None:
     refused = f"{path} cannot be loaded"
     own = agreed(lambda: _read(path), ValueError, refused)
     state = agreed(lambda: _load_engine(trainer, path), ValueError, refused)
-    agreed(lambda: _go_on(trainer, own, state), ValueError, refused)
+    agreed(lambda: _go_on(trainer, path, own, state), ValueError, refused)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -81,7 +82,9 @@ def _load_engine(trainer: EngineRun, path: Path) -> dict[str, Any]:
     return dict(state)
 
 
-def _go_on(trainer: EngineRun, own: dict[str, Any], state: dict[str, Any]) -> None:
+def _go_on(trainer: EngineRun, path: Path, own: dict[str, Any], state: dict[str, Any]) -> None:
+    averages = [] if trainer.average is None else [_AVERAGE]
+    same_parts(path, [name for name in (_AVERAGE,) if state[name] is not None], averages)
     if trainer.average is not None:
         trainer.average.load_state_dict(state[_AVERAGE])
     go_on(trainer, own[LOOP])
