@@ -54,7 +54,7 @@ def company(
         ValueError: the recipe names no ranks.
     """
     if mode == engine_start.MODE:
-        engine_probes.require(model, ranks_of(recipe), partial(_started, mode=mode))
+        engine_probes.require(model, recipe, partial(_started, mode=mode))
         return _started(model, recipe, weights, mode=mode)
     for capability, reason in _refused(model, recipe, mode):
         raise Unsupported(capability, reason, partial(_trains, model, recipe, mode))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from fixtures.data import sincos_batch
 from fixtures.model import Model
 from fixtures.models import scalar, sincos
 from fixtures.recipe import SGD, Adam, DynamicScaling, Precision, Ranks, Recipe, StaticScaling
-from frameworks.base import BaseCompany, dealt_window
+from frameworks.base import BaseCompany, dealt_window, ranks_of
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.torch import engine_start
 
@@ -23,6 +24,7 @@ WIDE_HEADS = (
 )
 _FLOAT16 = "DeepSpeed's fp16 is refused on a CPU"
 _SCALING = f"DeepSpeed scales losses in its fp16 alone, and {_FLOAT16}"
+_LOW_AVERAGE = "AveragedModel averages a model's own parameters, which are low where DeepSpeed keeps the masters apart"
 _LEVEL = Ranks(2, "gradients")
 _REFUSED: dict[Capability, str] = {
     Capability.O1_FLOAT16: "torch_autocast of float16 brings a loss scale that no setting changes or turns off",
@@ -49,10 +51,17 @@ def refused() -> dict[Capability, str]:
     return _REFUSED | (dict.fromkeys(_RANKS, problem) if problem else {})
 
 
-def require(model: Model, ranks: Ranks, make: Make) -> None:
-    """Raises Unsupported for a model whose parameters have formats that DeepSpeed does not keep."""
+def require(model: Model, recipe: Recipe, make: Make) -> None:
+    """Refuses a combination of which DeepSpeed's ranks do each part alone.
+
+    Raises:
+        Unsupported: float64 heads, or an average of weights that have masters.
+    """
+    ranks = ranks_of(recipe)
     if any(model.parameter_format(name) == "float64" for name in model.parameter_shapes()):
         raise Unsupported(Capability.FLOAT64_HEADS, WIDE_HEADS, partial(keeps_formats, make, ranks))
+    if recipe.average is not None and recipe.precision.level == "O2":
+        raise Unsupported(Capability.AVERAGE, _LOW_AVERAGE, partial(trains, make, model, recipe))
 
 
 def attempts(make: Make) -> dict[Capability, Attempt]:
@@ -79,13 +88,15 @@ def attempts(make: Make) -> dict[Capability, Attempt]:
 
 
 def trains(make: Make, model: Model, recipe: Recipe) -> bool:
-    """Whether an update from gradients of ones moves every parameter."""
+    """Whether each of two updates from gradients of ones moves every parameter."""
     run = make(model, recipe.but(ranks=recipe.ranks or _LEVEL))
     ones = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
-    before = run.states()[0]
-    run.feed([[ones]] * run.count)
-    after = run.states()[0]
-    return all(np.all(after[f"parameter/{name}"] != before[f"parameter/{name}"]) for name in ones)
+    states = [run.states()[0]]
+    for _ in range(2):
+        run.feed([[ones]] * run.count)
+        states.append(run.states()[0])
+    names = [f"parameter/{name}" for name in ones]
+    return all(np.all(after[name] != before[name]) for before, after in pairwise(states) for name in names)
 
 
 def keeps_formats(make: Make, ranks: Ranks) -> bool:

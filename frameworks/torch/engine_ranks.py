@@ -88,6 +88,11 @@ class EngineTrainer(RankTrainer):
         """Nothing: the engine opens its own scope."""
         return nullcontext()
 
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        """The average is no part of the engine, whose scope it would be evaluated in."""
+        with super().autocast():
+            return super().predict_averaged(inputs)
+
     def _backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None) -> None:
         separate = losses if self.recipe.separate_losses else [sum(losses[1:], losses[0])]
         for index, loss in enumerate(separate, start=1):
