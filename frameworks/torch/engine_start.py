@@ -37,8 +37,8 @@ def problem() -> str:
         return NOT_INSTALLED
     try:
         _prepare()
-    except RuntimeError as error:
-        return str(error)
+    except (RuntimeError, OSError) as error:
+        return f"DeepSpeed's ranks cannot start: {error}"
     return ""
 
 
