@@ -38,7 +38,7 @@ _REFUSED: dict[Capability, str] = {
     Capability.TWO_OPTIMIZERS: "deepspeed.initialize takes one optimizer",
     Capability.MISSING_GRADIENTS: "DeepSpeed gives a parameter without a gradient zeros, by which Adam moves it",
     Capability.FLOAT64_HEADS: WIDE_HEADS,
-    Capability.RANKS_HYBRID: "DeepSpeed shards in groups by MiCS, whose parameters have to be made within MiCS_Init",
+    Capability.RANKS_HYBRID: "DeepSpeed has given up MiCS, by which it shared parameters out in each of several groups",
     Capability.RANKS_RESHAPE: "a checkpoint of ZeRO is loaded by as many ranks as saved it, unless ds_to_universal has "
     "converted it",
 }
