@@ -65,6 +65,8 @@ _EXPECTATION = Kind(
         }
     ),
 )
+_PLAIN = "composition.plain-way"
+"""The clause whose tests are the programs of findings."""
 _SIGNATURE = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -203,12 +205,20 @@ def known_of(framework: Framework, seed: int = 0, instructions: Collection[str] 
     known = sum((read_known(folder, framework.name) for folder in folders.values()), Known())
     place = known.place(framework.name, framework.version())
     here = framework.name, framework.device, framework.mode, instructions
-    meant = (entry for entry in known.expectations if entry.meets(*here) and entry.says_something_at(seed))
+    meant = (
+        entry
+        for entry in known.expectations
+        if entry.meets(*here)
+        and entry.says_something_at(seed)
+        and not (entry.clause == _PLAIN and entry.finding.lacking())
+    )
     bearings = ((entry, place.bearing(entry.versions)) for entry in meant)
     return replace(
         known,
         expectations=tuple(entry.taken(bearing, seed) for entry, bearing in bearings if bearing is not None),
-        workarounds=tuple(entry for entry in known.workarounds if named(entry.mode, framework.mode)),
+        workarounds=tuple(
+            entry for entry in known.workarounds if named(entry.mode, framework.mode) and not entry.finding.lacking()
+        ),
         exclusions=tuple(
             entry
             for entry in known.exclusions

@@ -10,15 +10,19 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.data import sincos_batch
 from fixtures.model import Model
-from fixtures.models import scalar, sincos
-from fixtures.recipe import SGD, Adam, Ranks, Recipe
+from fixtures.models import sincos
+from fixtures.recipe import SGD, Ranks, Recipe
 from frameworks.base import BaseCompany, dealt_window, ranks_of
 from frameworks.contract import Attempt, Capability, Unsupported, needs
 from frameworks.ranks import RemoteCompany, crew_of
+from frameworks.torch import engine_probes, engine_start
+from frameworks.torch.engine_probes import stays_without_gradient
 from frameworks.torch.scaler import wants_float32_gradients, wants_fused
 
 _MEMBER = "frameworks.torch.ranks:TorchMember"
 _FLAT_MEMBER = "frameworks.torch.flat_ranks:FlatMember"
+_ENGINE_MEMBER = "frameworks.torch.engine_ranks:EngineMember"
+_MEMBERS = {"fsdp1": _FLAT_MEMBER, engine_start.MODE: _ENGINE_MEMBER}
 _ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 """DDP's reducer warns of find_unused_parameters where every parameter was used."""
 
@@ -49,6 +53,9 @@ def company(
         Unsupported: PyTorch's ranks do not do what the recipe asks for.
         ValueError: the recipe names no ranks.
     """
+    if mode == engine_start.MODE:
+        engine_probes.require(model, recipe, partial(_started, mode=mode))
+        return _started(model, recipe, weights, mode=mode)
     for capability, reason in _refused(model, recipe, mode):
         raise Unsupported(capability, reason, partial(_trains, model, recipe, mode))
     return _started(model, recipe, weights, mode=mode)
@@ -79,19 +86,26 @@ def _started(
     model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None, *, mode: str = "eager"
 ) -> BaseCompany:
     count = ranks_of(recipe).count
-    member = _FLAT_MEMBER if mode == "fsdp1" else _MEMBER
-    crew = crew_of(member, count, "cpu", "eager", _ENVIRONMENT)
+    member, environment = _MEMBERS.get(mode, _MEMBER), _ENVIRONMENT
+    if mode == engine_start.MODE:
+        engine_start.require()
+        environment = environment | engine_start.environment()
+    crew = crew_of(member, count, "cpu", "eager", environment)
     return RemoteCompany(crew, crew.make([(model, recipe, weights)] * count))
 
 
 def own_attempts(mode: str) -> dict[Capability, Attempt]:
     """Tries of what ranks do otherwise than one place in a mode."""
+    if mode == engine_start.MODE:
+        return engine_probes.attempts(partial(_started, mode=mode))
     refusing = {"ddp": Ranks(2), "fsdp1": Ranks(2, "full")}
     tries: dict[Capability, Attempt] = {}
     if mode in refusing:
         tries[Capability.TWO_LOSSES] = partial(_two_losses, refusing[mode], mode)
     if mode == "fsdp1":
-        tries[Capability.MISSING_GRADIENTS] = partial(_stays_without_gradient, refusing[mode], mode)
+        tries[Capability.MISSING_GRADIENTS] = partial(
+            stays_without_gradient, partial(_started, mode=mode), refusing[mode]
+        )
     return tries
 
 
@@ -100,14 +114,3 @@ def _two_losses(ranks: Ranks, mode: str) -> bool:
     batch = sincos_batch(4)
     run = _started(sincos(4), recipe, mode=mode)
     return not any(update.skipped for update in run.update(dealt_window((batch,), 2)))
-
-
-def _stays_without_gradient(ranks: Ranks, mode: str) -> bool:
-    """Whether a parameter that has moved with Adam stays where it is in an update that gives it no gradient."""
-    run = _started(scalar(), Recipe(Adam(), ranks=ranks), mode=mode)
-    weight, bias = scalar().parameter_shapes()
-    ones = {name: np.ones(shape, np.float32) for name, shape in scalar().parameter_shapes().items()}
-    run.feed([[ones]] * 2)
-    before = run.states()[0]
-    run.feed([[{weight: ones[weight]}]] * 2)
-    return np.array_equal(run.states()[0][f"parameter/{bias}"], before[f"parameter/{bias}"])

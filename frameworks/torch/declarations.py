@@ -5,13 +5,15 @@ from __future__ import annotations
 import torch
 
 from frameworks.contract import Capability, Conventions, ScalerRule
-from frameworks.torch import eight_bit_state, torchao_models
+from frameworks.torch import eight_bit_state, engine_probes, engine_start, torchao_models
 from frameworks.torch.scaler import has_gradient_formats
 
-_O2 = "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
+NO_MASTERS = (
+    "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
+)
 _REFUSED: dict[Capability, str] = {
-    Capability.O2_FLOAT16: _O2,
-    Capability.O2_BFLOAT16: _O2,
+    Capability.O2_FLOAT16: NO_MASTERS,
+    Capability.O2_BFLOAT16: NO_MASTERS,
     Capability.OFFLOAD_PARAMETERS: "parameters leave with fully_shard's CPUOffloadPolicy alone, which wants a process "
     "group",
     Capability.AUTOCAST_LISTS: "torch.autocast takes no lists: which operations it casts is compiled into each backend",
@@ -93,10 +95,12 @@ def conventions(mode: str) -> Conventions:
 def refusals(device: str, mode: str) -> dict[Capability, str]:
     """What PyTorch does not do on this device in this mode, and why."""
     refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _before_ampere())}
-    if not eight_bit_state.installed() and mode != "fsdp1":
+    if not eight_bit_state.installed() and mode not in ("fsdp1", engine_start.MODE):
         refused[Capability.ADAM_8BIT] = eight_bit_state.NOT_INSTALLED
     if mode == torchao_models.MODE:
         refused |= torchao_models.refused()
+    if mode == engine_start.MODE:
+        refused = {c: reason for c, reason in refused.items() if c != Capability.O2_BFLOAT16} | engine_probes.refused()
     return refused | _REFUSED_IN_MODE.get(mode, {})
 
 

@@ -35,11 +35,11 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.torch import eight_bit_state, torchao_models
+from frameworks.torch import eight_bit_state, engine_start, torchao_models
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.aware import RULE, AwareTrainer
 from frameworks.torch.companies import company, is_flat, own_attempts
-from frameworks.torch.declarations import conventions, no_clipping, no_scope, refusals
+from frameworks.torch.declarations import NO_MASTERS, conventions, no_clipping, no_scope, refusals
 from frameworks.torch.formats import TorchFormats, products
 from frameworks.torch.offload import parameters_leave
 from frameworks.torch.operations import OPERATIONS
@@ -57,18 +57,27 @@ class TorchFramework(BaseFramework):
     """PyTorch on the CPU or a CUDA device, one thread.
 
     Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`; `run_op` is eager in
-    all modes. "ddp", "fsdp" and "fsdp1" train every recipe with two ranks, "offload" keeps activations in files, and in
-    "torchao" trained models are quantized by torchao.
+    all modes. "ddp", "fsdp", "fsdp1" and "deepspeed" train every recipe with two ranks, "offload" keeps activations in
+    files, and in "torchao" trained models are quantized by torchao.
     """
 
     name: str = "torch"
-    ranks_of_modes = MappingProxyType({"ddp": Ranks(2), "fsdp": Ranks(2, "full"), "fsdp1": Ranks(2, "full")})
+    ranks_of_modes = MappingProxyType(
+        {
+            "ddp": Ranks(2),
+            "fsdp": Ranks(2, "full"),
+            "fsdp1": Ranks(2, "full"),
+            engine_start.MODE: Ranks(2, "gradients"),
+        }
+    )
     offload_of_modes = MappingProxyType({"offload": Offload(("activations",), "disk")})
     modes: tuple[str, ...] = ("eager", "compile", *ranks_of_modes, *offload_of_modes, torchao_models.MODE)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
         torch.set_num_threads(1)
+        if self.mode == engine_start.MODE:
+            engine_start.problem()  # what it may compile takes longer than a test may
 
     def devices(self) -> tuple[str, ...]:
         return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
@@ -85,7 +94,7 @@ class TorchFramework(BaseFramework):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
         here |= format_attempts(self.formats(), *products(self.device)) | technique_attempts(self.post_training())
-        if self.mode != "fsdp1":
+        if self.mode not in ("fsdp1", engine_start.MODE):
             here[Capability.ADAM_8BIT] = partial(eight_bit_state.keeps_codes, self.device)
         if self.mode != "compile":
             here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
@@ -133,6 +142,9 @@ class TorchFramework(BaseFramework):
         if recipe.clip is not None and wants_fused(recipe) and not is_flat(self.mode, recipe):
             raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
         eight_bit_state.require(recipe, self.device)
+        if recipe.ranks is None and recipe.precision.level == "O2":
+            low = Capability(f"precision.{recipe.precision.label}")
+            raise Unsupported(low, NO_MASTERS, attempts(self.device, self.mode)[low])
         if recipe.ranks is not None:
             return self.bound(CompanyTrainer(company(model, recipe, weights, mode=self.mode)))
         return self.bound(self._run(model, recipe, weights))

@@ -55,7 +55,7 @@ def save(trainer: RankRun, path: Path) -> None:
     Raises:
         OSError: on every rank, if one of them cannot write.
     """
-    _agreed(lambda: _write(trainer, path), OSError, f"{path} cannot be written")
+    agreed(lambda: _write(trainer, path), OSError, f"{path} cannot be written")
 
 
 def _write(trainer: RankRun, path: Path) -> None:
@@ -83,17 +83,17 @@ def restore(trainer: RankRun, path: Path) -> None:
             is changed unless a part is refused.
     """
     refused = f"{path} cannot be loaded"
-    whole, own = _agreed(lambda: _read(trainer, path), ValueError, refused)
+    whole, own = agreed(lambda: _read(trainer, path), ValueError, refused)
     if trainer.is_sharded:
-        held = _agreed(lambda: _read_shards(trainer, whole[LOOP], path), ValueError, refused)
-        _agreed(lambda: _load_shards(trainer, whole[LOOP], held), ValueError, refused)
+        held = agreed(lambda: _read_shards(trainer, whole[LOOP], path), ValueError, refused)
+        agreed(lambda: _load_shards(trainer, whole[LOOP], held), ValueError, refused)
         summed = held["gradients"]
     else:
         summed = whole[LOOP]["gradients"]
-    _agreed(lambda: _load(trainer, whole, own, summed), ValueError, refused)
+    agreed(lambda: _load(trainer, whole, own, summed), ValueError, refused)
 
 
-def _agreed(step: Callable[[], T], kind: type[Exception], what: str) -> T:
+def agreed(step: Callable[[], T], kind: type[Exception], what: str) -> T:
     """What the step returns, once every rank has taken it; where one rank's raises, every rank raises this kind."""
     done: list[T] = []
     problem = ""

@@ -15,6 +15,8 @@ import torch
 from frameworks.base import processor
 from frameworks.torch.arrays import dtype_name
 
+_OTHERS = ("bitsandbytes", "deepspeed", "torchao")
+"""Libraries that modes and recipes may use where they are installed."""
 _SCOPES = ("cpu", "cuda")
 
 _SWITCHES = (
@@ -148,7 +150,7 @@ def read_environment(device: str) -> dict[str, str]:
         **_switches(),
         **_libraries(),
     }
-    found |= {library: version(library) for library in ("bitsandbytes", "torchao") if find_spec(library) is not None}
+    found |= {library: version(library) for library in _OTHERS if find_spec(library) is not None}
     if device == "cuda":
         found |= {
             "cuda": torch.version.cuda,

@@ -1,0 +1,28 @@
+"""A checkpoint with a schedule's state, for an engine that has no schedule."""
+
+import os
+import sys
+import tempfile
+
+os.environ.update(GLOO_SOCKET_IFNAME="lo", DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+import deepspeed
+from torch import distributed, nn, optim
+
+folder = tempfile.mkdtemp()
+distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+engines = []
+for scheduled in (True, False):
+    model = nn.Linear(1, 1)
+    way = {"model": model, "optimizer": optim.Adam(model.parameters()), "config": {"train_micro_batch_size_per_gpu": 1}}
+    schedule = {"lr_scheduler": optim.lr_scheduler.StepLR(way["optimizer"], 2)} if scheduled else {}
+    engine, *_ = deepspeed.initialize(**way, **schedule)
+    engines.append(engine)
+engines[0].save_checkpoint(folder, tag="saved")
+try:
+    path, state = engines[1].load_checkpoint(folder, tag="saved")
+    seen = f"a load, {'with' if 'lr_scheduler' in state else 'without'} the schedule's state for the caller"
+except Exception as error:
+    seen = type(error).__name__
+print("expected:", "an error, or the state for the caller")
+print("seen:", seen)
+sys.exit(1 if "without" in seen else 0)
