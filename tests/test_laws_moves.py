@@ -26,12 +26,13 @@ from conformance.laws.programs import (
     Restore,
     Save,
     StartAgain,
+    Target,
     Train,
     Under,
 )
-from conformance.laws.variations import SecondRun
+from conformance.laws.variations import ResumedCase, SecondRun
 from fixtures.arrays import Array
-from fixtures.layers import Dense, Head, Heads
+from fixtures.layers import Dense, Dropout, Head, Heads
 from fixtures.recipe import SGD, Offload, Ranks, Recipe
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.offload import ArrayStore, DiskStore
@@ -105,6 +106,14 @@ class _FirstRankAloneLoadsTheAverage(ReferenceCompany):
         super().restore(path)
         for trainer in self.trainers[1:]:
             trainer.averages = {name: master.copy() for name, master in trainer.masters.items()}
+
+
+@pytest.mark.parametrize("into", ["same", "fresh", "used", "predicted"])
+def test_a_save_of_other_ranks_is_resumed_by_as_many(into: Target) -> None:
+    model = replace(MODEL, layers=(Dropout(0.5), *MODEL.layers))
+    moved = Restore(0, under=Under(Ranks(4, "optimizer")))
+    case = DrawnCase(model, MOMENTUM.but(ranks=PAIR), (StartAgain(), Save(), moved, TRAIN))
+    assert ResumedCase(case, 3, into).failure(broken(), laws_of(broken().framework)) is None
 
 
 def test_every_rank_is_looked_at() -> None:

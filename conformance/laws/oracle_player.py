@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.laws.members import NotesDrops, NotesKinks, OtherRange
 from conformance.laws.player import NotPlayed, Observation, Player
-from conformance.laws.programs import DamageOffloaded, DrawnCase, OpenScope, RestoreDamaged, Target, Under
+from conformance.laws.programs import DamageOffloaded, DrawnCase, OpenScope, Restore, RestoreDamaged
 from fixtures.arrays import Array
 from frameworks.contract import Conventions, Trainer
 from frameworks.reference import ReferenceFramework
@@ -52,10 +52,10 @@ class OraclePlayer(Player):
     def save(self, slot: int) -> None:
         self._kept[slot] = copy.deepcopy(self.trainer)
 
-    def restore(self, slot: int, into: Target, under: Under | None) -> None:
-        if slot not in self._kept:
+    def restore(self, verb: Restore) -> None:
+        if verb.slot not in self._kept:
             raise NotPlayed
-        self.trainer = copy.deepcopy(self._kept[slot])
+        self.trainer = copy.deepcopy(self._kept[verb.slot])
 
     def restore_damaged(self, verb: RestoreDamaged) -> bool:
         if verb.slot not in self._kept:

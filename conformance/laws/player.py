@@ -25,10 +25,8 @@ from conformance.laws.programs import (
     RestoreDamaged,
     Save,
     StartAgain,
-    Target,
     TraceLayers,
     Train,
-    Under,
     Verb,
     cut_otherwise,
 )
@@ -98,7 +96,7 @@ class Player(ABC):
         """Keeps the run's moment."""
 
     @abstractmethod
-    def restore(self, slot: int, into: Target, under: Under | None) -> None:
+    def restore(self, verb: Restore) -> None:
         """Goes on from a moment that was kept.
 
         Raises:
@@ -184,8 +182,8 @@ class Player(ABC):
                 return {f"output.{name}": value for name, value in outputs.items()}
             case Save(slot=slot):
                 self.save(slot)
-            case Restore(slot=slot, into=into, under=under):
-                self.restore(slot, into, under)
+            case Restore():
+                self.restore(verb)
             case RestoreDamaged():
                 return {"refused": self.restore_damaged(verb)}
             case DamageOffloaded():

@@ -131,11 +131,13 @@ class Restore:
 
     Attributes:
         under: how the other one goes on, None for as the case's recipe says.
+        alike: whether the other one goes on as the run itself would, whatever that was loaded under.
     """
 
     slot: int = 0
     into: Target = "fresh"
     under: Under | None = None
+    alike: bool = False
 
     def by_others(self, usual: Recipe) -> bool:
         """Whether other ranks go on than a recipe says."""

@@ -21,9 +21,8 @@ from conformance.laws.programs import (
     DamageOffloaded,
     DrawnCase,
     OpenScope,
+    Restore,
     RestoreDamaged,
-    Target,
-    Under,
 )
 from fixtures.arrays import Array
 from fixtures.model import Batch
@@ -118,12 +117,13 @@ class SubjectPlayer(Player):
             raise
         self._saved[slot], self._states[slot], self._recipes[slot] = path, self.trainer.state(), self.recipe
 
-    def restore(self, slot: int, into: Target, under: Under | None) -> None:
+    def restore(self, verb: Restore) -> None:
+        slot, into = verb.slot, verb.into
         if slot not in self._saved:
             raise NotPlayed
         saved = self._states[slot]
         if into != "same":
-            recipe = self.case.recipe if under is None else under.recipe(self.case.recipe)
+            recipe = self._goes_on(verb)
             waiting = any(name.startswith("accumulator/") for name in saved)
             if waiting and recipe.ranks != self._recipes[slot].ranks:
                 raise NotPlayed
@@ -150,6 +150,12 @@ class SubjectPlayer(Player):
         if self.recipe.ranks != self._recipes[slot].ranks:
             loaded = {name: value for name, value in loaded.items() if not name.startswith("random/")}
         self._loads_all(saved, loaded)
+
+    def _goes_on(self, verb: Restore) -> Recipe:
+        """The recipe of the run that is loaded into another one."""
+        if verb.alike:
+            return self.recipe
+        return self.case.recipe if verb.under is None else verb.under.recipe(self.case.recipe)
 
     def _loads_all(self, saved: Observation, loaded: Observation) -> None:
         """Sets what was loaded against what was saved, signs of zeros too.

@@ -100,7 +100,7 @@ class ResumedCase(Variation):
     @property
     def _resumed(self) -> DrawnCase:
         program = self.case.program
-        longer = (*program[: self.place], Save(SLOT), Restore(SLOT, self.into), *program[self.place :])
+        longer = (*program[: self.place], Save(SLOT), Restore(SLOT, self.into, alike=True), *program[self.place :])
         return replace(self.case, program=longer)
 
     def words(self) -> frozenset[str]:
