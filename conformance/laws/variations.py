@@ -32,6 +32,8 @@ HUGE = 2.0**96
 """No scale that is drawn makes a smaller value, or what it was computed from, infinite in float32."""
 SMALLEST = 2.0**-100
 """Smaller values may be sums of subnormal ones, of which a scale of 1 loses bits that a larger one keeps."""
+LOST = 2.0**-137
+"""What 2^12 subnormal gradients of float32 lose together, for each unit of the largest value that multiplies them."""
 SLOT = 9
 """Under this number a variation saves; no drawn program does."""
 
@@ -237,7 +239,7 @@ def _compared(
         rounded: a case whose ensemble says how far two programs may round apart; None for to the bit.
         inserted: places of the verbs that the twin does not have.
         largest: plays are compared up to where the twin comes to a value that is larger.
-        underflow: values smaller than this are equal.
+        underflow: values smaller than this are equal, and smaller than what large values of the play make of lost bits.
     """
     try:
         measured, expected = play(subject, case), play(subject, twin)
@@ -248,10 +250,18 @@ def _compared(
     ensembles = () if rounded is None else (ensemble_of(subject, rounded, expected),)
     ordinary = tuple(takewhile(lambda each: each is None or _below(each, largest), expected.observations))
     aligned, expected = Play(aligned.observations[: len(ordinary)]), Play(ordinary)
+    underflow = max(underflow, LOST * _largest(expected)) if underflow else 0.0
     if not ensembles:
         return _failure(twin, apart_from_twin(aligned, expected, (), left, underflow))
     aligned, expected = (canonical_play(each, laws, twin) for each in (aligned, expected))
     return _failure(twin, apart_from_twin(aligned, expected, ensembles, (*left, *laws.not_compared), underflow))
+
+
+def _largest(play: Play) -> float:
+    """The largest finite floating value of a play, 0 if there is none."""
+    values = [value for each in play.observations for value in (each or {}).values() if value.dtype.kind in "fV"]
+    sizes = (np.abs(value.astype(np.float64)) for value in values)
+    return max((float(np.max(size, initial=0.0, where=np.isfinite(size))) for size in sizes), default=0.0)
 
 
 def _below(observation: Observation, largest: float) -> bool:
