@@ -116,6 +116,13 @@ def test_a_save_of_other_ranks_is_resumed_by_as_many(into: Target) -> None:
     assert ResumedCase(case, 3, into).failure(broken(), laws_of(broken().framework)) is None
 
 
+def test_a_load_that_is_not_played_leaves_the_other_ranks_on() -> None:
+    """An open window is loaded by as many ranks alone; the first rank's part of one depends on how many there are."""
+    moved = Restore(0, under=Under(Ranks(1)))
+    window = (Accumulate(DrawnBatch(2), 4), Save(), Restore(), Accumulate(DrawnBatch(2, seed=5), 4))
+    assert clause(broken(), MOMENTUM.but(ranks=Ranks(2)), Save(), moved, TRAIN, *window) is None
+
+
 def test_every_rank_is_looked_at() -> None:
     recipe = MOMENTUM.but(ranks=Ranks(2), average=0.5)
     subject = broken(company_class=_FirstRankAloneLoadsTheAverage)

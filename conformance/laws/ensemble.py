@@ -47,7 +47,7 @@ class Ensemble:
     """The oracle's play of a case: to nearest, and, where asked for, with random roundings."""
 
     def __init__(self, conventions: Conventions, case: DrawnCase, left_out: frozenset[int], seed: int) -> None:
-        self.conventions, self._case, self._left_out, self._seed = conventions, case, left_out, seed
+        self.conventions, self._case, self.left_out, self._seed = conventions, case, left_out, seed
         self._exact: dict[int, bool] = {}
         self._rounded: list[Play] = []
 
@@ -167,5 +167,5 @@ class Ensemble:
         trainers: type[NotesDrops] = NotesDrops,
     ) -> Play:
         player = OraclePlayer(self.conventions, self._case, rounding, trainers, operations)
-        play = player.play(self._left_out)
+        play = player.play(self.left_out)
         return Play(tuple(None if o is None else canonical(o, REFERENCE_MOMENTS) for o in play.observations))

@@ -205,7 +205,7 @@ def not_judged(
         left[place] = (counts if uncounted else always) | ({"buffer/"} if broken else set())
         if isinstance(verb, StartAgain):
             others = False
-        elif isinstance(verb, Restore) and verb.into != "same":
+        elif isinstance(verb, Restore) and verb.into != "same" and place not in ensemble.left_out:
             others = verb.by_others(case.recipe)
         left[place] |= {"accumulator/"} if others else set()
         if isinstance(verb, Feed):
