@@ -13,9 +13,10 @@ def train(rank: int, store: str, shown: multiprocessing.SimpleQueue) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
     distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
     model = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(2))
+    model.forward = lambda layer, x: layer(x).sum()
     config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, "reduce_bucket_size": 1024}}
     engine, *_ = deepspeed.initialize(model=model, optimizer=optim.Adam(model.parameters()), config=config)
-    engine.backward(engine.module[rank](ones(1, 1) * (2.0 + 4.0 * rank)).sum())
+    engine.backward(engine(model[rank], ones(1, 1) * (2.0 + 4.0 * rank)))
     shown.put((rank, [deepspeed.utils.safe_get_full_grad(layer.weight).item() for layer in model]))
     distributed.barrier()
 
