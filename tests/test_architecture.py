@@ -22,6 +22,8 @@ from tests.support import ROOT, environment
 ROOMS = ("fixtures", "frameworks", "conformance", "results")
 ADAPTERS = tuple(built_in())
 OWN = {name: {*adapter_file(name).imports} for name in ADAPTERS}
+SHARED = {"keras_parts": {"keras"}}
+"""Packages of what adapters share that have a library, and it."""
 FRAMEWORKS = frozenset().union(*OWN.values(), {"torchvision", "jaxlib", "mlx", "mindspore"})
 MAY_IMPORT = {
     "fixtures": {"fixtures"},
@@ -99,7 +101,7 @@ def test_only_an_adapter_imports_its_framework() -> None:
     assert {name for name in ADAPTERS if not OWN[name]} == {"reference"}
     for path in sources(*ROOMS):
         room, part, *_ = path.relative_to(ROOT).parts
-        allowed = OWN.get(part, set()) if room == "frameworks" else set()
+        allowed = (OWN | SHARED).get(part, set()) if room == "frameworks" else set()
         found = {name.split(".")[0] for name in imported(path)} & FRAMEWORKS
         assert found <= allowed, f"{path.relative_to(ROOT)} imports {sorted(found - allowed)}"
 
@@ -110,6 +112,15 @@ def test_nothing_but_an_adapter_imports_an_adapter() -> None:
         for name in imported(path):
             if name.startswith(tuple(f"frameworks.{adapter}." for adapter in ADAPTERS if adapter != "reference")):
                 assert (room, part) == ("frameworks", name.split(".")[1]), f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_only_adapters_with_its_library_import_what_they_share() -> None:
+    for path in sources(*ROOMS):
+        room, part, *_ = path.relative_to(ROOT).parts
+        for name in imported(path):
+            library = next((SHARED[each] for each in SHARED if name.startswith(f"frameworks.{each}")), set())
+            own = (OWN | SHARED).get(part, set()) if room == "frameworks" else set()
+            assert library <= own, f"{path.relative_to(ROOT)} imports {name}"
 
 
 def test_the_core_runs_without_any_framework() -> None:

@@ -36,7 +36,6 @@ _FLOAT8_WANTS_A_GRAPH = (
     "Keras' float8 layers have no gradient in eager execution: model.fit with run_eagerly=True raises ValueError"
 )
 _NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
-CLIPS_APART = "MultiOptimizer clips nothing itself, and each of its optimizers clips by the norm of its own variables"
 _NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
 _UNCOUNTED: dict[str, str] = {
     "eager": "TensorFlow tells no tape's bytes, and its allocators round up or leave small tensors out",

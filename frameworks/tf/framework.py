@@ -32,6 +32,7 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
+from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.tf.companies import company, started
 from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.delayed_scaling import KerasDelayedProduct
@@ -42,7 +43,6 @@ from frameworks.tf.post_training import KerasPostTraining
 from frameworks.tf.probes import attempts
 from frameworks.tf.quantizers import TensorFlowQuantizers
 from frameworks.tf.recompute import recompute
-from frameworks.tf.scaler import has_factors_of
 from frameworks.tf.settings import (
     NO_REWRITE,
     REWRITES,

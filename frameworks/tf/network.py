@@ -15,8 +15,8 @@ from fixtures.layers import Shape
 from fixtures.model import Model
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds
+from frameworks.keras_parts.watching import run_layer
 from frameworks.tf.layers import Builder, buffers_of, build_layers, parameters_of, run_layers, tells_training
-from frameworks.tf.trace import run_layer
 
 VARIANTS = (*(f"keras.{name}" for name in ("remat", "RematScope") if hasattr(keras, name)), "tf.recompute_grad")
 

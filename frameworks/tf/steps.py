@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from fixtures.model import Batch, Model
 from frameworks.base import AppliedMicroBatch
+from frameworks.keras_parts.optimizers import shown_by
 from frameworks.tf.losses import losses_of, same_format
 from frameworks.tf.network import BuiltNetwork
-from frameworks.tf.optimizers import shown_by
 from frameworks.tf.trace import Traced, collected_outputs
 
 COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 
-import keras
 import tensorflow as tf
+
+from frameworks.keras_parts.watching import watched_by
 
 Outputs = dict[str, tf.Tensor]
 """What layers returned, by the name of the Keras layer, in the order in which they were done."""
 
-_COLLECTED: ContextVar[Outputs | None] = ContextVar("collected outputs", default=None)
-
 
 @contextmanager
 def collected_outputs() -> Iterator[Outputs]:
-    """Gathers what every layer that runs inside returns, in graphs too; a subclassed model has no `layer.output`."""
+    """Gathers what every layer that runs inside returns, in graphs too."""
     outputs: Outputs = {}
-    token = _COLLECTED.set(outputs)
-    try:
+
+    def gather(name: str, output: tf.Tensor) -> tf.Tensor:
+        outputs[name] = output
+        return output
+
+    with watched_by(gather):
         yield outputs
-    finally:
-        _COLLECTED.reset(token)
-
-
-def run_layer(layer: keras.layers.Layer, x: tf.Tensor, **training: bool) -> tf.Tensor:
-    """One layer of the model, whose output is gathered where outputs are asked for."""
-    output = layer(x, **training)
-    if (outputs := _COLLECTED.get()) is not None:
-        outputs[layer.name] = output
-    return output
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,16 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, BaseTrainer, LossLedger, ending, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
+from frameworks.keras_parts.optimizers import shown_by, slots
+from frameworks.keras_parts.scaler import inner_of
 from frameworks.tf.arrays import as_array
 from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
 from frameworks.tf.declarations import INSIDE_RECOMPUTED
 from frameworks.tf.network import BuiltNetwork, build
-from frameworks.tf.optimizers import make_optimizer, predict_on_average, shown_by, slots
+from frameworks.tf.optimizers import make_optimizer, predict_on_average
 from frameworks.tf.probes import shows_recomputed
 from frameworks.tf.saved_bytes import captured_bytes
-from frameworks.tf.scaler import inner_of, scaler_settings, scaler_state
+from frameworks.tf.scaler import scaler_settings, scaler_state
 from frameworks.tf.settings import dtype_policy, graph_rewrite
 from frameworks.tf.steps import KerasMicroBatch, TracedSteps
 

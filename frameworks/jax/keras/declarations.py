@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from frameworks.contract import Capability, Conventions, ScalerRule
 
-CLIPS_APART = "MultiOptimizer clips nothing itself, and each of its optimizers clips by the norm of its own variables"
 INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed inside: JAX raises UnexpectedTracerError"
 
 _O2 = "Keras has no dtype policy of low-precision weights with float32 masters"

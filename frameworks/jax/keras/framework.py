@@ -19,11 +19,11 @@ from frameworks.jax.keras.declarations import CONVENTIONS, refusals
 from frameworks.jax.keras.network import VARIANTS
 from frameworks.jax.keras.probes import ATTEMPTS
 from frameworks.jax.keras.recompute import recompute
-from frameworks.jax.keras.scaler import has_factors_of
 from frameworks.jax.keras.settings import read_settings, write_settings
 from frameworks.jax.keras.trainer import KerasTrainer
 from frameworks.jax.modes import KERAS
 from frameworks.jax.on_device import OnDevice
+from frameworks.keras_parts.scaler import has_factors_of
 
 _company = partial(company, mode=KERAS)
 

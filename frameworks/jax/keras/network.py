@@ -19,8 +19,8 @@ from fixtures.layers import Shape
 from fixtures.model import Model
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds
-from frameworks.jax.keras.layers import Builder, buffers_of, build_layers, parameters_of, run_layers, tells_training
-from frameworks.jax.keras.trace import run_layer
+from frameworks.keras_parts.layers import Builder, buffers_of, build_layers, parameters_of, run_layers, tells_training
+from frameworks.keras_parts.watching import run_layer
 
 VARIANTS = tuple(f"keras.{name}" for name in ("remat", "RematScope") if hasattr(keras, name))
 

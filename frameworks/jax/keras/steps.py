@@ -23,10 +23,11 @@ from frameworks.base import AppliedMicroBatch
 from frameworks.jax.keras.distributions import Distribution, distribution_of, shapes_of
 from frameworks.jax.keras.losses import Loaded, losses_of
 from frameworks.jax.keras.network import BuiltNetwork, build, counting
-from frameworks.jax.keras.optimizers import make_optimizer, shown_by
-from frameworks.jax.keras.scaler import is_dynamic
+from frameworks.jax.keras.optimizers import make_optimizer
 from frameworks.jax.keras.settings import dtype_policy, policy_of
 from frameworks.jax.keras.trace import Outputs, watched
+from frameworks.keras_parts.optimizers import shown_by
+from frameworks.keras_parts.scaler import is_dynamic
 
 Values = list[jax.Array]
 Tree = TypeVar("Tree")

@@ -4,47 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
 
 import jax
-import keras
+
+from frameworks.keras_parts.watching import watched_by
 
 Outputs = dict[str, jax.Array]
 """What layers returned, by the name of the Keras layer, in the order in which they were done."""
 
 
-@dataclass(frozen=True)
-class Watch:
-    """What is gathered of a pass, and what is added to it.
-
-    Attributes:
-        zeros: what is added to the layers' outputs, by the name of the Keras layer.
-        outputs: what the layers returned, with it.
-    """
-
-    zeros: Mapping[str, jax.Array]
-    outputs: Outputs = field(default_factory=dict)
-
-
-_WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
-
-
 @contextmanager
 def watched(zeros: Mapping[str, jax.Array]) -> Iterator[Outputs]:
-    """Gathers what every layer that runs inside returns."""
-    watch = Watch(zeros)
-    token = _WATCH.set(watch)
-    try:
-        yield watch.outputs
-    finally:
-        _WATCH.reset(token)
+    """Gathers what every layer that runs inside returns, with the zeros that are added to it."""
+    outputs: Outputs = {}
 
+    def gather(name: str, output: jax.Array) -> jax.Array:
+        outputs[name] = output + zeros[name] if name in zeros else output
+        return outputs[name]
 
-def run_layer(layer: keras.layers.Layer, x: jax.Array, **training: bool) -> jax.Array:
-    """One layer of the model, whose output is gathered where outputs are asked for."""
-    output = layer(x, **training)
-    if (watch := _WATCH.get()) is not None:
-        output = output + watch.zeros[layer.name] if layer.name in watch.zeros else output
-        watch.outputs[layer.name] = output
-    return output
+    with watched_by(gather):
+        yield outputs

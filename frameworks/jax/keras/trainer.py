@@ -20,11 +20,13 @@ from frameworks.jax.arrays import wide_formats
 from frameworks.jax.keras import checkpoint
 from frameworks.jax.keras.declarations import INSIDE_RECOMPUTED
 from frameworks.jax.keras.losses import Loaded, load_batch
-from frameworks.jax.keras.optimizers import ACCUMULATOR, slots
+from frameworks.jax.keras.optimizers import ACCUMULATOR
 from frameworks.jax.keras.probes import shows_recomputed
-from frameworks.jax.keras.scaler import inner_of, scaler_settings, scaler_state
+from frameworks.jax.keras.scaler import scaler_settings
 from frameworks.jax.keras.steps import KerasMicroBatch, KerasOutcome, Values, micro_batch, steps_of
 from frameworks.jax.saved_bytes import saved_bytes
+from frameworks.keras_parts.optimizers import slots
+from frameworks.keras_parts.scaler import inner_of, scaler_state
 
 
 class KerasTrainer(BaseTrainer):
@@ -49,8 +51,9 @@ class KerasTrainer(BaseTrainer):
         with self.scope():
             native = self.steps.bound.native(model.weights(recipe.seed) if weights is None else weights)
             self.held = self.steps.put(self.steps.start._replace(trained=native))
-        self._slots = slots(self.steps.optimizer, self.steps.bound.variables)
         self._places = {id(variable): place for place, variable in enumerate(self.steps.optimizer.variables)}
+        found = slots(self.steps.optimizer, self.steps.bound.variables)
+        self._slots = {slot: self._places[id(variable)] for slot, variable in found.items()}
 
     @contextmanager
     def scope(self) -> Iterator[None]:

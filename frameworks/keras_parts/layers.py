@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import keras
 
 from fixtures.layers import (
@@ -30,7 +29,7 @@ from fixtures.layers import (
     SelfAttention,
     Shape,
 )
-from frameworks.jax.keras.trace import run_layer
+from frameworks.keras_parts.watching import Tensor, run_layer
 
 SEEDS_PER_RUN = 1000
 
@@ -38,7 +37,7 @@ ZEROS = {"kernel_initializer": "zeros"}
 """Kernels are loaded before a run starts; drawing Keras' own first would only cost time."""
 
 
-class PositionTable(keras.layers.Layer):
+class KerasPositionTable(keras.layers.Layer):
     """x + table, for sequences (N, length, width)."""
 
     def build(self, input_shape: Shape) -> None:
@@ -47,7 +46,7 @@ class PositionTable(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def call(self, inputs: jax.Array) -> jax.Array:
+    def call(self, inputs: Tensor) -> Tensor:
         return inputs + self.table
 
 
@@ -66,7 +65,7 @@ class PaddedConvolution(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(self.convolution.compute_output_shape(self.padding.compute_output_shape(input_shape)))
 
-    def call(self, inputs: jax.Array) -> jax.Array:
+    def call(self, inputs: Tensor) -> Tensor:
         return self.convolution(self.padding(inputs))
 
 
@@ -83,7 +82,7 @@ class SelfAttentionLayer(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def call(self, inputs: jax.Array) -> jax.Array:
+    def call(self, inputs: Tensor) -> Tensor:
         return self.attention(inputs, inputs)
 
 
@@ -100,7 +99,7 @@ class ResidualLayer(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
-    def call(self, inputs: jax.Array, training: bool = False) -> jax.Array:
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         return inputs + run_layers(self.body, inputs, training)
 
 
@@ -122,7 +121,7 @@ def tells_training(layer: keras.layers.Layer) -> bool:
     return isinstance(layer, keras.layers.Dropout | keras.layers.BatchNormalization)
 
 
-def run_layers(layers: list[keras.layers.Layer], x: jax.Array, training: bool) -> jax.Array:
+def run_layers(layers: list[keras.layers.Layer], x: Tensor, training: bool) -> Tensor:
     """Layers one after another; `training` goes to those that tell training from evaluation."""
     for layer in layers:
         told = isinstance(layer, ResidualLayer | keras.layers.Dropout | keras.layers.BatchNormalization)
@@ -130,7 +129,7 @@ def run_layers(layers: list[keras.layers.Layer], x: jax.Array, training: bool) -
     return x
 
 
-_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array] | str] = {
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor] | str] = {
     "relu": "relu",
     "gelu": lambda x: keras.activations.gelu(x, approximate=False),
     "tanh": "tanh",
@@ -173,7 +172,7 @@ class Builder:
             case Embedding():
                 return keras.layers.Embedding(layer.entries, layer.width, "zeros", name=name)
             case Positions():
-                return PositionTable(name=name)
+                return KerasPositionTable(name=name)
             case SelfAttention():
                 return SelfAttentionLayer(layer.heads, shape[-1], name=name)
             case Dropout():
