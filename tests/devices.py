@@ -57,7 +57,7 @@ class Device(ReferenceFramework):
         super().__init__(device, mode)
         self.now, self.float32, self.pace = 0.0, 1.0, 1.0
         self.noise = np.random.default_rng(0)
-        self.scopes: list[bool] = []
+        self.scopes: list[bool | None] = []
 
     def devices(self) -> tuple[str, ...]:
         return ("cpu", "cuda")
@@ -73,7 +73,7 @@ class Device(ReferenceFramework):
         return made
 
     @contextmanager
-    def tf32(self, allowed: bool) -> Iterator[None]:
+    def tf32(self, allowed: bool | None) -> Iterator[None]:
         self.scopes.append(allowed)
         former, self.float32 = self.float32, 0.6 if allowed else 1.0
         yield

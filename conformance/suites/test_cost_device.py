@@ -53,11 +53,11 @@ def tall_blocks(count: int = BLOCKS) -> Fixture:
 
 
 def float32_products(subject: Subject, tf32: str) -> AbstractContextManager[None]:
-    """The scope of a case of `TF32`; leaves the test where there is no such switch."""
-    if tf32 == "default":
+    """The scope of a case of `TF32`; leaves the test where there is no such switch, unless it is the default's."""
+    if tf32 == "default" and not subject.framework.declares(Capability.TF32).supported:
         return nullcontext()
     need(subject, Capability.TF32)
-    return subject.framework.tf32(tf32 == "on")
+    return subject.framework.tf32({"default": None, "off": False, "on": True}[tf32])
 
 
 @clause("cost.recompute-time")

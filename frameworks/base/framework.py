@@ -129,7 +129,7 @@ class BaseFramework(ABC):
     ) -> AbstractContextManager[None]:
         raise self.refusal(Capability.AUTOCAST_SCOPE)
 
-    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+    def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         raise self.refusal(Capability.TF32)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:

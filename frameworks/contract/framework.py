@@ -78,8 +78,10 @@ class Framework(Protocol):
     ) -> AbstractContextManager[None]:
         """The framework's own precision scope; `wide` and `low` name operations of `run_op` for its user lists."""
 
-    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+    def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         """A scope in which products of float32 matrices may, or may not, round their operands to TensorFloat-32.
+
+        Outside of such scopes they may not, whatever the framework lets them by default; None is that default.
 
         Raises:
             Unsupported: TF32, where nothing switches it within a process, or the device has no such products.

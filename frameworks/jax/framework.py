@@ -39,7 +39,7 @@ from frameworks.jax.formats import JaxFormats
 from frameworks.jax.modes import JIT, NOJIT, OFFLOAD, SHARDED
 from frameworks.jax.network import VARIANTS
 from frameworks.jax.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
-from frameworks.jax.on_device import OnDevice
+from frameworks.jax.on_device import WHOLE, OnDevice
 from frameworks.jax.operations import OPERATIONS
 from frameworks.jax.post_training import QwixPostTraining, refused, refused_attempts
 from frameworks.jax.probes import ATTEMPTS
@@ -123,9 +123,9 @@ class JaxFramework(OnDevice):
         made = JaxTrainer if recipe.offload is None else OffloadedTrainer
         return made(model, recipe, weights, self._place, self.mode)
 
-    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+    def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)
-        return jax.default_matmul_precision("tensorfloat32" if allowed else "highest")
+        return jax.default_matmul_precision(None if allowed is None else "tensorfloat32" if allowed else WHOLE)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         wide = any(array.dtype == np.float64 for array in arrays)

@@ -14,6 +14,9 @@ from frameworks.jax.settings import full_version, read_environment, read_setting
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 """What JAX calls the suite's devices."""
 
+WHOLE = "highest"
+"""What JAX calls products of float32 matrices that keep every bit; on a GPU it lets them round by default."""
+
 
 def _found(platform: str) -> jax.Device | None:
     try:
@@ -39,6 +42,8 @@ class OnDevice(BaseFramework):
         if self.mode not in self.own_modes:
             raise ValueError(f"{type(self).__name__} has no mode {self.mode!r}: one of {', '.join(self.own_modes)}")
         self._place = jax.devices(PLATFORMS[self.device])[0]
+        if self.device != "cpu":
+            jax.config.update("jax_default_matmul_precision", WHOLE)
         store_programs(self._place)
 
     def devices(self) -> tuple[str, ...]:

@@ -41,6 +41,8 @@ class OneGraph(BaseFramework):
             raise ValueError(f"mode {self.mode!r} runs Paddle's other graph; this one has {', '.join(self.own_modes)}")
         paddle.device.set_device("gpu" if self.device == "cuda" else "cpu")
         core.set_num_threads(1)
+        if self.device == "cuda":
+            settings.let_tf32(False)
 
     @abstractmethod
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
@@ -98,7 +100,7 @@ class OneGraph(BaseFramework):
         dtype = "float16" if level == "O0" else precision.format
         return paddle.amp.auto_cast(enable=enabled and level != "O0", level=level, dtype=dtype, **lists)
 
-    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+    def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)
         return settings.tf32_products(allowed)
 

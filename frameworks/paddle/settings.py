@@ -111,12 +111,17 @@ def restore_settings(state: Mapping[str, str]) -> None:
         paddle.set_flags({name: ast.literal_eval(value) for name, value in changed.items()})
 
 
-@contextmanager
-def tf32_products(allowed: bool) -> Iterator[None]:
-    """Products of float32 matrices inside may, or may not, round their operands to TensorFloat-32."""
-    former = core.get_cublas_switch(), core.get_cudnn_switch()
+def let_tf32(allowed: bool) -> None:
+    """Products of float32 matrices and convolutions may, or may not, round their operands to TensorFloat-32."""
     core.set_cublas_switch(allowed)
     core.set_cudnn_switch(allowed)
+
+
+@contextmanager
+def tf32_products(allowed: bool | None) -> Iterator[None]:
+    """What `let_tf32` says, inside; None: they may, as Paddle comes."""
+    former = core.get_cublas_switch(), core.get_cudnn_switch()
+    let_tf32(allowed is not False)
     try:
         yield
     finally:

@@ -74,6 +74,8 @@ class TensorFlowFramework(BaseFramework):
         pin_threads()
         grow_memory()
         super().__init__(device, mode)
+        if self.device == "cuda":
+            tf.config.experimental.enable_tensor_float_32_execution(False)
 
     def devices(self) -> tuple[str, ...]:
         return ("cpu", "cuda") if tf.config.list_physical_devices("GPU") else ("cpu",)
@@ -145,7 +147,7 @@ class TensorFlowFramework(BaseFramework):
         with dtype_policy(policy), graph_rewrite(rewrite), named:
             yield
 
-    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+    def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)
         return tensor_float_32(allowed)
 

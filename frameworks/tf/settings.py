@@ -50,10 +50,10 @@ def has_tf32(device: str) -> bool:
 
 
 @contextmanager
-def tensor_float_32(allowed: bool) -> Iterator[None]:
-    """Products of float32 matrices inside may, or may not, round their operands to TensorFloat-32."""
+def tensor_float_32(allowed: bool | None) -> Iterator[None]:
+    """Products of float32 matrices inside may, or may not, round to TensorFloat-32; None: they may, TensorFlow says."""
     former = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(allowed)
+    tf.config.experimental.enable_tensor_float_32_execution(allowed is not False)
     try:
         yield
     finally:

@@ -49,7 +49,7 @@ from frameworks.torch.probes import attempts, scope_of_everything
 from frameworks.torch.quantizers import TorchQuantizers
 from frameworks.torch.recompute import VARIANTS, recompute
 from frameworks.torch.scaler import wants_fused
-from frameworks.torch.settings import read_environment, read_settings, tf32_products, write_settings
+from frameworks.torch.settings import keep_float32, read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.trainer import TorchTrainer
 
 
@@ -76,6 +76,8 @@ class TorchFramework(BaseFramework):
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
         torch.set_num_threads(1)
+        if self.device == "cuda":
+            keep_float32()
         if self.mode == engine_start.MODE:
             engine_start.problem()  # what it may compile takes longer than a test may
 
@@ -165,7 +167,7 @@ class TorchFramework(BaseFramework):
             raise Unsupported(Capability.AUTOCAST_SCOPE, no_scope(precision.level), attempt)
         return torch.autocast(self.device, dtype=DTYPES[precision.format], enabled=enabled)
 
-    def tf32(self, allowed: bool) -> AbstractContextManager[None]:
+    def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)
         return tf32_products(allowed)
 

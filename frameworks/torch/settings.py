@@ -105,9 +105,14 @@ def write_settings(state: Mapping[str, str]) -> None:
         torch.set_autocast_dtype(scope, getattr(torch, state[f"autocast.{scope}.dtype"]))
 
 
+def keep_float32() -> None:
+    """Float32 is float32 on a GPU too, where convolutions round their operands to TensorFloat-32 by default."""
+    torch.backends.cudnn.allow_tf32 = False
+
+
 @contextmanager
-def tf32_products(allowed: bool) -> Iterator[None]:
-    """Products of float32 matrices inside may, or may not, round their operands to TensorFloat-32."""
+def tf32_products(allowed: bool | None) -> Iterator[None]:
+    """Products of float32 matrices inside may, or may not, round to TensorFloat-32; None: as PyTorch lets them."""
     former = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     try:
