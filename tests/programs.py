@@ -9,8 +9,8 @@ import pytest
 
 from conformance.expectations.entries import load_known
 from conformance.judging import programs
-from conformance.running.machine import instruction_sets
-from conformance.spec.findings import Finding, matched
+from conformance.running.machine import devices, instruction_sets
+from conformance.spec.findings import Finding
 from frameworks.install import installed_version
 
 KNOWN = load_known()
@@ -22,10 +22,8 @@ def test_the_program_shows_what_its_finding_says(finding: Finding) -> None:
     version = installed_version(finding.framework)
     assert finding.program is not None
     assert version is not None, f"{finding.framework} is not installed"
-    if lacking := finding.lacking():
-        pytest.skip(f"{', '.join(lacking)} is not installed")
-    if not matched(finding.processor, instruction_sets()):
-        pytest.skip(f"it shows on processors with {finding.processor}")
+    if reason := finding.not_here(devices(), instruction_sets()):
+        pytest.skip(reason)
     shown = programs.run(finding.program)
     assert shown.there is KNOWN.expected(finding, version), f"expected {shown.expected}, seen {shown.seen}"
     assert shown.there is (shown.expected != shown.seen)

@@ -13,8 +13,8 @@ from conformance.expectations.entries import Known, load_known
 from conformance.judging import programs
 from conformance.pages import upstream_issue
 from conformance.pages.upstream_issue import Evidence
-from conformance.running.machine import instruction_sets
-from conformance.spec.findings import Finding, matched
+from conformance.running.machine import devices, instruction_sets
+from conformance.spec.findings import Finding
 from frameworks.install import installed_version
 from frameworks.registry import built_in
 from results.record.reading import Record
@@ -41,15 +41,16 @@ def findings(framework: str, tried: bool) -> int:
     conformance findings torch
     conformance findings torch --run
 
-    Programs of findings that need a module which is not installed, or that other processors show, are left out.
+    Programs of findings that need a module which is not installed, or that other processors or devices show, are left
+    out.
 
     Exit status with --run: 0, every program shows what its finding says of the installed version; 1, one does not; 2,
     one cannot be run.
     """
     known = _known(framework)
     found = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
-    here = instruction_sets()
-    due = [each for each in found if tried and each.program and not each.lacking() and matched(each.processor, here)]
+    reasons = {each.id: each.not_here(devices(), instruction_sets()) for each in found}
+    due = [each for each in found if tried and each.program and not reasons[each.id]]
     shown = {each.id: _shown(each) for each in watched(due, "running the programs")}
     console = Console()
     for kind in FindingKind:
@@ -57,10 +58,8 @@ def findings(framework: str, tried: bool) -> int:
             heading = f"{HEADINGS[kind]} · {each.text.consequence} · {each.id}"
             console.print(Text(heading, style="bold"), soft_wrap=True)
             console.print(Text(f"  {each.text.reason}"), soft_wrap=True)
-            if tried and (lacking := each.lacking()):
-                console.print(Text(f"  not tried: {', '.join(lacking)} is not installed"), soft_wrap=True)
-            if tried and not matched(each.processor, here):
-                console.print(Text(f"  not tried: it shows on processors with {each.processor}"), soft_wrap=True)
+            if tried and reasons[each.id]:
+                console.print(Text(f"  not tried: {reasons[each.id]}"), soft_wrap=True)
             if each.id in shown:
                 console.print(Text(f"  {_told(shown[each.id])}"), soft_wrap=True)
     if any(isinstance(result, str) for result in shown.values()):

@@ -68,6 +68,9 @@ _TERRAFORM = re.compile(
 )
 """Another program's, whose names begin like TensorFlow's."""
 
+_CONTAINER = re.compile(r"NVIDIA_(DRIVER_CAPABILITIES|PRODUCT_NAME|REQUIRE_\w+|VISIBLE_DEVICES)")
+"""What a container asks of its host, which no framework reads."""
+
 _SECRET = re.compile(r"(^|_)(API_?KEY|AUTH|CREDENTIALS?|KEY|PASS|PASSWD|PASSWORD|SECRET|TOKEN)S?(_|$)")
 
 _OF_ADDRESSES = re.compile(r"TF_CONFIG|PADDLE_MASTER|.*_(ADDR|ADDRESS|ENDPOINTS?|HOSTS?|IP|IPS)")
@@ -106,7 +109,7 @@ def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def _taken(name: str) -> bool:
     own = _OWN.fullmatch(name) and name not in _READ_ALL_THE_SAME
-    foreign = own or _TERRAFORM.fullmatch(name) or _SECRET.search(name.upper())
+    foreign = own or _TERRAFORM.fullmatch(name) or _CONTAINER.fullmatch(name) or _SECRET.search(name.upper())
     return name.startswith(PREFIXES) and not foreign
 
 
@@ -129,6 +132,11 @@ def instruction_sets(listing: Path = _CPUINFO) -> tuple[str, ...]:
     ]
     common = set.intersection(*cores) if cores else set()
     return tuple(sorted(name for name in common if _CHOSEN_BY.fullmatch(name)))
+
+
+def devices(driver: Path = _DRIVER) -> tuple[str, ...]:
+    """What programs of findings may show something on: the processor, and a GPU where NVIDIA's driver is loaded."""
+    return ("cpu", "cuda") if driver.is_file() else ("cpu",)
 
 
 def basics(driver: Path = _DRIVER) -> dict[str, str]:

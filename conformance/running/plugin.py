@@ -53,6 +53,8 @@ _TRACEBACK = pytest.StashKey[str]()
 _INTERRUPTS = pytest.StashKey[Interrupts]()
 _STATUS = pytest.StashKey[int]()
 _RUNS = pytest.StashKey[list[TrainedRun]]()
+_TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
+"""Clauses whose tests take times, alone (`conformance.measuring.exclusive`)."""
 PROFILES = {
     "ci": Profile(),
     "quick": Profile(shrinking_s=0.0),
@@ -149,10 +151,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the cases last whose known failure spoils the process."""
-    spoiling = [entry for entry in config.stash.get(_KNOWN, Known()).expectations if entry.spoils_process]
-    if spoiling:
-        items.sort(key=lambda item: any(entry.covers(*_named(item)) for entry in spoiling))
+    """Puts the cases last that have the machine to themselves, and after them those whose failure spoils the process.
+
+    While one of the former takes its times, other workers wait; at the end nothing is left for them to do.
+    """
+    if _FRAMEWORK not in config.stash:
+        return
+    spoiling = [entry for entry in config.stash[_KNOWN].expectations if entry.spoils_process]
+
+    def place(item: pytest.Item) -> tuple[bool, bool]:
+        clause, case = _named(item)
+        return any(entry.covers(clause, case) for entry in spoiling), clause in _TIMED
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

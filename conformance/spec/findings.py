@@ -19,7 +19,9 @@ NONE_FOUND = "none found"
 PROGRAMS = "findings"
 """The folder of programs beside the file."""
 
-FINDING = Kind("id", frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs", "processor"}))
+FINDING = Kind(
+    "id", frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs", "device", "processor"})
+)
 
 
 ANY = "*"
@@ -57,6 +59,7 @@ class Finding:
         needs: top-level modules besides the framework's own that it rests on, and that need not be installed.
         processor: instruction sets of the processors that show it, or with "-" those that they lack, such as
             "avx2, -avx512f"; "*" for every processor.
+        device: the device that shows it, "cpu" or "cuda"; "*" for every one.
     """
 
     id: str
@@ -65,10 +68,19 @@ class Finding:
     program: Traversable | None = None
     needs: tuple[str, ...] = ()
     processor: str = ANY
+    device: str = ANY
 
     def lacking(self) -> tuple[str, ...]:
         """Which of these modules are not there."""
         return tuple(name for name in self.needs if find_spec(name) is None)
+
+    def not_here(self, devices: Collection[str], instructions: Collection[str]) -> str:
+        """Why its program shows nothing on a machine of such devices and instruction sets; "" if it may."""
+        if lacking := self.lacking():
+            return f"{', '.join(lacking)} is not installed"
+        if not matched(self.processor, instructions):
+            return f"it shows on processors with {self.processor}"
+        return "" if any(named(self.device, device) for device in devices) else f"it shows on {self.device}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,10 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     if text.kind is FindingKind.DEFECT and not program.is_file():
         raise ValueError(f"{table.where}: a defect needs a program that shows it, {PROGRAMS}/{program.name}")
     shown_by = program if program.is_file() else None
-    return Finding(name, framework, text, shown_by, table.texts("needs"), read_processor(table))
+    device = table.text("device", ANY)
+    if device not in (ANY, "cpu", "cuda"):
+        raise ValueError(f"{table.where}: device {device!r} is neither 'cpu' nor 'cuda'")
+    return Finding(name, framework, text, shown_by, table.texts("needs"), read_processor(table), device)
 
 
 def read_processor(table: Table) -> str:

@@ -1,14 +1,13 @@
 """JAX as its users train with it: Flax Linen, Optax, JMP policies and loss scales, `jax.checkpoint`, Orbax checkpoints.
 
 In mode "keras" Keras trains on JAX instead; it need not be installed for the other modes.
-
-A GPU's memory is taken as it is needed, unless the environment says otherwise: the suites run in several processes, of
-which the first would leave too little to the others.
 """
 
 import os
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+from frameworks.jax.gpu_variables import variables
+
+os.environ.update(variables())
 
 from importlib import import_module
 

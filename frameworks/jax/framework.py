@@ -52,6 +52,7 @@ _NOT_AWAY: dict[Capability, Attempt] = {
     Capability.OFFLOAD_ACTIVATIONS: activations_leave,
     Capability.OFFLOAD_DISK: disk_is_a_memory,
 }
+"""On a GPU activations can leave by a checkpoint policy, which this adapter does not offer."""
 
 
 class JaxFramework(OnDevice):
@@ -79,6 +80,8 @@ class JaxFramework(OnDevice):
             delayed=partial(self.delayed_product, KERNEL, history=4),
         )
         here |= technique_attempts(self.post_training()) | refused_attempts()
+        if self.device != "cpu":
+            del here[Capability.OFFLOAD_ACTIVATIONS]
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))

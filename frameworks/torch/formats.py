@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
+import numpy as np
 import torch
 
 from fixtures.arrays import Array
@@ -28,6 +29,10 @@ def _documented() -> dict[str, CastRule]:
     }
 
 
+ROWS, EIGHTS = (24, 8), (8, 8)
+"""The fewest rows or columns of a product of codes on a GPU, and what has to divide their number."""
+
+
 class TorchFormats(BaseFormats):
     """Casts by `Tensor.to`; codes are the bytes of the result."""
 
@@ -48,8 +53,13 @@ class TorchFormats(BaseFormats):
         return values
 
     def integer_product(self, a: Array, b: Array) -> Array:
-        product: Array = torch._int_mm(to_tensor(a, self._device), to_tensor(b, self._device)).cpu().numpy()
-        return product
+        """The product of codes; on a GPU of matrices with zeros around them, which it wants in multiples of 8.
+
+        Besides, it refuses fewer than 17 rows there.
+        """
+        left, right = (a, b) if self._device == "cpu" else (_within(a, ROWS, EIGHTS), _within(b, EIGHTS, EIGHTS))
+        product: Array = torch._int_mm(to_tensor(left, self._device), to_tensor(right, self._device)).cpu().numpy()
+        return product[: a.shape[0], : b.shape[1]]
 
     def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
         left, right = (
@@ -59,6 +69,14 @@ class TorchFormats(BaseFormats):
         one = torch.ones((), device=self._device)
         product: Array = torch._scaled_mm(left, right.t(), one, one, out_dtype=torch.float32).cpu().numpy()
         return product
+
+
+def _within(codes: Array, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
+    """The matrix with zeros below and beside it: for each axis the fewest that there may be, and what divides them."""
+    sizes = [
+        max(least, -(-size // step) * step) for size, (least, step) in zip(codes.shape, (rows, columns), strict=True)
+    ]
+    return np.pad(codes, [(0, size - had) for size, had in zip(sizes, codes.shape, strict=True)])
 
 
 def products(device: str) -> tuple[Capability, ...]:

@@ -1,0 +1,15 @@
+"""A product of float8 operands in float32 drops a small term beside a large one, on a GPU with such matrix units."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+
+rows = jnp.tile(jnp.array([256.0, 2.0**-6]), (16, 8)).astype(jnp.float8_e4m3fn)
+columns = jnp.tile(jnp.array([[256.0], [1.0]]), (8, 16)).astype(jnp.float8_e4m3fn)
+product = jax.jit(lambda a, b: jnp.dot(a, b, precision="highest", preferred_element_type=jnp.float32))
+seen = float(product(rows, columns)[0, 0])
+
+print(f"expected: {8 * (2.0**16 + 2.0**-6)}")
+print(f"seen: {seen}")
+sys.exit(0 if seen == 8 * (2.0**16 + 2.0**-6) else 1)
