@@ -49,7 +49,7 @@ from frameworks.torch.probes import attempts, scope_of_everything
 from frameworks.torch.quantizers import TorchQuantizers
 from frameworks.torch.recompute import VARIANTS, recompute
 from frameworks.torch.scaler import wants_fused
-from frameworks.torch.settings import keep_float32, read_environment, read_settings, tf32_products, write_settings
+from frameworks.torch.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.trainer import TorchTrainer
 
 
@@ -77,7 +77,7 @@ class TorchFramework(BaseFramework):
         super().__init__(device, mode)
         torch.set_num_threads(1)
         if self.device == "cuda":
-            keep_float32()
+            pin_kernels()
         if self.mode == engine_start.MODE:
             engine_start.problem()  # what it may compile takes longer than a test may
 

@@ -105,9 +105,10 @@ def write_settings(state: Mapping[str, str]) -> None:
         torch.set_autocast_dtype(scope, getattr(torch, state[f"autocast.{scope}.dtype"]))
 
 
-def keep_float32() -> None:
-    """Float32 is float32 on a GPU too, where convolutions round their operands to TensorFloat-32 by default."""
+def pin_kernels() -> None:
+    """On a GPU convolutions keep float32, which they round to TensorFloat-32 by default, and add in one order."""
     torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True
 
 
 @contextmanager
