@@ -1,4 +1,4 @@
-"""A product of float8 operands in float32 drops a small term beside a large one, by cuBLAS on a GPU that has such units."""
+"""By cuBLAS on a GPU a product of float8 operands in float32 drops a small term beside a large one."""
 
 import os
 import sys
