@@ -137,6 +137,7 @@ def test_the_committed_files_can_be_read() -> None:
         ('link_shows = "That it does."', "", "link_shows says what an address shows"),
         ('"defect"', '"bug"', "class 'bug' is none of defect, documented, numerics, limitation"),
         ('"defect"', '"defect"\nprocessor = "AVX-512"', "processor 'AVX-512' is not a list such as"),
+        ('"defect"', '"defect"\ndevice = "gpu"', "device 'gpu' is neither 'cpu' nor 'cuda'"),
         ('"silent-corruption"', '"bad"', "consequence 'bad' is none of silent-corruption, silent-loss"),
         ('id = "scale-zero"', 'id = "Scale zero"', "finding 1 (Scale zero): the id is not a slug"),
         ('id = "scale-zero"', 'id = "scale-one"', "a defect needs a program that shows it, findings/scale_one.py"),

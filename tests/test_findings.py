@@ -96,6 +96,20 @@ def test_a_program_is_left_out_on_a_processor_that_does_not_show_it(
     assert main(("findings", "torch", "--run")) == 2
 
 
+def test_a_program_is_left_out_where_there_is_no_such_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, source = KNOWN.findings[0].text, program(tmp_path, "raise RuntimeError")
+    other = Finding("of-a-gpu", "torch", text, source, device="cuda")
+    monkeypatch.setattr("conformance.cli.finding.load_known", lambda _: Known((other,)))
+    monkeypatch.setattr("conformance.cli.finding.installed_version", lambda _: "2.13.0")
+    monkeypatch.setattr("conformance.cli.finding.devices", lambda: ("cpu",))
+    assert main(("findings", "torch", "--run")) == 0
+    assert "not tried: it shows on cuda" in capsys.readouterr().out
+    monkeypatch.setattr("conformance.cli.finding.devices", lambda: ("cpu", "cuda"))
+    assert main(("findings", "torch", "--run")) == 2
+
+
 def test_every_program_belongs_to_a_finding() -> None:
     there = set((ROOT / "frameworks").glob("*/findings/*.py"))
     assert {Path(str(finding.program)) for finding in PROGRAMS} == there

@@ -90,6 +90,8 @@ def test_what_frameworks_read_is_taken(name: str) -> None:
         "TORCH_VERSION",
         "KERAS_VERSION",
         "PADDLE_INDEX",
+        "NVIDIA_REQUIRE_CUDA",
+        "NVIDIA_VISIBLE_DEVICES",
     ],
 )
 def test_what_is_secret_or_not_theirs_is_left_out(name: str) -> None:
@@ -146,6 +148,8 @@ def test_the_driver_of_a_gpu_is_named(kind: str, tmp_path: Path) -> None:
         f"NVRM version: NVIDIA {kind}570.86.15  Thu Jan 1 10:00:00 UTC 2026\nGCC version: 12\n"
     )
     assert machine.basics(tmp_path / "version")["nvidia-driver"] == "570.86.15"
+    assert machine.devices(tmp_path / "version") == ("cpu", "cuda")
+    assert machine.devices(tmp_path / "none") == ("cpu",)
 
 
 @pytest.mark.parametrize(

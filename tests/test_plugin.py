@@ -174,6 +174,28 @@ def test_what_spoils_the_process_runs_last(small: Path) -> None:
     assert (run[0], run[-1]) == ("test_holds[1]", "test_falls"), ended.lines
 
 
+TIMED = """@clause("cost.mixed-speed")
+def test_timed(subject: Subject) -> None:
+    subject.trainer(scalar(), Recipe())
+
+
+@clause("scaling.automaton")
+"""
+
+
+def test_what_has_the_machine_to_itself_runs_before_what_spoils_the_process_alone(small: Path) -> None:
+    suite = small / "conformance" / "suites" / "test_small.py"
+    text = suite.read_text(encoding="utf-8")
+    suite.write_text(text.replace('@clause("scaling.automaton")\n', TIMED, 1), encoding="utf-8")
+    try:
+        expect(small, ("scaling.stays-finite", "falls"), spoiling=True)
+        ended = judge("-vv", root=small)
+    finally:
+        suite.write_text(text, encoding="utf-8")
+    run = [line.split()[0].rpartition("::")[2] for line in ended.lines if "::" in line and "[" in line]
+    assert run[-2:] == ["test_timed", "test_falls"], ended.lines
+
+
 def test_a_run_of_some_tests_does_not_miss_the_others(small: Path) -> None:
     expect(small, ("recompute.nested", "falls"))
     assert judge("-k", "holds", root=small).status == 0

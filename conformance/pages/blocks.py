@@ -46,9 +46,13 @@ def baselines() -> tuple[Record, ...]:
     return tuple(record for record in _committed() if not ranks.has_ranks(record))
 
 
+def _of_processors() -> list[Record]:
+    return [record for record in baselines() if record.series.device == "cpu"]
+
+
 def of_formats() -> Mapping[str, str]:
-    """Which formats and quantizers frameworks have, and keep."""
-    return formats.blocks(baselines())
+    """Which formats and quantizers frameworks have, and keep, on a CPU."""
+    return formats.blocks(_of_processors())
 
 
 def with_ranks() -> Mapping[str, str]:
@@ -79,10 +83,10 @@ def failure() -> Mapping[str, str]:
 
 
 def tables() -> Mapping[str, str]:
-    """The baselines as a table, and where their time went."""
-    records = baselines()
+    """The baselines as a table, and where the time of those of CPUs went."""
+    records = _of_processors()
     return {
-        "baselines": f"```text\n{plain(records, WIDTH).strip(chr(10))}\n```",
+        "baselines": f"```text\n{plain(baselines(), WIDTH).strip(chr(10))}\n```",
         "seconds by family": times.markdown(records, times.seconds),
         "seconds by clause": times.markdown(records, times.by_clause, COSTLIEST),
         "slowest tests": "\n".join(("```text", *times.listed(records, "test", times.SLOWEST), "```")),

@@ -15,14 +15,14 @@ BASELINES = LAST_RUNS.parent / "baselines"
 
 
 def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | None:
-    """The baseline of a record's series and where it lies; None if there is none.
+    """The baseline of a record's series and where it lies; None if there is none, or one of an interrupted run alone.
 
     Raises:
         RecordError: a baseline cannot be read.
     """
     for path in listed(folder):
         baseline = load(path)
-        if series(baseline) == series(record):
+        if series(baseline) == series(record) and baseline.status != "interrupted":
             return path, baseline
     return None
 
