@@ -26,7 +26,7 @@ LAYERS = ("output/0.body.0", "output/2.body.1", "output/3", "gradient/3", "param
 @cache
 def baseline() -> Record:
     """The committed record of PyTorch, with bounds and fingerprints of every run's arrays."""
-    (path,) = (ROOT / "results" / "baselines").glob("torch-*-eager.json.gz")
+    (path,) = (ROOT / "results" / "baselines").glob("torch-*-cpu-eager.json.gz")
     record = load(path)
     traces = tuple(replace(each, curves=bounded(each.curves)) if each.key == "loss" else each for each in record.traces)
     runs = [each.case for each in traces if each.key == "loss"]

@@ -79,8 +79,9 @@ HOSTILE = (
 
 @cache
 def baselines() -> tuple[Record, ...]:
-    """The committed records, those of modes with ranks left out."""
-    return tuple(record for path in listed(BASELINES) if not has_ranks(record := load(path)))
+    """The committed records of CPUs, those of modes with ranks left out."""
+    records = [load(path) for path in listed(BASELINES)]
+    return tuple(record for record in records if record.series.device == "cpu" and not has_ranks(record))
 
 
 @cache
