@@ -6,6 +6,7 @@ import ast
 import sys
 import textwrap
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,31 +83,38 @@ def test_a_program_is_left_out_where_a_module_that_it_needs_is_not_installed(
     assert "there: expected 0, seen 1" in printed
 
 
-def test_a_program_is_left_out_on_a_processor_that_does_not_show_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("shown_on", "asked", "elsewhere", "here", "said"),
+    [
+        (
+            {"processor": "avx2, -avx512f"},
+            "instruction_sets",
+            ("avx2", "avx512f"),
+            ("avx2",),
+            "processors with avx2, -avx512f",
+        ),
+        ({"device": "cuda"}, "devices", ("cpu",), ("cpu", "cuda"), "cuda"),
+    ],
+    ids=["processor", "device"],
+)
+def test_a_program_is_left_out_where_it_shows_nothing(
+    shown_on: dict[str, str],
+    asked: str,
+    elsewhere: tuple[str, ...],
+    here: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     text, source = KNOWN.findings[0].text, program(tmp_path, "raise RuntimeError")
-    other = Finding("of-another-processor", "torch", text, source, processor="avx2, -avx512f")
+    other = replace(Finding("of-another-machine", "torch", text, source), **shown_on)
     monkeypatch.setattr("conformance.cli.finding.load_known", lambda _: Known((other,)))
     monkeypatch.setattr("conformance.cli.finding.installed_version", lambda _: "2.13.0")
-    monkeypatch.setattr("conformance.cli.finding.instruction_sets", lambda: ("avx2", "avx512f"))
+    monkeypatch.setattr(f"conformance.cli.finding.{asked}", lambda: elsewhere)
     assert main(("findings", "torch", "--run")) == 0
-    assert "not tried: it shows on processors with avx2, -avx512f" in capsys.readouterr().out
-    monkeypatch.setattr("conformance.cli.finding.instruction_sets", lambda: ("avx2",))
-    assert main(("findings", "torch", "--run")) == 2
-
-
-def test_a_program_is_left_out_where_there_is_no_such_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text, source = KNOWN.findings[0].text, program(tmp_path, "raise RuntimeError")
-    other = Finding("of-a-gpu", "torch", text, source, device="cuda")
-    monkeypatch.setattr("conformance.cli.finding.load_known", lambda _: Known((other,)))
-    monkeypatch.setattr("conformance.cli.finding.installed_version", lambda _: "2.13.0")
-    monkeypatch.setattr("conformance.cli.finding.devices", lambda: ("cpu",))
-    assert main(("findings", "torch", "--run")) == 0
-    assert "not tried: it shows on cuda" in capsys.readouterr().out
-    monkeypatch.setattr("conformance.cli.finding.devices", lambda: ("cpu", "cuda"))
+    assert f"not tried: it shows on {said}" in capsys.readouterr().out
+    monkeypatch.setattr(f"conformance.cli.finding.{asked}", lambda: here)
     assert main(("findings", "torch", "--run")) == 2
 
 
