@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 
 from frameworks.contract import Capability, Conventions, ScalerRule
+from frameworks.tf import tflite_models
 from frameworks.tf.settings import has_tf32
 
 _O2 = "Keras has no dtype policy of low-precision weights with float32 masters"
@@ -53,7 +54,7 @@ _OF_RANKS: dict[Capability, str] = {
     Capability.RANKS_LOST: "MirroredStrategy's replicas are devices of one process, which ends as a whole",
     Capability.RANKS_COLLECTIVES: "nothing in tf.distribute counts the reductions that a run has made",
 }
-_RANKED = ("graph", "eager", "mirrored")
+_RANKED = ("graph", "eager", "mirrored", tflite_models.MODE)
 _NO_CPU_STATISTICS = "TensorFlow documents memory statistics of GPUs and TPUs; a CPU's leave out tensors below 256 KiB"
 
 
@@ -77,6 +78,8 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
         reasons[Capability.PEAK_BYTES] = _NO_CPU_STATISTICS
     if has_ranks(device, mode):
         reasons |= _OF_RANKS
+    if mode == tflite_models.MODE:
+        reasons |= tflite_models.refused()
     if mode == "eager":
         reasons[Capability.DELAYED_SCALING] = _FLOAT8_WANTS_A_GRAPH
     if not has_tf32(device):

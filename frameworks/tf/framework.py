@@ -29,10 +29,12 @@ from frameworks.contract import (
     Capability,
     Conventions,
     OpResult,
+    PostTraining,
     RecomputeCase,
     RecomputeResult,
 )
 from frameworks.keras_parts.scaler import has_factors_of
+from frameworks.tf import tflite_models
 from frameworks.tf.companies import company, started
 from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.delayed_scaling import KerasDelayedProduct
@@ -63,12 +65,13 @@ class TensorFlowFramework(BaseFramework):
     """Modes: a `tf.function`, eager execution, a `tf.function` compiled by XLA, grappler's automatic mixed precision.
 
     In "rewrite" the layers are float32 and level O1 is TensorFlow's graph rewrite; in the other modes a level is a
-    Keras dtype policy. "mirrored" is "graph" where every recipe has two ranks.
+    Keras dtype policy. "mirrored" is "graph" where every recipe has two ranks, and "tflite" is "graph" where trained
+    models are quantized by TensorFlow Lite.
     """
 
     name = "tf"
     ranks_of_modes = MappingProxyType({"mirrored": Ranks(2)})
-    modes = ("graph", "eager", "xla", "rewrite", *ranks_of_modes)
+    modes = ("graph", "eager", "xla", "rewrite", *ranks_of_modes, tflite_models.MODE)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         pin_threads()
@@ -84,7 +87,8 @@ class TensorFlowFramework(BaseFramework):
         return f"{tf.__version__}+keras.{keras.__version__}"
 
     def environment(self) -> dict[str, str]:
-        return describe(self.device)
+        found = describe(self.device)
+        return found | tflite_models.environment() if self.mode == tflite_models.MODE else found
 
     def refusals(self) -> Mapping[Capability, str]:
         return refusals(self.device, self.mode)
@@ -94,6 +98,8 @@ class TensorFlowFramework(BaseFramework):
         here = attempts(self._alone, self._place)
         here |= format_attempts(self.formats(), Capability.INTEGER_PRODUCTS, *packing(), delayed=delayed)
         here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
+        if self.mode == tflite_models.MODE:
+            here |= tflite_models.refused_attempts()
         return (
             with_ranks(here, partial(started, self.mode), self.ranks()) if has_ranks(self.device, self.mode) else here
         )
@@ -177,7 +183,9 @@ class TensorFlowFramework(BaseFramework):
     def quantizers(self) -> TensorFlowQuantizers:
         return TensorFlowQuantizers(self._alone, self._place)
 
-    def post_training(self) -> KerasPostTraining:
+    def post_training(self) -> PostTraining:
+        if self.mode == tflite_models.MODE:
+            return tflite_models.TflitePostTraining(self.device)
         return KerasPostTraining(self._alone, self._place)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
@@ -193,8 +201,8 @@ class TensorFlowFramework(BaseFramework):
 
     @property
     def _alone(self) -> str:
-        """The mode of what has no ranks."""
-        return "graph" if self.mode in self.ranks_of_modes else self.mode
+        """The mode of what has no ranks and no model that is quantized."""
+        return "graph" if self.mode in (*self.ranks_of_modes, tflite_models.MODE) else self.mode
 
     @property
     def _place(self) -> str:

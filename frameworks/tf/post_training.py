@@ -108,13 +108,8 @@ class KerasPostTraining:
         skip: Sequence[str] = (),
     ) -> KerasQuantizedModel:
         with tf.device(self._place):
-            network, sources = _functional(model)
-            for path, (layer, source) in sources.items():
-                for name, variable in parameters_of(layer, source).items():
-                    variable.assign(weights[f"{path}.{name}"])
-            names = {f"{path}.weight": made.name for path, (made, kind) in sources.items() if _is_dense(kind)}
-            if unknown := set(skip) - set(names):
-                raise ValueError(f"{model.name} has no dense layers {sorted(unknown)}")
+            network, sources = trained_network(model, weights, skip)
+            names = dense_names(sources)
             skipped = {names[name] for name in skip}
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
@@ -123,8 +118,26 @@ class KerasPostTraining:
         return KerasQuantizedModel(network, sources, model, self._mode, self._place)
 
 
-def _is_dense(layer: object) -> bool:
-    return isinstance(layer, Dense | Head)
+def trained_network(
+    model: Model, weights: Mapping[str, Array], skip: Sequence[str]
+) -> tuple[keras.Model, dict[str, tuple[keras.layers.Layer, Any]]]:
+    """The functional model with these weights, and the Keras layer of each fixture layer and head by path.
+
+    Raises:
+        ValueError: it has no dense layer of a name in `skip`.
+    """
+    network, sources = _functional(model)
+    for path, (layer, source) in sources.items():
+        for name, variable in parameters_of(layer, source).items():
+            variable.assign(weights[f"{path}.{name}"])
+    if unknown := set(skip) - set(dense_names(sources)):
+        raise ValueError(f"{model.name} has no dense layers {sorted(unknown)}")
+    return network, sources
+
+
+def dense_names(sources: Mapping[str, tuple[keras.layers.Layer, Any]]) -> dict[str, str]:
+    """What Keras calls the dense layers, by the names of their weights."""
+    return {f"{path}.weight": made.name for path, (made, kind) in sources.items() if isinstance(kind, Dense | Head)}
 
 
 def _functional(model: Model) -> tuple[keras.Model, dict[str, tuple[keras.layers.Layer, Any]]]:

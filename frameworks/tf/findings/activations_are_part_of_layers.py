@@ -1,0 +1,26 @@
+"""The range that calibration gives the results of a dense layer, from -3 to 1, before a ReLU."""
+
+import sys
+
+import tensorflow as tf
+
+weight = tf.constant([[1.0]])
+
+
+@tf.function(input_signature=[tf.TensorSpec([1, 1])])
+def dense(inputs: tf.Tensor) -> tf.Tensor:
+    return tf.nn.relu(inputs @ weight)
+
+
+converter = tf.lite.TFLiteConverter.from_concrete_functions([dense.get_concrete_function()])
+converter.optimizations = [tf.lite.Optimize.DEFAULT]
+converter.representative_dataset = lambda: ([tf.constant([[value]])] for value in (-3.0, 1.0))
+interpreter = tf.lite.Interpreter(model_content=converter.convert())
+(layer,) = [each for each in interpreter._get_ops_details() if each["op_name"] == "FULLY_CONNECTED"]
+details = {each["index"]: each["quantization"] for each in interpreter.get_tensor_details()}
+scale, zero_point = details[layer["outputs"][0]]
+lowest, highest = (scale * (code - zero_point) for code in (-128, 127))
+
+print("expected: results from -3 to 1")
+print(f"seen: results from {lowest:.2g} to {highest:.2g}")
+sys.exit(int(lowest > -2.9))

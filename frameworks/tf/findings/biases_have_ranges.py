@@ -1,0 +1,26 @@
+"""The bytes of scales and zero points that a layer of 64 outputs has after quantization by calibrated ranges."""
+
+import sys
+
+import tensorflow as tf
+from tensorflow.lite.tools import flatbuffer_utils
+
+weight, bias = tf.random.stateless_normal((16, 64), [1, 2]), tf.ones(64)
+
+
+@tf.function(input_signature=[tf.TensorSpec([1, 16])])
+def dense(inputs: tf.Tensor) -> tf.Tensor:
+    return tf.nn.bias_add(inputs @ weight, bias)
+
+
+converter = tf.lite.TFLiteConverter.from_concrete_functions([dense.get_concrete_function()])
+converter.optimizations = [tf.lite.Optimize.DEFAULT]
+converter.representative_dataset = lambda: ([tf.random.stateless_normal((1, 16), [3, i])] for i in range(8))
+(graph,) = flatbuffer_utils.read_model_from_bytearray(bytearray(converter.convert())).subgraphs
+ranges = [tensor.quantization for tensor in graph.tensors if tensor.quantization is not None]
+arrays = [array for each in ranges for array in (each.scale, each.zeroPoint) if array is not None and len(array) == 64]
+count = sum(array.nbytes for array in arrays)
+
+print("expected: at most 16 bytes for each output")
+print(f"seen: {count / 64:g} bytes for each output")
+sys.exit(int(count > 16 * 64))

@@ -1,0 +1,189 @@
+"""What lies in a model file of TensorFlow Lite: its dense layers, and files of one of them alone."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from fixtures.arrays import Array
+from frameworks.contract import CodeRange
+
+_DENSE = "FULLY_CONNECTED"
+
+
+@cache
+def _schema() -> Any:
+    """The classes of what a model file consists of, which a TensorFlow without Lite does not have."""
+    return import_module("tensorflow.lite.python.schema_py_generated")
+
+
+@cache
+def _flatbuffers() -> Any:
+    return import_module("tensorflow.lite.tools.flatbuffer_utils")
+
+
+def _code(operation: str) -> int:
+    return int(getattr(_schema().BuiltinOperator, operation))
+
+
+def other_operations() -> list[str]:
+    """The names of all operations but that of dense layers."""
+    return [name for name in vars(_schema().BuiltinOperator) if name.isupper() and name != _DENSE]
+
+
+@dataclass(frozen=True)
+class DenseOperation:
+    """The operation of one dense layer, its tensors in the file: inputs, weight, bias or None, and outputs."""
+
+    operator: Any
+    inputs: Any
+    weight: Any
+    bias: Any
+    outputs: Any
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether it multiplies integers."""
+        return bool(self.weight.type == _schema().TensorType.INT8)
+
+
+class _Builder:
+    """A new model file of tensors that another one has.
+
+    Args:
+        source: the model that the tensors are from.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source, schema = source, _schema()
+        self.model, self.graph = schema.ModelT(), schema.SubGraphT()
+        self.model.version, self.model.subgraphs = source.version, [self.graph]
+        self.model.buffers, self.model.operatorCodes = [schema.BufferT()], []
+        self.graph.tensors, self.graph.operators = [], []
+        self.graph.inputs, self.graph.outputs = [], []
+
+    def tensor(self, tensor: Any) -> int:
+        """The place of a copy of the tensor."""
+        mine, buffer = copy.copy(tensor), self._source.buffers[tensor.buffer]
+        mine.buffer = 0
+        if buffer.data is not None:
+            self.model.buffers.append(buffer)
+            mine.buffer = len(self.model.buffers) - 1
+        self.graph.tensors.append(mine)
+        return len(self.graph.tensors) - 1
+
+    def floats(self, tensor: Any) -> int:
+        """The place of a float32 tensor of the shape of another one, without content."""
+        made = copy.copy(tensor)
+        made.type, made.quantization, made.buffer = _schema().TensorType.FLOAT32, None, 0
+        return self.tensor(made)
+
+    def operator(self, name: str, version: int, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
+        """A new operator between tensors."""
+        made, code = _schema().OperatorT(), _schema().OperatorCodeT()
+        code.builtinCode, code.version = _code(name), version
+        code.deprecatedBuiltinCode = min(code.builtinCode, 127)
+        self.model.operatorCodes.append(code)
+        made.opcodeIndex, made.inputs, made.outputs = len(self.model.operatorCodes) - 1, [*inputs], [*outputs]
+        self.graph.operators.append(made)
+        return made
+
+    def content(self) -> bytes:
+        """The file."""
+        return bytes(_flatbuffers().convert_object_to_bytearray(self.model))
+
+
+class TfliteFile:
+    """A model file, and its dense layers by the names that their Keras layers have.
+
+    Raises:
+        ValueError: a dense layer is not in the file.
+    """
+
+    def __init__(self, content: bytes, names: Iterable[str]) -> None:
+        self._model = _flatbuffers().convert_bytearray_to_object(bytearray(content))
+        (self._graph,) = self._model.subgraphs
+        found = list(self._dense())
+        self.dense = {name: _named(found, name) for name in names}
+
+    def array(self, tensor: Any) -> Array:
+        """What a constant tensor holds."""
+        data = self._model.buffers[tensor.buffer].data
+        format_name = _flatbuffers().type_to_name(tensor.type).lower()
+        return np.frombuffer(bytes(data), format_name).reshape(tensor.shape)
+
+    def constant(self, layer: str, operation: str) -> Array:
+        """The constant that an operation of a layer became."""
+        wanted = re.compile(rf"(^|[/;]){re.escape(layer)}(_\d+)?/{operation}(;|$)")
+        (tensor,) = [each for each in self._constants() if wanted.search(each.name.decode())]
+        return self.array(tensor)
+
+    def stored_bytes(self) -> int:
+        """Bytes of all constants, and of scales and zero points of all tensors."""
+        buffers = {tensor.buffer: self.array(tensor).nbytes for tensor in self._constants()}
+        ranges = [t.quantization for t in self._graph.tensors if t.quantization is not None]
+        lists = [each for r in ranges for each in (r.scale, r.zeroPoint) if each is not None]
+        return sum(buffers.values()) + sum(np.asarray(each).nbytes for each in lists)
+
+    def alone(self, dense: DenseOperation) -> bytes:
+        """A file of one dense layer with the same tensors, float32 in and out, without an activation in it."""
+        made = _Builder(self._model)
+        constants = [made.tensor(dense.weight), -1 if dense.bias is None else made.tensor(dense.bias)]
+        entering, leaving = made.tensor(dense.inputs), made.tensor(dense.outputs)
+        made.graph.inputs, made.graph.outputs = [entering], [leaving]
+        if dense.has_codes:
+            made.graph.inputs, made.graph.outputs = [made.floats(dense.inputs)], [made.floats(dense.outputs)]
+            made.operator("QUANTIZE", 1, made.graph.inputs, [entering])
+        version = self._model.operatorCodes[dense.operator.opcodeIndex].version
+        operator = made.operator(_DENSE, version, [entering, *constants], [leaving])
+        operator.builtinOptionsType = dense.operator.builtinOptionsType
+        operator.builtinOptions = copy.copy(dense.operator.builtinOptions)
+        operator.builtinOptions.fusedActivationFunction = _schema().ActivationFunctionType.NONE
+        if dense.has_codes:
+            made.operator("DEQUANTIZE", 2, [leaving], made.graph.outputs)
+        return made.content()
+
+    def restoring(self, dense: DenseOperation) -> bytes:
+        """A file that gives what the codes of a layer's weight stand for."""
+        made = _Builder(self._model)
+        codes, values = made.tensor(dense.weight), made.floats(dense.weight)
+        made.graph.outputs = [values]
+        made.operator("DEQUANTIZE", 5, [codes], [values])
+        return made.content()
+
+    def _constants(self) -> list[Any]:
+        return [t for t in self._graph.tensors if self._model.buffers[t.buffer].data is not None]
+
+    def _dense(self) -> Iterable[DenseOperation]:
+        for operator in self._graph.operators:
+            code = self._model.operatorCodes[operator.opcodeIndex]
+            if max(code.builtinCode, code.deprecatedBuiltinCode) == _code(_DENSE):
+                places = [*operator.inputs, -1][:3]
+                inputs, weight, bias = (None if place < 0 else self._graph.tensors[place] for place in places)
+                yield DenseOperation(operator, inputs, weight, bias, self._graph.tensors[operator.outputs[0]])
+
+
+def range_of(tensor: Any) -> CodeRange:
+    """Scale and zero point of a tensor that has one of each."""
+    (scale,), (zero_point,) = tensor.quantization.scale, tensor.quantization.zeroPoint
+    return CodeRange(float(scale), int(zero_point))
+
+
+def output_names(content: bytes, names: Iterable[str]) -> Mapping[str, str]:
+    """What the converter calls the outputs of dense layers, by the names that their Keras layers have."""
+    return {name: dense.outputs.name.decode() for name, dense in TfliteFile(content, names).dense.items()}
+
+
+def _named(found: list[DenseOperation], name: str) -> DenseOperation:
+    wanted = re.compile(rf"(^|[/;]){re.escape(name)}(_\d+)?/")
+    matching = [each for each in found if wanted.search(each.weight.name.decode())]
+    if len(matching) != 1:
+        raise ValueError(f"{len(matching)} dense layers called {name} in the model file")
+    return matching[0]

@@ -1,0 +1,209 @@
+"""Trained models that `tf.lite.TFLiteConverter` quantizes and `tf.lite.Interpreter` runs."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fixtures.arrays import Array
+from fixtures.layers import LayerNorm
+from fixtures.model import Model
+from frameworks.contract import Attempt, Calibrated, Capability, LinearRule, Quantized, QuantRule
+from frameworks.tf.post_training import dense_names, trained_network
+from frameworks.tf.settings import THREADS
+from frameworks.tf.tflite_files import TfliteFile, other_operations, output_names, range_of
+
+MODE = "tflite"
+FILE = "model.tflite"
+NOT_THERE = "this TensorFlow has no tf.lite, which LiteRT follows as a package of its own"
+
+_ACTIVATIONS = QuantRule(-128, 127, 255.0, symmetric=False)
+_RULES: Mapping[str, LinearRule] = MappingProxyType(
+    {
+        "static-int8": LinearRule(
+            QuantRule(-127, 127, 127.0, axis=0), inputs=_ACTIVATIONS, outputs=_ACTIVATIONS, ranges="calibration"
+        )
+    }
+)
+"""As the 8-bit quantization specification has it; biases in codes of 32 bits have no place in a rule."""
+
+
+def has_lite() -> bool:
+    """Whether TensorFlow brings Lite along."""
+    return hasattr(tf, "lite") and hasattr(tf.lite, "TFLiteConverter")
+
+
+def refused() -> dict[Capability, str]:
+    """The techniques that are not there, and why."""
+    return {} if has_lite() else {Capability(f"quantization.{name}"): NOT_THERE for name in _RULES}
+
+
+def refused_attempts() -> dict[Capability, Attempt]:
+    """A try of each technique that is not there."""
+    return {} if has_lite() else {Capability(f"quantization.{name}"): _makes_a_converter for name in _RULES}
+
+
+def _makes_a_converter() -> bool:
+    return tf.lite.TFLiteConverter is not None
+
+
+def environment() -> dict[str, str]:
+    """What runs quantized models."""
+    return {"tflite_runtime": f"tf.lite.Interpreter of TensorFlow {tf.__version__}, {THREADS} thread"}
+
+
+class TfliteQuantizedModel:
+    """A model file, run by the interpreter; `names` has what Keras calls a dense layer, by the name of its weight."""
+
+    def __init__(self, content: bytes, model: Model, names: Mapping[str, str]) -> None:
+        self._model, self._names = model, names
+        self._load(content)
+
+    def _load(self, content: bytes) -> None:
+        interpreter = _interpreter(content)
+        self._content, self._file = content, TfliteFile(content, self._names.values())
+        self._runner = interpreter.get_signature_runner()
+        self._alone: dict[str, Any] = {}
+        self._restored: dict[str, Array] = {}
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        (name,) = self._runner.get_input_details()
+        return {head: np.array(value) for head, value in self._runner(**{name: np.ascontiguousarray(inputs)}).items()}
+
+    def layer(self, name: str, inputs: Array) -> Array:
+        if name not in self._alone:
+            self._alone[name] = _interpreter(self._file.alone(self._file.dense[self._names[name]]))
+        interpreter = self._alone[name]
+        (entering,), (leaving,) = interpreter.get_input_details(), interpreter.get_output_details()
+        interpreter.resize_tensor_input(entering["index"], inputs.shape)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(entering["index"], np.ascontiguousarray(inputs))
+        interpreter.invoke()
+        return np.array(interpreter.get_tensor(leaving["index"]))
+
+    def weights(self) -> dict[str, Quantized | None]:
+        return {name: self._weight(name) for name in self._names}
+
+    def _weight(self, name: str) -> Quantized | None:
+        """The weight (inputs, outputs) of a layer in codes, which the file has as (outputs, inputs)."""
+        dense = self._file.dense[self._names[name]]
+        if not dense.has_codes:
+            return None
+        if name not in self._restored:
+            plain = tf.lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+            interpreter = _interpreter(self._file.restoring(dense), experimental_op_resolver_type=plain)
+            interpreter.invoke()
+            (leaving,) = interpreter.get_output_details()
+            self._restored[name] = np.array(interpreter.get_tensor(leaving["index"]))
+        ranges = dense.weight.quantization
+        return Quantized(
+            self._file.array(dense.weight).T.astype(np.int32),
+            np.asarray(ranges.scale, np.float64)[None, :],
+            np.asarray(ranges.zeroPoint, np.int32)[None, :],
+            self._restored[name].T,
+        )
+
+    def kept(self) -> dict[str, Array]:
+        """Biases of layers in codes are codes, too: integers of 32 bits."""
+        found: dict[str, Array] = {}
+        for name, called in self._names.items():
+            dense = self._file.dense[called]
+            if not dense.has_codes:
+                found[name] = self._file.array(dense.weight).T
+            if dense.bias is not None:
+                found[name.removesuffix("weight") + "bias"] = self._file.array(dense.bias)
+        for path, layer, _ in self._model.shapes():
+            if isinstance(layer, LayerNorm):
+                for parameter, operation in (("scale", "Reshape"), ("shift", "Reshape_1")):
+                    found[f"{path}.{parameter}"] = self._file.constant(f"layer-{path}", operation).reshape(-1)
+        shapes = self._model.parameter_shapes()
+        return {name: found[name] for name in shapes if name in found}
+
+    def calibrated(self) -> dict[str, Calibrated]:
+        found = {name: self._file.dense[layer] for name, layer in self._names.items()}
+        return {n: Calibrated(range_of(d.inputs), range_of(d.outputs)) for n, d in found.items() if d.has_codes}
+
+    def stored_bytes(self) -> int:
+        return self._file.stored_bytes()
+
+    def save(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / FILE).write_bytes(self._content)
+
+    def restore(self, path: Path) -> None:
+        self._load((path / FILE).read_bytes())
+
+
+class TflitePostTraining:
+    """Quantization of trained models for a CPU; it has no technique where TensorFlow has no Lite."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def rules(self) -> Mapping[str, LinearRule]:
+        return _RULES if self._device == "cpu" and has_lite() else {}
+
+    def quantized(
+        self,
+        technique: str,
+        model: Model,
+        weights: Mapping[str, Array],
+        calibration: Sequence[Array] = (),
+        skip: Sequence[str] = (),
+    ) -> TfliteQuantizedModel:
+        network, sources = trained_network(model, weights, skip)
+        names = dense_names(sources)
+
+        def samples() -> Iterator[list[Array]]:
+            for batch in calibration:
+                for place in range(len(batch)):
+                    yield [np.ascontiguousarray(batch[place : place + 1])]
+
+        content = _dense_in_codes(network, samples, names.values(), [names[name] for name in skip])
+        return TfliteQuantizedModel(content, model, names)
+
+
+def _dense_in_codes(
+    network: keras.Model, samples: Callable[[], Iterator[list[Array]]], names: Any, skipped: Sequence[str]
+) -> bytes:
+    """The model file whose dense layers alone, but for those that are skipped, have codes.
+
+    Other operations are left as they are by what TensorFlow calls selective quantization.
+    """
+    with _quiet():
+        converter = tf.lite.TFLiteConverter.from_keras_model(network)
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = samples
+        options = tf.lite.experimental.QuantizationDebugOptions(denylisted_ops=other_operations())
+        debugger = tf.lite.experimental.QuantizationDebugger(
+            converter=converter, debug_dataset=samples, debug_options=options
+        )
+        if skipped:
+            called = output_names(debugger.calibrated_model, names)
+            options.denylisted_nodes = [called[name] for name in skipped]
+        return bytes(debugger.get_nondebug_quantized_model())
+
+
+def _interpreter(content: bytes, **more: Any) -> Any:
+    with _quiet():
+        made = tf.lite.Interpreter(model_content=content, num_threads=THREADS, **more)
+    made.allocate_tensors()
+    return made
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings that `tf.lite` is deprecated and that it converts anyway, nor what Keras exports."""
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.filterwarnings("ignore", r"(?s).*tf\.lite\.Interpreter is deprecated", UserWarning)
+        warnings.filterwarnings("ignore", "Statistics for quantized inputs were expected", UserWarning)
+        yield
