@@ -109,7 +109,7 @@ class KerasPostTraining:
     ) -> KerasQuantizedModel:
         with tf.device(self._place):
             network, sources = trained_network(model, weights, skip)
-            names = dense_names(sources)
+            names = _dense_names(sources)
             skipped = {names[name] for name in skip}
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
@@ -130,12 +130,12 @@ def trained_network(
     for path, (layer, source) in sources.items():
         for name, variable in parameters_of(layer, source).items():
             variable.assign(weights[f"{path}.{name}"])
-    if unknown := set(skip) - set(dense_names(sources)):
+    if unknown := set(skip) - set(_dense_names(sources)):
         raise ValueError(f"{model.name} has no dense layers {sorted(unknown)}")
     return network, sources
 
 
-def dense_names(sources: Mapping[str, tuple[keras.layers.Layer, Any]]) -> dict[str, str]:
+def _dense_names(sources: Mapping[str, tuple[keras.layers.Layer, Any]]) -> dict[str, str]:
     """What Keras calls the dense layers, by the names of their weights."""
     return {f"{path}.weight": made.name for path, (made, kind) in sources.items() if isinstance(kind, Dense | Head)}
 

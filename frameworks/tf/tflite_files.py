@@ -1,10 +1,9 @@
-"""What lies in a model file of TensorFlow Lite: its dense layers, and files of one of them alone."""
+"""What a model file of TensorFlow Lite has in it: its dense layers and norms, and files of one layer alone."""
 
 from __future__ import annotations
 
 import copy
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import Array
+from fixtures.layers import Dense, LayerNorm
+from fixtures.model import Model
 from frameworks.contract import CodeRange
 
 _DENSE = "FULLY_CONNECTED"
@@ -40,7 +41,7 @@ def other_operations() -> list[str]:
 
 @dataclass(frozen=True)
 class DenseOperation:
-    """The operation of one dense layer, its tensors in the file: inputs, weight, bias or None, and outputs."""
+    """The operation of one dense layer, and its tensors in the file; the bias may be None."""
 
     operator: Any
     inputs: Any
@@ -101,17 +102,24 @@ class _Builder:
 
 
 class TfliteFile:
-    """A model file, and its dense layers by the names that their Keras layers have.
+    """A file of a fixture model, and its dense layers and norms, which are found by the order of its operations.
+
+    What the converter calls them differs from version to version.
 
     Raises:
-        ValueError: a dense layer is not in the file.
+        ValueError: it has not as many dense layers as the model.
     """
 
-    def __init__(self, content: bytes, names: Iterable[str]) -> None:
+    def __init__(self, content: bytes, model: Model) -> None:
         self._model = _flatbuffers().convert_bytearray_to_object(bytearray(content))
         (self._graph,) = self._model.subgraphs
-        found = list(self._dense())
-        self.dense = {name: _named(found, name) for name in names}
+        self._names = [self._name(operator) for operator in self._graph.operators]
+        self.dense = self._heads(len(model.layers) - 1)
+        heads = [id(each.operator) for each in self.dense.values()]
+        body = [each for each in self._all_dense() if id(each.operator) not in heads]
+        places = [place for place, layer in enumerate(model.layers) if isinstance(layer, Dense)]
+        self.dense |= {f"{place}.weight": each for place, each in zip(places, body, strict=True)}
+        self._norms = [place for place, layer in enumerate(model.layers) if isinstance(layer, LayerNorm)]
 
     def array(self, tensor: Any) -> Array:
         """What a constant tensor holds."""
@@ -119,15 +127,22 @@ class TfliteFile:
         format_name = _flatbuffers().type_to_name(tensor.type).lower()
         return np.frombuffer(bytes(data), format_name).reshape(tensor.shape)
 
-    def constant(self, layer: str, operation: str) -> Array:
-        """The constant that an operation of a layer became."""
-        wanted = re.compile(rf"(^|[/;]){re.escape(layer)}(_\d+)?/{operation}(;|$)")
-        (tensor,) = [each for each in self._constants() if wanted.search(each.name.decode())]
-        return self.array(tensor)
+    def norms(self) -> dict[str, Array]:
+        """The parameters of layer norms: the first two constants behind the reciprocal of each root."""
+        roots = [place for place, name in enumerate(self._names) if name == "RSQRT"]
+        found: dict[str, Array] = {}
+        for layer, root in zip(self._norms, roots, strict=True):
+            behind = [
+                self._graph.tensors[i] for each in self._graph.operators[root + 1 :] for i in each.inputs if i >= 0
+            ]
+            scale, shift, *_ = (self.array(tensor).reshape(-1) for tensor in behind if self._is_constant(tensor))
+            found |= {f"{layer}.scale": scale, f"{layer}.shift": shift}
+        return found
 
     def stored_bytes(self) -> int:
         """Bytes of all constants, and of scales and zero points of all tensors."""
-        buffers = {tensor.buffer: self.array(tensor).nbytes for tensor in self._constants()}
+        constants = [tensor for tensor in self._graph.tensors if self._is_constant(tensor)]
+        buffers = {tensor.buffer: self.array(tensor).nbytes for tensor in constants}
         ranges = [t.quantization for t in self._graph.tensors if t.quantization is not None]
         lists = [each for r in ranges for each in (r.scale, r.zeroPoint) if each is not None]
         return sum(buffers.values()) + sum(np.asarray(each).nbytes for each in lists)
@@ -158,32 +173,35 @@ class TfliteFile:
         made.operator("DEQUANTIZE", 5, [codes], [values])
         return made.content()
 
-    def _constants(self) -> list[Any]:
-        return [t for t in self._graph.tensors if self._model.buffers[t.buffer].data is not None]
+    def _is_constant(self, tensor: Any) -> bool:
+        return self._model.buffers[tensor.buffer].data is not None
 
-    def _dense(self) -> Iterable[DenseOperation]:
-        for operator in self._graph.operators:
-            code = self._model.operatorCodes[operator.opcodeIndex]
-            if max(code.builtinCode, code.deprecatedBuiltinCode) == _code(_DENSE):
-                places = [*operator.inputs, -1][:3]
-                inputs, weight, bias = (None if place < 0 else self._graph.tensors[place] for place in places)
-                yield DenseOperation(operator, inputs, weight, bias, self._graph.tensors[operator.outputs[0]])
+    def _name(self, operator: Any) -> str:
+        return str(_flatbuffers().opcode_to_name(self._model, operator.opcodeIndex))
+
+    def _all_dense(self) -> list[DenseOperation]:
+        named = zip(self._names, self._graph.operators, strict=True)
+        return [self._dense(operator) for name, operator in named if name == _DENSE]
+
+    def _dense(self, operator: Any) -> DenseOperation:
+        places = [*operator.inputs, -1][:3]
+        inputs, weight, bias = (None if place < 0 else self._graph.tensors[place] for place in places)
+        return DenseOperation(operator, inputs, weight, bias, self._graph.tensors[operator.outputs[0]])
+
+    def _heads(self, last: int) -> dict[str, DenseOperation]:
+        """The dense layers whose results, restored from codes or not, are outputs, by the names of their weights."""
+        makers = {operator.outputs[0]: operator for operator in self._graph.operators}
+        (signature,) = self._model.signatureDefs
+        found: dict[str, DenseOperation] = {}
+        for output in signature.outputs:
+            operator = makers[output.tensorIndex]
+            if self._name(operator) == "DEQUANTIZE":
+                operator = makers[operator.inputs[0]]
+            found[f"{last}.{output.name.decode()}.weight"] = self._dense(operator)
+        return found
 
 
 def range_of(tensor: Any) -> CodeRange:
     """Scale and zero point of a tensor that has one of each."""
     (scale,), (zero_point,) = tensor.quantization.scale, tensor.quantization.zeroPoint
     return CodeRange(float(scale), int(zero_point))
-
-
-def output_names(content: bytes, names: Iterable[str]) -> Mapping[str, str]:
-    """What the converter calls the outputs of dense layers, by the names that their Keras layers have."""
-    return {name: dense.outputs.name.decode() for name, dense in TfliteFile(content, names).dense.items()}
-
-
-def _named(found: list[DenseOperation], name: str) -> DenseOperation:
-    wanted = re.compile(rf"(^|[/;]){re.escape(name)}(_\d+)?/")
-    matching = [each for each in found if wanted.search(each.weight.name.decode())]
-    if len(matching) != 1:
-        raise ValueError(f"{len(matching)} dense layers called {name} in the model file")
-    return matching[0]

@@ -15,12 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
-from fixtures.layers import LayerNorm
-from fixtures.model import Model
+from fixtures.model import Model, dense_weights
 from frameworks.contract import Attempt, Calibrated, Capability, LinearRule, Quantized, QuantRule
-from frameworks.tf.post_training import dense_names, trained_network
+from frameworks.tf.post_training import trained_network
 from frameworks.tf.settings import THREADS
-from frameworks.tf.tflite_files import TfliteFile, other_operations, output_names, range_of
+from frameworks.tf.tflite_files import TfliteFile, other_operations, range_of
 
 MODE = "tflite"
 FILE = "model.tflite"
@@ -62,15 +61,15 @@ def environment() -> dict[str, str]:
 
 
 class TfliteQuantizedModel:
-    """A model file, run by the interpreter; `names` has what Keras calls a dense layer, by the name of its weight."""
+    """A model file, run by the interpreter."""
 
-    def __init__(self, content: bytes, model: Model, names: Mapping[str, str]) -> None:
-        self._model, self._names = model, names
+    def __init__(self, content: bytes, model: Model) -> None:
+        self._model = model
         self._load(content)
 
     def _load(self, content: bytes) -> None:
         interpreter = _interpreter(content)
-        self._content, self._file = content, TfliteFile(content, self._names.values())
+        self._content, self._file = content, TfliteFile(content, self._model)
         self._runner = interpreter.get_signature_runner()
         self._alone: dict[str, Any] = {}
         self._restored: dict[str, Array] = {}
@@ -81,7 +80,7 @@ class TfliteQuantizedModel:
 
     def layer(self, name: str, inputs: Array) -> Array:
         if name not in self._alone:
-            self._alone[name] = _interpreter(self._file.alone(self._file.dense[self._names[name]]))
+            self._alone[name] = _interpreter(self._file.alone(self._file.dense[name]))
         interpreter = self._alone[name]
         (entering,), (leaving,) = interpreter.get_input_details(), interpreter.get_output_details()
         interpreter.resize_tensor_input(entering["index"], inputs.shape)
@@ -91,11 +90,11 @@ class TfliteQuantizedModel:
         return np.array(interpreter.get_tensor(leaving["index"]))
 
     def weights(self) -> dict[str, Quantized | None]:
-        return {name: self._weight(name) for name in self._names}
+        return {name: self._weight(name) for name in dense_weights(self._model)}
 
     def _weight(self, name: str) -> Quantized | None:
         """The weight (inputs, outputs) of a layer in codes, which the file has as (outputs, inputs)."""
-        dense = self._file.dense[self._names[name]]
+        dense = self._file.dense[name]
         if not dense.has_codes:
             return None
         if name not in self._restored:
@@ -114,23 +113,18 @@ class TfliteQuantizedModel:
 
     def kept(self) -> dict[str, Array]:
         """Biases of layers in codes are codes, too: integers of 32 bits."""
-        found: dict[str, Array] = {}
-        for name, called in self._names.items():
-            dense = self._file.dense[called]
+        found = self._file.norms()
+        for name, dense in self._file.dense.items():
             if not dense.has_codes:
                 found[name] = self._file.array(dense.weight).T
             if dense.bias is not None:
                 found[name.removesuffix("weight") + "bias"] = self._file.array(dense.bias)
-        for path, layer, _ in self._model.shapes():
-            if isinstance(layer, LayerNorm):
-                for parameter, operation in (("scale", "Reshape"), ("shift", "Reshape_1")):
-                    found[f"{path}.{parameter}"] = self._file.constant(f"layer-{path}", operation).reshape(-1)
         shapes = self._model.parameter_shapes()
         return {name: found[name] for name in shapes if name in found}
 
     def calibrated(self) -> dict[str, Calibrated]:
-        found = {name: self._file.dense[layer] for name, layer in self._names.items()}
-        return {n: Calibrated(range_of(d.inputs), range_of(d.outputs)) for n, d in found.items() if d.has_codes}
+        found = {name: dense for name, dense in self._file.dense.items() if dense.has_codes}
+        return {name: Calibrated(range_of(dense.inputs), range_of(dense.outputs)) for name, dense in found.items()}
 
     def stored_bytes(self) -> int:
         return self._file.stored_bytes()
@@ -160,20 +154,18 @@ class TflitePostTraining:
         calibration: Sequence[Array] = (),
         skip: Sequence[str] = (),
     ) -> TfliteQuantizedModel:
-        network, sources = trained_network(model, weights, skip)
-        names = dense_names(sources)
+        network, _ = trained_network(model, weights, skip)
 
         def samples() -> Iterator[list[Array]]:
             for batch in calibration:
                 for place in range(len(batch)):
                     yield [np.ascontiguousarray(batch[place : place + 1])]
 
-        content = _dense_in_codes(network, samples, names.values(), [names[name] for name in skip])
-        return TfliteQuantizedModel(content, model, names)
+        return TfliteQuantizedModel(_dense_in_codes(network, model, samples, skip), model)
 
 
 def _dense_in_codes(
-    network: keras.Model, samples: Callable[[], Iterator[list[Array]]], names: Any, skipped: Sequence[str]
+    network: keras.Model, model: Model, samples: Callable[[], Iterator[list[Array]]], skip: Sequence[str]
 ) -> bytes:
     """The model file whose dense layers alone, but for those that are skipped, have codes.
 
@@ -187,9 +179,9 @@ def _dense_in_codes(
         debugger = tf.lite.experimental.QuantizationDebugger(
             converter=converter, debug_dataset=samples, debug_options=options
         )
-        if skipped:
-            called = output_names(debugger.calibrated_model, names)
-            options.denylisted_nodes = [called[name] for name in skipped]
+        if skip:
+            dense = TfliteFile(debugger.calibrated_model, model).dense
+            options.denylisted_nodes = [dense[name].outputs.name.decode() for name in skip]
         return bytes(debugger.get_nondebug_quantized_model())
 
 
