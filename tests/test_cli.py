@@ -186,6 +186,13 @@ def test_adapters_say_what_they_declare() -> None:
     assert "reference refuses" in ended.output
 
 
+def test_nothing_is_compared_with_an_interrupted_run(tmp_path: Path) -> None:
+    write(tmp_path / "torch-2.13.0.interrupted-1.json.gz", replace(BASE, status="interrupted"))
+    assert baselines.former(BASE, tmp_path) is None
+    write(tmp_path / "torch-2.12.0.json.gz", BASE)
+    assert baselines.former(BASE, tmp_path) == (tmp_path / "torch-2.12.0.json.gz", BASE)
+
+
 def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     folder = tmp_path / "baselines"
     first, second = tmp_path / "torch-2.13.0.json", tmp_path / "torch-2.14.0.json"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
 
+from conformance.inventory.tests import SUITES, inventory
 from conformance.judging.subject import Subject
 from conformance.judging.verdict import Verdict
 from conformance.measuring import costs
+from conformance.running.plugin import TIMED
 from conformance.suites import test_cost as suite
 from fixtures.recipe import FLOAT16
 from frameworks.reference import ReferenceFramework
@@ -64,3 +67,17 @@ def test_an_allocators_grain_is_allowed_on_a_device_alone(monkeypatch: pytest.Mo
     assert suite.slack(Subject(framework), 3) == 8
     monkeypatch.setattr(framework, "device", "cuda")
     assert suite.slack(Subject(framework), 3) == 8 + 3 * 512
+
+
+def test_what_takes_times_alone_is_what_runs_last() -> None:
+    """Other workers wait for the tests whose names lead to `interleaved`; the plugin puts those clauses last."""
+    timing, timed = {"interleaved", "compared"}, set[str]()
+    for path in sorted(SUITES.glob("test_*.py")):
+        functions = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)]
+        named = {each.name: {node.id for node in ast.walk(each) if isinstance(node, ast.Name)} for each in functions}
+        own = {name for name, names in named.items() if names & timing}
+        tests = {name for name in named if name.startswith("test_") and (named[name] & (own | timing))}
+        timed |= {
+            code.clause for (file, function), code in inventory().items() if file == path.name and function in tests
+        }
+    assert timed == TIMED

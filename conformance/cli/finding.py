@@ -49,7 +49,8 @@ def findings(framework: str, tried: bool) -> int:
     """
     known = _known(framework)
     found = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
-    reasons = {each.id: each.not_here(devices(), instruction_sets()) for each in found}
+    here = devices(), instruction_sets()
+    reasons = {each.id: each.not_here(*here) for each in found if tried}
     due = [each for each in found if tried and each.program and not reasons[each.id]]
     shown = {each.id: _shown(each) for each in watched(due, "running the programs")}
     console = Console()
@@ -58,8 +59,8 @@ def findings(framework: str, tried: bool) -> int:
             heading = f"{HEADINGS[kind]} · {each.text.consequence} · {each.id}"
             console.print(Text(heading, style="bold"), soft_wrap=True)
             console.print(Text(f"  {each.text.reason}"), soft_wrap=True)
-            if tried and reasons[each.id]:
-                console.print(Text(f"  not tried: {reasons[each.id]}"), soft_wrap=True)
+            if reason := reasons.get(each.id):
+                console.print(Text(f"  not tried: {reason}"), soft_wrap=True)
             if each.id in shown:
                 console.print(Text(f"  {_told(shown[each.id])}"), soft_wrap=True)
     if any(isinstance(result, str) for result in shown.values()):

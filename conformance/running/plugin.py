@@ -53,7 +53,7 @@ _TRACEBACK = pytest.StashKey[str]()
 _INTERRUPTS = pytest.StashKey[Interrupts]()
 _STATUS = pytest.StashKey[int]()
 _RUNS = pytest.StashKey[list[TrainedRun]]()
-_TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
+TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
 """Clauses whose tests take times, alone (`conformance.measuring.exclusive`)."""
 PROFILES = {
     "ci": Profile(),
@@ -161,7 +161,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def place(item: pytest.Item) -> tuple[bool, bool]:
         clause, case = _named(item)
-        return any(entry.covers(clause, case) for entry in spoiling), clause in _TIMED
+        return any(entry.covers(clause, case) for entry in spoiling), clause in TIMED
 
     items.sort(key=place)
 

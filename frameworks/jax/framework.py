@@ -48,10 +48,7 @@ from frameworks.jax.trainer import JaxTrainer
 
 _OFFLOAD = Offload(("parameters", "optimizer"))
 
-_NOT_AWAY: dict[Capability, Attempt] = {
-    Capability.OFFLOAD_ACTIVATIONS: activations_leave,
-    Capability.OFFLOAD_DISK: disk_is_a_memory,
-}
+_NOT_ON_A_CPU: dict[Capability, Attempt] = {Capability.OFFLOAD_ACTIVATIONS: activations_leave}
 """On a GPU activations can leave by a checkpoint policy, which this adapter does not offer."""
 
 
@@ -70,8 +67,9 @@ class JaxFramework(OnDevice):
         return refusals(self._place, self.mode) | refused()
 
     def attempts(self) -> Mapping[Capability, Attempt]:
+        refused = {Capability.OFFLOAD_DISK: disk_is_a_memory} | (_NOT_ON_A_CPU if self.device == "cpu" else {})
         here: dict[Capability, Attempt] = {
-            c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | _NOT_AWAY).items()
+            c: partial(self._here, attempt) for c, attempt in (ATTEMPTS | refused).items()
         }
         here |= format_attempts(
             self.formats(),
@@ -80,8 +78,6 @@ class JaxFramework(OnDevice):
             delayed=partial(self.delayed_product, KERNEL, history=4),
         )
         here |= technique_attempts(self.post_training()) | refused_attempts()
-        if self.device != "cpu":
-            del here[Capability.OFFLOAD_ACTIVATIONS]
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))

@@ -29,8 +29,8 @@ def _documented() -> dict[str, CastRule]:
     }
 
 
-ROWS, EIGHTS = (24, 8), (8, 8)
-"""The fewest rows or columns of a product of codes on a GPU, and what has to divide their number."""
+FEWEST_ROWS = 17
+"""Of the first factor of a product of codes on a GPU."""
 
 
 class TorchFormats(BaseFormats):
@@ -53,11 +53,8 @@ class TorchFormats(BaseFormats):
         return values
 
     def integer_product(self, a: Array, b: Array) -> Array:
-        """The product of codes; on a GPU of matrices with zeros around them, which it wants in multiples of 8.
-
-        Besides, it refuses fewer than 17 rows there.
-        """
-        left, right = (a, b) if self._device == "cpu" else (_within(a, ROWS, EIGHTS), _within(b, EIGHTS, EIGHTS))
+        """The product of codes; on a GPU of matrices with zeros around them, whose sizes it wants in multiples of 8."""
+        left, right = (a, b) if self._device == "cpu" else (padded(a, FEWEST_ROWS), padded(b))
         product: Array = torch._int_mm(to_tensor(left, self._device), to_tensor(right, self._device)).cpu().numpy()
         return product[: a.shape[0], : b.shape[1]]
 
@@ -71,12 +68,11 @@ class TorchFormats(BaseFormats):
         return product
 
 
-def _within(codes: Array, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
-    """The matrix with zeros below and beside it: for each axis the fewest that there may be, and what divides them."""
-    sizes = [
-        max(least, -(-size // step) * step) for size, (least, step) in zip(codes.shape, (rows, columns), strict=True)
-    ]
-    return np.pad(codes, [(0, size - had) for size, had in zip(sizes, codes.shape, strict=True)])
+def padded(codes: Array, fewest: int = 1) -> Array:
+    """The matrix with zeros below, up to the fewest rows, and beside it, so that 8 divides both sizes."""
+    rows, columns = codes.shape
+    below = max(fewest - rows, 0)
+    return np.pad(codes, [(0, below + -(rows + below) % 8), (0, -columns % 8)])
 
 
 def products(device: str) -> tuple[Capability, ...]:

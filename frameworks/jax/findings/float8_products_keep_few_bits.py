@@ -1,4 +1,4 @@
-"""By cuBLAS on a GPU a product of float8 operands in float32 drops a small term beside a large one."""
+"""By cuBLAS on a GPU a product of float8 operands in float32 drops a small term next to a large one."""
 
 import os
 import sys
