@@ -132,8 +132,10 @@ def test_a_code_next_to_the_nearest_is_noticed_and_one_half_way_is_not() -> None
         assert moment.off(np.array(codes), largest, values, 4) > 1.0
 
 
-def test_a_block_of_zeros_has_the_code_of_zero() -> None:
-    values, largest = np.array([-1.0, 0.0, 1.0], np.float32), np.zeros(1, np.float32)
+def test_in_a_block_of_zeros_every_code_stands_for_zero() -> None:
+    values, zero, one = np.array([-1.0, 0.0, 1.0], np.float32), np.zeros(1, np.float32), np.ones(1, np.float32)
     moment = Unencoded(np.zeros(2), np.zeros(2))
-    assert moment.off(np.array([1, 1]), largest, values, 2) == 0.0
-    assert not moment.off(np.array([1, 2]), largest, values, 2) <= 1.0
+    assert moment.off(np.array([1, 2]), zero, values, 2) == 0.0
+    assert moment.largest_off(zero, 2) == 0.0
+    assert not moment.off(np.array([1, 2]), one, values, 2) <= 1.0
+    assert not moment.largest_off(one, 2) <= 1.0

@@ -78,12 +78,16 @@ class Unencoded:
         return cls(beta * old + added, beta * np.abs(old) + np.abs(added))
 
     def off(self, codes: Array, largest: Array, values: Array, block: int) -> float:
-        """How far codes are from the nearest ones, in units of what rounding explains; NaN where there is none."""
+        """How far codes are from the nearest ones, in units of what rounding explains; NaN where there is none.
+
+        In a block whose largest magnitude is 0 every code stands for 0.
+        """
         of_entries = shared(largest, len(self.value), block)
+        decoded = np.where(of_entries == 0, 0.0, values[codes]).astype(np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
             scaled = np.where(of_entries > 0, self.value / of_entries, self.value)
             slack = np.where(of_entries > 0, self.magnitude / of_entries, 0.0) * 2 * ROUNDINGS * U
-            farther = beyond_the_nearest(scaled, values[codes].astype(np.float64), values.astype(np.float64))
+            farther = beyond_the_nearest(scaled, decoded, values.astype(np.float64))
             return float(np.max(np.where(farther <= 0, 0.0, farther / slack)))
 
     def largest_off(self, largest: Array, block: int) -> float:

@@ -49,7 +49,7 @@ class AwareTrainer(TorchTrainer):
             self.network.get_submodule(place).qconfig = _QCONFIG
         with quiet():
             quantization.add_quant_dequant(self.network)
-            quantization.prepare_qat(self.network.train(), inplace=True)
+            quantization.prepare_qat(self.network.train(), inplace=True).to(self.device)
         wrapped = dict(self.network.heads.items())
         self.network.built = tuple(self.network.layers)
         self.network.heads_built = wrapped
@@ -87,6 +87,7 @@ class AwareTrainer(TorchTrainer):
         return found
 
     def convert(self) -> TorchQuantized:
+        """The model in integer codes, on a CPU wherever it was trained: PyTorch has no other kernels for it."""
         with quiet():
-            network = copy.deepcopy(self.network).eval()
+            network = copy.deepcopy(self.network).to("cpu").eval()
             return TorchQuantized(self.model, cast(nn.Module, quantization.convert(network)))

@@ -30,7 +30,7 @@ def _documented() -> dict[str, CastRule]:
 
 
 FEWEST_ROWS = 17
-"""Of the first factor of a product of codes on a GPU."""
+"""Of the first factor of a product of integers on a GPU."""
 
 
 class TorchFormats(BaseFormats):
@@ -54,39 +54,39 @@ class TorchFormats(BaseFormats):
 
     def integer_product(self, a: Array, b: Array) -> Array:
         """The product of codes; on a GPU of matrices with zeros around them, whose sizes it wants in multiples of 8."""
-        left, right = (a, b) if self._device == "cpu" else (padded(a, FEWEST_ROWS), padded(b))
+        left, right = (a, b) if self._device == "cpu" else (padded(a, 8, FEWEST_ROWS), padded(b, 8))
         product: Array = torch._int_mm(to_tensor(left, self._device), to_tensor(right, self._device)).cpu().numpy()
         return product[: a.shape[0], : b.shape[1]]
 
     def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
+        """The product of codes; on a GPU with zeros around both, since it wants sizes that 16 divides."""
+        whole = (a, b.T.copy()) if self._device == "cpu" else (padded(a, 16), padded(b.T, 16))
         left, right = (
             to_tensor(codes, self._device).view(getattr(torch, name))
-            for codes, name in zip((a, b.T.copy()), formats, strict=True)
+            for codes, name in zip(whole, formats, strict=True)
         )
         one = torch.ones((), device=self._device)
         product: Array = torch._scaled_mm(left, right.t(), one, one, out_dtype=torch.float32).cpu().numpy()
-        return product
+        return product[: a.shape[0], : b.shape[1]]
 
 
-def padded(codes: Array, fewest: int = 1) -> Array:
-    """The matrix with zeros below, up to the fewest rows, and beside it, so that 8 divides both sizes."""
+def padded(codes: Array, unit: int, fewest: int = 1) -> Array:
+    """The matrix with zeros below, up to the fewest rows, and beside it, so that the unit divides both sizes."""
     rows, columns = codes.shape
     below = max(fewest - rows, 0)
-    return np.pad(codes, [(0, below + -(rows + below) % 8), (0, -columns % 8)])
+    return np.pad(codes, [(0, below + -(rows + below) % unit), (0, -columns % unit)])
 
 
 def products(device: str) -> tuple[Capability, ...]:
-    """The products that this version has, of which its quantized layers, and torchao's, are made.
-
-    On a GPU products of float8 want sizes that 16 divides, which is not judged.
-    """
+    """The products that this version has, of which its quantized layers, and torchao's, are made."""
     offered = [Capability.INTEGER_PRODUCTS] if hasattr(torch, "_int_mm") else []
-    return (*offered, Capability.FLOAT8_PRODUCTS) if device == "cpu" and _multiplies_float8() else tuple(offered)
+    return (*offered, Capability.FLOAT8_PRODUCTS) if _multiplies_float8(device) else tuple(offered)
 
 
 @cache
-def _multiplies_float8() -> bool:
-    codes, one = torch.zeros(16, 16).to(torch.float8_e4m3fn), torch.ones(())
+def _multiplies_float8(device: str) -> bool:
+    codes = torch.zeros(16, 16, device=device).to(torch.float8_e4m3fn)
+    one = torch.ones((), device=device)
     try:
         torch._scaled_mm(codes, codes.t(), one, one, out_dtype=torch.float32)
     except (AttributeError, RuntimeError, TypeError):

@@ -44,7 +44,7 @@ from frameworks.torch.formats import TorchFormats, products
 from frameworks.torch.offload import parameters_leave
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.optimizer_probes import float16_clipped
-from frameworks.torch.post_training import TorchPostTraining
+from frameworks.torch.post_training import TorchPostTraining, converts
 from frameworks.torch.probes import attempts, scope_of_everything
 from frameworks.torch.quantizers import TorchQuantizers
 from frameworks.torch.recompute import VARIANTS, recompute
@@ -103,10 +103,10 @@ class TorchFramework(BaseFramework):
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
         if self.mode == torchao_models.MODE:
             here |= torchao_models.refused_attempts()
+        if self.mode == "eager" and converts():
+            here |= aware_attempts(self._run, converts=True)
         if self.device != "cpu" or self.mode == "compile":
             return here
-        if self.mode == "eager" and self.post_training().rules():
-            here |= aware_attempts(self._run, converts=True)
         return with_ranks(here | own_attempts(self.mode), partial(company, mode=self.mode), self.ranks())
 
     def formats(self) -> TorchFormats:

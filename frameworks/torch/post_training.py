@@ -70,18 +70,19 @@ class _Network(nn.Module):
 class TorchQuantized:
     """A quantized network; its arrays are those of its `state_dict`."""
 
-    def __init__(self, model: Model, network: nn.Module) -> None:
+    def __init__(self, model: Model, network: nn.Module, device: str = "cpu") -> None:
         self._model = model
         self._network = network
+        self._device = device
         self._places = places_of(model)
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         with quiet(), torch.no_grad():
-            return {name: to_array(value) for name, value in self._network(to_tensor(inputs, "cpu")).items()}
+            return {name: to_array(value) for name, value in self._network(to_tensor(inputs, self._device)).items()}
 
     def layer(self, name: str, inputs: Array) -> Array:
         with quiet(), torch.no_grad():
-            return to_array(self._network.get_submodule(self._places[name])(to_tensor(inputs, "cpu")))
+            return to_array(self._network.get_submodule(self._places[name])(to_tensor(inputs, self._device)))
 
     def weights(self) -> Mapping[str, Quantized | None]:
         return {name: _codes(self._linear(name)) for name in self._places}
@@ -138,7 +139,7 @@ class TorchPostTraining:
         self._device = device
 
     def rules(self) -> Mapping[str, LinearRule]:
-        return _RULES if self._device == "cpu" and torch.backends.quantized.engine in _ENGINES else {}
+        return _RULES if self._device == "cpu" and converts() else {}
 
     def quantized(
         self,
@@ -154,6 +155,11 @@ class TorchPostTraining:
                 return TorchQuantized(model, _dynamic(network, [places[name] for name in skip]))
             wanted = [place for name, place in places.items() if name not in skip]
             return TorchQuantized(model, _static(network, wanted, calibration))
+
+
+def converts() -> bool:
+    """Whether what is converted has the arithmetic that is declared here, by the engine that is chosen."""
+    return torch.backends.quantized.engine in _ENGINES
 
 
 def trained_network(model: Model, weights: Mapping[str, Array], skip: Sequence[str]) -> nn.Module:

@@ -111,7 +111,7 @@ class TorchaoPostTraining:
         self._device = device
 
     def rules(self) -> Mapping[str, LinearRule]:
-        return _RULES if self._device == "cpu" and installed() else {}
+        return _RULES if installed() else {}
 
     def quantized(
         self,
@@ -123,11 +123,10 @@ class TorchaoPostTraining:
     ) -> TorchaoQuantized:
         places = places_of(model)
         wanted = {place for name, place in places.items() if name not in skip}
-        network = trained_network(model, weights, skip)
-
+        network = trained_network(model, weights, skip).to(self._device)
         with quiet():
             _torchao().quantize_(network, _config(technique), filter_fn=lambda _, path: path in wanted)
-        return TorchaoQuantized(model, network)
+        return TorchaoQuantized(model, network, self._device)
 
 
 def _is_coded(weight: torch.Tensor) -> bool:
