@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -149,6 +150,21 @@ def test_another_end_of_a_program_is_no_finding(tmp_path: Path, source: str, tol
         programs.run(program(tmp_path, source))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_program_finds_what_lies_on_the_path_but_not_the_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "packages"
+    package.mkdir()
+    (package / "a_framework_of_a_cluster.py").write_text("value = 3\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), "", os.path.relpath(package)]))
+    source = f"""
+        import a_framework_of_a_cluster as framework, sys
+        print("expected: 3 False")
+        print("seen:", framework.value, {str(ROOT)!r} in sys.path)
+    """
+    assert programs.run(program(tmp_path, textwrap.dedent(source))) == Shown("3 False", "3 False", False)
 
 
 def test_a_program_that_dies_once_is_run_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib.resources import as_file
 from importlib.resources.abc import Traversable
+from pathlib import Path
 
 LIMIT_S = 120
 """How long a program may take, in seconds."""
@@ -20,6 +21,7 @@ LIMIT_S = 120
 ATTEMPTS = 2
 """How often a program is run that ends otherwise than it should: a framework may die now and then at its exit."""
 
+_ROOT = os.path.realpath(Path(__file__).parents[2])
 _QUIET = {"PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "2", "GLOG_minloglevel": "3"}
 
 
@@ -58,13 +60,19 @@ def run(program: Traversable) -> Shown:
 def _ended(program: Traversable) -> subprocess.CompletedProcess[str]:
     with as_file(program) as path, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-P", str(path.resolve())]
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | _QUIET
+        environment = os.environ | _QUIET | {"PYTHONPATH": os.pathsep.join(_foreign_folders())}
         try:
             return subprocess.run(
                 command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
             )
         except subprocess.TimeoutExpired:
             raise ProgramError(f"{program.name} did not end within {LIMIT_S} s") from None
+
+
+def _foreign_folders() -> list[str]:
+    """Where PYTHONPATH has packages, such as a cluster's frameworks, without the folder of the suite itself."""
+    given = [os.path.realpath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    return [folder for folder in given if folder != _ROOT]
 
 
 def _said(output: str, key: str) -> list[str]:
