@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conformance.doubts.seeds import changing, told
+from conformance.doubts.seeds import changing, never_judged, told
 from results.record.reading import Header, Outcome, Record, Series, Suite, TestVerdict, Variant
 from tests.support import ROOT, environment
 
@@ -18,7 +18,7 @@ def record(seed: int, **outcomes: Outcome) -> Record:
     return Record(**vars(header), finished="later", duration_s=1.0, status="complete", verdicts=verdicts)
 
 
-P, F, K = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN
+P, F, K, A = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.ABSTAIN
 
 
 def test_the_same_verdicts_at_every_seed_are_silent() -> None:
@@ -32,6 +32,12 @@ def test_a_verdict_that_changes_is_told_with_its_seeds() -> None:
 
 def test_a_verdict_that_is_bad_at_every_seed_is_told() -> None:
     assert told(changing({seed: record(seed, a=F) for seed in (4, 5)})) == ["s.py::a: fail at 2 (4, 5)"]
+
+
+def test_what_abstains_at_every_seed_has_not_changed_and_is_named() -> None:
+    records = {seed: record(seed, a=A, b=A if seed else P, c=P) for seed in range(2)}
+    assert told(changing(records)) == ["s.py::b: pass at 1 (0); abstain at 1 (1)"]
+    assert never_judged(records) == ["s.py::a"]
 
 
 def test_a_test_that_a_seed_lacks_is_told() -> None:

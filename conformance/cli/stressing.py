@@ -47,6 +47,8 @@ def stress(
     conformance stress reference --seeds 30
     conformance stress paddle --modes dygraph,static -- -k parity
 
+    What abstains at every seed is named, and is no change.
+
     Exit status: 0; 1, a verdict changed or was bad; 2, a run could not be made.
     """
     path_of(framework)

@@ -67,10 +67,16 @@ def changing(records: dict[int, Record]) -> Found:
         for verdict in record.verdicts:
             signature = "" if verdict.outcome in _UNJUDGED else verdict.signature
             found[verdict.test][seed] = f"{verdict.outcome} {signature}".strip()
-            if verdict.outcome.bad or verdict.outcome is Outcome.ABSTAIN:
+            if verdict.outcome.bad:
                 bad.add(verdict.test)
     same = {test for test, by_seed in found.items() if len(by_seed) == len(records) and len(set(by_seed.values())) == 1}
     return {test: by_seed for test, by_seed in found.items() if test in bad or test not in same}
+
+
+def never_judged(records: dict[int, Record]) -> list[str]:
+    """The tests that abstain in every record."""
+    abstained = [{v.test for v in record.verdicts if v.outcome is Outcome.ABSTAIN} for record in records.values()]
+    return sorted(set.intersection(*abstained))
 
 
 def told(changed: Found) -> list[str]:
@@ -101,7 +107,8 @@ def stress(runs: Stress, first: int, count: int, jobs: int) -> int:
         records = dict(zip(seeds, pool.map(runs.record, seeds), strict=True))
     changed = changing(records)
     tests = len({verdict.test for record in records.values() for verdict in record.verdicts})
-    print(*told(changed), sep="\n")
+    for line in [*told(changed), *(f"{test}: abstains at every seed" for test in never_judged(records))]:
+        print(line)
     name, seconds = f"{runs.framework} {runs.mode}".strip(), time.monotonic() - begun
     print(f"{name}: {len(changed)} of {tests} verdicts changed or were bad at {count} seeds ({seconds:.0f} s)")
     return 1 if changed else 0
