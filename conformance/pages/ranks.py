@@ -10,7 +10,7 @@ from results.record.reading import Record
 
 MODES = {
     "reference": ("ranks",),
-    "torch": ("ddp", "fsdp", "fsdp1"),
+    "torch": ("ddp", "fsdp", "fsdp1", "deepspeed"),
     "jax": ("sharded",),
     "tf": ("mirrored",),
     "paddle": ("data-parallel",),
