@@ -34,7 +34,7 @@ from fixtures.models import digits_mlp
 from fixtures.recipe import Adam, Recipe
 from frameworks.contract import Capability, LinearRule, QuantizedModel, QuantRule
 
-TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4")
+TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
 DYNAMIC, STATIC = TECHNIQUES[:2]
 each_technique = pytest.mark.parametrize("technique", TECHNIQUES)
 LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
