@@ -1,4 +1,4 @@
-"""Models that are loaded in eight bits: columns of outliers, what weights are cast to, how far layers are from float."""
+"""Models that are loaded in eight bits: columns of outliers, casts of weights, how far layers are from float32."""
 
 from __future__ import annotations
 

@@ -272,6 +272,18 @@ def test_a_saved_model_comes_back(subject: Subject, verdict: Verdict, technique:
 
 @clause("quantization.survives-saving")
 @each_technique
+def test_what_was_loaded_is_saved_again(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
+    rule_of(subject, technique)
+    first, second, third = (made(subject, technique, seed=seed) for seed in range(3))
+    first.save(tmp_path / "model")
+    second.restore(tmp_path / "model")
+    second.save(tmp_path / "again")
+    third.restore(tmp_path / "again")
+    verdict.same_state(stored(third), stored(first), "the model that was loaded twice", "load-differs")
+
+
+@clause("quantization.survives-saving")
+@each_technique
 def test_a_new_process_predicts_the_same(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
     rule_of(subject, technique)
     quantized, samples = made(subject, technique), batches(MIXED)[0]

@@ -358,7 +358,7 @@ class NegativeOutliersAreMissed(ReferenceQuantizedModel):
 
 
 @fault(
-    "https://github.com/huggingface/transformers/issues/22269",
+    "https://github.com/bitsandbytes-foundation/bitsandbytes/issues/767",
     component="quantization",
     clauses=("quantization.int8-load",),
 )
@@ -398,3 +398,24 @@ class CodesSumInHalf(ReferenceQuantizedModel):
 
     def summed(self, inputs: Array, weight: Array) -> Array:
         return (inputs @ weight).astype(np.float16).astype(np.float64)
+
+
+@fault(
+    "https://github.com/huggingface/transformers/pull/45743",
+    component="quantization",
+    clauses=("quantization.survives-saving",),
+    raises=True,
+)
+class LoadsAreNotSaved(ReferenceQuantizedModel):
+    """A model that was loaded raises when it is to be saved."""
+
+    _loaded = False
+
+    def save(self, path: Path) -> None:
+        if self._loaded:
+            raise NotImplementedError
+        super().save(path)
+
+    def restore(self, path: Path) -> None:
+        super().restore(path)
+        self._loaded = True
