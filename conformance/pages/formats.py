@@ -77,8 +77,7 @@ SHORT: dict[str, tuple[str, ...]] = {
     "fake quantization": tuple(name for name in ROWS if name.startswith("fake-")),
     "int8 after training, dynamic": ("dynamic-int8",),
     "int8 after training, static": ("static-int8",),
-    "weights alone, int8 and int4": ("weight-int8", "weight-int4"),
-    "loaded in int8": ("load-int8",),
+    "weights alone, loaded in int8": ("weight-int8", "weight-int4", "load-int8"),
     "aware training, conversion": ("aware", "convert"),
     "Adam in eight bits": ("adam-8bit",),
 }
