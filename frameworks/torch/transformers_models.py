@@ -25,7 +25,7 @@ from frameworks.torch.post_training import Network, TorchQuantized, places_of, t
 MODE = "transformers"
 _NEEDED = ("transformers", "accelerate", "bitsandbytes")
 _TECHNIQUE = "load-int8"
-_THRESHOLD = 6.0
+THRESHOLD = 6.0
 """What `BitsAndBytesConfig` takes for outliers by default."""
 
 _RULES: Mapping[str, LinearRule] = MappingProxyType(
@@ -34,7 +34,7 @@ _RULES: Mapping[str, LinearRule] = MappingProxyType(
             QuantRule(-127, 127, 127.0, axis=0),
             QuantRule(-127, 127, 127.0, axis=1),
             operands="float16",
-            outliers=_THRESHOLD,
+            outliers=THRESHOLD,
             without="values",
         )
     }
@@ -49,13 +49,13 @@ def not_installed() -> str:
 
 
 @cache
-def _transformers() -> Any:
+def transformers() -> Any:
     """`transformers` without progress bars, and bitsandbytes without a warning for each call."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    transformers = import_module("transformers")
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity(transformers.utils.logging.CRITICAL)
-    return transformers
+    library = import_module("transformers")
+    library.utils.logging.disable_progress_bar()
+    library.utils.logging.set_verbosity(library.utils.logging.CRITICAL)
+    return library
 
 
 def refused() -> dict[Capability, str]:
@@ -74,12 +74,12 @@ def _is_there(names: Sequence[str]) -> bool:
 
 def _class_of(model: Model) -> Any:
     """The fixture model as a `PreTrainedModel`; its configuration has what transformers itself writes there."""
-    transformers = _transformers()
+    config_kind, kind = transformers().PretrainedConfig, transformers().PreTrainedModel
 
-    class FixtureConfig(transformers.PretrainedConfig):  # type: ignore[name-defined]
+    class FixtureConfig(config_kind):  # type: ignore[misc, valid-type]
         model_type = "fixture"
 
-    class FixtureModel(transformers.PreTrainedModel):  # type: ignore[name-defined]
+    class FixtureModel(kind):  # type: ignore[misc, valid-type]
         config_class = FixtureConfig
 
         def __init__(self, config: Any) -> None:
@@ -145,8 +145,8 @@ def _loaded(model: Model, network: nn.Module, skip: Sequence[str], device: str) 
     kind, places = _class_of(model), places_of(model)
     whole = kind(kind.config_class())
     whole.load_state_dict(network.state_dict())
-    config = _transformers().BitsAndBytesConfig(
-        load_in_8bit=True, llm_int8_threshold=_THRESHOLD, llm_int8_skip_modules=[places[name] for name in skip]
+    config = transformers().BitsAndBytesConfig(
+        load_in_8bit=True, llm_int8_threshold=THRESHOLD, llm_int8_skip_modules=[places[name] for name in skip]
     )
     with TemporaryDirectory() as folder:
         whole.save_pretrained(folder)
