@@ -32,11 +32,16 @@ def _plain(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
 
 
 def _with_column(rows: int, width: int, rule: LinearRule, seed: int, outlier: float) -> Array:
-    """One row has the outlier; what others have in its column is none, and larger than all else of theirs."""
-    column = np.full(rows, 0.5 * threshold(rule), np.float32)
-    column[1::2] *= -1.0
+    """One row has the outlier; what others have in its column is none, and three times as large as all else of theirs.
+
+    A row's codes are certain whether or not its range takes that in: a third of what is 0.4 of a code from an integer
+    is no half.
+    """
+    quarter = threshold(rule) / 4
+    rest = drawn_inputs(rows, width - 1, rule.inputs, None, seed, step_of(rule, quarter))
+    column = 3 * quarter * 2.0 ** -(np.arange(rows) % 4) * (-1.0) ** np.arange(rows)
     column[rows // 2] = outlier
-    return np.insert(_plain(rows, width - 1, rule, seed), min(_COLUMN, width - 1), column, axis=1)
+    return np.insert(rest, min(_COLUMN, width - 1), column.astype(np.float32), axis=1)
 
 
 def _one(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
