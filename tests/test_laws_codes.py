@@ -294,6 +294,13 @@ class _OneScaleForAll(ReferenceQuantizedModel):
         return stored | {f"scale/{name}": np.full_like(stored[f"scale/{name}"], stored[f"scale/{name}"].max())}
 
 
+class _DropsOutliers(ReferenceQuantizedModel):
+    """What comes in by a column of outliers is lost."""
+
+    def beside(self, wide: Array, weight: Quantized) -> Array:
+        return super().beside(np.zeros_like(wide), weight)
+
+
 class _PredictionsWearOff(ReferenceQuantizedModel):
     """Every prediction leaves smaller biases."""
 
@@ -318,6 +325,7 @@ class _PredictionsWearOff(ReferenceQuantizedModel):
         (case("dynamic-int8", PredictBatch(1, 3), PredictBatch(1, -6)), _RemembersInputs, "quantization.dynamic-scale"),
         (case("weight-int8", PredictBatch(3), after=LayerNorm()), _PredictionsWearOff, "quantization.dynamic-scale"),
         (case("static-int8"), _LastBatchDecides, "quantization.calibrated-range"),
+        (case("load-int8", RunLayers(3, 3)), _DropsOutliers, "quantization.linear-arithmetic"),
         (case("weight-int4", PredictBatch(3)), _PredictsWithoutBias, "quantization.linear-arithmetic"),
     ],
 )

@@ -50,6 +50,7 @@ TOOLS: Mapping[str, Tool] = {
     "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("benchmarks.steps",)),
     "roofline": Tool("How far steps are from what the device's rates allow.", ("benchmarks.roofline",)),
     "suite-cost": Tool("Start-up, workers, and time as clauses are added.", ("benchmarks.suite",)),
+    "encoder": Tool("What loading in eight bits does to a real sentence encoder.", ("benchmarks.encoder",)),
     "planted": Tool("Does a comparison show a cost that was planted in an adapter?", ("benchmarks.planted",)),
     "killed": Tool("What is left of a run whose processes are killed at random moments.", ("benchmarks.killed",)),
     "calibration": Tool("How often rules for comparing times are wrong.", ("benchmarks.calibration",)),

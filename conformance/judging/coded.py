@@ -119,8 +119,9 @@ def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule,
     """Each weight that is quantized has the scales and codes of the rule."""
     for name, weight in quantized.weights().items():
         if weight is not None:
-            check_scale(verdict, weights[name], weight, rule.weight, f" of {name}")
-            check_codes(verdict, weights[name], weight, rule.weight, f" of {name}")
+            cast = post_training.cast(weights[name], rule)
+            check_scale(verdict, cast, weight, rule.weight, f" of {name}")
+            check_codes(verdict, cast, weight, rule.weight, f" of {name}")
 
 
 def check_near(verdict: Verdict, measured: Array, exact: Array, bound: Array, what: str, signature: str) -> None:
@@ -236,4 +237,6 @@ def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: 
 def input_values(rule: LinearRule, model: QuantizedModel, name: str, rows: int, width: int, seed: int) -> Array:
     """Inputs of a layer for which every code is certain."""
     calibrated = model.calibrated().get(name)
-    return post_training.drawn_inputs(rows, width, rule.inputs, calibrated.inputs if calibrated else None, seed)
+    given = calibrated.inputs if calibrated else None
+    step = post_training.STEP if rule.operands == "float32" else post_training.step_of(rule)
+    return post_training.drawn_inputs(rows, width, rule.inputs, given, seed, step)

@@ -12,7 +12,7 @@ from fixtures.layers import Activation, Dense, Head, Heads, Layer, LayerNorm
 from fixtures.model import Model, dense_weights
 from frameworks.contract import Capability, Framework
 
-TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4")
+TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
 _WIDTHS = st.sampled_from([2, 3, 5, 8, 17, 31, 33, 64, 65])
 _ROWS = st.sampled_from([1, 2, 3, 7, 9, 16, 33, 300, 520])
 _BETWEEN: tuple[Layer, ...] = (Activation("relu"), Activation("tanh"), LayerNorm())

@@ -14,7 +14,7 @@ from conformance.judging import coded
 from conformance.judging.subject import Subject, need
 from conformance.laws.breaking import CheckedInstance, breaking
 from conformance.laws.layouts import laid_out, nth
-from conformance.oracle import post_training
+from conformance.oracle import int8_load, post_training
 from fixtures.arrays import Array
 from fixtures.layers import LayerNorm
 from fixtures.model import Model, dense_weights
@@ -157,7 +157,7 @@ class QuantizedCase(CheckedInstance):
             for name, weight in quantized.weights().items():
                 bias, width = weights.get(name.replace(".weight", ".bias")), len(weights[name])
                 if weight is not None:
-                    inputs = coded.input_values(rule, quantized, name, verb.rows, width, verb.seed)
+                    inputs = _inputs(rule, quantized, name, verb, width)
                     coded.check_layer(verdict, rule, quantized, name, inputs, bias)
                     continue
                 drawn = np.random.default_rng([verb.seed, 52]).standard_normal((verb.rows, width))
@@ -187,6 +187,14 @@ class QuantizedCase(CheckedInstance):
                 verdict.same_state(
                     measured, fresh, "a prediction, against a model of which nothing was asked", "differs"
                 )
+
+
+def _inputs(rule: LinearRule, quantized: QuantizedModel, name: str, verb: RunLayers, width: int) -> Array:
+    """What a layer is asked for, by the seed with outliers of one kind or another where the rule has any."""
+    if math.isinf(rule.outliers):
+        return coded.input_values(rule, quantized, name, verb.rows, width, verb.seed)
+    cases = tuple(int8_load.CASES.values())
+    return cases[verb.seed % len(cases)](verb.rows, width, rule, verb.seed)
 
 
 def _saw_nothing(quantized: QuantizedModel) -> bool:

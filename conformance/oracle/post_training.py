@@ -25,10 +25,12 @@ _FURTHEST = 0.4
 """How far a drawn quotient is from an integer at most."""
 
 
-def drawn_inputs(rows: int, width: int, rule: QuantRule | None, given: CodeRange | None, seed: int) -> Array:
+def drawn_inputs(
+    rows: int, width: int, rule: QuantRule | None, given: CodeRange | None, seed: int, step: float = STEP
+) -> Array:
     """A float32 matrix whose quotients are within 0.4 of a code; rows have unlike magnitudes, and both signs.
 
-    Ranges of the call end where the divisor says, so that their scale is `STEP` times a power of two for each row that
+    Ranges of the call end where the divisor says, so that their scale is `step` times a power of two for each row that
     has a range of its own. Calibrated ones, which are `given`, are exceeded at both ends by some values, whose
     neighbours are small: where both are large, sums of two products are documented to saturate at 16 bits on processors
     without VNNI.
@@ -52,19 +54,53 @@ def drawn_inputs(rows: int, width: int, rule: QuantRule | None, given: CodeRange
     ends = [highest] if rule.symmetric else [highest, lowest]
     for row in range(1 if rule.axis is None else rows):
         quotients[row, rng.permutation(width)[: len(ends)]] = ends
-    steps = STEP * (np.ones_like(smaller) if rule.axis is None else smaller)
+    steps = step * (np.ones_like(smaller) if rule.axis is None else smaller)
     return np.asarray(quotients * steps, np.float32)
 
 
-def coded(inputs: Array, rule: QuantRule, given: CodeRange | None) -> Array:
-    """What the codes of the inputs stand for, float64, by the range that they have or the one that is given."""
+def coded(inputs: Array, rule: QuantRule, given: CodeRange | None, ranged: Array) -> Array:
+    """What the codes of the inputs stand for, float64, by the range of `ranged` or the one that is given."""
     if given is None:
-        scale = quantizing.scale_of(inputs, rule)
-        lowest, _ = quantizing.ranges(inputs.astype(np.float64), rule)
+        scale = quantizing.scale_of(ranged, rule)
+        lowest, _ = quantizing.ranges(ranged.astype(np.float64), rule)
         zero = np.zeros_like(scale) if rule.symmetric else np.rint(rule.low - np.minimum(lowest, 0.0) / scale)
     else:
         scale, zero = np.array(given.scale), np.array(float(given.zero_point))
     return np.asarray((quantizing.codes(inputs.astype(np.float64) / scale, zero, rule) - zero) * scale)
+
+
+def cast(operand: Array, rule: LinearRule) -> Array:
+    """A weight, or inputs, float32, as codes are made of them."""
+    with np.errstate(over="ignore"):
+        return operand.astype(rule.operands).astype(np.float32)
+
+
+def step_of(rule: LinearRule, largest: float | None = None) -> float:
+    """A scale of drawn inputs whose largest value, near `STEP` times the divisor or given, no cast rounds."""
+    divisor = 1.0 if rule.inputs is None else rule.inputs.divisor
+    return float(cast(np.array(STEP * divisor if largest is None else largest, np.float32), rule)) / divisor
+
+
+def outlying(inputs: Array, rule: LinearRule) -> Array:
+    """Which columns of the inputs have a magnitude that reaches the threshold."""
+    return np.asarray((np.abs(cast(inputs, rule)) >= rule.outliers).any(axis=0))
+
+
+def ranged(inputs: Array, rule: LinearRule) -> Array:
+    """The inputs that their ranges are taken from, float32, zeros where one is left out."""
+    narrow = cast(inputs, rule)
+    without = outlying(inputs, rule) if rule.without == "columns" else np.abs(narrow) >= rule.outliers
+    return np.where(without, np.float32(0.0), narrow)
+
+
+def entering(inputs: Array, rule: LinearRule, given: CodeRange | None) -> Array:
+    """What multiplies the weight, float64: what the codes of the inputs stand for, and columns that have none."""
+    x = inputs.astype(np.float64)
+    if rule.inputs is None:
+        return x
+    outliers = outlying(inputs, rule)
+    rest = np.where(outliers, np.float32(0.0), cast(inputs, rule))
+    return np.where(outliers, x, coded(rest, rule.inputs, given, ranged(inputs, rule)))
 
 
 def linear(
@@ -74,9 +110,7 @@ def linear(
 
     (k + 8)·u·Σ|x||w| for k terms: their sum, and roundings of two scales, of products with them and of the bias.
     """
-    x = inputs.astype(np.float64)
-    if rule.inputs is not None:
-        x = coded(inputs, rule.inputs, given.inputs if given else None)
+    x = entering(inputs, rule, given.inputs if given else None)
     w = (weight.codes - weight.zero_point.astype(np.float64)) * weight.scale
     added = np.zeros(w.shape[1]) if bias is None else bias.astype(np.float64)
     terms = w.shape[0] + 8

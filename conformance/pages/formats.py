@@ -32,6 +32,7 @@ ROWS: dict[str, str] = {
     "static-int8": "models in int8, by the ranges of calibration",
     "weight-int8": "models whose weights are int8",
     "weight-int4": "models whose weights are int4",
+    "load-int8": "models loaded in int8, columns of outliers in floating point",
     "aware": "training aware of quantization",
     "convert": "conversion of what was trained so",
     "adam-8bit": "Adam with moments of eight bits",
@@ -64,6 +65,7 @@ BY_CLAUSE = {
     "quantization.calibrated-range": "static-int8",
     "quantization.calibration-order": "static-int8",
     "quantization.calibration-needed": "static-int8",
+    "quantization.int8-load": "load-int8",
 }
 """Rows whose tests are those of one clause."""
 
@@ -75,7 +77,7 @@ SHORT: dict[str, tuple[str, ...]] = {
     "fake quantization": tuple(name for name in ROWS if name.startswith("fake-")),
     "int8 after training, dynamic": ("dynamic-int8",),
     "int8 after training, static": ("static-int8",),
-    "weights alone, int8 and int4": ("weight-int8", "weight-int4"),
+    "weights alone, loaded in int8": ("weight-int8", "weight-int4", "load-int8"),
     "aware training, conversion": ("aware", "convert"),
     "Adam in eight bits": ("adam-8bit",),
 }

@@ -28,6 +28,7 @@ from conformance.scenarios.quantized import (
     DYNAMIC_INT8,
     EIGHT_BIT,
     FLOAT,
+    INT8_LOAD,
     QAT,
     STATIC_INT8,
     WEIGHT_ONLY,
@@ -209,7 +210,7 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
     "quantized bytes": (
         *(
             _quantized(scenario, side.label)
-            for scenario in (DYNAMIC_INT8, STATIC_INT8, WEIGHT_ONLY, QAT)
+            for scenario in (DYNAMIC_INT8, STATIC_INT8, WEIGHT_ONLY, INT8_LOAD, QAT)
             for side in scenario.quantized
         ),
         Quantity(

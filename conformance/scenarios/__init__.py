@@ -6,7 +6,7 @@ from conformance.scenarios.digits_accumulation import DIGITS_ACCUMULATION
 from conformance.scenarios.graph_rewrite import GRAPH_REWRITE
 from conformance.scenarios.offload import CPU_OFFLOAD, DISK_OFFLOAD
 from conformance.scenarios.opt_levels import OPT_LEVELS
-from conformance.scenarios.quantized import ADAM_8BIT, DYNAMIC_INT8, QAT, STATIC_INT8, WEIGHT_ONLY
+from conformance.scenarios.quantized import ADAM_8BIT, DYNAMIC_INT8, INT8_LOAD, QAT, STATIC_INT8, WEIGHT_ONLY
 from conformance.scenarios.ranks import DDP, FSDP, SHARD_GRAD_OP
 from conformance.scenarios.scenario import Scenario
 from conformance.scenarios.segments import SEGMENTS
@@ -18,7 +18,7 @@ __all__ = ["SCENARIOS", "Scenario"]
 _ALL = (
     *(SINCOS, SEGMENTS, DIGITS_ACCUMULATION, OPT_LEVELS, GRAPH_REWRITE, USE_FP16),
     *(DDP, SHARD_GRAD_OP, FSDP, CPU_OFFLOAD, DISK_OFFLOAD),
-    *(DYNAMIC_INT8, STATIC_INT8, WEIGHT_ONLY, QAT, ADAM_8BIT),
+    *(DYNAMIC_INT8, STATIC_INT8, WEIGHT_ONLY, INT8_LOAD, QAT, ADAM_8BIT),
 )
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from conformance.scenarios.scenario import MODEL, QuantizedSide, Scenario, Setting, Side, accuracy, rank_bytes, share_of
 from fixtures.data import digits_batch
 from fixtures.models import digits_mlp
@@ -59,6 +61,15 @@ WEIGHT_ONLY = _quantized(
     "LLM.int8() (arXiv:2208.07339); GPTQ (arXiv:2210.17323)",
     weight_int8=8,
     weight_int4=4,
+)
+INT8_LOAD = replace(
+    _quantized(
+        "int8-load",
+        "weights in int8 that pass through float16, and inputs in int8 but for columns of outliers",
+        "LLM.int8(), Dettmers et al. 2022, arXiv:2208.07339",
+        load_int8=8,
+    ),
+    modes={"torch": "transformers"},
 )
 AWARE, CONVERTED = "aware", "converted"
 QAT = _with_digits(

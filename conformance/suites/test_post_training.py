@@ -34,7 +34,7 @@ from fixtures.models import digits_mlp
 from fixtures.recipe import Adam, Recipe
 from frameworks.contract import Capability, LinearRule, QuantizedModel, QuantRule
 
-TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4")
+TECHNIQUES = ("dynamic-int8", "static-int8", "weight-int8", "weight-int4", "load-int8")
 DYNAMIC, STATIC = TECHNIQUES[:2]
 each_technique = pytest.mark.parametrize("technique", TECHNIQUES)
 LAYERS = (Dense(33), Activation("relu"), LayerNorm(), Dense(17), Activation("tanh"), Heads((Head("output", 5),)))
@@ -268,6 +268,18 @@ def test_a_saved_model_comes_back(subject: Subject, verdict: Verdict, technique:
     verdict.same_state(
         used.predict(samples), first.predict(samples), "predictions of one that was used", "load-differs"
     )
+
+
+@clause("quantization.survives-saving")
+@each_technique
+def test_what_was_loaded_is_saved_again(subject: Subject, verdict: Verdict, technique: str, tmp_path: Path) -> None:
+    rule_of(subject, technique)
+    first, second, third = (made(subject, technique, seed=seed) for seed in range(3))
+    first.save(tmp_path / "model")
+    second.restore(tmp_path / "model")
+    second.save(tmp_path / "again")
+    third.restore(tmp_path / "again")
+    verdict.same_state(stored(third), stored(first), "the model that was loaded twice", "load-differs")
 
 
 @clause("quantization.survives-saving")

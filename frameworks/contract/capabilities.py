@@ -83,6 +83,7 @@ class Capability(StrEnum):
     STATIC_INT8 = "quantization.static-int8"  # trained models: inputs by the range that calibration saw
     WEIGHT_INT8 = "quantization.weight-int8"  # trained models: weights alone
     WEIGHT_INT4 = "quantization.weight-int4"  # the same in four bits
+    LOAD_INT8 = "quantization.load-int8"  # trained models that are loaded in eight bits, outliers in floating point
     AWARE = "quantization.aware"  # training with fake quantization
     CONVERT = "quantization.convert"  # what was trained so becomes a model in integer codes
     FEED = "trainer.feed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ class LinearRule:
         outputs: the rule of what comes out, a matrix (rows, outputs); None where it is float32.
         ranges: of inputs and outputs: those of the present call, or those that calibration saw.
         heads: whether the model's last layer, its heads, is quantized too.
+        operands: the format that the weight, and inputs that have codes, are cast to before ranges are taken.
+        outliers: a column of the inputs in which a magnitude, after that cast, reaches it has no codes in any row of
+            the call: as it came in, it multiplies what the weight's codes stand for.
+        without: what ranges of inputs leave out: whole columns that have no codes, or the values alone that reach it.
     """
 
     weight: QuantRule
@@ -32,6 +37,9 @@ class LinearRule:
     outputs: QuantRule | None = None
     ranges: Literal["call", "calibration"] = "call"
     heads: bool = True
+    operands: Literal["float32", "float16"] = "float32"
+    outliers: float = math.inf
+    without: Literal["columns", "values"] = "columns"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ RULES: Mapping[str, LinearRule] = MappingProxyType(
         "static-int8": LinearRule(_COLUMN, _TENSOR, _TENSOR, ranges="calibration"),
         "weight-int8": LinearRule(_COLUMN),
         "weight-int4": LinearRule(QuantRule(-7, 7, 7.0, axis=0, group=32, smallest_scale=_SMALLEST)),
+        "load-int8": LinearRule(_COLUMN, _ROW, operands="float16", outliers=6.0),
     }
 )
 
@@ -98,12 +99,16 @@ class ReferenceQuantizedModel:
 
     def converted(self, name: str, weight: Array) -> dict[str, Array]:
         """What is stored of a weight: codes, two to a byte where they have four bits, and a scale for each range."""
-        rule, wide = self._rule.weight, weight.astype(np.float64)
+        rule, wide = self._rule.weight, self.cast(weight).astype(np.float64)
         lowest, highest = self._quantizers.range_of(wide, rule)
         scale = self._quantizers.scale_of(lowest, highest, rule).astype(np.float32)
         codes = self._quantizers.codes(wide, scale.astype(np.float64), np.zeros(()), rule).astype(np.int8)
         stored = self._formats.packed(codes, 0) if rule.high < 8 else codes
         return {f"codes/{name}": stored, f"scale/{name}": scale[:: rule.group or 1]}
+
+    def cast(self, operand: Array) -> Array:
+        """A weight, or inputs, in the format that codes are made of."""
+        return operand.astype(self._rule.operands)
 
     def observed(
         self, weights: Mapping[str, Array], batches: Sequence[Array], quantized: Collection[str]
@@ -155,12 +160,35 @@ class ReferenceQuantizedModel:
 
     def product(self, name: str, wide: Array, weight: Quantized) -> Array:
         """Inputs · weight: of integers where inputs have codes, else of what the weight's codes stand for."""
-        rule = self._rule.inputs
-        if rule is None:
-            return wide @ ((weight.codes - weight.zero_point) * weight.scale)
-        scale, zero = self.input_range(name, wide, rule)
-        codes = self._quantizers.codes(wide, scale, zero, rule) - zero
-        return self.summed(codes.astype(np.int64), weight.codes.astype(np.int64)) * scale * weight.scale
+        if self._rule.inputs is None:
+            return self.beside(wide, weight)
+        cast = self.cast(wide).astype(np.float64)
+        outliers = self.outliers(cast)
+        codes, scale = self.input_codes(name, cast, outliers, self._rule.inputs)
+        product = self.summed(codes, weight.codes.astype(np.int64)) * scale * weight.scale
+        return product + self.beside(np.where(outliers, wide, 0.0), weight) if outliers.any() else product
+
+    def input_codes(self, name: str, cast: Array, outliers: Array, rule: QuantRule) -> tuple[Array, Array]:
+        """The codes of the inputs without their zero point, and their scale; columns of outliers have none."""
+        scale, zero = self.input_range(name, self.ranged(cast, outliers), rule)
+        codes = self._quantizers.codes(self.inliers(cast, outliers), scale, zero, rule) - zero
+        return codes.astype(np.int64), scale
+
+    def outliers(self, cast: Array) -> Array:
+        """Which columns of the inputs have a magnitude that reaches the threshold."""
+        return np.asarray((np.abs(cast) >= self._rule.outliers).any(axis=0))
+
+    def ranged(self, cast: Array, outliers: Array) -> Array:
+        """The inputs that ranges are taken from: no range is wider for a zero."""
+        return np.where(outliers, 0.0, cast)
+
+    def inliers(self, cast: Array, outliers: Array) -> Array:
+        """The inputs that have codes, zeros elsewhere."""
+        return np.where(outliers, 0.0, cast)
+
+    def beside(self, wide: Array, weight: Quantized) -> Array:
+        """The product of inputs that have no codes with what the weight's codes stand for."""
+        return wide @ ((weight.codes - weight.zero_point) * weight.scale)
 
     def summed(self, inputs: Array, weight: Array) -> Array:
         """The product of two matrices of integers."""

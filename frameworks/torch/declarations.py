@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from frameworks.contract import Capability, Conventions, ScalerRule
-from frameworks.torch import eight_bit_state, engine_probes, engine_start, torchao_models
+from frameworks.torch import eight_bit_state, engine_probes, engine_start, torchao_models, transformers_models
 from frameworks.torch.scaler import has_gradient_formats
 
 NO_MASTERS = (
@@ -97,8 +97,9 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _before_ampere())}
     if not eight_bit_state.installed() and mode not in ("fsdp1", engine_start.MODE):
         refused[Capability.ADAM_8BIT] = eight_bit_state.NOT_INSTALLED
-    if mode == torchao_models.MODE:
-        refused |= torchao_models.refused()
+    for library in (torchao_models, transformers_models):
+        if mode == library.MODE:
+            refused |= library.refused()
     if mode == engine_start.MODE:
         refused = {c: reason for c, reason in refused.items() if c != Capability.O2_BFLOAT16} | engine_probes.refused()
     return refused | _REFUSED_IN_MODE.get(mode, {})

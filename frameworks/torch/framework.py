@@ -35,7 +35,7 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.torch import eight_bit_state, engine_start, torchao_models
+from frameworks.torch import eight_bit_state, engine_start, torchao_models, transformers_models
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.aware import RULE, AwareTrainer
 from frameworks.torch.companies import company, is_flat, own_attempts
@@ -52,13 +52,16 @@ from frameworks.torch.scaler import wants_fused
 from frameworks.torch.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.trainer import TorchTrainer
 
+_LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, transformers_models)})
+"""What quantizes trained models in modes of their own."""
+
 
 class TorchFramework(BaseFramework):
     """PyTorch on the CPU or a CUDA device, one thread.
 
     Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`; `run_op` is eager in
     all modes. "ddp", "fsdp", "fsdp1" and "deepspeed" train every recipe with two ranks, "offload" keeps activations in
-    files, and in "torchao" trained models are quantized by torchao.
+    files; in "torchao" trained models are quantized by torchao, and in "transformers" they are loaded in eight bits.
     """
 
     name: str = "torch"
@@ -71,7 +74,7 @@ class TorchFramework(BaseFramework):
         }
     )
     offload_of_modes = MappingProxyType({"offload": Offload(("activations",), "disk")})
-    modes: tuple[str, ...] = ("eager", "compile", *ranks_of_modes, *offload_of_modes, torchao_models.MODE)
+    modes: tuple[str, ...] = ("eager", "compile", *ranks_of_modes, *offload_of_modes, *_LIBRARIES)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
@@ -101,8 +104,8 @@ class TorchFramework(BaseFramework):
         if self.mode != "compile":
             here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
-        if self.mode == torchao_models.MODE:
-            here |= torchao_models.refused_attempts()
+        if self.mode in _LIBRARIES:
+            here |= _LIBRARIES[self.mode].refused_attempts()
         if self.mode == "eager" and converts():
             here |= aware_attempts(self._run, converts=True)
         if self.device != "cpu" or self.mode == "compile":
@@ -116,8 +119,13 @@ class TorchFramework(BaseFramework):
         return TorchQuantizers(self.device)
 
     def post_training(self) -> PostTraining:
-        kind = torchao_models.TorchaoPostTraining if self.mode == torchao_models.MODE else TorchPostTraining
-        return kind(self.device)
+        match self.mode:
+            case torchao_models.MODE:
+                return torchao_models.TorchaoPostTraining(self.device)
+            case transformers_models.MODE:
+                return transformers_models.TransformersPostTraining(self.device)
+            case _:
+                return TorchPostTraining(self.device)
 
     def aware_rule(self) -> AwareRule:
         return RULE

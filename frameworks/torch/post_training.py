@@ -51,7 +51,7 @@ _OBSERVED = quantization.QConfig(
 """Smallest and largest value: the `HistogramObserver` that is x86's default searches its ranges."""
 
 
-class _Network(nn.Module):
+class Network(nn.Module):
     """A fixture model as a user writes it: a sequence of layers, and linear heads of its result."""
 
     def __init__(self, model: Model) -> None:
@@ -170,7 +170,7 @@ def trained_network(model: Model, weights: Mapping[str, Array], skip: Sequence[s
     """
     if strange := sorted(set(skip) - set(places_of(model))):
         raise ValueError(f"{model.name} has no dense layer {', '.join(strange)}")
-    network = _Network(model).eval()
+    network = Network(model).eval()
     load(_float_slots(model, network), weights)
     return network
 

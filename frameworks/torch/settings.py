@@ -15,7 +15,7 @@ import torch
 from frameworks.base import processor
 from frameworks.torch.arrays import dtype_name
 
-_OTHERS = ("bitsandbytes", "deepspeed", "torchao")
+_OTHERS = ("accelerate", "bitsandbytes", "deepspeed", "torchao", "transformers")
 """Libraries that modes and recipes may use where they are installed."""
 _SCOPES = ("cpu", "cuda")
 

@@ -1,0 +1,1 @@
+"""What loading in eight bits does to a real sentence encoder."""

@@ -1,0 +1,49 @@
+"""The recorded figures: a sentence encoder in float32 and loaded in eight bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.kit.samples import Origin, Store
+
+
+@dataclass(frozen=True)
+class LoadedEncoder:
+    """What one way of loading gives.
+
+    Attributes:
+        side: how it was loaded.
+        model_bytes: of all that the encoder keeps.
+        linear_bytes: of its linear layers alone.
+        mean_cosine, least_cosine: between a sentence's embedding and that in float32.
+        found: share of sentences whose nearest one of the other voice says the same.
+    """
+
+    side: str
+    model_bytes: int
+    linear_bytes: int
+    mean_cosine: float
+    least_cosine: float
+    found: float
+
+
+@dataclass(frozen=True)
+class Encoded(Origin):
+    """The figures of one framework.
+
+    Attributes:
+        sentences: how many were embedded.
+        layers, with_outliers: linear layers, and those with an outlier in what comes in, in float32.
+        columns, outliers: of what comes in to all of them, and those of outliers.
+    """
+
+    sentences: int
+    layers: int
+    with_outliers: int
+    columns: int
+    outliers: int
+    sides: tuple[LoadedEncoder, ...]
+
+
+STORE = Store(Path(__file__).parent / "samples", Encoded, "sides")

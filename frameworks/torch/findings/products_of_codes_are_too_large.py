@@ -1,0 +1,16 @@
+"""What a layer of one weight, 1, gives for an input of 1 in eight bits: both have the code 127."""
+
+import sys
+
+import torch
+from bitsandbytes.nn import Linear8bitLt
+
+layer = Linear8bitLt(1, 1, bias=False, has_fp16_weights=False)
+layer.load_state_dict({"weight": torch.ones(1, 1)})
+layer = layer.to("cpu").eval()
+with torch.no_grad():
+    result = layer(torch.ones(1, 1)).item()
+
+print("expected: 1.0, within 1e-6")
+print(f"seen: {result!r}")
+sys.exit(0 if abs(result - 1.0) <= 1e-6 else 1)
