@@ -48,10 +48,14 @@ class OffloadedState(_Run):
 
     def offloaded(self) -> dict[str, int]:
         kinds = {"parameters": jax.tree.leaves(self._away.params), "optimizer": moments(self._away)}
-        return {
-            kind: sum(value.nbytes for value in kinds[kind] if value.sharding.memory_kind == HOST)
-            for kind in self._offload.what
-        }
+        return {kind: sum(map(_bytes_away, kinds[kind])) for kind in self._offload.what}
+
+
+def _bytes_away(value: jax.Array) -> int:
+    """Bytes of an array in the host's memory; a copy of it for each device counts."""
+    if value.sharding.memory_kind != HOST:
+        return 0
+    return sum(shard.data.nbytes for shard in value.addressable_shards)
 
 
 def _moved(tree: Any, kind: str) -> Any:
