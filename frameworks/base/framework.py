@@ -24,6 +24,7 @@ from frameworks.contract import (
     Declaration,
     DelayedProduct,
     EightBitRule,
+    Float8Rule,
     MissingDevice,
     NumberFormats,
     PostTraining,
@@ -161,6 +162,9 @@ class BaseFramework(ABC):
 
     def aware_rule(self) -> AwareRule:
         raise self.refusal(Capability.AWARE)
+
+    def float8_rule(self) -> Float8Rule:
+        raise self.refusal(Capability.FLOAT8_TRAINING)
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
         raise self.refusal(Capability.DELAYED_SCALING)

@@ -31,6 +31,22 @@ class DelayedRule:
 
 
 @dataclass(frozen=True)
+class Float8Rule:
+    """What dense layers, heads of float32 among them, multiply in training by delayed scaling.
+
+    Each has a product of its own; a step is a window. Gradients pass through casts as they are, those of clipped values
+    too. The bias is added behind the product, and its gradient is not cast.
+
+    Attributes:
+        product: formats and lag.
+        skipped: whether what is remembered moves with a window whose update an overflow skips.
+    """
+
+    product: DelayedRule
+    skipped: Literal["stays", "moves"] = "stays"
+
+
+@dataclass(frozen=True)
 class Remembered:
     """What is remembered of one operand.
 
