@@ -40,10 +40,12 @@ class Float8Rule:
     Attributes:
         product: formats and lag.
         skipped: whether what is remembered moves with a window whose update an overflow skips.
+        mean: whose mean loss the gradients that are cast belong to, where a window has several micro-batches.
     """
 
     product: DelayedRule
     skipped: Literal["stays", "moves"] = "stays"
+    mean: Literal["window", "micro-batch"] = "window"
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Float8Layers:
         given = self.cast(path, "input", x, scaling, seen)
         result = self.ops.linear(given, self.cast(path, "kernel", weight, scaling, seen), None)
         back = self.gradient_cast(path, scaling, seen)
-        result = replace(result, value=_with_gradient(result.value, back))
+        result = replace(result, value=with_gradient(result.value, back))
         return result if bias is None else self.ops.apply("linear", lambda y, b, _: y + b, result, bias)
 
     def cast(self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, seen: Seen | None) -> Tensor:
@@ -119,7 +119,8 @@ def _cast(x: Array, casting: Callable[[Array], Array]) -> Array:
 
 
 @primitive
-def _with_gradient(x: Array, casting: Callable[[Array], Array]) -> Array:
+def with_gradient(x: Array, casting: Callable[[Array], Array]) -> Array:
+    """x, whose gradient is cast."""
     del casting
     return x
 
@@ -133,4 +134,4 @@ def _as_cast(_ans: Any, _x: Any, casting: Callable[[Array], Array]) -> Callable[
 
 
 defvjp(_cast, _as_it_is, None)
-defvjp(_with_gradient, _as_cast, None)
+defvjp(with_gradient, _as_cast, None)
