@@ -37,6 +37,8 @@ from frameworks.contract import (
 
 Run = TypeVar("Run", bound=BaseTrainer)
 
+NOT_OVER_RANKS = "how ranks take their largest magnitudes together is no part of the contract"
+
 
 class BaseFramework(ABC):
     """Binds device and mode, and turns declarations into refusals."""
@@ -98,6 +100,8 @@ class BaseFramework(ABC):
         """
         for capability in needs(recipe):
             self.require(capability)
+        if recipe.ranks is not None and Capability.FLOAT8_TRAINING in needs(recipe):
+            raise Unsupported(Capability.FLOAT8_TRAINING, NOT_OVER_RANKS)
         if recipe.recompute is not None:
             self.variant(recipe.recompute.variant)
 
