@@ -362,11 +362,12 @@ def test_gradients_are_remembered_as_they_are_cast(subject: Subject, verdict: Ve
 def test_memory_counts_in_no_norm(subject: Subject, verdict: Verdict) -> None:
     """What is remembered is far larger than gradients, of which the limit allows four times the norm."""
     rule_of(subject)
-    probe = Followed(subject, verdict, EIGHTHS)
+    slow = EIGHTHS.but(optimizer=SGD(2.0**-14))
+    probe = Followed(subject, verdict, slow)
     window = probe.window((6, -12))
     squares = [np.vdot(g, g) for g in probe.run.gradients(window).values()]
     norm = float(np.sqrt(np.sum(squares, dtype=np.float64)))
-    plain, clipped = (subject.trainer(MODEL, EIGHTHS.but(clip=clip), exact_weights()) for clip in (None, 4.0 * norm))
+    plain, clipped = (subject.trainer(MODEL, slow.but(clip=clip), exact_weights()) for clip in (None, 4.0 * norm))
     before = plain.parameters()
     for update in (1, 2):
         for run in (plain, clipped):
