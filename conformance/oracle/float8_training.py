@@ -66,7 +66,7 @@ def product(left: Cast, right: Cast) -> Bounded:
 
 
 @dataclass(frozen=True)
-class Layer:
+class Float8Layer:
     """What one dense layer gives, and what it passes back."""
 
     outputs: Bounded
@@ -76,7 +76,7 @@ class Layer:
 
 def layer(
     inputs: Array, weight: Array, bias: Array, gradient: Array, rule: DelayedRule, memory: Mapping[Operand, Remembered]
-) -> Layer:
+) -> Float8Layer:
     """A dense layer of float32 inputs (n, k), weight (k, m) and bias (m,) by what was remembered before its pass.
 
     `gradient` is that of what the layer gives, (n, m), as it is cast: times the loss scale.
@@ -88,7 +88,7 @@ def layer(
     )
     result = product(x, w)
     rounding = 2 * U * (np.abs(result.values) + np.abs(bias))
-    return Layer(
+    return Float8Layer(
         Bounded(result.values + bias, result.bound + rounding),
         product(_turned(x), g),
         product(g, _turned(w)),
@@ -100,7 +100,7 @@ def _turned(given: Cast) -> Cast:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenMagnitudes:
     """What one micro-batch of an exact run gives: outputs of its head, and the largest magnitude of each operand."""
 
     outputs: Array
@@ -127,7 +127,7 @@ class ExactRun:
             x = self._cast(name, "input", x) @ self._cast(name, "kernel", self.kernels[name])
         return x
 
-    def passed(self, inputs: Array, gradient: Array) -> Seen:
+    def passed(self, inputs: Array, gradient: Array) -> SeenMagnitudes:
         """One micro-batch: inputs (n, k), and the gradient of the last layer's output (n, m) as it is cast."""
         x, maxima = inputs.astype(np.float64), dict[tuple[str, Operand], float]()
         for name, kernel in self.kernels.items():
@@ -138,9 +138,9 @@ class ExactRun:
             maxima[name, "gradient"] = _most(back)
             with np.errstate(invalid="ignore"):
                 back = self._cast(name, "gradient", back) @ self._cast(name, "kernel", kernel).T
-        return Seen(x, maxima)
+        return SeenMagnitudes(x, maxima)
 
-    def take(self, *window: Seen) -> None:
+    def take(self, *window: SeenMagnitudes) -> None:
         """A window, which is one step of its largest values."""
         for key, maxima in self.seen.items():
             maxima.append(float(np.max([each.maxima[key] for each in window])))

@@ -84,13 +84,12 @@ BY_CLAUSE = {
 _QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
 SHORT: dict[str, tuple[str, ...]] = {
     "casts, products of codes": (*NARROW, "integer-products", "float8-products", "delayed-scaling"),
-    "training in float8": ("float8-training",),
     "quantizers, int4 in bytes": (*_QUANTIZERS, "int4-packing"),
     "fake quantization": tuple(name for name in ROWS if name.startswith("fake-")),
     "int8 after training, dynamic": ("dynamic-int8",),
     "int8 after training, static": ("static-int8",),
     "weights alone, int8 and int4": ("weight-int8", "weight-int4"),
-    "aware training, conversion": ("aware", "convert"),
+    "training in float8, aware training, conversion": ("float8-training", "aware", "convert"),
     "Adam in eight bits": ("adam-8bit",),
 }
 """Rows that the short table joins."""

@@ -58,7 +58,7 @@ def batch(seed: int, largest: float) -> Batch:
 
 def passed(
     subject: Subject, verdict: Verdict, largest: float, start: dict[str, Array]
-) -> tuple[LayerTrace, dict[str, expected.Layer]]:
+) -> tuple[LayerTrace, dict[str, expected.Float8Layer]]:
     """What a pass showed after three updates, and what each layer must give for the inputs that it had."""
     rule = rule_of(subject).product
     need(subject, Capability.TRACE)

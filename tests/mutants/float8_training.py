@@ -359,7 +359,7 @@ class MagnitudesAreClipped(ReferenceTrainer):
 
 @fault("https://github.com/google/praxis/pull/29", component="formats", clauses=("formats.float8-is-no-parameter",))
 class MemoryIsAveragedToo(ReferenceTrainer):
-    """An average of the weights has an average of what is remembered beside it, and predicts by that."""
+    """An average of the weights has an average of what is remembered next to it, and predicts by that."""
 
     mean: Arrays | None = None
 
