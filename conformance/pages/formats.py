@@ -18,6 +18,7 @@ ROWS: dict[str, str] = {
     "integer-products": "products of `int8` in `int32`",
     "float8-products": "products of `float8` in `float32`",
     "delayed-scaling": "products of `float8` with delayed scales",
+    "float8-training": "training with such products",
     "int4-packing": "integers of four bits, two to a byte",
     "int8-tensor": "int8, one range",
     "int8-row": "int8, a range for each row",
@@ -38,6 +39,17 @@ ROWS: dict[str, str] = {
     "adam-8bit": "Adam with moments of eight bits",
 }
 """What a test is about, by the parameter that names it, or by its clause, and how it is called in a table."""
+_FLOAT8 = (
+    "formats.float8-values",
+    "formats.float8-gradients",
+    "formats.float8-memory-follows",
+    "formats.float8-memory-holds-still",
+    "formats.float8-skips",
+    "formats.float8-loss-scale",
+    "formats.float8-survives-saving",
+    "formats.float8-is-no-parameter",
+    "formats.float8-accuracy",
+)
 _AWARE = (
     "quantization.aware-values",
     "quantization.aware-gradients",
@@ -59,6 +71,7 @@ BY_CLAUSE = {
     "formats.products": "float8-products",
     "formats.delayed-scaling": "delayed-scaling",
     "formats.packing": "int4-packing",
+    **dict.fromkeys(_FLOAT8, "float8-training"),
     **dict.fromkeys(_AWARE, "aware"),
     **dict.fromkeys(_ADAM_8BIT, "adam-8bit"),
     "quantization.convert-is-faithful": "convert",
@@ -78,7 +91,7 @@ SHORT: dict[str, tuple[str, ...]] = {
     "int8 after training, dynamic": ("dynamic-int8",),
     "int8 after training, static": ("static-int8",),
     "weights alone, loaded in int8": ("weight-int8", "weight-int4", "load-int8"),
-    "aware training, conversion": ("aware", "convert"),
+    "training in float8, aware training, conversion": ("float8-training", "aware", "convert"),
     "Adam in eight bits": ("adam-8bit",),
 }
 """Rows that the short table joins."""

@@ -10,6 +10,7 @@ from frameworks.base.offload_attempts import offload_attempts
 from frameworks.base.quantizing_attempts import (
     KERNEL,
     aware_attempts,
+    float8_attempts,
     format_attempts,
     quantizer_attempts,
     technique_attempts,
@@ -39,6 +40,7 @@ __all__ = [
     "dealt_window",
     "elapsed",
     "ending",
+    "float8_attempts",
     "format_attempts",
     "inner_bounds",
     "observed",

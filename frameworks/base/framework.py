@@ -24,6 +24,7 @@ from frameworks.contract import (
     Declaration,
     DelayedProduct,
     EightBitRule,
+    Float8Rule,
     MissingDevice,
     NumberFormats,
     PostTraining,
@@ -35,6 +36,8 @@ from frameworks.contract import (
 )
 
 Run = TypeVar("Run", bound=BaseTrainer)
+
+NOT_OVER_RANKS = "how ranks take their largest magnitudes together is no part of the contract"
 
 
 class BaseFramework(ABC):
@@ -97,6 +100,8 @@ class BaseFramework(ABC):
         """
         for capability in needs(recipe):
             self.require(capability)
+        if recipe.ranks is not None and Capability.FLOAT8_TRAINING in needs(recipe):
+            raise Unsupported(Capability.FLOAT8_TRAINING, NOT_OVER_RANKS)
         if recipe.recompute is not None:
             self.variant(recipe.recompute.variant)
 
@@ -161,6 +166,9 @@ class BaseFramework(ABC):
 
     def aware_rule(self) -> AwareRule:
         raise self.refusal(Capability.AWARE)
+
+    def float8_rule(self) -> Float8Rule:
+        raise self.refusal(Capability.FLOAT8_TRAINING)
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
         raise self.refusal(Capability.DELAYED_SCALING)

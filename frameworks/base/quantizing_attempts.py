@@ -11,7 +11,7 @@ from fixtures.data import exact_batch
 from fixtures.model import Model
 from fixtures.models import digits_mlp, exact_linear
 from fixtures.narrow import NARROW
-from fixtures.recipe import SGD, Aware, Recipe
+from fixtures.recipe import SGD, Aware, Float8, Recipe
 from frameworks.contract import Attempt, Capability, DelayedProduct, NumberFormats, PostTraining, Quantizers, Trainer
 
 KERNEL = np.full((16, 16), 0.5, np.float32)
@@ -56,6 +56,21 @@ def aware_attempts(trainer: Callable[[Model, Recipe], Trainer], *, converts: boo
     """A try of aware training, and of conversion where that is offered."""
     made: dict[Capability, Attempt] = {Capability.AWARE: partial(_trains_aware, trainer)}
     return made | ({Capability.CONVERT: partial(_converts, trainer)} if converts else {})
+
+
+def float8_attempts(trainer: Callable[[Model, Recipe], Trainer]) -> dict[Capability, Attempt]:
+    """A try of training by delayed scaling."""
+    return {Capability.FLOAT8_TRAINING: partial(_trains_in_eighths, trainer)}
+
+
+def _trains_in_eighths(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
+    """Whether a window is remembered, and predictions have few values where inputs have many."""
+    run = trainer(exact_linear(), Recipe(SGD(), quantization=Float8(4)))
+    run.update((exact_batch(),))
+    (remembered,) = run.remembered().values()
+    fine = np.repeat(np.linspace(1.0, 1.0625, 9, dtype=np.float32)[:, None], 8, axis=1)
+    (outputs,) = run.predict(fine).values()
+    return bool(remembered["input"].maxima.any()) and len(np.unique(outputs[:, 0])) <= 2
 
 
 def _aware(trainer: Callable[[Model, Recipe], Trainer]) -> Trainer:

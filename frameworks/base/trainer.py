@@ -18,7 +18,9 @@ from frameworks.contract import (
     Capability,
     Declaration,
     LayerTrace,
+    Operand,
     QuantizedModel,
+    Remembered,
     Unsupported,
     Update,
 )
@@ -99,6 +101,9 @@ class BaseTrainer(ABC):
 
     def observed(self) -> Mapping[str, Calibrated]:
         raise self.refusal(Capability.AWARE)
+
+    def remembered(self) -> Mapping[str, Mapping[Operand, Remembered]]:
+        raise self.refusal(Capability.FLOAT8_TRAINING)
 
     def convert(self) -> QuantizedModel:
         raise self.refusal(Capability.CONVERT)

@@ -18,7 +18,7 @@ from frameworks.contract.capabilities import (
 )
 from frameworks.contract.company import Company, RankFailed, Stop
 from frameworks.contract.conventions import Conventions, ScalerRule
-from frameworks.contract.delayed_scaling import DelayedProduct, DelayedRule, Operand, Passed, Remembered
+from frameworks.contract.delayed_scaling import DelayedProduct, DelayedRule, Float8Rule, Operand, Passed, Remembered
 from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.framework import Framework
 from frameworks.contract.post_training import Calibrated, CodeRange, LinearRule, PostTraining, QuantizedModel
@@ -54,6 +54,7 @@ __all__ = [
     "DelayedRule",
     "EightBitRule",
     "FakeRule",
+    "Float8Rule",
     "Framework",
     "Gradients",
     "LayerTrace",

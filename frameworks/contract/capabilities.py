@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fixtures.recipe import Adam, DynamicScaling, Offload, Precision, Ranks, Recipe, StaticScaling
+from fixtures.recipe import Adam, Aware, DynamicScaling, Float8, Offload, Precision, Ranks, Recipe, StaticScaling
 
 
 class Capability(StrEnum):
@@ -68,6 +68,7 @@ class Capability(StrEnum):
     INTEGER_CASTS = "formats.int8"
     FLOAT8_PRODUCTS = "formats.float8-products"
     DELAYED_SCALING = "formats.delayed-scaling"
+    FLOAT8_TRAINING = "formats.float8-training"  # dense layers multiply in eight bits by delayed scales
     INT4_PACKING = "formats.int4-packing"
     INTEGER_PRODUCTS = "quantization.integer-products"
     INT8_TENSOR = "quantization.int8-tensor"  # one symmetric range of a matrix
@@ -171,7 +172,8 @@ def needs(recipe: Recipe) -> tuple[Capability, ...]:
         Capability.TWO_OPTIMIZERS: recipe.optimizers > 1,
         Capability.TWO_LOSSES: recipe.separate_losses,
         Capability.AVERAGE: recipe.average is not None,
-        Capability.AWARE: recipe.quantization is not None,
+        Capability.AWARE: isinstance(recipe.quantization, Aware),
+        Capability.FLOAT8_TRAINING: isinstance(recipe.quantization, Float8),
         Capability.ADAM_8BIT: isinstance(recipe.optimizer, Adam) and recipe.optimizer.state_bits == 8,
     }
     asked += [capability for capability, wanted in conditions.items() if wanted]

@@ -31,6 +31,24 @@ class DelayedRule:
 
 
 @dataclass(frozen=True)
+class Float8Rule:
+    """What dense layers, heads of float32 among them, multiply in training by delayed scaling.
+
+    Each has a product of its own; a step is a window. Gradients pass through casts as they are, those of clipped values
+    too. The bias is added behind the product, and its gradient is not cast.
+
+    Attributes:
+        product: formats and lag.
+        skipped: whether what is remembered moves with a window whose update an overflow skips.
+        mean: whose mean loss the gradients that are cast belong to, where a window has several micro-batches.
+    """
+
+    product: DelayedRule
+    skipped: Literal["stays", "moves"] = "stays"
+    mean: Literal["window", "micro-batch"] = "window"
+
+
+@dataclass(frozen=True)
 class Remembered:
     """What is remembered of one operand.
 

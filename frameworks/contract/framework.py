@@ -13,7 +13,7 @@ from frameworks.contract.aware import AwareRule
 from frameworks.contract.capabilities import Capability, Declaration
 from frameworks.contract.company import Company
 from frameworks.contract.conventions import Conventions
-from frameworks.contract.delayed_scaling import DelayedProduct
+from frameworks.contract.delayed_scaling import DelayedProduct, Float8Rule
 from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.post_training import PostTraining
 from frameworks.contract.quantizing import NumberFormats, Quantizers
@@ -108,10 +108,17 @@ class Framework(Protocol):
         """The framework's quantization of trained models; what is offered is declared by capabilities."""
 
     def aware_rule(self) -> AwareRule:
-        """What dense layers compute under `Recipe.quantization`.
+        """What dense layers compute under `Recipe(quantization=Aware())`.
 
         Raises:
             Unsupported: AWARE.
+        """
+
+    def float8_rule(self) -> Float8Rule:
+        """What dense layers compute under `Recipe(quantization=Float8())`.
+
+        Raises:
+            Unsupported: FLOAT8_TRAINING.
         """
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:

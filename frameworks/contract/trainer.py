@@ -8,6 +8,7 @@ from typing import Protocol
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
+from frameworks.contract.delayed_scaling import Operand, Remembered
 from frameworks.contract.post_training import Calibrated, QuantizedModel
 from frameworks.contract.values import Gradients, LayerTrace, Update
 
@@ -77,13 +78,23 @@ class Trainer(Protocol):
         """
 
     def buffers(self) -> dict[str, Array]:
-        """Batch norm's running statistics by canonical name; in aware training also what ranges follow, by any name."""
+        """Batch norm's running statistics by canonical name; by any name what ranges follow in aware training.
+
+        In training by delayed scaling also what is remembered.
+        """
 
     def observed(self) -> Mapping[str, Calibrated]:
         """The ranges of the dense layers that a training pass has reached, by the names of their weights.
 
         Raises:
             Unsupported: AWARE.
+        """
+
+    def remembered(self) -> Mapping[str, Mapping[Operand, Remembered]]:
+        """What training by delayed scaling remembers of each dense layer's operands, by the name of its weight.
+
+        Raises:
+            Unsupported: FLOAT8_TRAINING, also if the recipe does not ask for it.
         """
 
     def convert(self) -> QuantizedModel:

@@ -17,6 +17,7 @@ from frameworks.base import (
     KERNEL,
     BaseCompany,
     CompanyTrainer,
+    float8_attempts,
     format_attempts,
     offload_attempts,
     technique_attempts,
@@ -26,6 +27,7 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
+    Float8Rule,
     OpResult,
     RecomputeCase,
     RecomputeResult,
@@ -35,6 +37,7 @@ from frameworks.jax.arrays import to_array, wide_formats
 from frameworks.jax.companies import company
 from frameworks.jax.declarations import conventions, refusals
 from frameworks.jax.delayed_scaling import ONLY_COMPILED, FlaxDelayedProduct, joins_windows
+from frameworks.jax.float8_training import RULE
 from frameworks.jax.formats import JaxFormats
 from frameworks.jax.modes import JIT, NOJIT, OFFLOAD, SHARDED
 from frameworks.jax.network import VARIANTS
@@ -78,6 +81,8 @@ class JaxFramework(OnDevice):
             delayed=partial(self.delayed_product, KERNEL, history=4),
         )
         here |= technique_attempts(self.post_training()) | refused_attempts()
+        if self.ranks() is None:
+            here |= float8_attempts(self._run)
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))
@@ -89,6 +94,10 @@ class JaxFramework(OnDevice):
 
     def conventions(self) -> Conventions:
         return conventions(self.mode)
+
+    def float8_rule(self) -> Float8Rule:
+        self.require(Capability.FLOAT8_TRAINING)
+        return RULE
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> FlaxDelayedProduct:
         compiled = self.mode != "nojit"

@@ -59,20 +59,25 @@ class PositionTable(nn.Module):
 
 
 class Block(nn.Module):
-    """One fixture layer that computes in `dtype` and keeps its parameters in `param_dtype`."""
+    """One fixture layer that computes in `dtype` and keeps its parameters in `param_dtype`.
+
+    Attributes:
+        product: makes the product of dense layers, None for JAX's own.
+    """
 
     layer: Layer
     dtype: Any
     param_dtype: Any
+    product: Any = None
 
     def setup(self) -> None:
         formats = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         self.inner: Any
         match self.layer:
             case Residual(body=body):
-                self.body = [Block(part, self.dtype, self.param_dtype) for part in body]
+                self.body = [Block(part, self.dtype, self.param_dtype, self.product) for part in body]
             case Dense(units=units, bias=bias):
-                self.inner = nn.Dense(units, use_bias=bias, **formats)
+                self.inner = nn.Dense(units, use_bias=bias, dot_general_cls=self.product, **formats)
             case Convolution(filters=filters, size=size, stride=stride, padding=padding):
                 self.inner = nn.Conv(filters, (size, size), strides=stride, padding=padding, **formats)
             case BatchNorm(momentum=momentum, epsilon=epsilon):

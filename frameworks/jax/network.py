@@ -16,6 +16,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recompute
 from frameworks.base import Bounds, inner_bounds, segment_bounds
 from frameworks.jax.arrays import Flat, Place, to_array
+from frameworks.jax.float8_training import product_of
 from frameworks.jax.layers import Block, names, output_places, shown
 
 VARIANTS: dict[str, Callable[..., Any]] = {
@@ -28,7 +29,8 @@ VARIANTS: dict[str, Callable[..., Any]] = {
 class Network(nn.Module):
     """The layers of a fixture model in `dtype`, parameters in `param_dtype`; float64 heads keep their own format.
 
-    Each run of a recomputation segment in training calls `begun` with the segment's number, where there is one.
+    Each run of a recomputation segment in training calls `begun` with the segment's number, where there is one. With a
+    `history` dense layers multiply in float8, by scales that follow as many steps.
     """
 
     model: Model
@@ -36,14 +38,17 @@ class Network(nn.Module):
     param_dtype: Any = jnp.float32
     recompute: Recompute | None = None
     begun: Callable[[int], object] | None = None
+    history: int | None = None
 
     def setup(self) -> None:
-        self.layers = [Block(layer, self.dtype, self.param_dtype) for layer in self.model.layers[:-1]]
+        product = product_of(self.history)
+        self.layers = [Block(layer, self.dtype, self.param_dtype, product) for layer in self.model.layers[:-1]]
         self.heads = {
             head.name: nn.Dense(
                 head.units,
                 dtype=jnp.float64 if head.format == "float64" else self.dtype,
                 param_dtype=jnp.float64 if head.format == "float64" else self.param_dtype,
+                dot_general_cls=None if head.format == "float64" else product,
             )
             for head in self.model.heads.heads
         }

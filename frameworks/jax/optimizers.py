@@ -22,9 +22,14 @@ _CHOOSES_ACCUMULATOR = "accumulator_dtype" in signature(optax.MultiSteps).parame
 
 
 class RunState(TrainState):
-    """Flax's train state, with the average of the weights if there is one."""
+    """Flax's train state, with the average of the weights if there is one.
+
+    Attributes:
+        overwritten: what an open window has gathered to overwrite a collection with, None where there is none.
+    """
 
     average: Any = None
+    overwritten: Any = None
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ import jax
 from fixtures.arrays import Array
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, BaseTrainer
+from frameworks.contract import Capability, Operand, Remembered
 from frameworks.jax import optimizers, scaler
 from frameworks.jax.arrays import Flat, Place, to_array
+from frameworks.jax.float8_training import leaves_in, remembered, remembered_leaves, shown
 from frameworks.jax.network import Layout
 from frameworks.jax.optimizers import RunState, accumulated
 from frameworks.jax.scaler import Judged, LossScale
@@ -48,9 +50,8 @@ class Readings(BaseTrainer):
 
     @property
     def leaves(self) -> Flat:
-        """Every parameter by joined path, as the optimizer holds them."""
-        found: Flat = self.train_state.params
-        return found
+        """Every parameter by joined path, as the optimizer holds them, and what is remembered."""
+        return leaves_in(self.train_state.params)
 
     def parameters(self) -> dict[str, Array]:
         with self.scope():
@@ -63,7 +64,12 @@ class Readings(BaseTrainer):
         return optimizers.optimizer_state(self.train_state, self.layout)
 
     def buffers(self) -> dict[str, Array]:
-        return self.layout.arrays(self.moved.buffers)
+        return self.layout.arrays(self.moved.buffers) | shown(self.leaves)
+
+    def remembered(self) -> dict[str, dict[Operand, Remembered]]:
+        if not (found := remembered(self.leaves, self.layout.canonical)):
+            raise self.refusal(Capability.FLOAT8_TRAINING)
+        return found
 
     def scaler_state(self) -> dict[str, Array]:
         return scaler.held(self.scale)
@@ -92,7 +98,7 @@ class Readings(BaseTrainer):
         if self.recipe.average is None:
             raise ValueError(NO_AVERAGE)
         found: Flat = self.train_state.average
-        return found
+        return found | remembered_leaves(self.leaves)
 
     def _predict(self, leaves: Flat, inputs: Array) -> dict[str, Array]:
         return {name: to_array(value) for name, value in self.outputs(leaves, inputs).items()}

@@ -18,6 +18,16 @@ from fixtures.model import Model
 from fixtures.recipe import Precision, Recompute
 from frameworks.base import AppliedMicroBatch
 from frameworks.jax.arrays import Flat, flat, nested
+from frameworks.jax.float8_training import (
+    collections,
+    leaves_in,
+    over_window,
+    remembered_leaves,
+    state_tree,
+    total,
+    trained_leaves,
+    with_memory,
+)
 from frameworks.jax.layers import OUTPUTS, PERTURBATIONS
 from frameworks.jax.losses import Loaded, loss_sums
 from frameworks.jax.network import Layout, Network
@@ -33,6 +43,7 @@ class Plan:
     precision: Precision
     recompute: Recompute | None
     separate_losses: bool
+    history: int | None = None
 
 
 class Carried(NamedTuple):
@@ -95,13 +106,14 @@ class CompiledSteps:
         self.plan = plan
         low = jnp.dtype(plan.precision.format)
         kept = low if plan.precision.level == "O3" else jnp.float32
-        self.network = Network(plan.model, low, kept, plan.recompute, begun)
+        self.network = Network(plan.model, low, kept, plan.recompute, begun, plan.history)
         self.policy = jmp.Policy(jnp.float32, low, jnp.float32) if plan.precision.level == "O2" else None
-        integer = jnp.int32 if plan.model.integer_inputs else jnp.float32
-        example = jax.ShapeDtypeStruct((1, *plan.model.sample), integer)
+        self._example = jnp.int32 if plan.model.integer_inputs else jnp.float32
+        example = jax.ShapeDtypeStruct((1, *plan.model.sample), self._example)
         key = jax.eval_shape(lambda: jax.random.key(0))
         shapes = jax.eval_shape(partial(self.network.init, train=False), key, example)
         self.shapes = flat(shapes["params"])
+        self.memory_shapes = with_memory({}, shapes)
         self.buffer_shapes = flat(shapes.get("batch_stats", {}))
         self.layout = Layout(plan.model, self.shapes | self.buffer_shapes)
         self.draws = any(isinstance(layer, Dropout) for _, layer in walk(plan.model.layers))
@@ -110,11 +122,18 @@ class CompiledSteps:
         self.predict = jax.jit(self._predict)
         self.cast = jax.jit(self._cast) if self.policy else self._cast
 
+    def memory(self) -> Flat:
+        """What is remembered before any step, as the module makes it; empty without float8."""
+        if not self.memory_shapes:
+            return {}
+        key, example = jax.random.key(0), jnp.zeros((1, *self.plan.model.sample), self._example)
+        return with_memory({}, self.network.init(key, example, train=False))
+
     def _cast(self, parameters: Flat) -> Flat:
         """The parameters as the model holds them: under a policy, those that are not float64 in its format."""
         if self.policy is None:
             return parameters
-        body = {place: value for place, value in parameters.items() if value.dtype != jnp.float64}
+        body = {place: value for place, value in trained_leaves(parameters).items() if value.dtype != jnp.float64}
         return parameters | self.policy.cast_to_compute(body)
 
     def losses(self, parameters: Flat, moved: Carried, batch: Loaded) -> tuple[list[jax.Array], Carried]:
@@ -127,7 +146,7 @@ class CompiledSteps:
     ) -> tuple[list[jax.Array], Carried, Flat]:
         """`losses`; and, where perturbations are added to the layers' outputs, these by joined path."""
         key, drawn = _split(moved.key) if self.draws else (moved.key, None)
-        variables = {"params": nested(self._cast(parameters)), "batch_stats": nested(moved.buffers)}
+        variables = collections(self._cast(parameters)) | {"batch_stats": nested(moved.buffers)}
         if perturbations is not None:
             variables[PERTURBATIONS] = nested(perturbations)
         outputs, changed = self.network.apply(
@@ -180,8 +199,9 @@ class CompiledSteps:
         decay: float | None,
     ) -> tuple[RunState, LossScale, Carried, list[jax.Array], UpdateResult]:
         """Forward, backward and update of a window of one micro-batch as one program, as the examples have it."""
-        gradients, judged, sums, after = self._backward(state.params, moved, scale, batch, items)
-        gradients = unscaled(scale, gradients, state.params)
+        leaves = leaves_in(state.params)
+        gradients, judged, sums, after = self._backward(leaves, moved, scale, batch, items)
+        gradients = unscaled(scale, gradients, leaves)
         state, scale, outcome = update(
             state, scale, gradients, judged, guarded=guarded, normed=normed, decay=decay, last=True, pin=self.pin
         )
@@ -190,7 +210,11 @@ class CompiledSteps:
     def _surrogate(
         self, parameters: Flat, scale: LossScale, given: Mapping[str, jax.Array], parts: jax.Array
     ) -> tuple[Flat, Judged | None]:
-        """Gradients of Σ p·g over the parameters in `given`, divided by `parts`, as `_backward` gives them."""
+        """Gradients of Σ p·g over the parameters in `given`, divided by `parts`, as `_backward` gives them.
+
+        No layer multiplies, so what is remembered is overwritten with itself.
+        """
+        memory = remembered_leaves(parameters)
 
         def loss(leaves: Flat) -> jax.Array:
             model = self._cast(leaves)
@@ -201,11 +225,11 @@ class CompiledSteps:
 
         if isinstance(scale, DynamicScale):
             gradients, judged, _ = _by_flax(scale, lambda leaves: (loss(leaves), None), parameters)
-            return gradients, judged
-        return jax.grad(lambda leaves: scale.scale(loss(leaves)))(parameters), None
+            return gradients | memory, judged
+        return jax.grad(lambda leaves: scale.scale(loss(leaves)))(parameters) | memory, None
 
     def _predict(self, parameters: Flat, buffers: Flat, inputs: jax.Array) -> dict[str, jax.Array]:
-        variables = {"params": nested(self._cast(parameters)), "batch_stats": nested(buffers)}
+        variables = collections(self._cast(parameters)) | {"batch_stats": nested(buffers)}
         outputs: Any = self.network.apply(variables, inputs, train=False)
         return dict(outputs)
 
@@ -241,7 +265,7 @@ def differentiated(
         [jnp.ones_like(p) if i == j else jnp.zeros_like(p) for j, p in enumerate(parts)] for i in range(len(parts))
     ]
     gradients = [pull(cotangent)[0] for cotangent in chosen]
-    return reduce(optax.tree.add, gradients), None, rest
+    return total(gradients), None, rest
 
 
 def _first(parts: list[jax.Array], rest: Any) -> tuple[jax.Array, Any]:
@@ -256,10 +280,14 @@ def _by_flax(scale: DynamicScale, loss: Callable[[Any], Any], given: Any) -> tup
 
 @jax.jit
 def unscaled(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
-    """The gradients divided by the scale, unless Flax's has done so, in their parameters' formats."""
-    divided = gradients if isinstance(scale, DynamicScale) else scale.unscale(gradients)
-    found: Flat = optax.tree.cast_like(divided, parameters)
-    return found
+    """The gradients divided by the scale, unless Flax's has done so, in their parameters' formats.
+
+    What overwrites a collection is no gradient, and is not divided by JMP's.
+    """
+    taken = trained_leaves(gradients)
+    divided = taken if isinstance(scale, DynamicScale) else scale.unscale(taken)
+    found: Flat = optax.tree.cast_like(divided, trained_leaves(parameters))
+    return found | remembered_leaves(gradients)
 
 
 @partial(jax.jit, static_argnames=("guarded", "normed", "decay", "last", "pin"))
@@ -281,7 +309,7 @@ def update(
     """
     shown = None if pin is None else pin.gradients(gradients)
     gradients = gradients if shown is None else shown
-    norm = optax.tree.norm(gradients) if normed else None
+    norm = optax.tree.norm(trained_leaves(gradients)) if normed else None
     kept, finite = _stepped(state, gradients, decay), None
     if guarded:
         finite = jmp.all_finite(gradients) if judged is None else judged.finite
@@ -293,11 +321,16 @@ def update(
 
 
 def _stepped(state: RunState, gradients: Flat, decay: float | None) -> RunState:
-    after = state.apply_gradients(grads=gradients)
+    after = state.apply_gradients(grads=state_tree(gradients))
+    if state.overwritten is not None:
+        ended = applied(after) > applied(state)
+        params, overwritten = over_window(state.params, after.params, state.overwritten, ended)
+        after = after.replace(params=params, overwritten=overwritten)
     if decay is None:
         return after
-    mixed = optax.incremental_update(after.params, state.average, 1.0 - decay)
-    average = optax.tree.where(applied(state) == 0, after.params, mixed)
+    trained = trained_leaves(leaves_in(after.params))
+    mixed = optax.incremental_update(trained, state.average, 1.0 - decay)
+    average = optax.tree.where(applied(state) == 0, trained, mixed)
     if is_window(state):
         average = optax.tree.where(applied(after) > applied(state), average, state.average)
     return after.replace(average=average)

@@ -18,12 +18,13 @@ import optax
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Recipe
+from fixtures.recipe import Float8, Recipe
 from frameworks.base import LossLedger, ending, over_window, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
 from frameworks.jax import checkpoint, scaler
 from frameworks.jax.arrays import Flat, Place, to_array, wide_formats
 from frameworks.jax.declarations import TAKES_EACH_IN
+from frameworks.jax.float8_training import nothing_gathered, state_tree
 from frameworks.jax.losses import Loaded, load_batch
 from frameworks.jax.network import leaves_of, segments
 from frameworks.jax.optimizer_probes import window_waits_for_the_caller
@@ -64,7 +65,11 @@ class JaxTrainer(Readings):
         self._wide = any(head.format == "float64" for head in model.heads.heads)
         self._eager = mode == "nojit"
         with self.scope():
-            self.steps = self._compiled(Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses))
+            asked = recipe.quantization
+            history = asked.history if isinstance(asked, Float8) else None
+            self.steps = self._compiled(
+                Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history)
+            )
             self.layout = self.steps.layout
             given = model.weights(recipe.seed) if weights is None else weights
             leaves = leaves_of(self.layout, given, self.steps.shapes, self.place)
@@ -72,9 +77,11 @@ class JaxTrainer(Readings):
             self.moved = Carried(leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, self.place), key)
             places = tuple(self.layout.parameters[name] for name in model.parameter_shapes())
             self._rules = rules_of(recipe, places, self._wide)
-            state = RunState.create(apply_fn=None, params=leaves, tx=transformation(self._rules))
+            tree = state_tree(leaves | self.steps.memory())
+            state = RunState.create(apply_fn=None, params=tree, tx=transformation(self._rules))
             average = None if recipe.average is None else leaves
-            state = state.replace(step=jnp.zeros((), jnp.int32), average=average)
+            gathered = nothing_gathered(tree) if recipe.accumulation > 1 else None
+            state = state.replace(step=jnp.zeros((), jnp.int32), average=average, overwritten=gathered)
             self.train_state = self._placed(state)
             self.scale = scaler.loss_scale(recipe.scaling, self.place)
         scaler.refuse_several_gradients(self.scale, recipe)

@@ -118,13 +118,19 @@ def tells_training(layer: keras.layers.Layer) -> bool:
     """Whether the layer, or one inside it, does something else in training than in evaluation."""
     if isinstance(layer, ResidualLayer):
         return any(tells_training(part) for part in layer.body)
-    return isinstance(layer, keras.layers.Dropout | keras.layers.BatchNormalization)
+    return isinstance(layer, keras.layers.Dropout | keras.layers.BatchNormalization) or is_float8(layer)
+
+
+def is_float8(layer: keras.layers.Layer) -> bool:
+    """Whether the layer multiplies in float8: it remembers in training alone."""
+    return getattr(layer, "quantization_mode", None) == "float8"
 
 
 def run_layers(layers: list[keras.layers.Layer], x: Tensor, training: bool) -> Tensor:
     """Layers one after another; `training` goes to those that tell training from evaluation."""
     for layer in layers:
-        told = isinstance(layer, ResidualLayer | keras.layers.Dropout | keras.layers.BatchNormalization)
+        kinds = ResidualLayer | keras.layers.Dropout | keras.layers.BatchNormalization
+        told = isinstance(layer, kinds) or is_float8(layer)
         x = run_layer(layer, x, training=training) if told else run_layer(layer, x)
     return x
 
@@ -138,9 +144,13 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor] | str] = {
 
 
 class Builder:
-    """Makes Keras layers under the dtype policy that is set while it works; dropout seeds count up from the run's."""
+    """Makes Keras layers under the dtype policy that is set while it works; dropout seeds count up from the run's.
 
-    def __init__(self, seed: int) -> None:
+    With a `history` dense layers train in float8, by scales that follow as many steps.
+    """
+
+    def __init__(self, seed: int, history: int | None = None) -> None:
+        self._history = history
         self._next_seed = seed * SEEDS_PER_RUN
         self.dropouts: dict[str, keras.layers.Dropout] = {}
         self.sources: dict[str, tuple[keras.layers.Layer, Layer | Head]] = {}
@@ -153,16 +163,23 @@ class Builder:
 
     def head(self, head: Head, path: str) -> keras.layers.Layer:
         """The dense output layer of one head."""
-        wide = {"dtype": "float64"} if head.format == "float64" else {}
-        made = keras.layers.Dense(head.units, name=f"{path}-{head.name}", **ZEROS, **wide)
+        format_ = {"dtype": "float64"} if head.format == "float64" else self._float8()
+        made = keras.layers.Dense(head.units, name=f"{path}-{head.name}", **ZEROS, **format_)
         self.sources[f"{path}.{head.name}"] = (made, head)
         return made
+
+    def _float8(self) -> dict[str, Any]:
+        if self._history is None:
+            return {}
+        source = keras.config.dtype_policy().name
+        policy = keras.dtype_policies.QuantizedFloat8DTypePolicy("float8", source, amax_history_length=self._history)
+        return {"dtype": policy}
 
     def _make(self, layer: Layer, path: str, shape: Shape) -> keras.layers.Layer:
         name = "layer-" + path.replace(".", "-")
         match layer:
             case Dense():
-                return keras.layers.Dense(layer.units, use_bias=layer.bias, name=name, **ZEROS)
+                return keras.layers.Dense(layer.units, use_bias=layer.bias, name=name, **ZEROS, **self._float8())
             case Convolution():
                 return PaddedConvolution(layer, name=name)
             case BatchNorm():

@@ -56,7 +56,7 @@ def read(folder: Path, identity: str, like: Mapping[str, Array]) -> dict[str, Ar
             arrays = {name: saved[name] for name in saved.files}
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path}: cannot be decoded: {error}") from error
-    missing = [name for name in like if name not in arrays and not name.startswith("window/")]
+    missing = [name for name in like if name not in arrays and not name.startswith(("window/", "seen/"))]
     if missing:
         raise ValueError(f"{path}: holds no {missing[0]}")
     return arrays

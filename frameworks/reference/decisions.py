@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from autograd.core import VJPNode
@@ -11,40 +10,25 @@ from autograd.core import VJPNode
 from fixtures.arrays import Array, wider
 from fixtures.model import Model
 from fixtures.recipe import Adam, Offload, OffloadedKind, Recipe, StaticScaling
-from frameworks.contract import Calibrated, Capability, Conventions, Unsupported
+from frameworks.contract import Conventions
 from frameworks.reference.arithmetic import Operations
-from frameworks.reference.aware import AwareLayers
 from frameworks.reference.eight_bit_state import EightBitMoments, EightBitState, Moments, bytes_of, kept
-from frameworks.reference.forward import Forward, master_format
+from frameworks.reference.forward import master_format
 from frameworks.reference.offload import Activations, ArrayStore, Away, store_of
 from frameworks.reference.optimizers import Arithmetic, slot_names, stepper
-from frameworks.reference.post_training import ReferenceQuantizedModel
+from frameworks.reference.quantized_training import OpenWindow, QuantizedForward
 from frameworks.reference.scaler import LossScale, loss_scale
 from frameworks.reference.tensor import Tensor, rounded
 
 Arrays = dict[str, Array]
 
-
-@dataclass
-class OpenWindow:
-    """What a window has gathered: accumulated gradients, loss sums with their items, and what has been decided."""
-
-    gradients: Arrays = field(default_factory=dict)
-    losses: list[tuple[float, int]] = field(default_factory=list)
-    items: int = 0
-    micro_batches: int = 0
-    dropped: int = 0
-    scale: float = 1.0
-    unscaled: bool = False
-    scaled_overflow: frozenset[int] = frozenset()
-    latched: frozenset[int] | None = None
+__all__ = ["Arrays", "Decisions", "OpenWindow"]
 
 
-class Decisions(Forward):
+class Decisions(QuantizedForward):
     """A run's state. All arrays are float64 carriers; `formats` and `master_formats` say what they are worth."""
 
     eight_bit_class: type[EightBitState] = EightBitState
-    quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
 
     def __init__(
         self,
@@ -130,32 +114,6 @@ class Decisions(Forward):
             for held, formats, twice in groups
             if isinstance(held, Away)
         )
-
-    # decisions: aware training
-
-    def observes(self) -> bool:
-        aware = self.recipe.quantization
-        return super().observes() and (aware is None or aware.freeze is None or self.steps < aware.freeze)
-
-    def observed(self) -> dict[str, Calibrated]:
-        """The ranges of the dense layers that a training pass has reached."""
-        return self.aware_layers().observed(self.statistics)
-
-    def convert(self) -> ReferenceQuantizedModel:
-        """The model in integer codes, by the ranges as they are."""
-        layers = self.aware_layers()
-        weights = {name: value.astype(np.float32) for name, value in self.values.items()}
-        return self.quantized_model_class(layers.rule.linear, self.model, weights, known=self.observed())
-
-    def aware_layers(self) -> AwareLayers:
-        """The layers of aware training.
-
-        Raises:
-            Unsupported: the recipe does not ask for it.
-        """
-        if self.aware is None:
-            raise Unsupported(Capability.AWARE, "this recipe asks for no aware training")
-        return self.aware
 
     # decisions: loss
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,35 +11,28 @@ from fixtures.narrow import NARROW
 from frameworks.contract import DelayedRule, Operand, Passed, Remembered
 from frameworks.reference.formats import ReferenceFormats
 
+OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
 
-class ReferenceDelayedProduct:
-    """Scales follow the step before; sums are float64, results float32."""
+
+def untouched(history: int) -> dict[Operand, Remembered]:
+    """What is remembered before any step."""
+    return {operand: Remembered(1.0, np.zeros(history, np.float32)) for operand in OPERANDS}
+
+
+class DelayedScaling:
+    """The scales of a product's operands, which follow the step before."""
 
     rule = DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1)
 
-    def __init__(self, kernel: Array, history: int) -> None:
-        self._kernel = kernel.astype(np.float64)
+    def __init__(self, memory: Mapping[Operand, Remembered]) -> None:
         self._formats = ReferenceFormats()
-        self._memory: dict[Operand, Remembered] = {
-            operand: Remembered(1.0, np.zeros(history, np.float32)) for operand in ("input", "kernel", "gradient")
-        }
+        self._memory = dict(memory)
 
-    def train(self, *window: tuple[Array, Array]) -> tuple[Passed, ...]:
-        scales: dict[Operand, float] = {operand: self.next_scale(operand) for operand in self._memory}
-        passed = tuple(self._passed(inputs, gradient, scales) for inputs, gradient in window)
-        seen: dict[Operand, list[Array]] = {
-            "input": [inputs for inputs, _ in window],
-            "kernel": [self._kernel] * len(window),
-            "gradient": [gradient for _, gradient in window],
-        }
-        for operand, values in seen.items():
-            largest = self.largest_of([self.largest(each) for each in values])
-            self._memory[operand] = Remembered(scales[operand], self.shifted(self._memory[operand].maxima, largest))
-        return passed
-
-    def predict(self, inputs: Array) -> Array:
-        wide = self.cast(inputs, "input", self.next_scale("input"))
-        return (wide @ self.cast(self._kernel, "kernel", self.next_scale("kernel"))).astype(np.float32)
+    def move(self, scales: Mapping[Operand, float], maxima: Mapping[Operand, Sequence[float]]) -> None:
+        """Takes a step in: the scales that it had, and the largest magnitude of each of its micro-batches."""
+        for operand, each in maxima.items():
+            shifted = self.shifted(self._memory[operand].maxima, self.largest_of(each))
+            self._memory[operand] = Remembered(scales[operand], shifted)
 
     def remembered(self) -> dict[Operand, Remembered]:
         return dict(self._memory)
@@ -84,6 +77,29 @@ class ReferenceDelayedProduct:
     def clipped(self, values: Array, largest: float) -> Array:
         """Values within the range of the format; NaN stays."""
         return np.clip(values, -largest, largest)
+
+
+class ReferenceDelayedProduct(DelayedScaling):
+    """Sums are float64, results float32."""
+
+    def __init__(self, kernel: Array, history: int) -> None:
+        super().__init__(untouched(history))
+        self._kernel = kernel.astype(np.float64)
+
+    def train(self, *window: tuple[Array, Array]) -> tuple[Passed, ...]:
+        scales: dict[Operand, float] = {operand: self.next_scale(operand) for operand in self._memory}
+        passed = tuple(self._passed(inputs, gradient, scales) for inputs, gradient in window)
+        seen: dict[Operand, list[Array]] = {
+            "input": [inputs for inputs, _ in window],
+            "kernel": [self._kernel] * len(window),
+            "gradient": [gradient for _, gradient in window],
+        }
+        self.move(scales, {operand: [self.largest(each) for each in values] for operand, values in seen.items()})
+        return passed
+
+    def predict(self, inputs: Array) -> Array:
+        wide = self.cast(inputs, "input", self.next_scale("input"))
+        return (wide @ self.cast(self._kernel, "kernel", self.next_scale("kernel"))).astype(np.float32)
 
     def _passed(self, inputs: Array, gradient: Array, scales: dict[Operand, float]) -> Passed:
         given = self.cast(inputs, "input", scales["input"])

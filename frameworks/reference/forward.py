@@ -12,12 +12,13 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.layers import BatchNorm, Layer, LayerNorm
 from fixtures.model import Batch, Model
-from fixtures.recipe import Precision, Recipe
+from fixtures.recipe import Aware, Float8, Precision, Recipe
 from frameworks.base import inner_bounds, segment_bounds
 from frameworks.contract import Conventions
 from frameworks.reference import scope
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.aware import AwareLayers
+from frameworks.reference.float8_training import Float8Layers
 from frameworks.reference.network import Pass, loss_sums
 from frameworks.reference.saved_bytes import SavedForBackward
 from frameworks.reference.tape import recomputed
@@ -39,6 +40,7 @@ class Forward:
     """Runs the model's layers. Values are float64 carriers; `formats` names the format of every parameter."""
 
     aware_class: type[AwareLayers] = AwareLayers
+    float8_class: type[Float8Layers] = Float8Layers
 
     def __init__(self, model: Model, recipe: Recipe, conventions: Conventions, ops: Operations) -> None:
         self.model = model
@@ -51,9 +53,14 @@ class Forward:
         self.scope = scope.Scope(recipe.precision)
         self.draws = 0
         self.statistics = {name: value.astype(np.float64) for name, value in model.buffers().items()}
-        self.aware = None if recipe.quantization is None else self.aware_class(ops)
+        asked = recipe.quantization
+        self.aware = self.aware_class(ops) if isinstance(asked, Aware) else None
+        self.float8 = self.float8_class(ops, asked.history) if isinstance(asked, Float8) else None
         if self.aware is not None:
             self.statistics |= self.aware.unseen(model)
+        if self.float8 is not None:
+            self.statistics |= self.float8.unseen(model)
+        self.seen: dict[str, float] = {}
         self.segments = _segments(model, recipe)
         self.calls = [0] * len(self.segments)
         self._replaying = 0
@@ -82,6 +89,8 @@ class Forward:
 
     def dense(self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, training: bool) -> Tensor:
         """What the dense layer at `path` makes of x; its ranges move in training, unless it is run again."""
+        if self.float8 is not None:
+            return self.float8.dense(path, x, weight, bias, self.statistics, self.seen if training else None)
         if self.aware is None:
             return self.ops.linear(x, weight, bias)
         return self.aware.dense(path, x, weight, bias, self.statistics, observes=training and self.observes())
@@ -161,6 +170,7 @@ class Forward:
                 self.run(parameters, batch)
         finally:
             self.ops.tape = None
+            self.seen.clear()
             self.draws, self.statistics, self.calls = before
         return tape.bytes
 

@@ -15,6 +15,7 @@ from frameworks.base import (
     BaseFramework,
     CompanyTrainer,
     aware_attempts,
+    float8_attempts,
     format_attempts,
     offload_attempts,
     quantizer_attempts,
@@ -28,6 +29,7 @@ from frameworks.contract import (
     Capability,
     Conventions,
     EightBitRule,
+    Float8Rule,
     OpResult,
     RecomputeCase,
     RecomputeResult,
@@ -156,6 +158,9 @@ class ReferenceFramework(BaseFramework):
     def aware_rule(self) -> AwareRule:
         return self.trainer_class.aware_class.rule
 
+    def float8_rule(self) -> Float8Rule:
+        return self.trainer_class.float8_class.rule
+
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:
         return self.delayed_class(kernel, history)
 
@@ -178,7 +183,7 @@ class ReferenceFramework(BaseFramework):
         here |= format_attempts(self.formats(), *others, delayed=delayed)
         here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
         if self.ranks() is None:
-            here |= aware_attempts(self.run, converts=True)
+            here |= aware_attempts(self.run, converts=True) | float8_attempts(self.run)
         return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
 
     def global_state(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ A broken twin is a subclass that overrides one of these:
     scaler      unscale, found_nonfinite, judge (for whom it is asked), next_scale
     update      as_applied (in which format), optimizer_of, gradient_norm, clip, apply_update, advance_schedule,
                 learning_rate, sync_masters, move_average, average_format, averaged
-    moments     the methods of EightBitState
+    eight bits  the methods of EightBitState, AwareLayers and Float8Layers; take_magnitudes, end_of_window
     offload     make_store, held, node_type
     checkpoint  save_state, load_state
 
@@ -52,8 +52,11 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         self._open(items)
         if loss is not None:
             self.window.losses.append(loss)
+        dropped, seen, self.seen = self.window.dropped, self.seen, {}
         with np.errstate(all="ignore"):
             self.take_micro_batch(gradients)
+            if self.window.dropped == dropped:
+                self.take_magnitudes(seen)
 
     def gradients(self, window: Window) -> Arrays:
         outer, scaler, self.window = self.window, self.scaler, OpenWindow()
@@ -149,6 +152,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
                     self.unscale_gradients()
                 norm = self.gradient_norm(window.gradients) if window.gradients else None
                 skipped = self._step(rate)
+                self.end_of_window(skipped)
         if self.window_ended() or self.conventions.remainder == "drop":
             self.empty_accumulator()
         items = sum(count for _, count in window.losses)
@@ -197,6 +201,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
 
     def passed(self, batch: Batch, items: int) -> tuple[float, Arrays]:
         """Forward and backward of a micro-batch: its loss sum, and its scaled gradients in the parameters' formats."""
+        self.seen.clear()
         with np.errstate(all="ignore"):
             return self._backward(batch, items)
 

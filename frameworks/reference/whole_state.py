@@ -31,6 +31,7 @@ def taken(run: Decisions) -> dict[str, Array]:
         "average": run.averages,
         "statistics": run.statistics,
         "window": window.gradients,
+        "seen": {name: np.array(most) for name, most in window.maxima.items()},
     }
     for slot, moments in run.slots.items():
         groups |= parts_of(slot, moments)
@@ -57,6 +58,7 @@ def put_back(run: Decisions, arrays: dict[str, Array]) -> None:
         for slot, moments in run.slots.items()
     }
     run.window = _window(run.window, arrays, group("window"))
+    run.window.maxima = {name: float(most) for name, most in group("seen").items()}
     run.window.items, run.window.micro_batches, run.window.dropped = items, micro_batches, dropped
 
 

@@ -24,7 +24,7 @@ PREFIX = "run"
 def _parts(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> dict[str, dict[str, Any]]:
     return {
         "parameters": dict(bound.variables),
-        "buffers": dict(bound.buffers),
+        "buffers": bound.buffers | bound.memory,
         "seeds": {path: seed.state for path, seed in bound.seeds.items()},
         "optimizer": {f"{index}-{variable.name}": variable for index, variable in enumerate(optimizer.variables)},
     }

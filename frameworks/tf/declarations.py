@@ -81,7 +81,7 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     if mode == tflite_models.MODE:
         reasons |= tflite_models.refused()
     if mode == "eager":
-        reasons[Capability.DELAYED_SCALING] = _FLOAT8_WANTS_A_GRAPH
+        reasons |= dict.fromkeys((Capability.DELAYED_SCALING, Capability.FLOAT8_TRAINING), _FLOAT8_WANTS_A_GRAPH)
     if not has_tf32(device):
         reasons[Capability.TF32] = _NO_TF32
     return reasons

@@ -19,6 +19,7 @@ from frameworks.base import (
     BaseFramework,
     CompanyTrainer,
     elapsed,
+    float8_attempts,
     format_attempts,
     quantizer_attempts,
     technique_attempts,
@@ -28,6 +29,7 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
+    Float8Rule,
     OpResult,
     PostTraining,
     RecomputeCase,
@@ -38,6 +40,7 @@ from frameworks.tf import tflite_models
 from frameworks.tf.companies import company, started
 from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.delayed_scaling import KerasDelayedProduct
+from frameworks.tf.float8_training import RULE
 from frameworks.tf.formats import TensorFlowFormats, packing
 from frameworks.tf.network import VARIANTS
 from frameworks.tf.operations import graph_operations, run_op
@@ -100,6 +103,8 @@ class TensorFlowFramework(BaseFramework):
         here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
         if self.mode == tflite_models.MODE:
             here |= tflite_models.refused_attempts()
+        if self.ranks() is None:
+            here |= float8_attempts(self._run)
         return (
             with_ranks(here, partial(started, self.mode), self.ranks()) if has_ranks(self.device, self.mode) else here
         )
@@ -125,7 +130,10 @@ class TensorFlowFramework(BaseFramework):
         self.require_recipe(recipe)
         if recipe.ranks is not None:
             return self.bound(CompanyTrainer(company(self.mode, model, recipe, weights)))
-        run = TensorFlowTrainer(
+        return self.bound(self._run(model, recipe, weights))
+
+    def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TensorFlowTrainer:
+        return TensorFlowTrainer(
             model,
             recipe,
             weights,
@@ -134,7 +142,6 @@ class TensorFlowFramework(BaseFramework):
             rewrite=self._rewrite(recipe.precision),
             place=self._place,
         )
-        return self.bound(run)
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -172,6 +179,10 @@ class TensorFlowFramework(BaseFramework):
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         with tf.device(self._place):
             return run_op(op, arrays, self._alone)
+
+    def float8_rule(self) -> Float8Rule:
+        self.require(Capability.FLOAT8_TRAINING)
+        return RULE
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> KerasDelayedProduct:
         self.require(Capability.DELAYED_SCALING)

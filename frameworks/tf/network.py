@@ -16,6 +16,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds
 from frameworks.keras_parts.watching import run_layer
+from frameworks.tf.float8_training import memory_of
 from frameworks.tf.layers import Builder, buffers_of, build_layers, parameters_of, run_layers, tells_training
 
 VARIANTS = (*(f"keras.{name}" for name in ("remat", "RematScope") if hasattr(keras, name)), "tf.recompute_grad")
@@ -143,6 +144,7 @@ class BuiltNetwork:
         seeds: seed generators of the dropout layers by path.
         shapes: canonical shape by parameter name.
         layers: name of the Keras layer by path of the layer or head, in the order of `Model.output_shapes`.
+        memory: variables that their gradients overwrite, in training by delayed scaling.
     """
 
     network: Network
@@ -151,6 +153,7 @@ class BuiltNetwork:
     seeds: dict[str, keras.random.SeedGenerator]
     shapes: dict[str, Shape]
     layers: dict[str, str]
+    memory: dict[str, keras.Variable]
 
     def load(self, weights: Mapping[str, Array]) -> None:
         """Assigns the canonical weights.
@@ -172,9 +175,12 @@ class BuiltNetwork:
         return np.asarray(value).reshape(tuple(self.variables[name].shape))
 
 
-def build(model: Model, seed: int, recompute: Recompute | None) -> BuiltNetwork:
-    """The network of `model` under the dtype policy that is set now, its weights not yet loaded."""
-    builder = Builder(seed)
+def build(model: Model, seed: int, recompute: Recompute | None, history: int | None = None) -> BuiltNetwork:
+    """The network of `model` under the dtype policy that is set now, its weights not yet loaded.
+
+    With a `history` dense layers train in float8, by scales that follow as many steps.
+    """
+    builder = Builder(seed, history)
     top = [(path, layer, shape) for path, layer, shape in model.shapes() if "." not in path][:-1]
     segments = _segments([builder.layer(layer, path, shape) for path, layer, shape in top], recompute)
     last = str(len(model.layers) - 1)
@@ -191,4 +197,5 @@ def build(model: Model, seed: int, recompute: Recompute | None) -> BuiltNetwork:
         {path: dropout.seed_generator for path, dropout in builder.dropouts.items()},
         shapes,
         {path: builder.sources[path][0].name for path in model.output_shapes()},
+        memory_of({path: made for path, (made, _) in builder.sources.items()}),
     )

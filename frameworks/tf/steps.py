@@ -111,7 +111,7 @@ class TracedSteps:
     def _backward(
         self, inputs: Any, targets: Mapping[str, Any], mask: Any, collected: Mapping[str, tf.Tensor] | None = None
     ) -> tuple[tf.Tensor, list[Any]]:
-        """The loss, and the scaled gradient for every variable, then for what the forward pass put into `collected`."""
+        """The loss, and scaled gradients: of variables, of what they overwrite, of what is put into `collected`."""
         with tf.GradientTape(persistent=self._separate) as tape:
             if collected is not None and inputs.dtype.is_floating:
                 tape.watch(inputs)  # a tape follows only what comes of something watched, layers without weights too
@@ -119,7 +119,7 @@ class TracedSteps:
             total = tf.add_n(losses)
             parts = losses if self._separate else [total]
             scaled = [self._optimizer.scale_loss(part) for part in parts]
-        sources = [*self._bound.variables.values(), *(collected or {}).values()]
+        sources = [*self._bound.variables.values(), *self._bound.memory.values(), *(collected or {}).values()]
         gradients = [tape.gradient(part, sources) for part in scaled]
         return total, [_sum(list(column)) for column in zip(*gradients, strict=True)]
 
@@ -142,7 +142,8 @@ class TracedSteps:
     def _apply(self, loss: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:
         optimizer, shown = self._optimizer, shown_by(self._optimizer)
         before = (self._scale(), tf.identity(shown.iterations), tf.identity(shown.learning_rate))
-        optimizer.apply(gradients, list(self._bound.variables.values()))
+        variables = [*self._bound.variables.values(), *self._bound.memory.values()]
+        optimizer.apply(gradients, variables[: len(gradients)])
         good = tf.identity(getattr(optimizer, "step_counter", -1))
         return loss, *before, self._scale(), tf.identity(shown.iterations), good
 
@@ -153,14 +154,15 @@ class TracedSteps:
 
     def _unscaled(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> dict[str, tf.Tensor]:
         _, gradients = self._backward(inputs, targets, mask)
-        return self._divided(zip(self._bound.variables, gradients, strict=True))
+        return self._divided(zip(self._bound.variables, gradients[: len(self._bound.variables)], strict=True))
 
     def _traced(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[Any, ...]:
         with collected_outputs() as collected:
             _, gradients = self._backward(inputs, targets, mask, collected)
         count = len(self._bound.variables)
         of_parameters = self._divided(zip(self._bound.variables, gradients[:count], strict=True))
-        return collected, _dense(zip(collected, gradients[count:], strict=True)), of_parameters, self._scale()
+        of_outputs = gradients[count + len(self._bound.memory) :]
+        return collected, _dense(zip(collected, of_outputs, strict=True)), of_parameters, self._scale()
 
     def _divided(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
         """Those that are there, divided by the loss scale as the optimizer does, in their own formats."""

@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Recipe
+from fixtures.recipe import Float8, Recipe
 from frameworks.base import NO_AVERAGE, BaseTrainer, LossLedger, ending, traced_paths, unscaled_in_trace
-from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
+from frameworks.contract import Capability, Gradients, LayerTrace, Operand, Remembered, Unsupported, Update
 from frameworks.keras_parts.optimizers import shown_by, slots
 from frameworks.keras_parts.scaler import inner_of
+from frameworks.tf import float8_training
 from frameworks.tf.arrays import as_array
 from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
 from frameworks.tf.declarations import INSIDE_RECOMPUTED
@@ -59,13 +61,18 @@ class TensorFlowTrainer(BaseTrainer):
         self._ledger: LossLedger[KerasMicroBatch] = LossLedger()
         with self._placed():
             with dtype_policy(policy):
-                self._bound: BuiltNetwork = build(model, recipe.seed, recipe.recompute)
+                asked = recipe.quantization
+                history = asked.history if isinstance(asked, Float8) else None
+                self._bound: BuiltNetwork = build(model, recipe.seed, recipe.recompute, history)
             self._bound.load(model.weights(recipe.seed) if weights is None else weights)
             variables = list(self._bound.variables.values())
             self._optimizer = make_optimizer(recipe, variables)
-            self._optimizer.build(variables)
+            self._optimizer.build([*variables, *self._bound.memory.values()])
             self._steps = self._made_steps()
-            self._slots = slots(self._optimizer, self._bound.variables)
+            every = slots(self._optimizer, self._bound.variables | self._bound.memory)
+            self._slots = {slot: v for slot, v in every.items() if slot.partition("/")[2] in self._bound.variables}
+            gathered = {slot.removeprefix(ACCUMULATOR): v for slot, v in every.items() if slot not in self._slots}
+            self._gathered: dict[str, keras.Variable] = gathered
         if place.startswith("/GPU"):
             tf.config.experimental.reset_memory_stats(place.strip("/"))
 
@@ -160,7 +167,13 @@ class TensorFlowTrainer(BaseTrainer):
         return found
 
     def buffers(self) -> dict[str, Array]:
-        return {name: as_array(variable) for name, variable in self._bound.buffers.items()}
+        own = {name: as_array(variable) for name, variable in self._bound.buffers.items()}
+        return own | float8_training.shown(self._bound.memory, self._gathered)
+
+    def remembered(self) -> dict[str, dict[Operand, Remembered]]:
+        if not self._bound.memory:
+            raise self.refusal(Capability.FLOAT8_TRAINING)
+        return float8_training.remembered(self._bound.memory)
 
     def scaler_state(self) -> dict[str, Array]:
         return scaler_state(self._optimizer)

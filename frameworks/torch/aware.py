@@ -12,7 +12,7 @@ from torch.ao import quantization
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recipe
+from fixtures.recipe import Aware, Recipe
 from frameworks.contract import AwareRule, Calibrated, CodeRange, LinearRule, QuantRule, Update
 from frameworks.torch.arrays import to_array
 from frameworks.torch.post_training import TorchQuantized, places_of, quiet
@@ -62,7 +62,7 @@ class AwareTrainer(TorchTrainer):
 
     def _freeze(self) -> None:
         """Stops or starts the observers of inputs and outputs, by how many updates were applied."""
-        limit = self.recipe.quantization.freeze if self.recipe.quantization is not None else None
+        limit = self.recipe.quantization.freeze if isinstance(self.recipe.quantization, Aware) else None
         stops = limit is not None and self.steppers[0].applied >= limit
         for place in self._places.values():
             for quantizer in self._quantizers(place):

@@ -20,6 +20,7 @@ from frameworks.reference.arithmetic import Operations
 from frameworks.reference.aware import AwareLayers
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.eight_bit_state import EightBitState
+from frameworks.reference.float8_training import Float8Layers
 from frameworks.reference.formats import ReferenceFormats
 from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
@@ -39,7 +40,8 @@ def fault(
     """Makes a framework of a class that overrides part of one.
 
     A subclass of the reference's trainer, company, operations, formats, quantizers, delayed product, quantized model,
-    eight-bit state or aware layers takes the place of that in the reference; a framework stays as it is.
+    eight-bit state, aware layers or layers of delayed scaling takes the place of that in the reference; a framework
+    stays as it is.
 
     Args:
         link: the real bug that the mutant brings back.
@@ -58,6 +60,8 @@ def fault(
             overrides["trainer_class"] = broken
         elif issubclass(broken, AwareLayers):
             overrides["trainer_class"] = type(broken.__name__, (ReferenceTrainer,), {"aware_class": broken})
+        elif issubclass(broken, Float8Layers):
+            overrides["trainer_class"] = type(broken.__name__, (ReferenceTrainer,), {"float8_class": broken})
         elif issubclass(broken, Operations):
             overrides["operations_class"] = broken
         elif issubclass(broken, ReferenceCompany):

@@ -1,0 +1,99 @@
+"""What a run decides about layers that train in few bits: which windows and batches they take in, and conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fixtures.arrays import Array
+from fixtures.recipe import Aware
+from frameworks.contract import Calibrated, Capability, Operand, Remembered, Unsupported
+from frameworks.reference.aware import AwareLayers
+from frameworks.reference.float8_training import Float8Layers
+from frameworks.reference.forward import Forward
+from frameworks.reference.post_training import ReferenceQuantizedModel
+
+
+@dataclass
+class OpenWindow:
+    """What a window has gathered: accumulated gradients, loss sums with their items, and what has been decided.
+
+    Attributes:
+        maxima: in training by delayed scaling, the largest magnitude of each operand.
+    """
+
+    gradients: dict[str, Array] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
+    losses: list[tuple[float, int]] = field(default_factory=list)
+    items: int = 0
+    micro_batches: int = 0
+    dropped: int = 0
+    scale: float = 1.0
+    unscaled: bool = False
+    scaled_overflow: frozenset[int] = frozenset()
+    latched: frozenset[int] | None = None
+
+
+class QuantizedForward(Forward):
+    """A forward pass with what moves by its windows: ranges of aware training, magnitudes of delayed scaling.
+
+    Attributes:
+        steps: updates that were applied.
+    """
+
+    quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
+    steps: int
+    values: MutableMapping[str, Array]
+    window: OpenWindow
+
+    def observes(self) -> bool:
+        aware = self.recipe.quantization
+        moves = not isinstance(aware, Aware) or aware.freeze is None or self.steps < aware.freeze
+        return super().observes() and moves
+
+    def observed(self) -> dict[str, Calibrated]:
+        """The ranges of the dense layers that a training pass has reached."""
+        return self.aware_layers().observed(self.statistics)
+
+    def convert(self) -> ReferenceQuantizedModel:
+        """The model in integer codes, by the ranges as they are."""
+        layers = self.aware_layers()
+        weights = {name: value.astype(np.float32) for name, value in self.values.items()}
+        return self.quantized_model_class(layers.rule.linear, self.model, weights, known=self.observed())
+
+    def aware_layers(self) -> AwareLayers:
+        """The layers of aware training.
+
+        Raises:
+            Unsupported: the recipe does not ask for it.
+        """
+        if self.aware is None:
+            raise Unsupported(Capability.AWARE, "this recipe asks for no aware training")
+        return self.aware
+
+    def take_magnitudes(self, seen: Mapping[str, float]) -> None:
+        """Takes what was seen in a micro-batch that counts into that of its window."""
+        if self.float8 is not None:
+            known = self.window.maxima
+            known |= {name: self.float8.larger(known.get(name, 0.0), most) for name, most in seen.items()}
+
+    def end_of_window(self, skipped: bool) -> None:
+        """Moves what is remembered by the window, unless it stays where an update is skipped."""
+        if self.float8 is not None and (not skipped or self.float8.rule.skipped == "moves"):
+            self.float8.move(self.statistics, self.window.maxima)
+
+    def remembered(self) -> dict[str, dict[Operand, Remembered]]:
+        """What is remembered of each layer's operands."""
+        return self.float8_layers().remembered(self.statistics)
+
+    def float8_layers(self) -> Float8Layers:
+        """The layers of training by delayed scaling.
+
+        Raises:
+            Unsupported: the recipe does not ask for it.
+        """
+        if self.float8 is None:
+            raise Unsupported(Capability.FLOAT8_TRAINING, "this recipe asks for no products of eight bits")
+        return self.float8

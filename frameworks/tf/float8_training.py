@@ -1,0 +1,51 @@
+"""Training by delayed scaling with Keras: scales and histories are variables that their gradients overwrite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from fixtures.arrays import Array
+from frameworks.contract import DelayedRule, Float8Rule, Operand, Remembered
+
+RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")
+"""A pass casts by the scale that is stored before it, and each micro-batch's loss is its own mean."""
+_OPERANDS: dict[Operand, str] = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
+_PARTS = ("scale", "amax_history")
+
+
+def memory_of(layers: Mapping[str, keras.layers.Layer]) -> dict[str, keras.Variable]:
+    """The variables that their gradients overwrite, as "PATH.OPERAND_PART", of layers by path."""
+    found: dict[str, Any] = {}
+    for path, layer in layers.items():
+        if getattr(layer, "quantization_mode", None) == "float8":
+            for name in _OPERANDS.values():
+                found |= {f"{path}.{name}_{part}": getattr(layer, f"{name}_{part}") for part in _PARTS}
+    return found
+
+
+def remembered(memory: Mapping[str, keras.Variable]) -> dict[str, dict[Operand, Remembered]]:
+    """What is remembered, by the names of weights."""
+    paths = dict.fromkeys(name.rpartition(".")[0] for name in memory)
+    return {
+        f"{path}.weight": {
+            operand: Remembered(
+                float(np.array(memory[f"{path}.{name}_scale"])), _array(memory[f"{path}.{name}_amax_history"])
+            )
+            for operand, name in _OPERANDS.items()
+        }
+        for path in paths
+    }
+
+
+def shown(memory: Mapping[str, keras.Variable], accumulators: Mapping[str, keras.Variable]) -> dict[str, Array]:
+    """What is remembered, and what an open window has gathered."""
+    kept = {name: _array(variable) for name, variable in memory.items()}
+    return kept | {f"gathered/{name}": _array(variable) for name, variable in accumulators.items()}
+
+
+def _array(variable: keras.Variable) -> Array:
+    return np.array(variable)
