@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
 from fixtures.arrays import Array
 from frameworks.contract import DelayedRule, Float8Rule, Operand, Remembered
+from frameworks.tf.arrays import as_array
 
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")
 """A pass casts by the scale that is stored before it, and each micro-batch's loss is its own mean."""
@@ -33,7 +33,7 @@ def remembered(memory: Mapping[str, keras.Variable]) -> dict[str, dict[Operand, 
     return {
         f"{path}.weight": {
             operand: Remembered(
-                float(np.array(memory[f"{path}.{name}_scale"])), _array(memory[f"{path}.{name}_amax_history"])
+                float(as_array(memory[f"{path}.{name}_scale"])), as_array(memory[f"{path}.{name}_amax_history"])
             )
             for operand, name in _OPERANDS.items()
         }
@@ -43,9 +43,5 @@ def remembered(memory: Mapping[str, keras.Variable]) -> dict[str, dict[Operand, 
 
 def shown(memory: Mapping[str, keras.Variable], accumulators: Mapping[str, keras.Variable]) -> dict[str, Array]:
     """What is remembered, and what an open window has gathered."""
-    kept = {name: _array(variable) for name, variable in memory.items()}
-    return kept | {f"gathered/{name}": _array(variable) for name, variable in accumulators.items()}
-
-
-def _array(variable: keras.Variable) -> Array:
-    return np.array(variable)
+    kept = {name: as_array(variable) for name, variable in memory.items()}
+    return kept | {f"gathered/{name}": as_array(variable) for name, variable in accumulators.items()}
