@@ -1,4 +1,4 @@
-"""Rules by which small weights stay as they are: what is asked of layers of either kind, and of models that are drawn."""
+"""Rules by which small weights stay as they are: what layers of either kind are asked, and which models are drawn."""
 
 from __future__ import annotations
 

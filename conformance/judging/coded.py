@@ -170,7 +170,13 @@ def check_float_layer(
 
 
 def check_dense(
-    verdict: Verdict, rule: LinearRule, model: QuantizedModel, name: str, rows: int, seed: int, weights: dict[str, Array]
+    verdict: Verdict,
+    rule: LinearRule,
+    model: QuantizedModel,
+    name: str,
+    rows: int,
+    seed: int,
+    weights: dict[str, Array],
 ) -> None:
     """What a layer makes of inputs (rows, ...) that are drawn for it is what the rule says of a weight of its size."""
     weight, bias = weights[name], weights.get(name.replace(".weight", ".bias"))

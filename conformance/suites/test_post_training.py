@@ -135,7 +135,7 @@ def test_a_drawn_layer_computes_what_its_codes_say(
 @clause("quantization.linear-arithmetic")
 @each_technique
 def test_a_model_predicts_by_its_layers(subject: Subject, verdict: Verdict, technique: str) -> None:
-    """A model of heads alone gives what the layers give, of which the first has as many inputs as it needs for codes."""
+    """A model of heads alone gives what they give; the first has as many inputs as it needs for codes."""
     rule = rule_of(subject, technique)
     if not rule.heads:
         verdict.abstain("this technique leaves heads as they are")

@@ -39,8 +39,8 @@ _RULES: Mapping[str, LinearRule] = MappingProxyType(
 )
 """Static is as the 8-bit quantization specification has it; biases in codes of 32 bits have no place in a rule.
 
-Dynamic is what TensorFlow Lite calls dynamic-range quantization: weights of fewer than 1024 entries stay in float32, which
-the converter reports of each (tensorflow#53094), and kernels take the range of every row of a call.
+Dynamic is what TensorFlow Lite calls dynamic-range quantization: weights of fewer than 1024 entries stay in
+float32, as the converter reports (tensorflow#53094), and kernels take the range of every row of a call.
 """
 _KEEPS_NO_LAYER = (
     "a layer by name is left out by denylisted_nodes of tf.lite.experimental.QuantizationDebugger, "
