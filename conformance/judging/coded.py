@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -90,8 +91,13 @@ def unlike_weights(model: Model, seed: int = 0) -> dict[str, Array]:
 
 def quantized_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
     """Shapes of the weights that a technique quantizes."""
-    last = f"{len(model.layers) - 1}."
-    return {n: s for n, s in dense_weights(model).items() if rule.heads or not n.startswith(last)}
+    last, small = f"{len(model.layers) - 1}.", small_layers(model, rule)
+    return {n: s for n, s in dense_weights(model).items() if n not in small and (rule.heads or not n.startswith(last))}
+
+
+def small_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights that have too few entries for a technique."""
+    return {name: shape for name, shape in dense_weights(model).items() if math.prod(shape) < rule.smallest}
 
 
 def stored(quantized: QuantizedModel) -> dict[str, Array]:
@@ -146,16 +152,40 @@ def check_layer(
         verdict.equal(wrong, 0, f"results of {name} that have another code", "layer-differs")
 
 
+def float_result(inputs: Array, weight: Array, bias: Array | None) -> tuple[Array, Array]:
+    """What a layer that was left out makes of inputs, float64, and how far one of float32 may be off."""
+    added = np.zeros(weight.shape[1]) if bias is None else bias
+    exact = inputs.astype(np.float64) @ weight + added
+    return exact, (len(weight) + 2) * quantizing.U * (np.abs(inputs) @ np.abs(weight) + np.abs(added))
+
+
 def check_float_layer(
     verdict: Verdict, model: QuantizedModel, name: str, inputs: Array, weight: Array, bias: Array | None
 ) -> None:
     """What a layer that was left out makes of inputs is what its weight says."""
-    added = np.zeros(weight.shape[1]) if bias is None else bias
-    exact = inputs.astype(np.float64) @ weight + added
-    bound = (len(weight) + 2) * quantizing.U * (np.abs(inputs) @ np.abs(weight) + np.abs(added))
+    exact, bound = float_result(inputs, weight, bias)
     check_near(
         verdict, model.layer(name, inputs), exact, bound, f"what {name} gives, which was left out", "skipped-differs"
     )
+
+
+def check_dense(
+    verdict: Verdict,
+    rule: LinearRule,
+    model: QuantizedModel,
+    name: str,
+    rows: int,
+    seed: int,
+    weights: dict[str, Array],
+) -> None:
+    """What a layer makes of inputs (rows, ...) that are drawn for it is what the rule says of a weight of its size."""
+    weight, bias = weights[name], weights.get(name.replace(".weight", ".bias"))
+    if weight.size < rule.smallest:
+        inputs = np.random.default_rng([seed, 8]).standard_normal((rows, len(weight))).astype(np.float32)
+        verdict.equal(model.weights()[name], None, f"codes of {name}", "other-layers")
+        check_float_layer(verdict, model, name, inputs, weight, bias)
+    else:
+        check_layer(verdict, rule, model, name, input_values(rule, model, name, rows, len(weight), seed), bias)
 
 
 def check_ranges(

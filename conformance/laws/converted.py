@@ -200,6 +200,8 @@ class _AwarePlay:
                 if not verb.beyond:
                     inputs = coded.rows_with_codes(rule, converted, name, inputs, bias)
                 coded.check_layer(verdict, rule, converted, name, inputs, bias)
+            for name in coded.small_layers(case.model, rule):
+                coded.check_dense(verdict, rule, converted, name, verb.rows, place, weights)
             samples = case.batch(verb.rows, 0, 10 * place).inputs
             measured = converted.predict(samples)
             values = post_training.predicted(case.model, converted, weights, rule, samples)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import cast
+
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -31,6 +35,8 @@ def _quantized(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
     declared = [t for t in TECHNIQUES if framework.declares(Capability(f"quantization.{t}")).supported]
     technique = draw(st.sampled_from(declared or TECHNIQUES[:1]))
     model = draw(_models())
+    if technique in declared:
+        model = large_enough(model, framework.post_training().rules()[technique].smallest)
     names = sorted(dense_weights(model))
     contained = [name for name in names if any(name != other and name in other for other in names)]
     skipped = st.sampled_from([*names, *contained * 6])
@@ -40,6 +46,17 @@ def _quantized(draw: st.DrawFn, framework: Framework) -> QuantizedCase:
     batches = tuple(draw(st.lists(rows, min_size=1, max_size=3)))
     power = draw(st.sampled_from([0, 0, 0, -8, 4]))
     return QuantizedCase(technique, model, tuple(skip), power, batches, verbs, draw(st.integers(0, 99)))
+
+
+def large_enough(model: Model, smallest: int) -> Model:
+    """The model, whose first dense layer has more outputs where no weight had as many entries as codes need."""
+    sizes = {name: math.prod(shape) for name, shape in dense_weights(model).items()}
+    if max(sizes.values()) >= smallest:
+        return model
+    place = next(index for index, layer in enumerate(model.layers) if isinstance(layer, Dense))
+    inputs, _ = dense_weights(model)[f"{place}.weight"]
+    wider = replace(cast(Dense, model.layers[place]), units=-(-smallest // inputs))
+    return replace(model, layers=(*model.layers[:place], wider, *model.layers[place + 1 :]))
 
 
 @st.composite

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -16,7 +17,7 @@ from conformance.laws.breaking import CheckedInstance, breaking
 from conformance.laws.layouts import laid_out, nth
 from conformance.oracle import int8_load, post_training
 from fixtures.arrays import Array
-from fixtures.layers import LayerNorm
+from fixtures.layers import Dense, Heads, LayerNorm
 from fixtures.model import Model, dense_weights
 from frameworks.contract import Capability, LinearRule, QuantizedModel
 
@@ -74,6 +75,7 @@ class QuantizedCase(CheckedInstance):
             "quantized=skips": bool(self.skip),
             "quantized=loads": any(isinstance(verb, SaveAndLoad) for verb in self.verbs),
             "quantized=small-weights": self.power < 0,
+            "quantized=bias-before-dense": _has_bias_before_dense(self.model),
         }
         return frozenset({f"technique={self.technique}", *(word for word, there in flags.items() if there)})
 
@@ -195,6 +197,14 @@ def _inputs(rule: LinearRule, quantized: QuantizedModel, name: str, verb: RunLay
         return coded.input_values(rule, quantized, name, verb.rows, width, verb.seed)
     cases = tuple(int8_load.CASES.values())
     return cases[verb.seed % len(cases)](verb.rows, width, rule, verb.seed)
+
+
+def _has_bias_before_dense(model: Model) -> bool:
+    """Whether a dense layer with a bias is followed by another one, or by the heads, with nothing between."""
+    return any(
+        isinstance(layer, Dense) and layer.bias and isinstance(after, Dense | Heads)
+        for layer, after in pairwise(model.layers)
+    )
 
 
 def _saw_nothing(quantized: QuantizedModel) -> bool:

@@ -133,7 +133,7 @@ CODES = (
     *(f"product={'-by-'.join(formats)}" for formats in (INTEGERS, *PRODUCTS)),
     "packed",
     *(f"technique={name}" for name in TECHNIQUES),
-    *(f"quantized={kind}" for kind in ("skips", "loads", "small-weights")),
+    *(f"quantized={kind}" for kind in ("skips", "loads", "small-weights", "bias-before-dense")),
     *(f"aware-run={kind}" for kind in ("converts", "beyond", "predicts", "loads", "freezes", "window", "skips")),
     *(f"delayed={kind}" for kind in ("window", "infinite")),
 )

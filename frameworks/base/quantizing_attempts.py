@@ -97,7 +97,7 @@ def _converts(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
 
 def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:
     """Whether a model's weights become integer codes and it predicts something finite that samples decide."""
-    model = digits_mlp((8,))
+    model = digits_mlp((max(8, -(-post_training.rules()[name].smallest // 64)),))
     samples = np.linspace(-1.0, 1.0, 4 * model.sample[0], dtype=np.float32).reshape(4, *model.sample)
     made = post_training.quantized(name, model, model.weights(0), (samples,))
     (predicted,) = made.predict(samples).values()

@@ -30,6 +30,7 @@ class LinearRule:
         outliers: a column of the inputs in which a magnitude, after that cast, reaches it has no codes in any row of
             the call: as it came in, it multiplies what the weight's codes stand for.
         without: what ranges of inputs leave out: whole columns that have no codes, or the values alone that reach it.
+        smallest: weights of fewer entries stay as they are, and so do their layers.
     """
 
     weight: QuantRule
@@ -40,6 +41,7 @@ class LinearRule:
     operands: Literal["float32", "float16"] = "float32"
     outliers: float = math.inf
     without: Literal["columns", "values"] = "columns"
+    smallest: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -95,7 +96,8 @@ class ReferenceQuantizedModel:
 
     def chosen(self, skip: Collection[str]) -> list[str]:
         """The dense layers that are quantized."""
-        return [name for name in self._shapes if name not in skip]
+        large = [name for name, shape in self._shapes.items() if math.prod(shape) >= self._rule.smallest]
+        return [name for name in large if name not in skip]
 
     def converted(self, name: str, weight: Array) -> dict[str, Array]:
         """What is stored of a weight: codes, two to a byte where they have four bits, and a scale for each range."""

@@ -54,6 +54,11 @@ class DenseOperation:
         """Whether it multiplies integers."""
         return bool(self.weight.type == _schema().TensorType.INT8)
 
+    @property
+    def is_static(self) -> bool:
+        """Whether its inputs and outputs are integers in the file, by ranges that are there."""
+        return bool(self.inputs.type == _schema().TensorType.INT8)
+
 
 class _Builder:
     """A new model file of tensors that another one has.
@@ -153,7 +158,7 @@ class TfliteFile:
         constants = [made.tensor(dense.weight), -1 if dense.bias is None else made.tensor(dense.bias)]
         entering, leaving = made.tensor(dense.inputs), made.tensor(dense.outputs)
         made.graph.inputs, made.graph.outputs = [entering], [leaving]
-        if dense.has_codes:
+        if dense.is_static:
             made.graph.inputs, made.graph.outputs = [made.floats(dense.inputs)], [made.floats(dense.outputs)]
             made.operator("QUANTIZE", 1, made.graph.inputs, [entering])
         version = self._model.operatorCodes[dense.operator.opcodeIndex].version
@@ -161,7 +166,7 @@ class TfliteFile:
         operator.builtinOptionsType = dense.operator.builtinOptionsType
         operator.builtinOptions = copy.copy(dense.operator.builtinOptions)
         operator.builtinOptions.fusedActivationFunction = _schema().ActivationFunctionType.NONE
-        if dense.has_codes:
+        if dense.is_static:
             made.operator("DEQUANTIZE", 2, [leaving], made.graph.outputs)
         return made.content()
 

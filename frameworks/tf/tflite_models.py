@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,8 @@ import tensorflow as tf
 
 from fixtures.arrays import Array
 from fixtures.model import Model, dense_weights
-from frameworks.contract import Attempt, Calibrated, Capability, LinearRule, Quantized, QuantRule
+from fixtures.models import digits_mlp
+from frameworks.contract import Attempt, Calibrated, Capability, LinearRule, Quantized, QuantRule, Unsupported
 from frameworks.tf.post_training import trained_network
 from frameworks.tf.settings import THREADS
 from frameworks.tf.tflite_files import TfliteFile, other_operations, range_of
@@ -25,15 +27,25 @@ MODE = "tflite"
 FILE = "model.tflite"
 NOT_THERE = "this TensorFlow has no tf.lite, which LiteRT follows as a package of its own"
 
+_WEIGHTS = QuantRule(-127, 127, 127.0, axis=0)
 _ACTIVATIONS = QuantRule(-128, 127, 255.0, symmetric=False)
+DYNAMIC = "dynamic-int8"
+_FEWEST = 1024
 _RULES: Mapping[str, LinearRule] = MappingProxyType(
     {
-        "static-int8": LinearRule(
-            QuantRule(-127, 127, 127.0, axis=0), inputs=_ACTIVATIONS, outputs=_ACTIVATIONS, ranges="calibration"
-        )
+        DYNAMIC: LinearRule(_WEIGHTS, inputs=replace(_ACTIVATIONS, axis=1), smallest=_FEWEST),
+        "static-int8": LinearRule(_WEIGHTS, inputs=_ACTIVATIONS, outputs=_ACTIVATIONS, ranges="calibration"),
     }
 )
-"""As the 8-bit quantization specification has it; biases in codes of 32 bits have no place in a rule."""
+"""Static is as the 8-bit quantization specification has it; biases in codes of 32 bits have no place in a rule.
+
+Dynamic is what TensorFlow Lite calls dynamic-range quantization: weights of fewer than 1024 entries stay in
+float32, as the converter reports (tensorflow#53094), and kernels take the range of every row of a call.
+"""
+_KEEPS_NO_LAYER = (
+    "a layer by name is left out by denylisted_nodes of tf.lite.experimental.QuantizationDebugger, "
+    "which quantizes by calibrated ranges alone"
+)
 
 
 def has_lite() -> bool:
@@ -112,7 +124,7 @@ class TfliteQuantizedModel:
         )
 
     def kept(self) -> dict[str, Array]:
-        """Biases of layers in codes are codes, too: integers of 32 bits."""
+        """Biases of layers with codes for outputs are codes, too: integers of 32 bits."""
         found = self._file.norms()
         for name, dense in self._file.dense.items():
             if not dense.has_codes:
@@ -123,7 +135,7 @@ class TfliteQuantizedModel:
         return {name: found[name] for name in shapes if name in found}
 
     def calibrated(self) -> dict[str, Calibrated]:
-        found = {name: dense for name, dense in self._file.dense.items() if dense.has_codes}
+        found = {name: dense for name, dense in self._file.dense.items() if dense.is_static}
         return {name: Calibrated(range_of(dense.inputs), range_of(dense.outputs)) for name, dense in found.items()}
 
     def stored_bytes(self) -> int:
@@ -155,6 +167,10 @@ class TflitePostTraining:
         skip: Sequence[str] = (),
     ) -> TfliteQuantizedModel:
         network, _ = trained_network(model, weights, skip)
+        if technique == DYNAMIC:
+            if skip:
+                raise Unsupported(Capability(f"quantization.{DYNAMIC}"), _KEEPS_NO_LAYER, _leaves_one_out)
+            return TfliteQuantizedModel(_by_ranges_of_calls(network), model)
 
         def samples() -> Iterator[list[Array]]:
             for batch in calibration:
@@ -165,7 +181,7 @@ class TflitePostTraining:
 
 
 def _dense_in_codes(
-    network: keras.Model, model: Model, samples: Callable[[], Iterator[list[Array]]], skip: Sequence[str]
+    network: keras.Model, model: Model, samples: Callable[[], Iterator[list[Array]]] | None, skip: Sequence[str]
 ) -> bytes:
     """The model file whose dense layers alone, but for those that are skipped, have codes.
 
@@ -183,6 +199,23 @@ def _dense_in_codes(
             dense = TfliteFile(debugger.calibrated_model, model).dense
             options.denylisted_nodes = [dense[name].outputs.name.decode() for name in skip]
         return bytes(debugger.get_nondebug_quantized_model())
+
+
+def _by_ranges_of_calls(network: keras.Model) -> bytes:
+    """The model file whose large weights have codes."""
+    with _quiet():
+        converter = tf.lite.TFLiteConverter.from_keras_model(network)
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        return bytes(converter.convert())
+
+
+def _leaves_one_out() -> bool:
+    """Whether of two layers the one that is named stays in float32 and the other has codes, without calibration."""
+    model = digits_mlp((64, 64))
+    network, _ = trained_network(model, model.weights(0), ())
+    dense = TfliteFile(_dense_in_codes(network, model, None, ["0.weight"]), model).dense
+    left, other = dense["0.weight"], dense["2.weight"]
+    return other.has_codes and not other.is_static and not left.has_codes
 
 
 def _interpreter(content: bytes, **more: Any) -> Any:
