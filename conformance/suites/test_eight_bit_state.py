@@ -40,6 +40,8 @@ GREY = 0.5
 
 A moment of the first kind that is kept while its second one is too small for a code is divided by epsilon alone.
 """
+DRAWS = 4
+"""Of weights, for with some of them even so second moments of a block vanish."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,12 +215,14 @@ def distance(short: Trainer, wide: Trainer, background: float) -> float:
 @clause("quantization.adam8-trajectory")
 def test_a_hundred_updates_stay_near_float_adam(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.ADAM_8BIT)
-    recipes = Recipe(Adam(state_bits=8)), Recipe(Adam())
-    runs, oracles = ([make(PERCEPTRON, recipe) for recipe in recipes] for make in (subject.trainer, subject.oracle))
-    control = distance(oracles[0], oracles[1], GREY)
-    if not control <= OF_ITS_WAY.value / 2:
+    for draw in range(DRAWS):
+        short, wide = (Recipe(adam, seed=1000 * draw) for adam in (Adam(state_bits=8), Adam()))
+        control = distance(subject.oracle(PERCEPTRON, short), subject.oracle(PERCEPTRON, wide), GREY)
+        if control <= OF_ITS_WAY.value / 2:
+            break
+    else:
         verdict.abstain(f"second moments vanish with these weights: the oracle itself is {control:.3g} of its way off")
-    apart = distance(runs[0], runs[1], GREY)
+    apart = distance(subject.trainer(PERCEPTRON, short), subject.trainer(PERCEPTRON, wide), GREY)
     verdict.within(apart, OF_ITS_WAY, "distance from float Adam's weights, in units of its way", "distance")
     verdict.observe("distance", {"measured": apart, "oracle": control})
 
