@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
@@ -39,7 +38,7 @@ def encoded() -> Encoded:
     reached = _reached(whole, sentences)
     embedded = {side: [_embedded(encoder, each) for each in sentences] for side, encoder in encoders.items()}
     sides = tuple(
-        LoadedEncoder(side, *_bytes(encoder), *_cosines(embedded[side], embedded[FLOAT]), _found(*embedded[side]))
+        LoadedEncoder(side, *_bytes(encoder), *_cosines(embedded[side], embedded[FLOAT]), _retrieved(*embedded[side]))
         for side, encoder in encoders.items()
     )
     versions = f"{version('torch')}+transformers.{version('transformers')}.bitsandbytes.{version('bitsandbytes')}"
@@ -69,8 +68,7 @@ def _loaded(threshold: float | None) -> Any:
 
 def _sentences() -> tuple[torch.Tensor, torch.Tensor]:
     """Ids of sentences in the active and in the passive voice, (sentences, words) each; no two are equal."""
-    words = import_module("tokenizers").Tokenizer.from_file(str(pretrained.folder() / "tokenizer.json"))
-    words.no_padding()
+    words = pretrained.word_pieces()
     same = list(dict.fromkeys(pair for pair in pairs(8 * PAIRS) if pair.same))[:PAIRS]
     voices = ([pair.first for pair in same], [pair.second for pair in same])
     first, second = (torch.tensor([words.encode(text).ids for text in voice]) for voice in voices)
@@ -116,6 +114,6 @@ def _cosines(embedded: list[Array], whole: list[Array]) -> tuple[float, float]:
     return float(cosines.mean()), float(cosines.min())
 
 
-def _found(first: Array, second: Array) -> float:
+def _retrieved(first: Array, second: Array) -> float:
     """Of the sentences of the first voice, the share whose nearest one of the second says the same."""
     return float(np.mean((first @ second.T).argmax(1) == np.arange(len(first))))

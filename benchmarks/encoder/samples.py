@@ -17,7 +17,7 @@ class LoadedEncoder:
         model_bytes: of all that the encoder keeps.
         linear_bytes: of its linear layers alone.
         mean_cosine, least_cosine: between a sentence's embedding and that in float32.
-        found: share of sentences whose nearest one of the other voice says the same.
+        retrieved: share of sentences whose nearest one of the other voice says the same.
     """
 
     side: str
@@ -25,7 +25,7 @@ class LoadedEncoder:
     linear_bytes: int
     mean_cosine: float
     least_cosine: float
-    found: float
+    retrieved: float
 
 
 @dataclass(frozen=True)

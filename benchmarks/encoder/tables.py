@@ -18,7 +18,8 @@ def blocks() -> Mapping[str, str]:
 
 
 def _lines(figures: Sequence[Encoded]) -> Iterator[str]:
-    yield "| loaded in | bytes | ÷ float32's | of linear layers | ÷ float32's | mean cosine | least cosine | found |"
+    sizes = "bytes | ÷ float32's | of linear layers | ÷ float32's"
+    yield f"| loaded in | {sizes} | mean cosine | least cosine | retrieved |"
     yield "|---|--:|--:|--:|--:|--:|--:|--:|"
     for each in figures:
         whole = each.sides[0]
@@ -31,7 +32,7 @@ def _lines(figures: Sequence[Encoded]) -> Iterator[str]:
                 f"{side.linear_bytes / whole.linear_bytes:.3f}",
                 f"{side.mean_cosine:.6f}",
                 f"{side.least_cosine:.6f}",
-                f"{side.found:.3f}",
+                f"{side.retrieved:.3f}",
             )
             yield f"| {' | '.join(cells)} |"
     yield ""

@@ -35,7 +35,7 @@ class Float8Rule:
     """What dense layers, heads of float32 among them, multiply in training by delayed scaling.
 
     Each has a product of its own; a step is a window. Gradients pass through casts as they are, those of clipped values
-    too. The bias is added behind the product, and its gradient is not cast.
+    too. The bias is added after the product, and its gradient is not cast.
 
     Attributes:
         product: formats and lag.

@@ -71,7 +71,7 @@ class TorchFormats(BaseFormats):
 
 
 def padded(codes: Array, unit: int, fewest: int = 1) -> Array:
-    """The matrix with zeros below, up to the fewest rows, and beside it, so that the unit divides both sizes."""
+    """The matrix with zeros below, up to the fewest rows, and to its right, so that the unit divides both sizes."""
     rows, columns = codes.shape
     below = max(fewest - rows, 0)
     return np.pad(codes, [(0, below + -(rows + below) % unit), (0, -columns % unit)])
