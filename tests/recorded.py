@@ -41,15 +41,14 @@ def header() -> Header:
 
 def verdict(test: str, outcome: Outcome = Outcome.PASS) -> TestVerdict:
     check = CheckResult("scale", math.inf, 2.0**127, None, False, {"method": "closed form", "samples": [1.5, math.nan]})
-    return TestVerdict(
-        test, CLAUSE, outcome, "adam", "scale-inf", "line\nline", (check,), "why", "", "abc", 3, "pytest …"
-    )
+    return TestVerdict(test, CLAUSE, outcome, "scale-inf", "line\nline", (check,), "why", "", "abc", 3, "pytest …")
 
 
 def filled(journal: Journal, count: int = 3) -> Journal:
     for index in range(count):
-        journal.start(f"suite.py::test[{index}]", CLAUSE, case=str(index), repro="pytest")
-        journal.judged(judged(f"suite.py::test[{index}]") if index else whole(f"suite.py::test[{index}]"))
+        test = f"{CLAUSE}/test[{index}]"
+        journal.start(test, CLAUSE, repro="pytest")
+        journal.judged(judged(test) if index else whole(test))
     return journal
 
 

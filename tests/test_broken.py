@@ -62,7 +62,7 @@ def test_a_failure_says_what_was_seen_and_its_command_repeats_it(tmp_path: Path)
         assert not verdict.checks[-1].passed
         assert "measured" in verdict.message
         assert "expected" in verdict.message
-        assert verdict.code_hash
+        assert verdict.test == f"{verdict.clause}/{verdict.case}"
     first, *command = shlex.split(found[0].repro)
     assert first == "python"
     again = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment(), capture_output=True, text=True)

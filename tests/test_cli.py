@@ -196,9 +196,10 @@ def test_nothing_is_compared_with_an_interrupted_run(tmp_path: Path) -> None:
 def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     folder = tmp_path / "baselines"
     first, second = tmp_path / "torch-2.13.0.json", tmp_path / "torch-2.14.0.json"
-    (clause,) = BASE.clauses
-    tests = (f"conformance/suites/{file}::{function}" for file, function in inventory())
-    whole = replace(BASE, verdicts=tuple(TestVerdict(test, clause, Outcome.PASS) for test in tests)).sorted()
+    codes = inventory().values()
+    clauses = dict.fromkeys({*BASE.clauses, *(code.clause for code in codes)}, next(iter(BASE.clauses.values())))
+    passed = tuple(TestVerdict(code.id, code.clause, Outcome.PASS) for code in codes)
+    whole = replace(BASE, clauses=clauses, verdicts=passed).sorted()
     write(first, whole)
     write(second, verdict(whole, 0, outcome=Outcome.FAIL))
     assert baselines.accept(first, "the first", folder) == folder / f"{first.name}.gz"

@@ -133,19 +133,19 @@ def test_a_test_that_came_or_went_is_told() -> None:
     assert compare(fewer, BASE).status == 0
 
 
-def test_a_test_whose_code_changed_is_not_comparable() -> None:
-    found = compare(BASE, verdict(BASE, 0, outcome=Outcome.FAIL, code_hash="d"))
+def test_a_test_of_another_setup_is_not_comparable() -> None:
+    found = compare(BASE, verdict(BASE, 0, outcome=Outcome.FAIL, setup_hash="d"))
     assert {c.kind for c in found.changes} == {ChangeKind.NOT_COMPARABLE}
     assert {c.subject for c in found.changes} == {TESTS[0]}
     assert (found.status, found.compared) == (0, 2)
-    counted = verdict(measured({"bytes/test_a": (101.0,)}), 0, code_hash="d")
+    counted = verdict(measured({"bytes/test_a": (101.0,)}), 0, setup_hash="d")
     assert {(c.kind, c.subject) for c in compare(BASE, counted).changes} == {
         (ChangeKind.NOT_COMPARABLE, TESTS[0]),
         (ChangeKind.NOT_COMPARABLE, "bytes/test_a"),
     }
     other = BASE
     for place in range(3):
-        other = verdict(other, place, code_hash="d")
+        other = verdict(other, place, setup_hash="d")
     assert compare(BASE, other).status == 2
 
 
@@ -174,7 +174,7 @@ def test_last_digits_of_an_observed_number_are_no_change(new: float, changes: in
 
 
 def test_an_observation_of_another_test_is_not_comparable() -> None:
-    new = verdict(observed(**{"rule/test_b[1]": "keep"}), 1, code_hash="d")
+    new = verdict(observed(**{"rule/test_b[1]": "keep"}), 1, setup_hash="d")
     assert {c.kind for c in compare(BASE, new).changes} == {ChangeKind.NOT_COMPARABLE}
 
 

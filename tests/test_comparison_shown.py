@@ -40,9 +40,7 @@ def test_changes_that_are_alike_are_told_together() -> None:
 
 
 def test_many_changes_that_are_alike_are_counted() -> None:
-    changes = [
-        Change(ChangeKind.NEWLY_FAILING, CLAUSE, f"suites/test_a.py::test_c[{i}]", "pass", "fail") for i in range(6)
-    ]
+    changes = [Change(ChangeKind.NEWLY_FAILING, CLAUSE, f"{CLAUSE}/test_c[{i}]", "pass", "fail") for i in range(6)]
     (group,) = grouped(changes)
     assert group.subjects == "test_c[0], test_c[1], test_c[2], test_c[3] and 2 more"
 
@@ -66,7 +64,7 @@ def test_the_forms_say_the_same() -> None:
 
 
 def test_the_headline_says_why_tests_are_not_comparable() -> None:
-    found = compare(BASE, verdict(BASE, 0, code_hash="d"))
+    found = compare(BASE, verdict(BASE, 0, setup_hash="d"))
     assert "1 not comparable (the test's code has changed since the record)" in headline(found)
     uncounted = compare(BASE, measured({"bytes/test_a": (math.nan,)}))
     assert "1 not comparable" in headline(uncounted)

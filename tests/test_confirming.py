@@ -14,7 +14,7 @@ from conformance.cli.main import main
 from conformance.expectations.confirming import ConfirmError, confirm, meets
 from conformance.expectations.entries import Expectation, load_known, read_known
 from conformance.expectations.version_ranges import contains, rewritten
-from conformance.inventory.tests import inventory
+from conformance.spec.clauses import load_clauses
 from frameworks.registry import built_in
 from results.record.model import TestVerdict, Variant
 from results.record.outcomes import Outcome
@@ -78,12 +78,12 @@ def path(tmp_path: Path) -> Path:
 
 def failing(case: str, signature: str = "differs", clause: str = CLAUSE) -> TestVerdict:
     """A known failure."""
-    return TestVerdict(f"suites/test_x.py::{case}", clause, Outcome.KNOWN, case, signature, seed=0)
+    return TestVerdict(f"{clause}/{case}", clause, Outcome.KNOWN, signature, seed=0)
 
 
 def passing(case: str, clause: str = CLAUSE, outcome: Outcome = Outcome.PASS) -> TestVerdict:
     """A verdict that is no failure."""
-    return TestVerdict(f"suites/test_x.py::{case}", clause, outcome, case, seed=0)
+    return TestVerdict(f"{clause}/{case}", clause, outcome, seed=0)
 
 
 ZERO = failing("test_c", "zero", "scaling.stays-positive")
@@ -210,11 +210,11 @@ def test_other_records_are_refused(path: Path, changes: dict[str, object], told:
     assert str(caught.value) == f"the record of twin 3.0 {told}"
 
 
-def test_records_of_other_tests_are_refused(path: Path) -> None:
-    (file, function), code = next(iter(inventory().items()))
-    other = replace(passing(function, code.clause), test=f"conformance/suites/{file}::{function}", code_hash="older")
-    with pytest.raises(ConfirmError, match="is of tests that have changed since; run the suites again"):
-        changed(path, record("3.0", *BOTH, other))
+def test_records_of_another_revision_are_refused(path: Path) -> None:
+    older = record("3.0", *BOTH)
+    clauses = {name: replace(text, revision=text.revision + 1) for name, text in older.clauses.items()}
+    with pytest.raises(ConfirmError, match="is of clauses that have changed since; run the suites again"):
+        changed(path, replace(older, clauses=clauses))
 
 
 def test_what_no_range_says_is_refused(path: Path) -> None:
@@ -287,7 +287,7 @@ def test_the_command_writes_the_file_and_says_what_changed(
 @pytest.mark.parametrize("name", [name for name in built_in() if name != "reference"])
 def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -> None:
     baselines = [load(path) for path in sorted((ROOT / "results" / "baselines").glob(f"{name}-*-cpu-*.json.gz"))]
-    tests = {f"conformance/suites/{file}::{function}": code for (file, function), code in inventory().items()}
+    present = load_clauses()
     version = baselines[0].variant.framework_version
     newer = [
         replace(
@@ -295,10 +295,7 @@ def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -
             variant=Variant(
                 "99.0+keras.9" if name == "tf" else "99.0", instruction_sets=baseline.variant.instruction_sets
             ),
-            verdicts=tuple(
-                replace(v, code_hash=code.code_hash) if (code := tests.get(v.test.partition("[")[0])) else v
-                for v in baseline.verdicts
-            ),
+            clauses={name: replace(text, revision=present[name].revision) for name, text in baseline.clauses.items()},
         )
         for baseline in baselines
     ]

@@ -77,7 +77,5 @@ def test_what_takes_times_alone_is_what_runs_last() -> None:
         named = {each.name: {node.id for node in ast.walk(each) if isinstance(node, ast.Name)} for each in functions}
         own = {name for name, names in named.items() if names & timing}
         tests = {name for name in named if name.startswith("test_") and (named[name] & (own | timing))}
-        timed |= {
-            code.clause for (file, function), code in inventory().items() if file == path.name and function in tests
-        }
+        timed |= {code.clause for code in inventory().values() if code.file == path.name and code.function in tests}
     assert timed == TIMED

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from conformance.inventory.tests import inventory
 from conformance.judging import new_process
 from conformance.judging.subject import Subject, need_device
 from conformance.judging.verdict import Abstention, Verdict, Violation
@@ -215,7 +216,7 @@ def test_the_mark_selects_what_needs_a_device(tmp_path: Path) -> None:
     ended = judge("-m", "gpu", f"--record={tmp_path / 'record.json'}")
     assert ended.status == 0
     record = load(tmp_path / "record.json")
-    files = {verdict.test.split("::")[0].rpartition("/")[2] for verdict in record.verdicts}
+    files = {inventory()[verdict.case.partition("[")[0]].file for verdict in record.verdicts}
     assert files == {"test_cost_device.py"}
     assert {verdict.outcome for verdict in record.verdicts} == {*outcomes(record, "cost.mixed-speed")}
     assert {verdict.reason for verdict in record.verdicts} == {"no device"}

@@ -113,7 +113,7 @@ def tree(folder: Path, *changes: tuple[str, str, str]) -> dict[str, str]:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    return {name: code.code_hash for (_, name), code in read_inventory(folder).items()}
+    return {name: code.code_hash for name, code in read_inventory(folder).items()}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_an_unchanged_helper_may_move_to_another_module(tmp_path: Path) -> None:
 
 def real(folder: Path) -> dict[str, str]:
     """Hashes by test in a copy of this checkout."""
-    return {name: code.code_hash for (_, name), code in read_inventory(folder).items()}
+    return {name: code.code_hash for name, code in read_inventory(folder).items()}
 
 
 @pytest.fixture

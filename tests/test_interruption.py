@@ -160,4 +160,4 @@ def test_without_workers_a_crash_is_told_by_the_next_run(copied: Path, tmp_path:
     (kept,) = tmp_path.glob("run.interrupted-*.json")
     (crash,) = load(kept).verdicts
     assert (crash.outcome, crash.case) == (Outcome.CRASH, "test_step[0]")
-    assert crash.test in crash.repro
+    assert crash.case in crash.repro

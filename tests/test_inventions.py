@@ -68,8 +68,8 @@ class _Script(Engine):
 @pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.CRASH])
 def test_a_test_that_does_not_end_is_no_failure_and_no_miss(outcome: Outcome) -> None:
     """A later test that fails shows the fault; where none does, nothing is known."""
-    slow = TestVerdict("s.py::test_slow", "laws.programs", outcome)
-    failing = TestVerdict("s.py::test_failing", "scaling.a", Outcome.FAIL)
+    slow = TestVerdict("laws.programs/test_slow", "laws.programs", outcome)
+    failing = TestVerdict("scaling.a/test_failing", "scaling.a", Outcome.FAIL)
     assert rounds.seen(_Script((slow,), (failing,)), FAULTS[0]).test == failing.test
     assert rounds.seen(_Script((), ()), FAULTS[0]).test == ""
     with pytest.raises(RunError, match="test_slow did not end"):

@@ -71,7 +71,7 @@ def test_what_a_run_says_is_judged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     verdicts = [
-        TestVerdict(f"s.py::test_{name}", "scaling.x", Outcome(outcome))
+        TestVerdict(f"scaling.x/test_{name}", "scaling.x", Outcome(outcome))
         for name, outcome in zip("ab", outcomes, strict=False)
     ]
     status = "interrupted" if journal else "complete"

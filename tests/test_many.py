@@ -150,7 +150,7 @@ def test_a_page_has_equal_verdicts_and_checks_once() -> None:
     once, twice = details(record), details(record, slower)
     assert len(twice["cells"]) == 2 * len(once["cells"])
     assert all(once[name] == twice[name] for name in ("verdicts", "checks", "findings", "texts"))
-    expected = {verdict.test.rpartition("::")[2]: verdict for verdict in slower.verdicts}
+    expected = {verdict.test.partition("/")[2]: verdict for verdict in slower.verdicts}
     for _, _, verdicts in (cell for cell in twice["cells"] if cell[1] == 1):
         for place, seconds in verdicts:
             shown = twice["verdicts"][place]

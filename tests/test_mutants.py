@@ -61,7 +61,7 @@ class Script(Engine):
 
 
 def verdict(clause: str, outcome: Outcome = Outcome.FAIL) -> TestVerdict:
-    return TestVerdict(f"x.py::test_{clause}", clause, outcome)
+    return TestVerdict(f"{clause}/test", clause, outcome)
 
 
 def fate(*found: Iterable[TestVerdict], mutant: Mutant = MUTANT) -> tuple[Fate, Script]:

@@ -245,7 +245,7 @@ def test_a_crash_costs_one_test(small: Path) -> None:
     assert len(found) == 8
     assert Outcome.CRASH not in found.values()
     (crash,) = [verdict for verdict in record.verdicts if verdict.outcome is Outcome.CRASH]
-    assert crash.test in crash.repro
+    assert crash.case in crash.repro
     assert crash.message
 
 

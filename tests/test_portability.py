@@ -19,10 +19,10 @@ P, F, K, U = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED
 CLAUSE = "s.x"
 
 
-def run(framework: str, *outcomes: Outcome, version: str = "1", mode: str = "m", hashed: str = "a") -> Record:
+def run(framework: str, *outcomes: Outcome, version: str = "1", mode: str = "m", revision: int = 1) -> Record:
     """A run with one test of the clause for each outcome."""
-    clauses = {CLAUSE: ClauseText("MUST", "…", "", (), "s")}
-    verdicts = tuple(TestVerdict(f"t{i}", CLAUSE, one, code_hash=hashed) for i, one in enumerate(outcomes))
+    clauses = {CLAUSE: ClauseText("MUST", "…", "", (), "s", revision)}
+    verdicts = tuple(TestVerdict(f"{CLAUSE}/t{i}", CLAUSE, one) for i, one in enumerate(outcomes))
     one = record(framework, {}, clauses=clauses, verdicts=verdicts, variant=Variant(version))
     return replace(one, series=replace(one.series, mode=mode))
 

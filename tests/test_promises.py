@@ -32,7 +32,7 @@ def of(record: Record, device: str, kind: str, slower: float, outcome: Outcome =
     """A record of another device with one time, so many times its control's, and one count of half as much."""
     times = Measurement(*PLACE, "s", (slower,) * 60, (1.0,) * 60)
     checks = (CheckResult("share", slower / 2, None, None, True),) if slower else ()
-    verdict = TestVerdict("suite.py::x", "cost.mixed-speed", outcome, f"{CASES}[O1-float16]", checks=checks)
+    verdict = TestVerdict(f"cost.mixed-speed/{CASES}[O1-float16]", "cost.mixed-speed", outcome, checks=checks)
     series = replace(record.series, device=device, device_kind=kind)
     return replace(record, series=series, measurements=(times,) if slower else (), verdicts=(verdict,))
 
@@ -99,7 +99,7 @@ def test_every_quantity_is_told_by_a_committed_record(promise: str) -> None:
 
 
 def test_pages_know_no_test_by_its_name() -> None:
-    names = {function for _, function in inventory()}
+    names = {*inventory()}
     for path in sorted((ROOT / "conformance" / "pages").glob("*.py")):
         words = set(re.findall(r"\w+", path.read_text("utf-8")))
         assert not words & names, path.name

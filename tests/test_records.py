@@ -165,7 +165,7 @@ DAMAGE: dict[str, Any] = {
     "key twice": lambda p: p.write_bytes(p.read_bytes().replace(b"{", b'{"status": "complete",', 1)),
     "another JSON document": lambda p: p.write_bytes(b'{"a": 1}'),
     "a list": lambda p: p.write_bytes(b"[]"),
-    "newer version": lambda p: change(p, schema_version=3),
+    "newer version": lambda p: change(p, schema_version=4),
     "version true": lambda p: change(p, schema_version=True),
     "unknown field": lambda p: change(p, extra=1),
     "seed infinite": lambda p: change(p, seed="inf"),

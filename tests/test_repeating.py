@@ -110,7 +110,7 @@ def test_without_a_record_nothing_is_repeated(copied: Path, tmp_path: Path) -> N
     assert "repeat" not in ended.output.replace("repeat: python", "")
 
 
-FAILED = TestVerdict("t", "c", Outcome.FAIL, signature="differs", message="numbers")
+FAILED = TestVerdict("c/t", "c", Outcome.FAIL, signature="differs", message="numbers")
 CALM = replace(FAILED, outcome=Outcome.KNOWN)
 REFUSED = replace(FAILED, outcome=Outcome.UNSUPPORTED, signature="precision.O1-float16")
 
@@ -143,12 +143,11 @@ def test_a_verdict_stands_if_its_repeats_say_so(
 @pytest.fixture
 def real() -> Record:
     """A record of tests that are there."""
-    (file, function), code = next(iter(inventory().items()))
-    test = f"conformance/suites/{file}::{function}"
-    (clause,) = {verdict.clause for verdict in BASE.verdicts}
-    passed = TestVerdict(test, clause, Outcome.PASS, code_hash=code.code_hash, seed=0)
-    gone = replace(passed, test="expectations/x::y", outcome=Outcome.ERROR)
-    return replace(BASE, verdicts=(passed, gone, replace(gone, test="session::every test")))
+    code = next(iter(inventory().values()))
+    passed = TestVerdict(code.id, code.clause, Outcome.PASS, seed=0)
+    gone = replace(passed, test=f"{code.clause}/expectation: differs", outcome=Outcome.ERROR)
+    clauses = {code.clause: next(iter(BASE.clauses.values()))}
+    return replace(BASE, clauses=clauses, verdicts=(passed, gone, replace(gone, test=f"{code.clause}/every test")))
 
 
 @pytest.mark.parametrize(
@@ -158,14 +157,14 @@ def real() -> Record:
         ({"outcome": Outcome.FAIL, "signature": "differs"}, True),
         ({"outcome": Outcome.KNOWN, "signature": "differs"}, True),
         ({"outcome": Outcome.UNSUPPORTED, "signature": "scaling"}, True),
-        ({"outcome": Outcome.KNOWN, "signature": "differs", "code_hash": "other"}, False),
+        ({"outcome": Outcome.KNOWN, "signature": "differs", "setup_hash": "other"}, False),
     ],
 )
 def test_what_is_worse_than_the_baseline_is_due(
     monkeypatch: pytest.MonkeyPatch, real: Record, changes: dict[str, object], asked: bool
 ) -> None:
     monkeypatch.setattr(repeating, "former", lambda _: (Path("baseline.json"), real))
-    (verdict,) = (v for v in real.verdicts if v.test.startswith("conformance/"))
+    (verdict,) = (v for v in real.verdicts if "/test_" in v.test)
     new = replace(real, verdicts=(replace(verdict, **changes), *(v for v in real.verdicts if v != verdict)))  # type: ignore[arg-type]
     assert due(new) == ([verdict.test] if asked else [])
     assert due(replace(new, status="interrupted")) == []
@@ -195,7 +194,7 @@ def test_runs_that_draw_their_own_cases_are_not_repeated() -> None:
 
 
 def test_what_is_left_out_is_told_whatever_became_of_the_others() -> None:
-    verdict = TestVerdict("suite.py::test_a", "s.x", Outcome.UNSTABLE, repeats=("pass", "pass"))
+    verdict = TestVerdict("s.x/test_a", "s.x", Outcome.UNSTABLE, repeats=("pass", "pass"))
     repeated = repeating.Repeated(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), left=3)
     assert repeated.lines == [
         "unstable, not worse again when repeated in 2 new processes: 1 (test_a)",

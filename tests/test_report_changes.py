@@ -23,13 +23,13 @@ def test_a_comparison_shows_environment_numbers_and_what_is_not_judged() -> None
     old = doctored.baseline()
     test = next(verdict.test for verdict in old.verdicts if "test_float32_sgd[digits-mlp]" in verdict.test)
     old = doctored.with_errors(old, test, 0.01)
-    case = test.rpartition("::")[2]
+    case = test.partition("/")[2]
     new = doctored.with_tensors(doctored.with_errors(old, test, 0.99), case, {"output/3": 2})
     new = doctored.with_variant(new, packages={"numpy": "2.5.0", "protobuf": "7.0"}, environment={"threads": "2"})
     timed = tuple(replace(m, samples=m.samples[::-1]) if m.unit == "s" else m for m in new.measurements)
     new = doctored.with_verdicts(
         replace(new, measurements=timed),
-        lambda v: replace(v, code_hash="other") if "test_resume.py" in v.test else v,
+        lambda v: replace(v, setup_hash="other") if v.clause.startswith("resume.") else v,
     )
     text = render([new], Comparisons((compare(old, new),)))
     changes = Reader(text)

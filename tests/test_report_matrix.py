@@ -42,7 +42,7 @@ def test_runs_of_one_framework_are_one() -> None:
 
 def test_cells_count_and_put_the_gravest_first() -> None:
     clause = {"s.x": ClauseText("MUST", "…", "", (), "s")}
-    verdicts = tuple(TestVerdict(f"t{i}", "s.x", outcome) for i, outcome in enumerate(Outcome))
+    verdicts = tuple(TestVerdict(f"s.x/t{i}", "s.x", outcome) for i, outcome in enumerate(Outcome))
     ((row,),) = (family.rows for family in matrix.families([record("torch", {}, clauses=clause, verdicts=verdicts)]))
     (cell,) = row.cells
     assert tuple(verdict.outcome for verdict in cell.verdicts) == GRAVITY
@@ -69,10 +69,10 @@ def test_a_run_is_addressed_by_what_tells_it_apart() -> None:
 def test_totals_count_clauses_first_and_tests_second() -> None:
     clauses = dict.fromkeys(("s.x", "s.y"), ClauseText("MUST", "…", "", (), "s"))
     verdicts = (
-        TestVerdict("t1", "s.x", P),
-        TestVerdict("t2", "s.x", K),
-        TestVerdict("t3", "s.y", P),
-        TestVerdict("t4", "s.y", U),
+        TestVerdict("s.x/t1", "s.x", P),
+        TestVerdict("s.x/t2", "s.x", K),
+        TestVerdict("s.y/t3", "s.y", P),
+        TestVerdict("s.y/t4", "s.y", U),
     )
     (family,) = matrix.families([record("torch", {}, clauses=clauses, verdicts=verdicts)])
     (totals,) = family.totals

@@ -14,7 +14,7 @@ from tests.support import ROOT, environment
 
 def record(seed: int, **outcomes: Outcome) -> Record:
     header = Header(Suite("0.1"), Series("torch", "cpu", "cpu", "eager"), Variant("2"), "now", seed, "", {})
-    verdicts = tuple(TestVerdict(f"s.py::{name}", "scaling.x", outcome, name) for name, outcome in outcomes.items())
+    verdicts = tuple(TestVerdict(f"scaling.x/{name}", "scaling.x", outcome) for name, outcome in outcomes.items())
     return Record(**vars(header), finished="later", duration_s=1.0, status="complete", verdicts=verdicts)
 
 

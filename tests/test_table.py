@@ -43,9 +43,7 @@ def record(framework: str, version: str, mode: str, *outcomes: Outcome, interrup
     """A record in which every family has one test of each outcome."""
     clauses = {f"{family}.slug": ClauseText("MUST", "…", "", (), family) for family in FAMILIES}
     verdicts = tuple(
-        TestVerdict(
-            f"{family}[{i}]", f"{family}.slug", outcome, case=f"case-{i}", reason="because", link="https://a.org/1"
-        )
+        TestVerdict(f"{family}.slug/case-{i}", f"{family}.slug", outcome, reason="because", link="https://a.org/1")
         for family in FAMILIES
         for i, outcome in enumerate(outcomes)
     )
@@ -181,8 +179,8 @@ def test_markdown_is_a_list_with_links_and_escapes() -> None:
     evil = replace(
         FOUR[0],
         verdicts=(
-            TestVerdict("t1", "scaling.slug", K, case="`", reason="*a* <b> [c](d)\n# e", link="javascript:alert(1)"),
-            TestVerdict("t2", "scaling.slug", K, reason="f", link="https://a.org/x_(y)"),
+            TestVerdict("scaling.slug/`", "scaling.slug", K, reason="*a* <b> [c](d)\n# e", link="javascript:alert(1)"),
+            TestVerdict("scaling.slug/", "scaling.slug", K, reason="f", link="https://a.org/x_(y)"),
         ),
     )
     assert markdown([evil, FOUR[3]]).splitlines() == [

@@ -21,8 +21,9 @@ def run(**durations: float) -> Record:
     families = {name.partition("_")[0] for name in durations}
     clauses = {f"{family}.slug": ClauseText("MUST", "…", "", (), family) for family in families}
     verdicts = tuple(
-        TestVerdict(f"some/suite.py::{name}", f"{name.partition('_')[0]}.slug", Outcome.PASS, duration_s=spent)
+        TestVerdict(f"{clause}/{name}", clause, Outcome.PASS, duration_s=spent)
         for name, spent in durations.items()
+        for clause in [f"{name.partition('_')[0]}.slug"]
     )
     series = Series("some", "cpu", "a processor", "eager")
     return Record(Suite("0.1"), series, Variant("1.0"), DATE, 0, "", clauses, DATE, 1.0, "complete", verdicts).sorted()
@@ -50,7 +51,7 @@ def test_the_slowest_tests_come_first_and_no_more_than_ten() -> None:
     assert [verdict.duration_s for verdict in found] == [6.0, 5.0, 4.0, 4.0, 3.0, 3.0, 2.0, 2.0, 1.0, 1.0]
     lines = drawn(run(scaling_quick=0.1, scaling_slow=3.0))
     begin = lines.index("Slowest tests of some 1.0 eager cpu:")
-    assert lines[begin + 1 : begin + 3] == ["3.00 suite.py::scaling_slow", "0.10 suite.py::scaling_quick"]
+    assert lines[begin + 1 : begin + 3] == ["3.00 scaling.slug/scaling_slow", "0.10 scaling.slug/scaling_quick"]
 
 
 def test_a_record_without_tests_has_no_slowest_one() -> None:
@@ -83,8 +84,8 @@ def test_the_slowest_are_listed_by_test_or_by_clause(tmp_path: Path, capsys: pyt
     assert main(["slowest", str(path), "--count", "2"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Slowest tests of some 1.0 eager cpu:",
-        "     1.00  suite.py::resume_a",
-        "     0.75  suite.py::scaling_b",
+        "     1.00  resume.slug/resume_a",
+        "     0.75  scaling.slug/scaling_b",
     ]
     assert main(["slowest", str(path), "--by", "clause"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -107,4 +108,4 @@ def test_the_command_tells_them_when_asked(tmp_path: Path, capsys: pytest.Captur
     assert main(["table", str(path)]) == 0
     assert "Slowest" not in capsys.readouterr().out
     assert main(["table", "--times", str(path)]) == 0
-    assert "0.50  suite.py::scaling_a" in capsys.readouterr().out
+    assert "0.50  scaling.slug/scaling_a" in capsys.readouterr().out

@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.cli.progress import watched
+from conformance.inventory import reviewed
 from conformance.inventory.tests import inventory
 from conformance.running.baselines import BASELINES
 from conformance.running.declared import Declared, ask
 from conformance.spec.clauses import Clause, Level, load_clauses
 from frameworks.registry import clashes, known, path_of
-from results.record.files import RecordError, one_line
+from results.record.files import RecordError, one_line, replace
 from results.record.folders import LAST_RUNS, listed
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load
@@ -99,7 +100,7 @@ def show(identifier: str) -> int:
     """CLAUSE with what it rests on and how it went in the last runs, or in the baselines where there was none."""
     clause = clause_of(identifier)
     console = Console()
-    _line(console, f"{clause.id}  {clause.level.value}", "bold")
+    _line(console, f"{clause.id}  {clause.level.value}  revision {clause.revision}", "bold")
     console.print(Text(clause.requirement))
     console.print(Text(f"\nSeen by: {clause.observed_by}"))
     _line(console, f"Source: {clause.source}")
@@ -108,9 +109,9 @@ def show(identifier: str) -> int:
     for incident in clause.history:
         _line(console, f"  {incident.what}\n    {incident.url}")
     _line(console, "\nTests:", "bold")
-    for (file, function), code in inventory().items():
+    for function, code in inventory().items():
         if code.clause == identifier:
-            _line(console, f"  conformance/suites/{file}::{function}")
+            _line(console, f"  conformance/suites/{code.file}::{function}")
     _line(console, "\nFrameworks:", "bold")
     for record in newest():
         _line(console, f"  {_did(record, identifier)}")
@@ -140,6 +141,38 @@ def newest() -> list[Record]:
             continue
         by_series[record.series.framework, record.series.device_kind, record.series.mode] = record
     return list(by_series.values())
+
+
+@spec.command(short_help="Ask whether tests whose code changed still mean the same.")
+@click.option("--refactoring", metavar="WHY", help="Record that the changes leave every meaning as it is, and why.")
+@click.option("--raised", is_flag=True, help="Record clauses that are new or have a higher revision.")
+def review(refactoring: str | None, raised: bool) -> int:
+    """Lists clauses whose text or tests' code has changed since somebody answered for it, and records answers.
+
+    Verdicts compare across versions of the suite as long as a clause keeps its revision. Raise it, in
+    conformance/spec/FAMILY.toml, if what the clause requires or what its tests observe has another meaning now.
+
+    \b
+    conformance spec review
+    conformance spec review --refactoring "the helper started has another name"
+    conformance spec review --raised
+
+    Exit status: 0, nothing has changed, or all of it was recorded; 1, something wants an answer.
+    """
+    stored, now = reviewed.reviews(), reviewed.present()
+    asked = reviewed.questions(stored, now, inventory())
+    fallen = [each for each in asked if each.former is not None and each.revision < each.former.revision]
+    reason = " ".join((refactoring or "").split())
+    wanting = fallen or [each for each in asked if not (each.answered if raised else reason)]
+    for each in wanting or asked:
+        click.echo(one_line(str(each), 1000))
+    if wanting:
+        ways = "raise the revision and use --raised, or answer with --refactoring WHY"
+        click.echo(f"{len(wanting)} clauses want an answer: {'a revision never falls' if fallen else ways}", err=True)
+        return 1
+    if asked or stored.keys() != now.keys():
+        replace(reviewed.FILE, reviewed.answered(stored, now, asked, reason).encode())
+    return 0
 
 
 @click.command()

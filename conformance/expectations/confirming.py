@@ -10,11 +10,12 @@ from functools import cached_property
 
 from packaging.version import Version
 
-from conformance.expectations.entries import Expectation, Known
+from conformance.expectations.entries import EXPECTATION, Expectation, Known
 from conformance.expectations.judged_versions import Place, ordered, parsed
 from conformance.expectations.toml_lines import Part, check, edited, without_findings
 from conformance.expectations.version_ranges import contains, rewritten
-from conformance.inventory.tests import code_of, inventory
+from conformance.inventory.tests import inventory
+from conformance.spec.clauses import load_clauses
 from results.record.outcomes import Outcome
 from results.record.reading import Record, TestVerdict
 
@@ -225,13 +226,12 @@ def meets(entry: Expectation, record: Record) -> bool:
 
 def _stray(verdict: TestVerdict) -> bool:
     """Whether a verdict is about an entry that matched no test, rather than about the framework."""
-    return code_of(verdict.test) is None and verdict.test.startswith("expectations/")
+    return verdict.case.startswith(EXPECTATION)
 
 
 def _exists(case: str) -> bool:
     """Whether the suites have the test: a record without the case is of earlier ones, or of a CPU that draws others."""
-    function = case.partition("[")[0]
-    return any(name == function for _, name in inventory())
+    return case.partition("[")[0] in inventory()
 
 
 def _refuse(record: Record, first: Record) -> None:
@@ -245,9 +245,9 @@ def _refuse(record: Record, first: Record) -> None:
     here = record.series.framework, record.variant.framework_version
     if here != (first.series.framework, first.variant.framework_version):
         raise ConfirmError(f"{name} is of another framework or version than the first", "confirm one after the other")
-    tests = {verdict.test: code_of(verdict.test) for verdict in record.verdicts}
-    if any(code and code.code_hash != v.code_hash for v in record.verdicts if (code := tests[v.test])):
-        raise ConfirmError(f"{name} is of tests that have changed since", "run the suites again")
+    present = load_clauses()
+    if any(name in present and text.revision != present[name].revision for name, text in record.clauses.items()):
+        raise ConfirmError(f"{name} is of clauses that have changed since", "run the suites again")
 
 
 def told(changes: Sequence[tuple[str, str, str]]) -> Iterator[str]:

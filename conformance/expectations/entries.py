@@ -38,9 +38,13 @@ from conformance.spec.tables import Kind, Table, read_file
 from frameworks.adapter_file import folder_of
 from frameworks.contract import Framework
 from frameworks.registry import built_in
+from results.record.renames import present_case
 
 FILE = "expectations.toml"
 """What an adapter's package calls its own, beside the module that its class is in."""
+
+EXPECTATION = "expectation: "
+"""How the case begins of a verdict about an entry that matched no test."""
 
 JUDGED = "judged"
 """The key of the versions in which somebody has judged the adapter."""
@@ -313,7 +317,7 @@ def _expectation(
         versions=table.text("versions"),
         device=table.text("device", "*"),
         mode=table.text("mode", "*"),
-        cases=table.texts("cases"),
+        cases=tuple(present_case(table.text("clause"), case) for case in table.texts("cases")),
         signature=table.text("signature"),
         finding=found(table, findings),
         processor=read_processor(table),

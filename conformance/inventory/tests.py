@@ -1,4 +1,4 @@
-"""Which tests the suites hold, read from their source without importing it: clause and code hash of each."""
+"""Which tests the suites have, read from their source without importing it: clause and code hash of each."""
 
 from __future__ import annotations
 
@@ -18,41 +18,52 @@ class TestCode:
     """One test function.
 
     Attributes:
+        file: name of the module that defines it.
+        function: its name, which no other test of the suites has.
         clause: the clause that it names.
         code_hash: hash of its code and of all that it depends on, the same whatever comments and layout.
         parameters: names of its parameters: what the plugin gives it and what it is parametrized with.
     """
 
     __test__ = False
+    file: str
+    function: str
     clause: str
     code_hash: str
     parameters: tuple[str, ...] = ()
 
+    @property
+    def id(self) -> str:
+        """CLAUSE/function, which begins the ids of its cases."""
+        return f"{self.clause}/{self.function}"
+
 
 @cache
-def inventory() -> dict[tuple[str, str], TestCode]:
-    """Every test by file name and function name.
+def inventory() -> dict[str, TestCode]:
+    """Every test by its function's name.
 
     Raises:
-        ValueError: a test names no clause.
+        ValueError: as `read_inventory`.
     """
     return read_inventory(ROOT)
 
 
-def read_inventory(root: Path) -> dict[tuple[str, str], TestCode]:
-    """The tests of a checkout by file name and function name.
+def read_inventory(root: Path) -> dict[str, TestCode]:
+    """The tests of a checkout by their functions' names.
 
     Raises:
-        ValueError: a test names no clause.
+        ValueError: a test names no clause, or two functions have one name.
     """
-    tree, tests = Tree(root), {}
+    tree, tests = Tree(root), dict[str, TestCode]()
     for path in sorted((root / "conformance" / "suites").glob("test_*.py")):
         module = tree.module(("conformance", "suites", path.stem))
         for name, definition in module.definitions.items() if module else ():
             node = definition.nodes[-1]
             if module and isinstance(node, ast.FunctionDef) and name.startswith("test_"):
+                if name in tests:
+                    raise ValueError(f"{path.name}: {name} is a test of {tests[name].file} too; rename one of them")
                 parameters = tuple(argument.arg for argument in node.args.args)
-                tests[path.name, name] = TestCode(_clause(path, node), code_hash(module, node), parameters)
+                tests[name] = TestCode(path.name, name, _clause(path, node), code_hash(module, node), parameters)
     return tests
 
 
@@ -64,13 +75,21 @@ def _clause(path: Path, node: ast.FunctionDef) -> str:
     raise ValueError(f"{path.name}: {node.name} names no clause")
 
 
-def split(node_id: str) -> tuple[str, str, str]:
-    """File name, function name and case ("function[parameters]") of a pytest node id."""
-    path, _, case = node_id.partition("::")
-    return path.rsplit("/", 1)[-1], case.split("[", 1)[0], case
-
-
 def code_of(node_id: str) -> TestCode | None:
-    """The test that a node id names, None if it is none of the suites'."""
-    file, function, _ = split(node_id)
-    return inventory().get((file, function))
+    """The test that a pytest node id names, None if it is none of the suites'."""
+    path, _, case = node_id.partition("::")
+    code = inventory().get(case.partition("[")[0])
+    return code if code is not None and code.file == path.rpartition("/")[2] else None
+
+
+def test_id(node_id: str) -> str:
+    """CLAUSE/function[parameters] of a pytest node id of the suites, the node id itself of any other."""
+    code = code_of(node_id)
+    return f"{code.clause}/{node_id.partition('::')[2]}" if code else node_id
+
+
+def node_id(test: str) -> str | None:
+    """The pytest node id of a test of the suites by its id; None if they have no such test now."""
+    clause, _, case = test.partition("/")
+    code = inventory().get(case.partition("[")[0])
+    return f"conformance/suites/{code.file}::{case}" if code is not None and code.clause == clause else None

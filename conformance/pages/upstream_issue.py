@@ -82,7 +82,7 @@ def _measured(each: Evidence, clause: str, record: Record | None) -> Iterator[st
 
 
 def _case(verdict: TestVerdict) -> str:
-    return verdict.case or verdict.test.rpartition("::")[2]
+    return verdict.case
 
 
 def _value(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from conformance.inventory.tests import inventory, split
+from conformance.inventory.tests import inventory
 from results.compare.pairing import series
 from results.record.files import RecordError
 from results.record.folders import LAST_RUNS, listed
@@ -29,12 +29,10 @@ def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | No
 
 def lacking(record: Record) -> list[str]:
     """Test functions of the suites that the record has no verdict of; an adapter may have no case of a workaround."""
-    judged = {split(verdict.test)[:2] for verdict in record.verdicts}
-    return [
-        f"{file}::{function}"
-        for (file, function), code in sorted(inventory().items())
-        if (file, function) not in judged and "workaround" not in code.parameters
-    ]
+    judged = {verdict.test.partition("[")[0] for verdict in record.verdicts}
+    return sorted(
+        code.id for code in inventory().values() if code.id not in judged and "workaround" not in code.parameters
+    )
 
 
 def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:

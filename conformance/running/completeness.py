@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conformance.inventory.tests import code_of, inventory, split
+from conformance.inventory.tests import code_of, inventory, test_id
 from conformance.spec.findings import Workaround
 from results.record.files import one_line
 from results.record.model import Status
@@ -22,8 +22,8 @@ class LeftOut:
     """What the suites hold for a framework and a run did not select.
 
     Attributes:
-        functions: test functions of which nothing was collected, as FILE::FUNCTION.
-        tests: node ids that were collected and then deselected.
+        functions: test functions of which nothing was collected, as CLAUSE/FUNCTION.
+        tests: tests that were collected and then deselected.
     """
 
     functions: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class LeftOut:
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(name.rpartition("::")[2] for name in names[:_NAMED])
+    shown = ", ".join(name.partition("/")[2] for name in names[:_NAMED])
     return one_line(f"{shown}{', ...' if names[_NAMED:] else ''}")
 
 
@@ -58,12 +58,12 @@ class Completeness:
         collected = {item.nodeid: _has_parameters(item) for item in items if code_of(item.nodeid) is not None}
         items[:] = [item for item in items if collected.get(item.nodeid, True)]
         yield
-        functions = {split(test)[:2] for test in collected}
+        functions = {code.function for test in collected if (code := code_of(test))}
         left = {item.nodeid for item in items}
-        self.tests |= left & collected.keys()
+        self.tests |= {test_id(test) for test in left & collected.keys()}
         self.left_out = LeftOut(
-            tuple("::".join(each) for each in sorted(inventory().keys() - functions)),
-            tuple(sorted(test for test, judged in collected.items() if judged and test not in left)),
+            tuple(sorted(code.id for name, code in inventory().items() if name not in functions)),
+            tuple(sorted(test_id(test) for test, judged in collected.items() if judged and test not in left)),
         )
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[_OUTPUT] = [list(self.left_out.functions), list(self.left_out.tests)]
@@ -71,7 +71,7 @@ class Completeness:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         """A worker has collected what all of them share."""
-        self.tests.update(test for test in ids if code_of(test) is not None)
+        self.tests.update(test_id(test) for test in ids if code_of(test) is not None)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -85,7 +85,7 @@ class Completeness:
         """The status of the run's record, and notes on what it lacks.
 
         Args:
-            judged: node ids that have a verdict.
+            judged: tests that have a verdict.
             ended: whether the session came to its end.
             selection: command-line words that selected tests, or "".
         """

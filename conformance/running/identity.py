@@ -2,19 +2,93 @@
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
 import tomllib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from conformance.expectations.entries import FILE as EXPECTATIONS
 from conformance.running import machine
+from frameworks.adapter_file import folder_of
 from frameworks.contract import Framework
-from results.record.model import Series, Variant
+from frameworks.registry import path_of
+from results.record.model import Series, Suite, Variant
 
 ROOT = Path(__file__).parents[2]
+
+AREAS = {
+    "specification": ("conformance/spec",),
+    "judging": (
+        "conformance/expectations",
+        "conformance/inventory",
+        "conformance/judging",
+        "conformance/laws",
+        "conformance/measuring",
+        "conformance/running",
+        "conformance/suites",
+    ),
+    "oracle": ("conformance/oracle", "frameworks/reference"),
+    "contract": (
+        "frameworks/base",
+        "frameworks/by_hand.py",
+        "frameworks/contract",
+        "frameworks/keras_parts",
+        "frameworks/operations.py",
+        "frameworks/ranks",
+    ),
+    "fixtures": ("fixtures",),
+}
+"""Folders and files of the suite by area. Two more are of the adapter that is judged: "adapter", its folder, and
+"expectations", its known failures."""
+
+_CODE = frozenset({".py", ".toml"})
+_GIT_S = 10.0
 
 
 def suite_version() -> str:
     """The suite's version, from its checkout."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"])
+
+
+def suite(given: str, clauses_with_tests: tuple[str, ...], clauses_without_tests: tuple[str, ...]) -> Suite:
+    """What a record says of this suite, when it judges the adapter that the user named so."""
+    areas = {name: digest(files_of(ROOT / place for place in places)) for name, places in AREAS.items()}
+    adapter = folder_of(path_of(given))
+    if adapter is not None:
+        areas["adapter"] = digest(path for path in files_of([adapter]) if path.name != EXPECTATIONS)
+        areas["expectations"] = digest(files_of([adapter / EXPECTATIONS]))
+    return Suite(suite_version(), clauses_with_tests, clauses_without_tests, commit(), areas)
+
+
+def files_of(places: Iterable[Path]) -> Iterator[Path]:
+    """The files of code and data in folders, in order."""
+    for place in places:
+        paths = sorted(place.rglob("*")) if place.is_dir() else [place]
+        yield from (path for path in paths if path.suffix in _CODE and path.is_file())
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """Digest of the text of files, 16 hexadecimal digits; it is the same wherever they lie and if one is renamed."""
+    parts = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def commit(root: Path = ROOT) -> str:
+    """The commit of a checkout, followed by "+" if tracked files differ from it; "" outside of git."""
+    head, changed = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain", "--untracked-files=no")
+    return "" if not head or changed is None else f"{head}{'+' if changed else ''}"
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """What git prints, None where it fails or there is none."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=_GIT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def adapter_name(given: str, framework: Framework) -> str:

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from conformance.expectations.entries import Known
-from conformance.inventory.tests import code_of, inventory, split
+from conformance.expectations.entries import EXPECTATION, Known
+from conformance.inventory.tests import code_of, inventory, test_id
 from conformance.judging.outcome import Judgement, conclude, unmatched
 from conformance.judging.verdict import Check, Violation
 from conformance.judging.verdict import Verdict as Collected
 from conformance.running.completeness import Completeness
 from conformance.running.containment import clipped
-from conformance.running.identity import file_name, series, suite_version, variant
+from conformance.running.identity import file_name, series, suite, variant
 from conformance.running.runs import TrainedRun
 from conformance.spec.clauses import load_clauses
 from frameworks.contract import Framework
@@ -37,7 +37,6 @@ from results.record.model import (
     Measurement,
     Observation,
     RunSetup,
-    Suite,
     Tensors,
     TestVerdict,
     Trace,
@@ -69,13 +68,12 @@ def to_property(
     Raises:
         ValueError: it is longer than `LIMIT`, or is no part of a record. TypeError: something in it has no JSON form.
     """
-    code, case = code_of(node_id), split(node_id)[2]
-    clause = code.clause if code else ""
+    test = test_id(node_id)
+    clause, _, case = test.partition("/")
     verdict = TestVerdict(
-        test=node_id,
+        test=test,
         clause=clause,
         outcome=judgement.outcome,
-        case=case,
         signature=judgement.signature,
         message=judgement.message,
         checks=tuple(_result(check) for check in collected.checks),
@@ -83,7 +81,6 @@ def to_property(
         link=judgement.link,
         finding=judgement.finding,
         inferred_from=judgement.inferred_from,
-        code_hash=code.code_hash if code else "",
         seed=seed,
         repro=repro,
         duration_s=duration,
@@ -160,14 +157,7 @@ class Recorder:
         if code is None or self._journal is None:
             return
         with _writing():
-            self._journal.start(
-                nodeid,
-                code.clause,
-                case=split(nodeid)[2],
-                code_hash=code.code_hash,
-                seed=self._seed,
-                repro=self._repro(nodeid),
-            )
+            self._journal.start(test_id(nodeid), code.clause, seed=self._seed, repro=self._repro(nodeid))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -199,12 +189,10 @@ class Recorder:
             return
         self._write(
             TestVerdict(
-                node_id,
+                test_id(node_id),
                 code.clause,
                 outcome,
-                split(node_id)[2],
                 message=message,
-                code_hash=code.code_hash,
                 seed=self._seed,
                 repro=self._repro(node_id),
             )
@@ -241,14 +229,8 @@ class Recorder:
                 message = (
                     f"the expectation for {entry.clause}{cases} matched no test of this run: take it out or correct it"
                 )
-                self._write(
-                    TestVerdict(
-                        f"expectations/{entry.file}::{entry.clause}",
-                        entry.clause,
-                        Outcome.ERROR,
-                        message=message,
-                    )
-                )
+                test = f"{entry.clause}/{EXPECTATION}{entry.signature}{cases}"
+                self._write(TestVerdict(test, entry.clause, Outcome.ERROR, message=message))
         if exitstatus in _ENDED and (
             status == "interrupted" or any(outcome.bad for outcome in self._outcomes.values())
         ):
@@ -265,9 +247,7 @@ class Recorder:
         error = Violation("settings-leaked", told) if told else None
         matching = [entry for entry in self._expectations if entry.covers(SETTINGS, EVERY_TEST)]
         found = conclude(self._framework, error, matching)
-        verdict = TestVerdict(
-            f"session::{EVERY_TEST}", SETTINGS, found.outcome, EVERY_TEST, found.signature, found.message
-        )
+        verdict = TestVerdict(f"{SETTINGS}/{EVERY_TEST}", SETTINGS, found.outcome, found.signature, found.message)
         verdict = replace(verdict, reason=found.reason, link=found.link, finding=found.finding, seed=self._seed)
         self._write(replace(verdict, inferred_from=found.inferred_from))
 
@@ -318,13 +298,14 @@ def _header(config: pytest.Config, framework: Framework, known: Known, selection
     tested = {SETTINGS, *(code.clause for code in inventory().values())}
     texts = {
         c.id: ClauseText(
-            str(c.level), c.requirement, c.source, tuple(f"{i.what}: {i.url}" for i in c.history), c.family
+            str(c.level), c.requirement, c.source, tuple(f"{i.what}: {i.url}" for i in c.history), c.family, c.revision
         )
         for c in clauses.values()
     }
+    given = str(config.option.framework)
     return Header(
-        suite=Suite(suite_version(), tuple(sorted(tested)), tuple(sorted(clauses.keys() - tested))),
-        series=series(str(config.option.framework), framework),
+        suite=suite(given, tuple(sorted(tested)), tuple(sorted(clauses.keys() - tested))),
+        series=series(given, framework),
         variant=variant(framework),
         started=now(),
         seed=config.option.seed,

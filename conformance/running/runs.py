@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe, written
 from frameworks.contract import Framework, Trainer
+
+FOLDER = "FOLDER"
+"""What a record has in the place of a folder for offloaded files, so that equal runs give equal records."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,9 @@ class TrainedRun:
 
 
 def run_of(model: Model, recipe: Recipe) -> TrainedRun:
-    """What is recorded of a run of this model."""
+    """What is recorded of a run of this model; a folder for offloaded files by one name wherever it lies."""
+    if recipe.offload is not None and recipe.offload.folder is not None:
+        recipe = recipe.but(offload=replace(recipe.offload, folder=FOLDER))
     default = Recipe()
     given = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
     return TrainedRun(

@@ -44,16 +44,15 @@ def _verdict(
         error = Abstention(f"{rounds} rounds are too few to learn in; {scenario.learns_in} are judged")
     found = conclude(framework, error, ())
     return TestVerdict(
-        test=f"scenario::{scenario.name}[{seen.side.label}]",
+        test=f"{scenario.clause}/{seen.side.label}",
         clause=scenario.clause,
         outcome=found.outcome,
-        case=seen.side.label,
         signature=found.signature,
         message=found.message,
         checks=checks,
         reason=found.reason,
         link=found.link,
-        code_hash=scenario.fingerprint(seen.side, setting, rounds),
+        setup_hash=scenario.fingerprint(seen.side, setting, rounds),
         seed=seen.side.recipe.seed,
         repro=repro,
         duration_s=seen.lasted,

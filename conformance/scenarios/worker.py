@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from conformance.running.identity import file_name, series, suite_version, variant
+from conformance.running.identity import file_name, series, suite, variant
 from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.judging import measurements, traces, verdicts
 from conformance.scenarios.training import train
@@ -24,7 +24,7 @@ from frameworks.contract import Framework, MissingDevice, Unsupported
 from frameworks.registry import UnknownFramework, load
 from results.record.files import RecordError, unwritable
 from results.record.journal import now
-from results.record.model import Record, Suite
+from results.record.model import Record
 from results.record.reading import write
 from results.record.texts import ClauseText
 
@@ -54,7 +54,7 @@ def run(scenario: Scenario, given: str, framework: Framework, limit: int) -> Rec
     repro = shlex.join(["python", "-m", "conformance", "run", *words, *modes, given])
     text = ClauseText("MEASUREMENT", scenario.title, scenario.source, (), "scenario")
     return Record(
-        suite=Suite(suite_version(), (scenario.clause,)),
+        suite=suite(given, (scenario.clause,), ()),
         series=series(given, framework),
         variant=variant(framework),
         started=started,

@@ -13,7 +13,7 @@ from conformance.spec.tables import Kind, Table, read_tables
 SPECIFICATION = Path(__file__).parent
 
 MOST_INCIDENTS = 4
-_CLAUSE = Kind("id", frozenset({"id", "level", "requirement", "observed_by", "source", "history"}))
+_CLAUSE = Kind("id", frozenset({"id", "level", "revision", "requirement", "observed_by", "source", "history"}))
 _ID = re.compile(r"([a-z]+)\.[a-z0-9]+(?:-[a-z0-9]+)*")
 _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 
@@ -62,6 +62,8 @@ class Clause:
         observed_by: what a test looks at.
         source: the papers and documentation that it comes from.
         history: real bugs that broke it.
+        revision: how often its meaning has changed, from 1: what it requires, or what its tests observe. Verdicts of
+            different revisions are not comparable.
     """
 
     id: str
@@ -71,6 +73,7 @@ class Clause:
     observed_by: str
     source: str
     history: tuple[Incident, ...] = ()
+    revision: int = 1
 
 
 @cache
@@ -116,6 +119,7 @@ def _clause(table: Table, family: str) -> Clause:
         observed_by=table.text("observed_by"),
         source=table.text("source"),
         history=_history(table),
+        revision=table.number("revision", 1),
     )
 
 

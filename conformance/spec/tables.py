@@ -58,6 +58,17 @@ class Table:
             raise ValueError(f"{self.where}: {key} is {value!r}, neither true nor false")
         return value
 
+    def number(self, key: str, default: int) -> int:
+        """The whole number of at least 1 under `key`.
+
+        Raises:
+            ValueError: it is none.
+        """
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{self.where}: {key} is {value!r}, not a whole number of at least 1")
+        return value
+
     def texts(self, key: str) -> tuple[str, ...]:
         """The strings of the array under `key`, as they stand; none if it is missing.
 

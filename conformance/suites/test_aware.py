@@ -103,7 +103,7 @@ def test_layers_compute_with_what_codes_stand_for(subject: Subject, verdict: Ver
 
 
 @clause("quantization.aware-gradients")
-def test_gradients_pass_as_declared(subject: Subject, verdict: Verdict) -> None:
+def test_qat_gradients_pass_as_declared(subject: Subject, verdict: Verdict) -> None:
     _, layers, _, gradients = passed(subject, verdict)
     for name, layer in layers.items():
         far = worst(gradients[name], layer.weight_gradient, layer.weight_bound)

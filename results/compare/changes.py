@@ -11,9 +11,13 @@ from results.record.model import RunSetup
 class ChangeKind(StrEnum):
     """The ways in which two records can differ, the gravest first.
 
-    DRIFT: a number of a test that holds moved by more than rounding explains (see `results.compare.numbers`). UNSTABLE:
-    a verdict did not come out the same when it was repeated in a new process, in one of the runs. NOT_JUDGED: a cost
-    that varies, such as a time, which two records of two moments cannot judge.
+    CONTRADICTED: a test passes although a check of its own did not. LEVEL_LOWERED, FEWER_CHECKS, TRACE_MISSING,
+    BOUND_WIDER: the newer record demands less of the same test (see `results.compare.strictness`). ORACLE_CHANGED: the
+    reference itself computes something else. DRIFT: a number of a test that holds moved by more than rounding explains
+    (see `results.compare.numbers`). UNSTABLE: a verdict did not come out the same when it was repeated in a new
+    process, in one of the runs. NOT_COMPARABLE: the two records did not ask the same (see
+    `results.compare.comparability`). NOT_JUDGED: a cost that varies, such as a time, which two records of two moments
+    cannot judge.
     """
 
     NEWLY_FAILING = "newly failing"
@@ -22,10 +26,17 @@ class ChangeKind(StrEnum):
     REMOVED = "removed"
     OBSERVATION_CHANGED = "observation changed"
     MEASURE_WORSE = "measure worse"
+    CONTRADICTED = "passes against its own checks"
+    LEVEL_LOWERED = "level lowered"
+    FEWER_CHECKS = "fewer checks"
+    TRACE_MISSING = "trace missing"
+    BOUND_WIDER = "bound wider"
+    ORACLE_CHANGED = "oracle changed"
     DRIFT = "drift"
     UNSTABLE = "unstable"
     NOT_COMPARABLE = "not comparable"
     BOUND_CHANGED = "bound changed"
+    LEVEL_RAISED = "level raised"
     ADDED = "added"
     MEASURE_BETTER = "measure better"
     NEWLY_PASSING = "newly passing"
@@ -50,11 +61,15 @@ _WORSE = frozenset(
         ChangeKind.REMOVED,
         ChangeKind.OBSERVATION_CHANGED,
         ChangeKind.MEASURE_WORSE,
+        ChangeKind.CONTRADICTED,
+        ChangeKind.LEVEL_LOWERED,
+        ChangeKind.FEWER_CHECKS,
+        ChangeKind.TRACE_MISSING,
+        ChangeKind.BOUND_WIDER,
+        ChangeKind.ORACLE_CHANGED,
     }
 )
 _COUNTED = frozenset({ChangeKind.REMOVED, ChangeKind.NOT_COMPARABLE, ChangeKind.ADDED, ChangeKind.NOT_JUDGED})
-
-OTHER_CODE = "the test's code has changed since the record"
 
 
 @dataclass(frozen=True)

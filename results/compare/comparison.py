@@ -1,10 +1,11 @@
 """What changed between two records of one series, and what it is called.
 
 Two verdicts are compared by what the framework did, not by whether somebody foresaw it: a failure that an expectation
-names is a failure, so an upgrade that turns a pass into a known failure is still shown. A test whose code changed is
-not comparable; observations are compared leaf by leaf, so that a table of formats tells which operation moved. What the
-numbers of tests that hold did is classed (`results.compare.numbers`), and costs are compared as counted
-(`results.compare.measurements`).
+names is a failure, so an upgrade that turns a pass into a known failure is still shown. What the two records did not
+ask in the same way is not comparable (`results.compare.comparability`), and what the newer one demands less of is
+reported (`results.compare.strictness`). Observations are compared leaf by leaf, so that a table of formats tells which
+operation moved. What the numbers of tests that hold did is classed (`results.compare.numbers`), and costs are compared
+as counted (`results.compare.measurements`).
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from results.compare import numbers
-from results.compare.changes import OTHER_CODE, Change, ChangeKind
+from results.compare.changes import Change, ChangeKind
+from results.compare.checks import number
+from results.compare.comparability import LEAST, Verdicts, incomparable
 from results.compare.environment import Environment, environment
 from results.compare.measurements import measurements
 from results.compare.numbers import Courses, Moved, Movement
+from results.compare.strictness import demands
+from results.compare.suites import SuiteChange, suite_change
 from results.compare.verdicts import kind_of, measuring, shown, untimed, verdicts
 from results.record.outcomes import Outcome
-from results.record.reading import Observation, Record, TestVerdict
+from results.record.reading import Observation, Record
 from results.record.values import Json, same
 
 __all__ = ["Change", "ChangeKind", "Comparison", "Moved", "Movement", "compare", "same"]
 
 _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
-_EXPLAINED = frozenset({Outcome.UNSUPPORTED, Outcome.KNOWN})
-_LEFT_OUT = frozenset({ChangeKind.NEWLY_UNSUPPORTED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED})
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class Comparison:
     """Two records of one series, and everything that differs; `refusals` say why they cannot be compared, if so.
 
     Attributes:
-        compared: how many tests both records hold with the same code.
+        compared: how many tests both records asked in the same way.
+        of: how many tests the old record has.
         numbers: what became of the numbers of each of these that has any.
     """
 
@@ -46,11 +50,17 @@ class Comparison:
     compared: int
     refusals: tuple[str, ...] = ()
     numbers: tuple[Moved, ...] = ()
+    of: int = 0
+
+    @property
+    def judged(self) -> bool:
+        """Whether enough of the old record's tests could be compared for the comparison to say anything."""
+        return not self.refusals and self.compared > 0 and self.compared >= LEAST * self.of
 
     @property
     def status(self) -> int:
-        """0: nothing is worse; 1: something is; 2: no reliable comparison could be made."""
-        if self.refusals or not self.compared:
+        """0: nothing is worse; 1: something is; 2: it cannot be judged."""
+        if not self.judged:
             return 2
         return 1 if any(change.kind.worse for change in self.changes) else 0
 
@@ -61,14 +71,19 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Whether nothing differs at all, not even the last bit of a number or the environment."""
+        """Whether nothing differs at all, not even the last bit of a number, the environment or the suite."""
         unmoved = all(one.movement is Movement.IDENTICAL for one in self.numbers)
-        return self.status == 0 and not self.changes and unmoved and self.environment.same
+        return self.status == 0 and not self.changes and unmoved and self.environment.same and not self.suite.changed
 
     @property
     def environment(self) -> Environment:
         """What differs between the environments of the two runs."""
         return environment(self.old, self.new)
+
+    @property
+    def suite(self) -> SuiteChange:
+        """What differs between the suites that wrote the two records."""
+        return suite_change(self.old, self.new)
 
 
 def compare(old: Record, new: Record) -> Comparison:
@@ -77,55 +92,43 @@ def compare(old: Record, new: Record) -> Comparison:
     if refusals:
         return Comparison(old, new, (), 0, refusals)
     before, after = ({verdict.test: verdict for verdict in record.verdicts} for record in (old, new))
-    recoded = {t for t in before.keys() & after.keys() if before[t].code_hash != after[t].code_hash}
+    suite = suite_change(old, new)
+    reasons = incomparable(old, new, suite)
+    common = before.keys() & after.keys() - reasons.keys()
+    sides = [{test: side[test] for test in sorted(common)} for side in (before, after)]
     unjudged = {test for record in (old, new) for test in untimed(record)}
-    moved = tuple(_numbers(old, new, before, after, recoded))
+    moved = tuple(_numbers(old, new, *sides))
     changes = [
-        *_located(verdicts(before, after, recoded, unjudged), moved),
-        *_observations(old, new, recoded, _reaches(new)),
-        *measurements(old, new, recoded, unjudged),
+        *_located(verdicts(before, after, reasons, unjudged), moved),
+        *_observations(old, new, reasons, _reaches(new), suite),
+        *measurements(old, new, reasons, unjudged),
+        *demands(old, new, *sides),
         *(one.change() for one in moved if one.movement is Movement.DRIFT),
     ]
     changes = list(_of_the_processor(changes, old, new))
     order = list(ChangeKind)
     changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
-    compared = len(before.keys() & after.keys() - recoded)
-    return Comparison(old, new, tuple(changes), compared, numbers=moved)
-
-
-def _wanting(old: Record, new: Record) -> dict[str, str]:
-    """Instruction sets that only the old processor offers, by each reason of the new record that names some.
-
-    Reasons are those of refusals and of known failures: either is said of the processor, and of no version.
-    """
-    lacking = set(old.variant.instruction_sets) - set(new.variant.instruction_sets)
-    if not new.variant.instruction_sets:
-        return {}
-    reasons = {verdict.reason for verdict in new.verdicts if verdict.outcome in _EXPLAINED}
-    named = {reason: lacking & set(re.findall(r"\w+", reason)) for reason in reasons}
-    return {reason: ", ".join(sorted(sets)) for reason, sets in named.items() if sets}
+    return Comparison(old, new, tuple(changes), len(common), numbers=moved, of=len(before))
 
 
 def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> Iterator[Change]:
-    """The same changes; what the new processor explains is no change for the worse.
+    """The same changes; what a test's own reason blames on the new processor is no change for the worse.
 
-    A known failure is explained by its own reason. One refusal explains whatever is refused, left out or observed
-    otherwise, since what is drawn and tried follows from what is declared.
+    A reason, of a refusal or a known failure, does so if it names an instruction set that only the old processor has.
     """
-    wanting = _wanting(old, new)
-    verdicts = {verdict.test: verdict for verdict in new.verdicts}
-    refused = {verdict.reason for verdict in new.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
-    sets = ", ".join(sorted({wanting[reason] for reason in refused & wanting.keys()}))
+    lacking = set(old.variant.instruction_sets) - set(new.variant.instruction_sets)
+    reasons = {verdict.test: verdict.reason for verdict in new.verdicts if verdict.outcome in _EXPLAINED}
     for change in changes:
-        verdict = verdicts.get(change.subject)
-        if change.kind in _LEFT_OUT and sets:
-            detail = f"the new machine refuses something for want of {sets}"
-        elif change.kind in _FAILING and verdict and verdict.outcome is Outcome.KNOWN and verdict.reason in wanting:
-            detail = f"known to fail for want of {wanting[verdict.reason]}"
+        wanting = lacking & set(re.findall(r"\w+", reasons.get(change.subject, "")))
+        if change.kind in _EXCUSED and wanting and new.variant.instruction_sets:
+            detail = f"the new machine lacks {', '.join(sorted(wanting))}: {reasons[change.subject]}"
+            yield replace(change, kind=ChangeKind.NOT_COMPARABLE, detail=detail)
         else:
             yield change
-            continue
-        yield replace(change, kind=ChangeKind.NOT_COMPARABLE, detail=detail)
+
+
+_EXPLAINED = frozenset({Outcome.UNSUPPORTED, Outcome.KNOWN})
+_EXCUSED = _FAILING | {ChangeKind.NEWLY_UNSUPPORTED}
 
 
 def _refusals(old: Record, new: Record) -> Iterator[str]:
@@ -147,16 +150,14 @@ def _refusals(old: Record, new: Record) -> Iterator[str]:
         yield f"another selection of tests: {old.selection or 'all'} and {new.selection or 'all'}"
 
 
-def _numbers(
-    old: Record, new: Record, before: Mapping[str, TestVerdict], after: Mapping[str, TestVerdict], recoded: set[str]
-) -> Iterator[Moved]:
+def _numbers(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[Moved]:
     courses = Courses.of(old), Courses.of(new)
-    for test in sorted((before.keys() & after.keys()) - recoded):
-        if measuring(new, after[test]):
+    for test, verdict in after.items():
+        if measuring(new, verdict):
             continue
-        kind = kind_of(before[test], after[test])
+        kind = kind_of(before[test], verdict)
         if kind in (None, ChangeKind.NEWLY_PASSING, *_FAILING):
-            one = numbers.moved(*courses, before[test], after[test], kind in _FAILING)
+            one = numbers.moved(*courses, before[test], verdict, kind in _FAILING)
             if one is not None:
                 yield one
 
@@ -172,31 +173,36 @@ def _located(changes: Iterator[Change], moved: tuple[Moved, ...]) -> Iterator[Ch
 
 
 def _reaches(record: Record) -> dict[str, float]:
-    """How far a number of each test may be from what is expected, by case; tests with one such bound only."""
-    held = {
-        verdict.test.rpartition("::")[2]: [
-            bound for check in verdict.checks if (bound := numbers.number(check.bound)) is not None
-        ]
+    """How far a number of each test may be from what is expected, by test; tests with one such bound only."""
+    bounds = {
+        verdict.test: [bound for check in verdict.checks if (bound := number(check.bound)) is not None]
         for verdict in record.verdicts
     }
-    return {case: bounds[0] for case, bounds in held.items() if len(bounds) == 1}
+    return {test: each[0] for test, each in bounds.items() if len(each) == 1}
 
 
-def _observations(old: Record, new: Record, recoded: set[str], reaches: Mapping[str, float]) -> Iterator[Change]:
-    tests = {test.rpartition("::")[2] for test in recoded}
+def _observations(
+    old: Record, new: Record, reasons: Mapping[str, str], reaches: Mapping[str, float], suite: SuiteChange
+) -> Iterator[Change]:
     before, after = _leaves(old.observations), _leaves(new.observations)
     for place in sorted(before.keys() | after.keys()):
         (clause, key, case), way = place
+        test = f"{clause}/{case}"
         name = " › ".join((f"{clause}/{key}" + (f"/{case}" if case else ""), *way))
-        sides = shown(before.get(place)), shown(after.get(place))
-        if case in tests:
-            if not same(before.get(place), after.get(place)):
-                yield Change(ChangeKind.NOT_COMPARABLE, clause, name, *sides, OTHER_CODE)
-        elif place not in before:
-            yield Change(ChangeKind.ADDED, clause, name, "", sides[1])
-        elif place not in after:
-            yield Change(ChangeKind.REMOVED, clause, name, sides[0])
-        elif not same(before[place], after[place]) and not _close(before[place], after[place], reaches.get(case, 0.0)):
+        values = before.get(place), after.get(place)
+        sides = shown(values[0]), shown(values[1])
+        if same(*values):
+            continue
+        if test in reasons and place in before:
+            yield Change(ChangeKind.NOT_COMPARABLE, clause, name, *sides, reasons[test])
+        elif values[0] is None:
+            yield Change(ChangeKind.ADDED, clause, name, *sides)
+        elif values[1] is None and suite.unknown:
+            detail = "the suite of the new record may not observe it"
+            yield Change(ChangeKind.NOT_COMPARABLE, clause, name, *sides, detail)
+        elif values[1] is None:
+            yield Change(ChangeKind.REMOVED, clause, name, *sides)
+        elif not _close(*values, reaches.get(test, 0.0)):
             yield Change(ChangeKind.OBSERVATION_CHANGED, clause, name, *sides)
 
 

@@ -8,10 +8,10 @@ inside one process (`results.compare.ratio.ratio`), and not here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import median
 
-from results.compare.changes import OTHER_CODE, Change, ChangeKind
+from results.compare.changes import Change, ChangeKind
 from results.compare.ratio import ratio
 from results.record.reading import Measurement, Record, by_place
 from results.record.values import same
@@ -20,27 +20,28 @@ NOT_JUDGED = "two records of two moments do not show it; run both versions in tu
 """Why a cost that varies is not judged, and what judges it."""
 
 
-def measurements(old: Record, new: Record, recoded: set[str], untimed: set[str]) -> Iterator[Change]:
+def measurements(old: Record, new: Record, reasons: Mapping[str, str], untimed: set[str]) -> Iterator[Change]:
     """Every cost that is not the same.
 
     Args:
-        recoded: tests whose code is another one.
+        reasons: why a test cannot be compared, by test.
         untimed: tests whose control failed in one of the records: their costs may be missing there.
     """
-    tests, left_out = ({test.rpartition("::")[2] for test in chosen} for chosen in (recoded, untimed))
     costs = by_place(old.measurements), by_place(new.measurements)
     for place in sorted(costs[0].keys() | costs[1].keys()):
         clause, key, case = place
-        if case in left_out:
+        test, name = f"{clause}/{case}", f"{key}/{case}" if case else key
+        if test in untimed:
             continue
-        name = f"{key}/{case}" if case else key
         before, after = (side.get(place) for side in costs)
         if before is None and after is not None:
             yield Change(ChangeKind.ADDED, clause, name, "", f"{len(after.samples)} samples in {after.unit}")
         elif after is None and before is not None:
-            yield Change(ChangeKind.REMOVED, clause, name, f"{len(before.samples)} samples in {before.unit}")
+            kind = ChangeKind.NOT_COMPARABLE if test in reasons else ChangeKind.REMOVED
+            amounts = f"{len(before.samples)} samples in {before.unit}", ""
+            yield Change(kind, clause, name, *amounts, reasons.get(test, ""))
         elif before is not None and after is not None and not _alike(before, after):
-            change = _cost(name, before, after, case in tests)
+            change = _cost(name, before, after, reasons.get(test, ""))
             if change is not None:
                 yield change
 
@@ -50,10 +51,10 @@ def _alike(before: Measurement, after: Measurement) -> bool:
     return samples and before.unit == after.unit
 
 
-def _cost(name: str, before: Measurement, after: Measurement, recoded: bool) -> Change | None:
+def _cost(name: str, before: Measurement, after: Measurement, reason: str) -> Change | None:
     named = after.clause, name, amount(before), amount(after)
-    if recoded:
-        return Change(ChangeKind.NOT_COMPARABLE, *named, OTHER_CODE)
+    if reason:
+        return Change(ChangeKind.NOT_COMPARABLE, *named, reason)
     if before.unit != after.unit:
         return Change(ChangeKind.NOT_COMPARABLE, *named, "the units are not the same")
     if not (before.samples and after.samples):

@@ -8,7 +8,6 @@ Compared is what both records hold of them. Costs are left out: what of them var
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from enum import StrEnum
 from itertools import islice, zip_longest
 
 from results.compare.changes import Change, ChangeKind
+from results.compare.checks import keyed, number
 from results.compare.first_tensor import KINDS, differs, first_difference
 from results.record.fingerprints import Fingerprint
 from results.record.reading import CheckResult, Curves, Record, TestVerdict
-from results.record.values import Json, same
+from results.record.values import same
 
 TRIPLED = 3.0
 """How many times as large an error has to be to count as moved: members of one ensemble differ by less."""
@@ -31,17 +31,23 @@ ensemble, so half of it is twice as far as any randomly rounded run went."""
 ORACLE_DIGITS = 1e-6
 """Relative difference up to which two float64 references are one: another linear algebra library moves last digits."""
 
+NORM_SHARE = 0.1
+"""Share of its own norm by which an array's norm has to move to count as moved."""
+
+NORM_ROUNDING = 2.0**-8
+"""Share of the largest norm of its kind by which it has to move as well: the unit roundoff of bfloat16. A gradient that
+is zero but for rounding moves by any share of itself."""
+
 CHAOTIC = 0.1
 """Share of the first loss beyond which a spread judges nothing, where a record does not say which updates it judges."""
-
-_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 class Movement(StrEnum):
     """What became of a test's numbers, the least first.
 
     IDENTICAL: losses and arrays to the last bit, and errors. ROUNDING: something differs, and nothing below holds.
-    DRIFT: an error at least tripled and passes `TELLING_SHARE` of its bound, or a loss moved by more than its bound.
+    DRIFT: an error at least tripled and passes `TELLING_SHARE` of its bound, a loss moved by more than its bound, or an
+    array's norm by more than rounding explains.
     FAILING: the verdict fails, and did not or not so before.
     """
 
@@ -112,7 +118,7 @@ def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, f
         before, after: its verdicts, of the same code.
         failing: whether the newer one fails, and the older one did not or not so.
     """
-    case = after.test.rpartition("::")[2]
+    case = after.case
     errors = tuple(_errors(before, after))
     traces = old.curves.get(case, {}), new.curves.get(case, {})
     curves = all("loss" in trace for trace in traces)
@@ -125,7 +131,11 @@ def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, f
     told = tuple(_differences(errors, traces if curves else None, arrays))
     if failing:
         return Moved(*named, Movement.FAILING, "; ".join(told), tensor, repro=after.repro)
-    drifts = [*_drifted_errors(errors), *(_drifted_losses(*traces, before, after) if curves else ())]
+    drifts = [
+        *_drifted_errors(errors),
+        *(_drifted_losses(*traces, before, after) if curves else ()),
+        *(drift for pair in arrays for drift in _drifted_norms(*pair)),
+    ]
     if drifts:
         worst = max(drifts, key=lambda drift: drift.excess)
         return Moved(*named, Movement.DRIFT, worst.detail, tensor, worst.old, worst.new, after.repro)
@@ -151,29 +161,12 @@ def _differences(
 
 def _errors(before: TestVerdict, after: TestVerdict) -> Iterator[tuple[CheckResult, float, float]]:
     """The newer one of each two checks of an error against a bound, and both errors."""
-    former = _by_place(before.checks)
-    for key, check in _by_place(after.checks).items():
+    former = keyed(check for check in before.checks if number(check.bound) is not None)
+    for key, check in keyed(check for check in after.checks if number(check.bound) is not None).items():
         if key in former:
             a, b = number(former[key].measured), number(check.measured)
             if a is not None and b is not None:
                 yield check, a, b
-
-
-def _by_place(checks: Sequence[CheckResult]) -> dict[tuple[str, int], CheckResult]:
-    """Checks by their words, without the numbers in these, and by which of those of the same words they are."""
-    placed: dict[tuple[str, int], CheckResult] = {}
-    places: Counter[str] = Counter()
-    for check in checks:
-        if number(check.bound) is not None:
-            what = _NUMBER.sub("#", check.what)
-            placed[what, places[what]] = check
-            places[what] += 1
-    return placed
-
-
-def number(value: Json) -> float | None:
-    """A number as such; None for anything else."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _tripled(old: float, new: float, bound: float) -> bool:
@@ -197,6 +190,22 @@ def _growth(old: float, new: float) -> str:
     return f"{new / old:.3g} times as large" if old else "0 before"
 
 
+def _drifted_norms(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> Iterator[_Drift]:
+    former = {one.name: one for one in old}
+    largest: dict[str, float] = {}
+    for one in (*old, *new):
+        kind = one.name.partition("/")[0]
+        largest[kind] = max(largest.get(kind, 0.0), one.norm if math.isfinite(one.norm) else 0.0)
+    for one in new:
+        previous = former.get(one.name)
+        if previous is None or math.isclose(previous.norm, one.norm, rel_tol=ORACLE_DIGITS):
+            continue
+        moved, least = abs(one.norm - previous.norm), NORM_ROUNDING * largest[one.name.partition("/")[0]]
+        if previous.digest == one.digest or not moved <= max(NORM_SHARE * max(previous.norm, one.norm), least):
+            detail = f"the norm of {one.name} is {_growth(previous.norm, one.norm)}"
+            yield _Drift(moved / least if least else math.inf, f"{previous.norm:.6g}", f"{one.norm:.6g}", detail)
+
+
 def _drifted_losses(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -> Iterator[_Drift]:
     """The first update whose loss moved by more than rounding explains."""
     return islice(_departures(old, new, before, after), 1)
@@ -208,7 +217,7 @@ def _departures(old: Curves, new: Curves, before: TestVerdict, after: TestVerdic
         lengths = f"{len(losses[0])} updates", f"{len(losses[1])} updates"
         yield _Drift(math.inf, lengths[0], lengths[1], "another number of updates")
         return
-    another = _another_oracle(old, new)
+    another = another_oracle(old, new)
     for update, bound in enumerate(_bounds(old, new, before, after)[: len(losses[0])]):
         a, b = losses[0][update], losses[1][update]
         if same(a, b) or not math.isfinite(bound):
@@ -232,11 +241,12 @@ def _at(series: Sequence[float], place: int) -> float:
     return series[place] if place < len(series) else math.nan
 
 
-def _another_oracle(old: Curves, new: Curves) -> bool:
+def another_oracle(old: Curves, new: Curves, digits: float = ORACLE_DIGITS) -> bool:
+    """Whether the reference computed something else: a loss that differs by more than `digits`, relatively."""
     if not ("exact" in old and "exact" in new):
         return False
     pairs = zip_longest(old["exact"], new["exact"], fillvalue=math.nan)
-    return not all(same(a, b) or math.isclose(a, b, rel_tol=ORACLE_DIGITS) for a, b in pairs)
+    return not all(same(a, b) or math.isclose(a, b, rel_tol=digits) for a, b in pairs)
 
 
 def _bounds(old: Curves, new: Curves, before: TestVerdict, after: TestVerdict) -> tuple[float, ...]:

@@ -2,58 +2,43 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from results.compare.changes import OTHER_CODE, Change, ChangeKind
+from results.compare.changes import Change, ChangeKind
+from results.compare.comparability import HELD, UNJUDGED, Verdicts
 from results.compare.measurements import NOT_JUDGED
 from results.record.outcomes import Outcome
-from results.record.reading import CheckResult, Record, TestVerdict
-from results.record.values import Json, same
-
-HELD = frozenset({Outcome.PASS, Outcome.FIXED})
-UNJUDGED = frozenset({Outcome.UNSUPPORTED, Outcome.ABSTAIN})
-
-BOUND_ROUNDING = 1e-6
-"""Relative difference up to which two derived bounds are one: the linear algebra library moves their last digits."""
-
-ENSEMBLE_SPREAD = 0.5
-"""The same for bounds of one origin: a last digit turns a random rounding, which makes it another draw of eight. If
-another parameter or update is furthest out as well, its bound is no other bound of the same thing."""
+from results.record.reading import Record, TestVerdict
+from results.record.values import Json
 
 UNCONFIRMED = "not confirmed in this version"
 """What is said of a known failure whose expectation was taken from another version."""
 
 
-def verdicts(
-    before: Mapping[str, TestVerdict], after: Mapping[str, TestVerdict], recoded: set[str], untimed: set[str]
-) -> Iterator[Change]:
-    """Every verdict and every bound that is not the same.
+def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], untimed: set[str]) -> Iterator[Change]:
+    """Every verdict that is not the same.
 
     Args:
         before, after: verdicts by test.
-        recoded: tests whose code is another one.
+        reasons: why a test cannot be compared, by test.
         untimed: tests of costs whose control failed in one of the records.
     """
     for test in sorted(before.keys() | after.keys()):
         old, new = before.get(test), after.get(test)
         if old is None and new is not None:
-            yield Change(ChangeKind.ADDED, new.clause, test, "", said(new), new.reason, new.repro, new.runs)
+            detail = reasons.get(test, new.reason)
+            yield Change(ChangeKind.ADDED, new.clause, test, "", said(new), detail, new.repro, new.runs)
         elif new is None and old is not None:
-            yield Change(ChangeKind.REMOVED, old.clause, test, said(old))
+            kind = ChangeKind.NOT_COMPARABLE if test in reasons else ChangeKind.REMOVED
+            yield Change(kind, old.clause, test, said(old), "", reasons.get(test, ""))
         elif old is not None and new is not None:
-            if test in recoded:
-                yield Change(
-                    ChangeKind.NOT_COMPARABLE, new.clause, test, said(old), said(new), OTHER_CODE, new.repro, new.runs
-                )
-                continue
-            kind, detail = kind_of(old, new), _why(new)
-            if test in untimed and kind in (ChangeKind.NEWLY_UNSUPPORTED, ChangeKind.NEWLY_PASSING):
-                kind, detail = ChangeKind.NOT_JUDGED, NOT_JUDGED
-            if kind is not None:
-                yield Change(kind, new.clause, test, said(old), said(new), detail, new.repro, new.runs)
-            yield from _bounds(old, new)
+            change, detail = kind_of(old, new), _why(new)
+            if test in reasons:
+                change, detail = ChangeKind.NOT_COMPARABLE, reasons[test]
+            elif test in untimed and change in (ChangeKind.NEWLY_UNSUPPORTED, ChangeKind.NEWLY_PASSING):
+                change, detail = ChangeKind.NOT_JUDGED, NOT_JUDGED
+            if change is not None:
+                yield Change(change, new.clause, test, said(old), said(new), detail, new.repro, new.runs)
 
 
 def kind_of(old: TestVerdict, new: TestVerdict) -> ChangeKind | None:
@@ -95,35 +80,6 @@ def said(verdict: TestVerdict) -> str:
 def _why(verdict: TestVerdict) -> str:
     repeats = f"repeated: {', '.join(verdict.repeats)}." if verdict.repeats else ""
     return " ".join(filter(None, (verdict.reason or verdict.message, verdict.link, repeats)))
-
-
-def _bounds(old: TestVerdict, new: TestVerdict) -> Iterator[Change]:
-    former = _by_what(old.checks)
-    for (what, place), check in _by_what(new.checks).items():
-        previous = former.get((what, place))
-        if previous is not None and not _same_bound(previous, check):
-            yield Change(
-                ChangeKind.BOUND_CHANGED, new.clause, f"{new.test}: {what}", shown(previous.bound), shown(check.bound)
-            )
-
-
-def _same_bound(old: CheckResult, new: CheckResult) -> bool:
-    a, b = old.bound, new.bound
-    if not (isinstance(a, float) and isinstance(b, float)):
-        return same(a, b)
-    if "origin" not in new.derivation or not same(old.derivation.get("origin"), new.derivation["origin"]):
-        return same(a, b) or math.isclose(a, b, rel_tol=BOUND_ROUNDING)
-    elsewhere = not same(old.derivation, new.derivation)
-    return elsewhere or math.isclose(a, b, rel_tol=ENSEMBLE_SPREAD)
-
-
-def _by_what(checks: Sequence[CheckResult]) -> dict[tuple[str, int], CheckResult]:
-    placed: dict[tuple[str, int], CheckResult] = {}
-    places: Counter[str] = Counter()
-    for check in checks:
-        placed[check.what, places[check.what]] = check
-        places[check.what] += 1
-    return placed
 
 
 def shown(value: Json) -> str:

@@ -166,6 +166,8 @@ def _whole(whole: _Kind) -> _Kind:
         if clause not in record.clauses:
             raise ValueError(f"{what} names clause {clause[:80]!r}, whose text is missing")
     for verdict in record.verdicts:
+        if not verdict.test.startswith(f"{verdict.clause}/"):
+            raise ValueError(f"test {verdict.test[:80]!r} is not of clause {verdict.clause[:80]!r}")
         if verdict.finding and verdict.finding not in record.findings:
             raise ValueError(f"a verdict names finding {verdict.finding[:80]!r}, whose text is missing")
     return whole

@@ -97,14 +97,10 @@ class Journal:
             raise
         return journal
 
-    def start(
-        self, test: str, clause: str, *, case: str = "", code_hash: str = "", seed: int | None = None, repro: str = ""
-    ) -> None:
+    def start(self, test: str, clause: str, *, seed: int | None = None, repro: str = "") -> None:
         """A test begins; unless a verdict follows, this is what is told of it."""
         self._know(clause)
-        crash = TestVerdict(
-            test, clause, Outcome.CRASH, case, "", NO_VERDICT, code_hash=code_hash, seed=seed, repro=repro
-        )
+        crash = TestVerdict(test, clause, Outcome.CRASH, "", NO_VERDICT, seed=seed, repro=repro)
         self._append("started", verdict=part(crash, TestVerdict))
 
     def judged(self, judged: JudgedTest) -> None:

@@ -27,11 +27,19 @@ Date = Annotated[
 
 @dataclass(frozen=True)
 class Suite:
-    """The suite that wrote a record; its clauses by whether a test names them."""
+    """The suite that wrote a record.
+
+    Attributes:
+        clauses_with_tests, clauses_without_tests: its clauses, by whether a test names them.
+        commit: of its checkout, followed by "+" if files differed from it; "" where it is unknown.
+        areas: digest of each area of its files, such as "judging" or "adapter"; none in records before schema 3.
+    """
 
     version: str
     clauses_with_tests: tuple[ClauseId, ...] = ()
     clauses_without_tests: tuple[ClauseId, ...] = ()
+    commit: str = ""
+    areas: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,11 +109,12 @@ class TestVerdict:
     """What one test came to.
 
     Attributes:
-        test: node id. case: its parameters' id, or "".
+        test: CLAUSE/CASE, where the case of a suite's test is "function[parameters]".
         signature: short name of the way it failed, or "".
         reason, link: why a failure is known or a capability unsupported, or "".
         finding: id of the finding that a known failure rests on, or "".
-        code_hash: hash of the test's code; tests with different hashes are not comparable.
+        setup_hash: of a scenario, hash of what a side was trained on besides its recipe; verdicts with different
+            hashes are not comparable. Else "".
         repro: command that repeats the test.
         leaks: global settings that the test left changed.
         inferred_from: the judged version whose expectation was taken, where nobody has judged this one yet, or "".
@@ -120,13 +129,12 @@ class TestVerdict:
     test: NonEmpty
     clause: ClauseId
     outcome: Outcome
-    case: str = ""
     signature: str = ""
     message: str = ""
     checks: tuple[CheckResult, ...] = ()
     reason: str = ""
     link: str = ""
-    code_hash: str = ""
+    setup_hash: str = ""
     seed: Seed | None = None
     repro: str = ""
     duration_s: Seconds = 0.0
@@ -135,6 +143,11 @@ class TestVerdict:
     inferred_from: str = ""
     repeats: tuple[str, ...] = ()
     runs: tuple[RunSetup, ...] = ()
+
+    @property
+    def case(self) -> str:
+        """The test's name with its parameters, without the clause."""
+        return self.test.partition("/")[2]
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,10 @@ class Outlines:
         return replace(
             verdict,
             test=self._text(verdict.test),
-            case=self._text(verdict.case),
             clause=self._text(verdict.clause),
             message=self._text(verdict.message),
             reason=self._text(verdict.reason),
             link=self._text(verdict.link),
-            code_hash=self._text(verdict.code_hash),
             repro=self._text(verdict.repro),
             checks=tuple(map(self._check, verdict.checks)) if self._details else (),
             runs=tuple(map(self._run, verdict.runs)) if self._details else (),

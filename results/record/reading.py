@@ -33,6 +33,7 @@ from results.record.model import (
     by_place,
 )
 from results.record.outcomes import Outcome
+from results.record.renames import with_present_names
 from results.record.schema import SCHEMA_VERSION
 from results.record.texts import ClauseText, Consequence, FindingKind, FindingText
 from results.record.values import Json, decoded, encode_number
@@ -86,9 +87,7 @@ def load(path: Path) -> Record:
     """
     content = read(path)
     try:
-        if path.suffix == ".jsonl":
-            return replay(content)
-        return from_json(content)
+        return with_present_names(replay(content) if path.suffix == ".jsonl" else from_json(content))
     except VersionError as error:
         raise RecordError(path, f"is a record of another version ({error})", error.remedy) from None
     except (ValueError, RecursionError) as error:

@@ -17,7 +17,7 @@ import msgspec
 
 from results.record.model import Record
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _ABOUT = (
     'In every value (measured, bound, expected, derivation, value, recipe) and number the strings "inf", "-inf" and '

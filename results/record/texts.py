@@ -14,19 +14,27 @@ ClauseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$")]
 FindingId = Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
 """Id of a finding, a slug."""
 
+Revision = Annotated[int, Meta(ge=0, le=2**31)]
+
 NonEmpty = Annotated[str, Meta(min_length=1)]
 """Any text but the empty one."""
 
 
 @dataclass(frozen=True)
 class ClauseText:
-    """A clause as it read when it was judged."""
+    """A clause as it read when it was judged.
+
+    Attributes:
+        revision: of its meaning; verdicts of different revisions are not comparable. 0 where an old record does not
+            tell which it was.
+    """
 
     level: str
     requirement: str
     source: str
     history: tuple[str, ...]
     family: NonEmpty
+    revision: Revision = 1
 
 
 class FindingKind(StrEnum):

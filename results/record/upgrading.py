@@ -2,11 +2,18 @@
 
 Version 1 had observations, measurements, traces and tensors in objects by a name that clause, key and case were glued
 into ("CLAUSE/KEY/CASE", "KEY/CASE"), and some measured and expected numbers as their text.
+
+Version 2 called a test by its file and name ("conformance/suites/test_x.py::test_y[1]"), with a hash of its code in the
+place of the clause's revision. `revisions.toml` has the hashes of clauses whose meaning has changed since.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from results.record.values import as_number
@@ -15,25 +22,82 @@ _TEST = re.compile(r"/(test_\w+(?:\[.*\])?)\Z", re.DOTALL)
 _LONGEST = 2000
 """Characters of the longest name that is taken apart."""
 
+_REVISIONS = Path(__file__).with_name("revisions.toml")
+
 
 def upgrade(document: dict[str, Any]) -> dict[str, Any]:
-    """The document of version 2 of a record of version 1, which stays as it is.
+    """The document of version 3 of a record of version 1 or 2, which stays as it is.
 
     Raises:
-        ValueError: it is no record of version 1.
+        ValueError: it is no record of its version.
     """
+    version = document["schema_version"]
     try:
-        return {
-            **document,
-            "schema_version": 2,
-            "verdicts": [_verdict(verdict) for verdict in document["verdicts"]],
-            "observations": _sorted(_observation(*item) for item in document["observations"].items()),
-            "measurements": _sorted({**_place(name), **each} for name, each in document["measurements"].items()),
-            "traces": _sorted({**_place(name), "curves": each} for name, each in document["traces"].items()),
-            "tensors": _sorted({**_place(name), "arrays": each} for name, each in document.get("tensors", {}).items()),
-        }
+        return _from_2(_from_1(document) if version == 1 else document)
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"no record of version 1 ({type(error).__name__}: {error})") from None
+        raise ValueError(f"no record of version {version} ({type(error).__name__}: {error})") from None
+
+
+def _from_2(document: dict[str, Any]) -> dict[str, Any]:
+    hashes: dict[str, set[str]] = {}
+    for verdict in document["verdicts"]:
+        hashes.setdefault(verdict["clause"], set()).add(verdict.get("code_hash", ""))
+    clauses = {
+        name: {**text, "revision": _revision(name, hashes.get(name, set()))}
+        for name, text in document["clauses"].items()
+    }
+    verdicts = sorted(map(_by_clause, document["verdicts"]), key=lambda verdict: str(verdict["test"]))
+    return {**document, "schema_version": 3, "clauses": clauses, "verdicts": verdicts}
+
+
+def _by_clause(verdict: dict[str, Any]) -> dict[str, Any]:
+    """A verdict of version 2 whose test is called by its clause."""
+    kept = {name: value for name, value in verdict.items() if name not in ("case", "code_hash")}
+    place, _, name = verdict["test"].partition("::")
+    if place == "scenario":
+        kept["setup_hash"], name = verdict.get("code_hash", ""), verdict["case"]
+    elif place.startswith("expectations/"):
+        name = f"expectation: {place}"
+    return {**kept, "test": f"{verdict['clause']}/{name or place}", "runs": _runs(verdict.get("runs", []))}
+
+
+def _runs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs without the places of their offloaded files, each once."""
+    distinct: list[dict[str, Any]] = []
+    for run in runs:
+        offload = run.get("recipe", {}).get("offload")
+        if offload is not None and offload["folder"] is not None:
+            run = {**run, "recipe": {**run["recipe"], "offload": {**offload, "folder": "FOLDER"}}}
+        if run not in distinct:
+            distinct.append(run)
+    return distinct
+
+
+def _revision(clause: str, hashes: set[str]) -> int:
+    """The revision of a clause that tests of these code hashes judged; 0 if unknown."""
+    known = _revisions().get(clause)
+    if known is None:
+        return 1
+    revisions = {known.get(each, 0) for each in hashes}
+    return revisions.pop() if len(revisions) == 1 else 0
+
+
+@cache
+def _revisions() -> Mapping[str, Mapping[str, int]]:
+    """Revisions by code hash, of the clauses that have had more than one."""
+    return tomllib.loads(_REVISIONS.read_text("utf-8"))
+
+
+def _from_1(document: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **document,
+        "schema_version": 2,
+        "verdicts": [_verdict(verdict) for verdict in document["verdicts"]],
+        "observations": _sorted(_observation(*item) for item in document["observations"].items()),
+        "measurements": _sorted({**_place(name), **each} for name, each in document["measurements"].items()),
+        "traces": _sorted({**_place(name), "curves": each} for name, each in document["traces"].items()),
+        "tensors": _sorted({**_place(name), "arrays": each} for name, each in document.get("tensors", {}).items()),
+    }
 
 
 def _verdict(verdict: dict[str, Any]) -> dict[str, Any]:

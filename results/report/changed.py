@@ -87,10 +87,10 @@ def compared(comparison: Comparison) -> Compared:
     return Compared(
         old=_name(comparison.old),
         new=_name(comparison.new),
-        verdict=f"{_said(comparison, worse)} {comparison.compared} tests were compared.",
+        verdict=f"{_said(comparison, worse)} {comparison.compared} of {comparison.of} tests were compared.",
         worse=worse,
         refusals=tuple(clean(refusal, VALUE) for refusal in comparison.refusals),
-        environment=tuple(clean(line, VALUE) for line in environment.lines()),
+        environment=tuple(clean(line, VALUE) for line in (*comparison.suite.lines(), *environment.lines())),
         packages=tuple(clean(step.told) for step in environment.packages),
         crossed=environment.crossed,
         crossing=clean(environment.crossing, _REPRO),
@@ -104,7 +104,7 @@ def compared(comparison: Comparison) -> Compared:
 
 def _said(comparison: Comparison, worse: int) -> str:
     if comparison.status == 2:
-        return "No reliable comparison could be made."
+        return "It cannot be judged."
     if comparison.status == 1:
         return f"{worse} of {len(comparison.changes)} changes are worse."
     if comparison.identical:
@@ -124,7 +124,7 @@ def _difference(change: Change) -> Difference:
         kind=change.kind.value,
         worse=change.kind.worse,
         clause=clean(change.clause),
-        subject=clean(change.subject.rpartition("::")[2] or change.subject, 2 * NAME),
+        subject=clean(short(change.subject), 2 * NAME),
         old=clean(change.old),
         new=clean(change.new),
         detail=linked(change.detail),

@@ -63,7 +63,7 @@ class Details:
         return self._verdicts.place(
             (
                 GRAVITY.index(verdict.outcome),
-                self._text(verdict.test.rpartition("::")[2] or verdict.test, 2 * NAME),
+                self._text(verdict.case, 2 * NAME),
                 self._text(verdict.signature),
                 _pieces(linked(verdict.reason, MESSAGE)),
                 href(verdict.link) or (("not a web address: " + clean(verdict.link),) if verdict.link else ""),

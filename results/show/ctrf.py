@@ -153,10 +153,9 @@ def _suite(record: Record, verdict: TestVerdict) -> list[str]:
 
 def _test(record: Record, verdict: TestVerdict) -> dict[str, Any]:
     series, text = record.series, record.clauses[verdict.clause]
-    file, _, name = verdict.test.partition("::")
     found: dict[str, Any] = {
         "testId": "/".join((series.framework, series.device_kind, series.mode, verdict.test)),
-        "name": name or verdict.test,
+        "name": verdict.case,
         "status": STATUS[verdict.outcome],
         "rawStatus": verdict.outcome.value,
         "duration": _milliseconds(verdict.duration_s),
@@ -177,8 +176,6 @@ def _test(record: Record, verdict: TestVerdict) -> dict[str, Any]:
     }
     if message := verdict.message or verdict.reason:
         found["message"] = message
-    if name:
-        found["filePath"] = file
     return found
 
 
@@ -199,7 +196,7 @@ def _labels(record: Record, verdict: TestVerdict) -> Iterator[tuple[str, str | i
             ("finding", verdict.finding),
             ("class", finding.kind.value if finding else ""),
             ("consequence", finding.consequence.value if finding else ""),
-            ("code_hash", verdict.code_hash),
+            ("revision", record.clauses[verdict.clause].revision),
             ("inferred_from", verdict.inferred_from),
         )
         if value

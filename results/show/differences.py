@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from results.compare.changes import Change, ChangeKind
+from results.compare.comparability import LEAST
 from results.compare.comparison import Comparison
 from results.compare.environment import Environment
 from results.compare.measurements import NOT_JUDGED
@@ -26,7 +27,7 @@ from results.show.marks import code, cut, escaped, words
 VERDICTS = {
     0: "nothing is worse",
     1: "something is worse",
-    2: "no reliable comparison could be made",
+    2: "cannot be judged",
 }
 _SHOWN = 4
 _SHOWN_AS_NUMBERS = frozenset({ChangeKind.DRIFT, ChangeKind.NOT_JUDGED})
@@ -66,9 +67,7 @@ class ChangeGroup:
 
 
 def short(subject: str) -> str:
-    """A test without its file, an observation without its clause."""
-    if "::" in subject:
-        return subject.rpartition("::")[2]
+    """A test or an observation without its clause."""
     clause, _, rest = subject.partition("/")
     return rest if rest and "." in clause else subject
 
@@ -84,14 +83,18 @@ def grouped(changes: Iterable[Change]) -> tuple[ChangeGroup, ...]:
 
 def verdict(comparisons: Comparisons) -> str:
     """The whole in a few words."""
-    text = VERDICTS[comparisons.status]
+    pairs, text = comparisons.pairs, VERDICTS[comparisons.status]
     if comparisons.status == 0:
-        drifted = sum(pair.drifted for pair in comparisons.pairs)
+        drifted = sum(pair.drifted for pair in pairs)
         if drifted:
             text += f", {drifted} test{'s' if drifted > 1 else ''} drifted"
-        elif all(pair.identical for pair in comparisons.pairs):
+        elif all(pair.identical for pair in pairs):
             text += ": identical"
-    return text
+    left = sum(pair.of - pair.compared for pair in pairs if not pair.refusals)
+    if left and comparisons.status < 2:
+        text += f", {left} of {sum(pair.of for pair in pairs)} tests were not compared"
+    areas = sorted({area for pair in pairs for area in pair.suite.areas})
+    return f"{text}; the suite itself differs: {', '.join(areas)}" if areas else text
 
 
 def headline(pair: Comparison) -> str:
@@ -109,28 +112,17 @@ def summary(pair: Comparison) -> str:
     """How many changes of each kind there are, what the numbers did, and how many tests were compared."""
     if pair.refusals:
         return "not comparable"
-    tests = f"({pair.compared} tests compared)"
+    tests = f"({pair.compared} of {pair.of} tests compared)"
+    if not pair.judged:
+        return f"fewer than {LEAST:.0%} of the old record's tests are comparable {tests}"
     if pair.identical:
         return f"identical {tests}"
     kinds = Counter(change.kind for change in pair.changes)
-    counted = ", ".join(
-        f"{kinds[kind]} {kind}{_cause(pair, kind)}"
-        for kind in ChangeKind
-        if kinds[kind] and kind not in _SHOWN_AS_NUMBERS
-    )
+    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in ChangeKind if kinds[kind] and kind not in _SHOWN_AS_NUMBERS)
     unmoved = all(one.movement is Movement.IDENTICAL for one in pair.numbers)
     numbers = f"numbers: {moved}" if (moved := movements(pair.numbers)) else ""
     parts = (counted or ("no change" if unmoved else ""), numbers, not_judged(kinds[ChangeKind.NOT_JUDGED]))
     return f"{'; '.join(filter(None, parts))} {tests}"
-
-
-def _cause(pair: Comparison, kind: ChangeKind) -> str:
-    """Why changes of a kind cannot be compared, in parentheses: for some, changed code or another processor."""
-    if kind is not ChangeKind.NOT_COMPARABLE:
-        return ""
-    details = Counter(change.detail for change in pair.changes if change.kind is kind)
-    causes = [f"{detail}: {count}" if len(details) > 1 else detail for detail, count in details.items()]
-    return f" ({'; '.join(causes)})" if all(details) and len(causes) < 3 else ""
 
 
 def movements(numbers: Sequence[Moved]) -> str:
@@ -153,6 +145,8 @@ def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> 
         console.print(Text(one_line(headline(pair)), style="bold"))
         for line in pair.refusals:
             _indented(console, one_line(line), 2, "bold red")
+        for line in pair.suite.lines():
+            _indented(console, one_line(line), 2, "bold yellow")
         _draw_environment(pair.environment, console)
         kept = {
             kind for kind in ChangeKind if kind.worse or not brief or kind in (ChangeKind.DRIFT, ChangeKind.UNSTABLE)
@@ -182,8 +176,16 @@ def _draw_counted(kind: ChangeKind, changes: Sequence[Change], console: Console)
         style = "bold red" if kind.worse else "yellow"
         _indented(console, "", 0)
         summary = NOT_JUDGED if kind is ChangeKind.NOT_JUDGED else group.subjects
+        reasons = _reasons(changes) if kind is ChangeKind.NOT_COMPARABLE else []
         text = Text.assemble((f"{len(changes)} {_counted(kind, len(changes))}", style), ": ", one_line(summary, 600))
         console.print(Padding(text, (0, 0, 0, 2)))
+        for line in reasons:
+            _indented(console, one_line(line), 6)
+
+
+def _reasons(changes: Sequence[Change]) -> list[str]:
+    """Why changes cannot be compared, the commonest reason first, each with its number."""
+    return [f"{count}: {reason}" for reason, count in Counter(change.detail for change in changes).most_common()]
 
 
 def _counted(kind: ChangeKind, count: int) -> str:
@@ -234,7 +236,7 @@ def section(pair: Comparison) -> Iterator[str]:
     yield ""
     yield words(summary(pair), 1000)
     yield ""
-    for line in pair.refusals:
+    for line in (*pair.refusals, *pair.suite.lines()):
         yield f"- {words(line)}"
     yield from _environment(pair)
     listed = [change for change in pair.changes if change.kind.listed]
@@ -273,7 +275,8 @@ def _folded_list(kind: ChangeKind, changes: Sequence[Change]) -> Iterator[str]:
         yield f"{not_judged(len(changes))}: {words(NOT_JUDGED)}."
         yield ""
         return
-    rows = [f"- {code(group.clause)}, {len(group.changes)}: {group.listed(code)}" for group in grouped(changes)]
+    rows = [f"- {words(line)}" for line in (_reasons(changes) if kind is ChangeKind.NOT_COMPARABLE else ())]
+    rows += [f"- {code(group.clause)}, {len(group.changes)}: {group.listed(code)}" for group in grouped(changes)]
     yield from _folded(f"{len(changes)} {kind}", [*rows, ""] if rows else [])
 
 
@@ -308,10 +311,12 @@ def document(comparisons: Comparisons) -> dict[str, Any]:
                 "series": plain(pair.new.series),
                 "old_version": pair.old.variant.framework_version,
                 "new_version": pair.new.variant.framework_version,
+                "suite": {**plain(pair.suite), "lines": list(pair.suite.lines())},
                 "environment": {**plain(pair.environment), "lines": list(pair.environment.lines())},
                 "status": pair.status,
                 "identical": pair.identical,
                 "compared": pair.compared,
+                "of": pair.of,
                 "refusals": list(pair.refusals),
                 "changes": [{**plain(change), "worse": change.kind.worse} for change in pair.changes],
                 "numbers": {

@@ -74,11 +74,10 @@ def _cell(counts: Mapping[Outcome, int], of: Sequence[str]) -> str:
 
 
 def _action(record: Record, verdict: TestVerdict) -> str:
-    test = verdict.test.partition("::")[2] or verdict.test
     seen = words(verdict.message or verdict.reason) or "nothing was said"
     repeat = f"<br>{code(verdict.repro, 500)}" if verdict.repro else ""
     where = words(" ".join(title(record)))
-    return f"- **{verdict.outcome}** {code(test, 200)} ({where}), {code(verdict.clause)}: {seen}{repeat}"
+    return f"- **{verdict.outcome}** {code(verdict.test, 200)} ({where}): {seen}{repeat}"
 
 
 def _known(records: Sequence[Record]) -> Iterator[str]:

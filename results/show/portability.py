@@ -135,6 +135,9 @@ class _VersionRun:
     def where(self) -> str:
         return f"{self.record.series.mode} {self.record.series.device}".strip()
 
+    def revision(self, clause: str) -> int:
+        return self.record.clauses[clause].revision
+
     def breaks(self, clause: str) -> bool:
         return any(verdict.outcome in NOT_KEPT for verdict in self.verdicts.get(clause, ()))
 
@@ -224,10 +227,10 @@ def _broken(clause: str, having: Sequence[_VersionRun], runs: Sequence[_VersionR
 
 def _began(clause: str, newest: _VersionRun, runs: Sequence[_VersionRun]) -> _VersionRun | None:
     """The oldest run of the stretch in which the clause is broken up to `newest`, None if no run before it held."""
-    failing = {(v.test, v.code_hash) for v in newest.verdicts[clause] if v.outcome in NOT_KEPT}
+    failing = {(v.test, newest.revision(clause)) for v in newest.verdicts[clause] if v.outcome in NOT_KEPT}
     first = newest
     for run in _before(newest, runs):
-        passed = {(v.test, v.code_hash) for v in run.verdicts.get(clause, ()) if v.outcome is Outcome.PASS}
+        passed = {(v.test, run.revision(clause)) for v in run.verdicts.get(clause, ()) if v.outcome is Outcome.PASS}
         if run.breaks(clause):
             first = run
         elif failing <= passed:

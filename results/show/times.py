@@ -63,7 +63,7 @@ def listed(records: Sequence[Record], by: Literal["test", "clause"], count: int)
         if record.verdicts:
             yield f"Slowest {by}s of {' '.join(title(record)[:3])}:"
         if by == "test":
-            found = [(verdict.test.rpartition("/")[2], verdict.duration_s) for verdict in slowest(record, count)]
+            found = [(verdict.test, verdict.duration_s) for verdict in slowest(record, count)]
         else:
             found = sorted(by_clause(record).items(), key=lambda item: (-item[1], item[0]))[:count]
         for name, spent in found:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import pytest
 
-from conformance.inventory.tests import code_of
+from conformance.inventory.tests import inventory, node_id
 from conformance.running.recorder import SETTINGS
 from results.record.reading import Outcome, RecordError, TestVerdict, load
 from tests.mutants.catalogue import Mutant
@@ -150,8 +150,9 @@ class Engine:
         verdicts = self.run(framework, mode, tests, f"baseline-{framework}-{mode}", workers)
         passed: dict[str, list[tuple[str, float]]] = {}
         for verdict in verdicts:
-            if verdict.outcome is Outcome.PASS and "::test_" in verdict.test:
-                passed.setdefault(verdict.clause, []).append((verdict.test, verdict.duration_s))
+            node = node_id(verdict.test)
+            if verdict.outcome is Outcome.PASS and node is not None:
+                passed.setdefault(verdict.clause, []).append((node, verdict.duration_s))
         if not passed:
             raise RunError(f"no test passes on {framework} {mode} without a fault")
         return Baseline(passed)
@@ -283,15 +284,7 @@ def _last_line(text: str) -> str:
 
 def _files(clauses: set[str]) -> list[str]:
     """Node ids, without parameters, of the tests of these clauses; for the settings clause the scopes' file."""
-    found = []
-    for path in sorted((ROOT / SUITES).glob("test_*.py")):
-        if SETTINGS in clauses and path.stem == "test_autocast_scope":
-            found.append(f"{SUITES}/{path.name}")
-            continue
-        for line in path.read_text("utf-8").splitlines():
-            if line.startswith("def test_"):
-                node = f"{SUITES}/{path.name}::{line[4:].split('(')[0]}"
-                code = code_of(node)
-                if code is not None and code.clause in clauses:
-                    found.append(node)
-    return found
+    scopes = [f"{SUITES}/test_autocast_scope.py"] if SETTINGS in clauses else []
+    codes = (code for code in inventory().values() if code.clause in clauses)
+    nodes = sorted(f"{SUITES}/{code.file}::{code.function}" for code in codes)
+    return [*scopes, *(node for node in nodes if not node.startswith(tuple(f"{each}::" for each in scopes)))]

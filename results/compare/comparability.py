@@ -1,0 +1,84 @@
+"""Which tests two records did not ask in the same way, and why: these cannot be compared.
+
+A test is the same where its clause has one revision in both records and it trained the same recipes, whatever became of
+its code. That one record alone has a test is a change of the framework, unless the suite of the other record may not
+have had it, or the function has other cases there: rows of a covering array follow from what is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from results.compare.suites import SuiteChange
+from results.record.outcomes import Outcome
+from results.record.reading import Record, RunSetup, TestVerdict
+from results.record.values import same
+
+LEAST = 1 / 3
+"""Smallest share of the old record's tests that have to be comparable for a comparison to say anything."""
+
+HELD = frozenset({Outcome.PASS, Outcome.FIXED})
+UNJUDGED = frozenset({Outcome.UNSUPPORTED, Outcome.ABSTAIN})
+
+Verdicts = Mapping[str, TestVerdict]
+"""Verdicts by test."""
+
+
+def incomparable(old: Record, new: Record, suite: SuiteChange) -> dict[str, str]:
+    """The reason for every test of either record that cannot be compared, by test."""
+    before, after = ({verdict.test: verdict for verdict in record.verdicts} for record in (old, new))
+    return {**dict(_asked_otherwise(old, new, before, after)), **dict(_one_sided(old, new, suite))}
+
+
+def _asked_otherwise(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[tuple[str, str]]:
+    recorded = all(record.suite.areas or any(verdict.runs for verdict in record.verdicts) for record in (old, new))
+    for test in before.keys() & after.keys():
+        sides = before[test], after[test]
+        clause = sides[1].clause
+        revisions = [record.clauses[clause].revision for record in (old, new)]
+        if 0 in revisions:
+            yield test, f"the {'old' if not revisions[0] else 'new'} record does not tell the clause's revision"
+        elif revisions[0] != revisions[1]:
+            yield test, f"another revision of the clause: {revisions[0]} and {revisions[1]}"
+        elif sides[0].setup_hash != sides[1].setup_hash:
+            yield test, "another setup was trained"
+        elif recorded and not _same_runs(*sides):
+            yield test, "other recipes were trained"
+
+
+def _same_runs(old: TestVerdict, new: TestVerdict) -> bool:
+    """Whether two verdicts rest on the same runs; of a test that failed, which ends early, the first has to be."""
+    if {old.outcome, new.outcome} & UNJUDGED:
+        return True
+    if old.outcome in HELD and new.outcome in HELD:
+        return _alike(old.runs, new.runs)
+    return not (old.runs and new.runs) or _alike(old.runs[:1], new.runs[:1])
+
+
+def _alike(old: Sequence[RunSetup], new: Sequence[RunSetup]) -> bool:
+    return len(old) == len(new) and all(map(_equal, old, new))
+
+
+def _equal(old: RunSetup, new: RunSetup) -> bool:
+    return old.fixture == new.fixture and same(old.recipe, new.recipe)
+
+
+def _one_sided(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[str, str]]:
+    """Tests that one record alone has, where the framework is not what explains it."""
+    tests = [{verdict.test for verdict in record.verdicts} for record in (old, new)]
+    only = tests[0] - tests[1], tests[1] - tests[0]
+    functions = [{_function(test) for test in side} for side in tests]
+    drawn = {_function(test) for test in only[0]} & {_function(test) for test in only[1]}
+    for side, other, name in ((0, 1, "new"), (1, 0, "old")):
+        for test in only[side]:
+            function = _function(test)
+            if function in drawn:
+                yield test, "the function has other cases in the other record"
+            elif function not in functions[other] and not suite.asks_the_same:
+                yield test, f"the suite of the {name} record has no such test"
+            elif suite.unknown:
+                yield test, f"the suite of the {name} record may have no such case"
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]

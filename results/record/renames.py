@@ -1,0 +1,70 @@
+"""Tests that have another name than they had, so that a rename costs no comparison (`renames.toml`)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from results.record.model import Measurement, Observation, Record, Tensors, Trace
+
+FILE = Path(__file__).with_suffix(".toml")
+
+Names = Mapping[str, Mapping[str, str]]
+"""New names of test functions by clause and old name."""
+
+_Part = TypeVar("_Part", Observation, Measurement, Trace, Tensors)
+
+
+@cache
+def renames(path: Path = FILE) -> Names:
+    """The names in a file.
+
+    Raises:
+        ValueError: an entry is no name, or is renamed itself.
+    """
+    table = tomllib.loads(path.read_text("utf-8"))
+    for clause, names in table.items():
+        for old, new in names.items():
+            if not isinstance(new, str) or not new.isidentifier():
+                raise ValueError(f"{path.name}: {clause}: {old} = {new!r}, not the name of a function")
+            if new in names:
+                raise ValueError(f"{path.name}: {clause}: {old} = {new!r}, which has another name now; write that one")
+    return table
+
+
+def present_case(clause: str, case: str, names: Names | None = None) -> str:
+    """The case function[parameters] of a clause, by the name that its function has now."""
+    function, bracket, parameters = case.partition("[")
+    known = (renames() if names is None else names).get(clause, {})
+    return f"{known.get(function, function)}{bracket}{parameters}"
+
+
+def with_present_names(record: Record, names: Names | None = None) -> Record:
+    """The record with the present names of its tests; of two tests that get one name the later stays."""
+    cases: dict[str, str] = {}
+    verdicts = {}
+    for one in record.verdicts:
+        case = present_case(one.clause, one.case, names)
+        if case != one.case:
+            cases[one.case] = case
+            one = replace(one, test=f"{one.clause}/{case}")
+        verdicts[one.test] = one
+    if not cases:
+        return record
+
+    def parts(each: Iterable[_Part]) -> tuple[_Part, ...]:
+        made = (replace(one, case=cases.get(one.case, one.case)) for one in each)
+        return tuple({one.place: one for one in made}.values())
+
+    return replace(
+        record,
+        verdicts=tuple(verdicts.values()),
+        observations=parts(record.observations),
+        measurements=parts(record.measurements),
+        traces=parts(record.traces),
+        tensors=parts(record.tensors),
+    ).sorted()
