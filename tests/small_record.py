@@ -29,7 +29,7 @@ TESTS = tuple(f"{CLAUSE}/test_{name}" for name in ("a", "b[1]", "b[2]"))
 BOUND = CheckResult("distance", 0.5, 1.0, None, True)
 TIME = "test_b[1]"
 BASE = Record(
-    Suite("0.1"),
+    Suite("0.1", areas={"judging": "0" * 16, "specification": "1" * 16}),
     Series("torch", "cpu", "cpu", "eager"),
     Variant("2.13.0", {"numpy": "2.3"}),
     DATE,

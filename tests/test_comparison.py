@@ -68,10 +68,25 @@ def test_what_a_processor_lacks_is_not_worse() -> None:
     found = compare(old, _on(refusing, "avx2"))
     assert found.status == 0
     assert {change.kind for change in found.changes} == {ChangeKind.NOT_COMPARABLE}
-    assert {change.detail for change in found.changes} == {"the new machine refuses something for want of avx512f"}
-    assert "for want of avx512f" in " ".join(to_text(Comparisons((found,))).split())
+    assert {change.detail for change in found.changes} == {"the new machine lacks avx512f: it wants avx512f"}
+    assert "2: the new machine lacks avx512f" in " ".join(to_text(Comparisons((found,))).split())
     failing = verdict(_on(refusing, "avx2"), 0, outcome=Outcome.FAIL)
     assert compare(old, failing).status == 1, "a failure is one on every machine"
+
+
+def test_a_refusal_excuses_no_other_test() -> None:
+    old = _on(BASE, "avx2", "avx512f")
+    refusing = _on(verdict(BASE, 1, outcome=Outcome.UNSUPPORTED, reason="it wants avx512f"), "avx2")
+    silent = verdict(refusing, 2, outcome=Outcome.UNSUPPORTED, reason="it is gone")
+    without = replace(refusing, verdicts=refusing.verdicts[1:])
+    unseen = replace(refusing, observations=refusing.observations[1:])
+    for new, kind in (
+        (silent, ChangeKind.NEWLY_UNSUPPORTED),
+        (without, ChangeKind.REMOVED),
+        (unseen, ChangeKind.REMOVED),
+    ):
+        found = compare(old, new)
+        assert (found.status, kind in {change.kind for change in found.changes}) == (1, True)
 
 
 def test_a_failure_that_is_known_of_the_processor_is_not_worse() -> None:
@@ -79,7 +94,7 @@ def test_a_failure_that_is_known_of_the_processor_is_not_worse() -> None:
     known = {"outcome": Outcome.KNOWN, "signature": "inaccurate", "reason": "without avx512f it is cut off"}
     found = compare(old, _on(verdict(BASE, 1, **known), "avx2"))
     assert (found.status, [change.kind for change in found.changes]) == (0, [ChangeKind.NOT_COMPARABLE])
-    assert found.changes[0].detail == "known to fail for want of avx512f"
+    assert found.changes[0].detail == "the new machine lacks avx512f: without avx512f it is cut off"
     for change in ({"outcome": Outcome.FAIL}, {"reason": "it is cut off"}):
         assert compare(old, _on(verdict(BASE, 1, **known | change), "avx2")).status == 1
     assert compare(old, _on(verdict(BASE, 1, **known), "avx2", "avx512f")).status == 1

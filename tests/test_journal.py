@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 def test_a_journal_cut_at_any_byte_gives_the_verdicts_whose_line_is_whole(tmp_path: Path) -> None:
     small = replace(header(), clauses={CLAUSE: header().clauses[CLAUSE]})
     journal = Journal.create(tmp_path / "x.json", small)
-    for test in ("first", "last"):
+    for test in (f"{CLAUSE}/first", f"{CLAUSE}/last"):
         journal.start(test, CLAUSE)
         journal.judged(JudgedTest(TestVerdict(test, CLAUSE, Outcome.PASS, message="≤")))
     content = journal.path.read_bytes()
@@ -184,8 +184,9 @@ from tests.recorded import CLAUSE, header, judged
 for run in range(10**6):
     journal = Journal.create(Path(sys.argv[1]), header())
     for index in range(5):
-        journal.start(f"{run}.{index}", CLAUSE)
-        journal.judged(judged(f"{run}.{index}"))
+        test = f"{CLAUSE}/{run}.{index}"
+        journal.start(test, CLAUSE)
+        journal.judged(judged(test))
         print(run, index, flush=True)
     journal.finish()
 """
@@ -205,6 +206,6 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path) -> None:
         run, index = map(int, told[-1].split())
         found = [load(p) for p in (path, path.with_suffix(".jsonl")) if p.exists() and p.stat().st_size]
         passed = {v.test for record in found for v in record.verdicts if v.outcome is Outcome.PASS}
-        assert {f"{run}.{i}" for i in range(index + 1)} <= passed
+        assert {f"{CLAUSE}/{run}.{i}" for i in range(index + 1)} <= passed
         if run:
             assert load(path).status == "complete"

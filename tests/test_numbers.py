@@ -44,7 +44,7 @@ def records(draw: st.DrawFn) -> Record:
     """The base record with numbers of any kind."""
     traces, tensors = (loss(draw(TRACES)),), (Tensors("layers", "test_a", draw(TENSORS)),)
     derived = {"multiplier": draw(ANY)}
-    checks = tuple(replace(check, derivation=derived) for check in draw(st.lists(CHECKS, max_size=3)))
+    checks = tuple(replace(check, derivation=derived, passed=True) for check in draw(st.lists(CHECKS, max_size=3)))
     costs = (Measurement(CLAUSE, "bytes", "test_a", "B", draw(SERIES), draw(SERIES)),)
     return replace(verdict(BASE, 0, checks=checks), traces=traces, tensors=tensors, measurements=costs)
 

@@ -98,7 +98,7 @@ def test_what_was_not_the_same_test_tells_nothing_of_the_beginning() -> None:
     new = run("torch", P, F, version="2.0")
     assert word(run("torch", P, P, version="1.0"), new) == "broken in torch since 2.0"
     assert word(run("torch", P, version="1.0"), new) == "broken in torch 2.0", "the test that fails is new"
-    assert word(run("torch", P, P, version="1.0", hashed="b"), new) == "broken in torch 2.0"
+    assert word(run("torch", P, P, version="1.0", revision=2), new) == "broken in torch 2.0"
     assert word(run("torch", P, P, version="1.0", mode="other"), new) == "broken in torch 2.0"
     assert word(run("torch", F, P, version="1.0"), new) == "broken in torch 2.0", "it was broken in another way"
     assert word(run("tf", P, P, version="1.0"), new) == "broken in torch 2.0"

@@ -7,15 +7,15 @@ have had it, or the function has other cases there: rows of a covering array fol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from results.compare.suites import SuiteChange
 from results.record.outcomes import Outcome
 from results.record.reading import Record, RunSetup, TestVerdict
 from results.record.values import same
 
-LEAST = 1 / 3
-"""Smallest share of the old record's tests that have to be comparable for a comparison to say anything."""
+LEAST = 0.5
+"""Smallest share of the tests that the old record judged that have to be comparable for a comparison to say anything."""
 
 HELD = frozenset({Outcome.PASS, Outcome.FIXED})
 UNJUDGED = frozenset({Outcome.UNSUPPORTED, Outcome.ABSTAIN})
@@ -28,6 +28,12 @@ def incomparable(old: Record, new: Record, suite: SuiteChange) -> dict[str, str]
     """The reason for every test of either record that cannot be compared, by test."""
     before, after = ({verdict.test: verdict for verdict in record.verdicts} for record in (old, new))
     return {**dict(_asked_otherwise(old, new, before, after)), **dict(_one_sided(old, new, suite))}
+
+
+def share(before: Verdicts, comparable: Collection[str]) -> float:
+    """The share of the tests that a record judged, rather than refused or abstained from, that are comparable."""
+    judged = [test for test, verdict in before.items() if verdict.outcome not in UNJUDGED] or [*before]
+    return sum(test in comparable for test in judged) / len(judged) if judged else 0.0
 
 
 def _asked_otherwise(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[tuple[str, str]]:

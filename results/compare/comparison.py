@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from results.compare import numbers
 from results.compare.changes import Change, ChangeKind
 from results.compare.checks import number
-from results.compare.comparability import LEAST, Verdicts, incomparable
+from results.compare.comparability import LEAST, Verdicts, incomparable, share
 from results.compare.environment import Environment, environment
 from results.compare.measurements import measurements
 from results.compare.numbers import Courses, Moved, Movement
@@ -26,7 +26,7 @@ from results.compare.strictness import demands
 from results.compare.suites import SuiteChange, suite_change
 from results.compare.verdicts import kind_of, measuring, shown, untimed, verdicts
 from results.record.outcomes import Outcome
-from results.record.reading import Observation, Record
+from results.record.reading import Observation, Record, TestVerdict
 from results.record.values import Json, same
 
 __all__ = ["Change", "ChangeKind", "Comparison", "Moved", "Movement", "compare", "same"]
@@ -41,6 +41,7 @@ class Comparison:
     Attributes:
         compared: how many tests both records asked in the same way.
         of: how many tests the old record has.
+        share: of the tests that the old record judged, those that can be compared.
         numbers: what became of the numbers of each of these that has any.
     """
 
@@ -51,11 +52,12 @@ class Comparison:
     refusals: tuple[str, ...] = ()
     numbers: tuple[Moved, ...] = ()
     of: int = 0
+    share: float = 0.0
 
     @property
     def judged(self) -> bool:
         """Whether enough of the old record's tests could be compared for the comparison to say anything."""
-        return not self.refusals and self.compared > 0 and self.compared >= LEAST * self.of
+        return not self.refusals and self.share >= LEAST
 
     @property
     def status(self) -> int:
@@ -108,7 +110,7 @@ def compare(old: Record, new: Record) -> Comparison:
     changes = list(_of_the_processor(changes, old, new))
     order = list(ChangeKind)
     changes.sort(key=lambda change: (order.index(change.kind), change.clause, change.subject))
-    return Comparison(old, new, tuple(changes), len(common), numbers=moved, of=len(before))
+    return Comparison(old, new, tuple(changes), len(common), (), moved, len(before), share(before, common))
 
 
 def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> Iterator[Change]:
@@ -116,19 +118,29 @@ def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> It
 
     A reason, of a refusal or a known failure, does so if it names an instruction set that only the old processor has.
     """
-    lacking = set(old.variant.instruction_sets) - set(new.variant.instruction_sets)
-    reasons = {verdict.test: verdict.reason for verdict in new.verdicts if verdict.outcome in _EXPLAINED}
+    lacking = set(old.variant.instruction_sets) - set(new.variant.instruction_sets or old.variant.instruction_sets)
+    explained = [
+        (verdict, ", ".join(sorted(sets)))
+        for verdict in new.verdicts
+        if verdict.outcome in _EXPLAINED and (sets := lacking & set(re.findall(r"\w+", verdict.reason)))
+    ]
     for change in changes:
-        wanting = lacking & set(re.findall(r"\w+", reasons.get(change.subject, "")))
-        if change.kind in _EXCUSED and wanting and new.variant.instruction_sets:
-            detail = f"the new machine lacks {', '.join(sorted(wanting))}: {reasons[change.subject]}"
-            yield replace(change, kind=ChangeKind.NOT_COMPARABLE, detail=detail)
-        else:
+        excuse = next((each for each in explained if change.kind in _EXCUSED and _is_of(change, each[0])), None)
+        if excuse is None:
             yield change
+        else:
+            detail = f"the new machine lacks {excuse[1]}: {excuse[0].reason}"
+            yield replace(change, kind=ChangeKind.NOT_COMPARABLE, detail=detail)
+
+
+def _is_of(change: Change, verdict: TestVerdict) -> bool:
+    """Whether a change is of a test's verdict or of what it observed."""
+    observed = f"{change.subject.partition(' › ')[0]}/".endswith(f"/{verdict.case}/")
+    return change.clause == verdict.clause and (change.subject == verdict.test or observed)
 
 
 _EXPLAINED = frozenset({Outcome.UNSUPPORTED, Outcome.KNOWN})
-_EXCUSED = _FAILING | {ChangeKind.NEWLY_UNSUPPORTED}
+_EXCUSED = _FAILING | {ChangeKind.NEWLY_UNSUPPORTED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED}
 
 
 def _refusals(old: Record, new: Record) -> Iterator[str]:

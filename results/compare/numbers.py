@@ -198,7 +198,9 @@ def _drifted_norms(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> It
         largest[kind] = max(largest.get(kind, 0.0), one.norm if math.isfinite(one.norm) else 0.0)
     for one in new:
         previous = former.get(one.name)
-        if previous is None or math.isclose(previous.norm, one.norm, rel_tol=ORACLE_DIGITS):
+        if previous is None or same(previous.norm, one.norm):
+            continue
+        if math.isclose(previous.norm, one.norm, rel_tol=ORACLE_DIGITS):
             continue
         moved, least = abs(one.norm - previous.norm), NORM_ROUNDING * largest[one.name.partition("/")[0]]
         if previous.digest == one.digest or not moved <= max(NORM_SHARE * max(previous.norm, one.norm), least):

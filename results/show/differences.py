@@ -114,7 +114,7 @@ def summary(pair: Comparison) -> str:
         return "not comparable"
     tests = f"({pair.compared} of {pair.of} tests compared)"
     if not pair.judged:
-        return f"fewer than {LEAST:.0%} of the old record's tests are comparable {tests}"
+        return f"{pair.share:.0%} of the tests that the old record judged are comparable, want {LEAST:.0%} {tests}"
     if pair.identical:
         return f"identical {tests}"
     kinds = Counter(change.kind for change in pair.changes)
