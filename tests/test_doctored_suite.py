@@ -16,7 +16,7 @@ from results.record.reading import Curves, Outcome, Record, RunSetup, TestVerdic
 from results.show.differences import to_text, verdict
 from tests.doctored import baseline, with_curves, with_verdicts
 
-AREAS = {name: "0" * 16 for name in ("adapter", "contract", "expectations", "fixtures", "judging", "oracle")}
+AREAS = dict.fromkeys(("adapter", "contract", "expectations", "fixtures", "judging", "oracle"), "0" * 16)
 CANNOT = 2
 
 Doctor = Callable[[Record], Record]
@@ -31,7 +31,7 @@ def old() -> Record:
 
 def areas(*names: str) -> Doctor:
     def doctor(record: Record) -> Record:
-        changed = {**record.suite.areas, **{name: "f" * 16 for name in names}}
+        changed = {**record.suite.areas, **dict.fromkeys(names, "f" * 16)}
         return replace(record, suite=replace(record.suite, areas=changed, commit="b" * 40))
 
     return doctor

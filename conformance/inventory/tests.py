@@ -82,13 +82,13 @@ def code_of(node_id: str) -> TestCode | None:
     return code if code is not None and code.file == path.rpartition("/")[2] else None
 
 
-def test_id(node_id: str) -> str:
+def id_of(node_id: str) -> str:
     """CLAUSE/function[parameters] of a pytest node id of the suites, the node id itself of any other."""
     code = code_of(node_id)
     return f"{code.clause}/{node_id.partition('::')[2]}" if code else node_id
 
 
-def node_id(test: str) -> str | None:
+def node_of(test: str) -> str | None:
     """The pytest node id of a test of the suites by its id; None if they have no such test now."""
     clause, _, case = test.partition("/")
     code = inventory().get(case.partition("[")[0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conformance.inventory.tests import code_of, inventory, test_id
+from conformance.inventory.tests import code_of, id_of, inventory
 from conformance.spec.findings import Workaround
 from results.record.files import one_line
 from results.record.model import Status
@@ -60,10 +60,10 @@ class Completeness:
         yield
         functions = {code.function for test in collected if (code := code_of(test))}
         left = {item.nodeid for item in items}
-        self.tests |= {test_id(test) for test in left & collected.keys()}
+        self.tests |= {id_of(test) for test in left & collected.keys()}
         self.left_out = LeftOut(
             tuple(sorted(code.id for name, code in inventory().items() if name not in functions)),
-            tuple(sorted(test_id(test) for test, judged in collected.items() if judged and test not in left)),
+            tuple(sorted(id_of(test) for test, judged in collected.items() if judged and test not in left)),
         )
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[_OUTPUT] = [list(self.left_out.functions), list(self.left_out.tests)]
@@ -71,7 +71,7 @@ class Completeness:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         """A worker has collected what all of them share."""
-        self.tests.update(test_id(test) for test in ids if code_of(test) is not None)
+        self.tests.update(id_of(test) for test in ids if code_of(test) is not None)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

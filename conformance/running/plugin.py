@@ -18,7 +18,7 @@ import pytest
 from conformance.doubts.vacuity import Vacuity
 from conformance.expectations.entries import Expectation, Known, known_of
 from conformance.expectations.exclusions import Exclusion
-from conformance.inventory.tests import SUITES, code_of, test_id
+from conformance.inventory.tests import SUITES, code_of, id_of
 from conformance.judging.covering_array import rows
 from conformance.judging.outcome import Judgement
 from conformance.judging.subject import Profile, Subject
@@ -174,7 +174,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _named(item: pytest.Item) -> tuple[str, str]:
-    clause, _, case = test_id(item.nodeid).partition("/") if code_of(item.nodeid) else ("", "", "")
+    clause, _, case = id_of(item.nodeid).partition("/") if code_of(item.nodeid) else ("", "", "")
     return clause, case
 
 

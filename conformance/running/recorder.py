@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from conformance.expectations.entries import EXPECTATION, Known
-from conformance.inventory.tests import code_of, inventory, test_id
+from conformance.inventory.tests import code_of, id_of, inventory
 from conformance.judging.outcome import Judgement, conclude, unmatched
 from conformance.judging.verdict import Check, Violation
 from conformance.judging.verdict import Verdict as Collected
@@ -68,7 +68,7 @@ def to_property(
     Raises:
         ValueError: it is longer than `LIMIT`, or is no part of a record. TypeError: something in it has no JSON form.
     """
-    test = test_id(node_id)
+    test = id_of(node_id)
     clause, _, case = test.partition("/")
     verdict = TestVerdict(
         test=test,
@@ -157,7 +157,7 @@ class Recorder:
         if code is None or self._journal is None:
             return
         with _writing():
-            self._journal.start(test_id(nodeid), code.clause, seed=self._seed, repro=self._repro(nodeid))
+            self._journal.start(id_of(nodeid), code.clause, seed=self._seed, repro=self._repro(nodeid))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -189,7 +189,7 @@ class Recorder:
             return
         self._write(
             TestVerdict(
-                test_id(node_id),
+                id_of(node_id),
                 code.clause,
                 outcome,
                 message=message,

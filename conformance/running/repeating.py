@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conformance.inventory.tests import ROOT, node_id
+from conformance.inventory.tests import ROOT, node_of
 from conformance.running.baselines import former
 from conformance.running.children import run_to_end
 from results.compare.comparison import ChangeKind, compare
@@ -84,7 +84,7 @@ def due(record: Record) -> list[str]:
     baseline = former(record)
     changes = compare(baseline[1], record).changes if baseline is not None else ()
     worse = {change.subject: None for change in changes if change.kind in _WORSE}
-    return [test for test in dict.fromkeys((*bad, *worse)) if node_id(test) is not None]
+    return [test for test in dict.fromkeys((*bad, *worse)) if node_of(test) is not None]
 
 
 def repeat(path: Path, command: Sequence[str], tell: Callable[[str], object] = print) -> Repeated:
@@ -118,7 +118,7 @@ def _round(command: Sequence[str], tests: Sequence[str]) -> Mapping[str, TestVer
     """What the tests come to in a new process, as far as it got."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         path = Path(folder) / "repeat.json"
-        nodes = filter(None, map(node_id, tests))
+        nodes = filter(None, map(node_of, tests))
         run_to_end([*command, "-q", f"--record={path}", *nodes], ROOT, silent=True)
         for written in (path, journal_of(path)):
             if written.exists():

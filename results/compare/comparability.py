@@ -15,7 +15,7 @@ from results.record.reading import Record, RunSetup, TestVerdict
 from results.record.values import same
 
 LEAST = 0.5
-"""Smallest share of the tests that the old record judged that have to be comparable for a comparison to say anything."""
+"""Smallest share of the tests that the old record judged that has to be comparable, or nothing is said."""
 
 HELD = frozenset({Outcome.PASS, Outcome.FIXED})
 UNJUDGED = frozenset({Outcome.UNSUPPORTED, Outcome.ABSTAIN})

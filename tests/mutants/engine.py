@@ -19,7 +19,7 @@ from typing import Protocol
 
 import pytest
 
-from conformance.inventory.tests import inventory, node_id
+from conformance.inventory.tests import inventory, node_of
 from conformance.running.recorder import SETTINGS
 from results.record.reading import Outcome, RecordError, TestVerdict, load
 from tests.mutants.catalogue import Mutant
@@ -150,7 +150,7 @@ class Engine:
         verdicts = self.run(framework, mode, tests, f"baseline-{framework}-{mode}", workers)
         passed: dict[str, list[tuple[str, float]]] = {}
         for verdict in verdicts:
-            node = node_id(verdict.test)
+            node = node_of(verdict.test)
             if verdict.outcome is Outcome.PASS and node is not None:
                 passed.setdefault(verdict.clause, []).append((node, verdict.duration_s))
         if not passed:
