@@ -69,7 +69,15 @@ _WORSE = frozenset(
         ChangeKind.ORACLE_CHANGED,
     }
 )
-_COUNTED = frozenset({ChangeKind.REMOVED, ChangeKind.NOT_COMPARABLE, ChangeKind.ADDED, ChangeKind.NOT_JUDGED})
+_COUNTED = frozenset(
+    {
+        ChangeKind.REMOVED,
+        ChangeKind.NOT_COMPARABLE,
+        ChangeKind.BOUND_CHANGED,
+        ChangeKind.ADDED,
+        ChangeKind.NOT_JUDGED,
+    }
+)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def _same_runs(old: TestVerdict, new: TestVerdict) -> bool:
 
 
 def _alike(old: Sequence[RunSetup], new: Sequence[RunSetup]) -> bool:
-    return len(old) == len(new) and all(map(_equal, old, new))
+    return old == new or (len(old) == len(new) and all(map(_equal, old, new)))
 
 
 def _equal(old: RunSetup, new: RunSetup) -> bool:

@@ -46,10 +46,11 @@ def demands(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iter
     yield from _levels(old, new, {verdict.clause for verdict in after.values()})
     yield from _contradicted(new)
     common = before.keys() & after.keys()
+    moved = {test for test in common if before[test].checks != after[test].checks}
     held = sorted(test for test in common if before[test].outcome in HELD and after[test].outcome in HELD)
-    for test in held:
+    for test in filter(moved.__contains__, held):
         yield from _checks(test, after[test].clause, before[test].checks, after[test].checks)
-    for test in sorted(common):
+    for test in sorted(moved):
         yield from _bounds(test, after[test].clause, before[test].checks, after[test].checks)
     yield from _courses(old, new, {after[test].case: after[test].clause for test in held})
 
@@ -85,7 +86,7 @@ def _bounds(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[Ch
         previous = former.get(place)
         if previous is None:
             continue
-        kind, what, before, after = None, "bound", previous.bound, check.bound
+        kind, what, before, after = None, "", previous.bound, check.bound
         multipliers = previous.derivation.get("multiplier"), check.derivation.get("multiplier")
         if not same(*multipliers):
             what, (before, after) = "multiplier", multipliers

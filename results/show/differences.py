@@ -236,8 +236,8 @@ def section(pair: Comparison) -> Iterator[str]:
     yield ""
     yield words(summary(pair), 1000)
     yield ""
-    for line in (*pair.refusals, *pair.suite.lines()):
-        yield f"- {words(line)}"
+    yield from (f"- {words(line)}" for line in (*pair.refusals, *pair.suite.lines()))
+    yield ""
     yield from _environment(pair)
     listed = [change for change in pair.changes if change.kind.listed]
     yield from _rows(grouped(change for change in listed if change.kind.worse or change.kind is ChangeKind.DRIFT))
@@ -274,6 +274,7 @@ def _folded_list(kind: ChangeKind, changes: Sequence[Change]) -> Iterator[str]:
     if kind is ChangeKind.NOT_JUDGED and changes:
         yield f"{not_judged(len(changes))}: {words(NOT_JUDGED)}."
         yield ""
+    if kind in (ChangeKind.ADDED, ChangeKind.NOT_JUDGED):
         return
     rows = [f"- {words(line)}" for line in (_reasons(changes) if kind is ChangeKind.NOT_COMPARABLE else ())]
     rows += [f"- {code(group.clause)}, {len(group.changes)}: {group.listed(code)}" for group in grouped(changes)]
