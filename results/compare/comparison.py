@@ -28,7 +28,7 @@ __all__ = ["Change", "ChangeKind", "Comparison", "Moved", "Movement", "compare",
 
 _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
 _EXPLAINED = frozenset({Outcome.UNSUPPORTED, Outcome.KNOWN})
-_LEFT_OUT = frozenset({ChangeKind.NEWLY_UNSUPPORTED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED})
+_LEFT_OUT = frozenset({ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED})
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from results.compare.changes import OTHER_CODE, Change, ChangeKind
 from results.compare.measurements import NOT_JUDGED
-from results.record.outcomes import Outcome
+from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import CheckResult, Record, TestVerdict
 from results.record.values import Json, same
 
 HELD = frozenset({Outcome.PASS, Outcome.FIXED})
-UNJUDGED = frozenset({Outcome.UNSUPPORTED, Outcome.ABSTAIN})
 
 BOUND_ROUNDING = 1e-6
 """Relative difference up to which two derived bounds are one: the linear algebra library moves their last digits."""
@@ -49,7 +48,7 @@ def verdicts(
                 )
                 continue
             kind, detail = kind_of(old, new), _why(new)
-            if test in untimed and kind in (ChangeKind.NEWLY_UNSUPPORTED, ChangeKind.NEWLY_PASSING):
+            if test in untimed and kind in (ChangeKind.NEWLY_UNJUDGED, ChangeKind.NEWLY_PASSING):
                 kind, detail = ChangeKind.NOT_JUDGED, NOT_JUDGED
             if kind is not None:
                 yield Change(kind, new.clause, test, said(old), said(new), detail, new.repro, new.runs)
@@ -61,7 +60,7 @@ def kind_of(old: TestVerdict, new: TestVerdict) -> ChangeKind | None:
     if Outcome.UNSTABLE in (old.outcome, new.outcome):
         return None if old.outcome is new.outcome else ChangeKind.UNSTABLE
     if new.outcome in UNJUDGED:
-        return None if old.outcome in UNJUDGED else ChangeKind.NEWLY_UNSUPPORTED
+        return None if old.outcome in UNJUDGED else ChangeKind.NEWLY_UNJUDGED
     if new.outcome in HELD:
         return None if old.outcome in HELD else ChangeKind.NEWLY_PASSING
     if old.outcome in HELD or old.outcome in UNJUDGED:

@@ -103,7 +103,7 @@ class TestVerdict:
     Attributes:
         test: node id. case: its parameters' id, or "".
         signature: short name of the way it failed, or "".
-        reason, link: why a failure is known or a capability unsupported, or "".
+        reason, link: why a failure is known or a capability refused, or "".
         finding: id of the finding that a known failure rests on, or "".
         code_hash: hash of the test's code; tests with different hashes are not comparable.
         repro: command that repeats the test.
