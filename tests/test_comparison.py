@@ -48,6 +48,12 @@ def test_a_record_beside_itself_is_no_worse() -> None:
         (Outcome.FAIL, Outcome.KNOWN, None),
         (Outcome.PASS, Outcome.FIXED, None),
         (Outcome.UNSUPPORTED, Outcome.ABSTAIN, None),
+        (Outcome.PASS, Outcome.NOT_OFFERED, ChangeKind.NEWLY_UNJUDGED),
+        (Outcome.KNOWN, Outcome.NOT_OFFERED, ChangeKind.NEWLY_UNJUDGED),
+        (Outcome.NOT_OFFERED, Outcome.PASS, ChangeKind.NEWLY_PASSING),
+        (Outcome.NOT_OFFERED, Outcome.FAIL, ChangeKind.NEWLY_FAILING),
+        (Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, None),
+        (Outcome.NOT_OFFERED, Outcome.UNSUPPORTED, None),
     ],
 )
 def test_what_the_framework_did_decides(old: Outcome, new: Outcome, kind: ChangeKind | None) -> None:
