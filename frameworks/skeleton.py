@@ -17,7 +17,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 def write_adapter(name: str, folder: Path) -> list[Path]:
     """Writes an adapter that offers nothing yet, and returns its files.
 
-    Nearly every test of it is `unsupported`: two that look only at the suite pass, and the test of the adapter's
+    Nearly every test of it is `not offered`: two that look only at the suite pass, and the test of the adapter's
     overhead abstains.
 
     Args:

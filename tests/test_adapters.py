@@ -107,7 +107,7 @@ def test_what_an_adapter_says_nothing_about_is_refused_for_the_default_reason() 
     with pytest.raises(Unsupported, match="this adapter does not offer it") as refusal:
         framework.trainer(exact_linear(), Recipe(average=0.5))
     judgement = conclude(framework, refusal.value, ())
-    assert (judgement.outcome, judgement.reason) == (Outcome.UNSUPPORTED, NOT_OFFERED.reason)
+    assert (judgement.outcome, judgement.reason) == (Outcome.NOT_OFFERED, NOT_OFFERED.reason)
     assert judgement.message.endswith("(nothing to try)")
 
 

@@ -36,9 +36,9 @@ def test_a_record_beside_itself_is_no_worse() -> None:
         (Outcome.PASS, Outcome.CRASH, ChangeKind.NEWLY_FAILING),
         (Outcome.UNSUPPORTED, Outcome.KNOWN, ChangeKind.NEWLY_FAILING),
         (Outcome.FIXED, Outcome.ERROR, ChangeKind.NEWLY_FAILING),
-        (Outcome.PASS, Outcome.UNSUPPORTED, ChangeKind.NEWLY_UNSUPPORTED),
-        (Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NEWLY_UNSUPPORTED),
-        (Outcome.KNOWN, Outcome.UNSUPPORTED, ChangeKind.NEWLY_UNSUPPORTED),
+        (Outcome.PASS, Outcome.UNSUPPORTED, ChangeKind.NEWLY_UNJUDGED),
+        (Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NEWLY_UNJUDGED),
+        (Outcome.KNOWN, Outcome.UNSUPPORTED, ChangeKind.NEWLY_UNJUDGED),
         (Outcome.KNOWN, Outcome.FIXED, ChangeKind.NEWLY_PASSING),
         (Outcome.UNSUPPORTED, Outcome.PASS, ChangeKind.NEWLY_PASSING),
         (Outcome.PASS, Outcome.UNSTABLE, ChangeKind.UNSTABLE),
@@ -48,6 +48,12 @@ def test_a_record_beside_itself_is_no_worse() -> None:
         (Outcome.FAIL, Outcome.KNOWN, None),
         (Outcome.PASS, Outcome.FIXED, None),
         (Outcome.UNSUPPORTED, Outcome.ABSTAIN, None),
+        (Outcome.PASS, Outcome.NOT_OFFERED, ChangeKind.NEWLY_UNJUDGED),
+        (Outcome.KNOWN, Outcome.NOT_OFFERED, ChangeKind.NEWLY_UNJUDGED),
+        (Outcome.NOT_OFFERED, Outcome.PASS, ChangeKind.NEWLY_PASSING),
+        (Outcome.NOT_OFFERED, Outcome.FAIL, ChangeKind.NEWLY_FAILING),
+        (Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, None),
+        (Outcome.NOT_OFFERED, Outcome.UNSUPPORTED, None),
     ],
 )
 def test_what_the_framework_did_decides(old: Outcome, new: Outcome, kind: ChangeKind | None) -> None:
@@ -81,7 +87,7 @@ def test_a_refusal_excuses_no_other_test() -> None:
     without = replace(refusing, verdicts=refusing.verdicts[1:])
     unseen = replace(refusing, observations=refusing.observations[1:])
     for new, kind in (
-        (silent, ChangeKind.NEWLY_UNSUPPORTED),
+        (silent, ChangeKind.NEWLY_UNJUDGED),
         (without, ChangeKind.REMOVED),
         (unseen, ChangeKind.REMOVED),
     ):
@@ -113,7 +119,7 @@ def test_a_failure_that_is_known_of_the_processor_is_not_worse() -> None:
 def test_a_refusal_that_the_processor_does_not_explain_is_worse(sets: tuple[str, ...], reason: str) -> None:
     refusing = verdict(BASE, 1, outcome=Outcome.UNSUPPORTED, reason=reason)
     found = compare(_on(BASE, "avx2", "avx512f"), _on(refusing, *sets))
-    assert [change.kind for change in found.changes] == [ChangeKind.NEWLY_UNSUPPORTED]
+    assert [change.kind for change in found.changes] == [ChangeKind.NEWLY_UNJUDGED]
 
 
 def test_another_way_of_failing_is_worse() -> None:

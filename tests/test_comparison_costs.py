@@ -68,8 +68,8 @@ def test_many_times_are_told_in_one_line() -> None:
         ("MEASUREMENT", Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NOT_JUDGED, ()),
         ("MEASUREMENT", Outcome.ABSTAIN, Outcome.PASS, ChangeKind.NOT_JUDGED, ()),
         ("MEASUREMENT", Outcome.ABSTAIN, Outcome.FAIL, ChangeKind.NEWLY_FAILING, ()),
-        ("MEASUREMENT", Outcome.PASS, Outcome.UNSUPPORTED, ChangeKind.NEWLY_UNSUPPORTED, (ChangeKind.REMOVED,)),
-        ("MUST", Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NEWLY_UNSUPPORTED, (ChangeKind.REMOVED,)),
+        ("MEASUREMENT", Outcome.PASS, Outcome.UNSUPPORTED, ChangeKind.NEWLY_UNJUDGED, (ChangeKind.REMOVED,)),
+        ("MUST", Outcome.PASS, Outcome.ABSTAIN, ChangeKind.NEWLY_UNJUDGED, (ChangeKind.REMOVED,)),
     ],
 )
 def test_a_cost_whose_control_failed_is_not_judged(

@@ -17,7 +17,7 @@ from conformance.expectations.version_ranges import contains, rewritten
 from conformance.spec.clauses import load_clauses
 from frameworks.registry import built_in
 from results.record.model import TestVerdict, Variant
-from results.record.outcomes import Outcome
+from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Record, load, write
 from tests.small_record import BASE
 from tests.support import ROOT
@@ -161,6 +161,7 @@ def test_an_entry_of_which_some_cases_fail_is_split(path: Path) -> None:
         (passing("test_b", outcome=Outcome.ABSTAIN), ">=1.0,<=3.0"),
         (passing("test_b", outcome=Outcome.UNSTABLE), ">=1.0,<=3.0"),
         (passing("test_b", outcome=Outcome.UNSUPPORTED), ">=1.0,<=3.0"),
+        (passing("test_b", outcome=Outcome.NOT_OFFERED), ">=1.0,<=3.0"),
         (replace(failing("test_b"), outcome=Outcome.FAIL), ">=1.0,<=3.0"),
         (failing("test_b", "otherwise"), None),
     ],
@@ -319,9 +320,9 @@ def test_the_committed_files_can_be_confirmed_and_keep_their_layout(name: str) -
             {verdict.outcome for verdict in record.verdicts if entry.covers(verdict.clause, verdict.case)}
             for record in own
         ]
-        if own and all(outcomes == {Outcome.UNSUPPORTED} for outcomes in meant):
+        if own and all(outcomes and outcomes <= REFUSED for outcomes in meant):
             return False
-        judged = any(outcomes - {Outcome.UNSUPPORTED} for outcomes in meant)
+        judged = any(outcomes - REFUSED for outcomes in meant)
         return contains(entry.versions, version if judged else newest)
 
     holding = [entry for entry in load_known([name]).expectations if holds(entry)]

@@ -216,8 +216,8 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
     "every pass is unsupported": (
         each(lambda v: replace(v, outcome=Outcome.UNSUPPORTED) if v.outcome is Outcome.PASS else v),
         1,
-        [ChangeKind.NEWLY_UNSUPPORTED],
-        "newly unsupported",
+        [ChangeKind.NEWLY_UNJUDGED],
+        "newly not judged",
     ),
     "areas forgotten": (
         lambda record: replace(record, suite=replace(record.suite, areas={})),

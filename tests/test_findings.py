@@ -209,7 +209,7 @@ class Denying(ReferenceFramework):
     [
         (True, Outcome.MISDECLARED, "is refused, but the framework's own call was seen to act"),
         (False, Outcome.UNSUPPORTED, "(tried)"),
-        (None, Outcome.UNSUPPORTED, "(nothing to try)"),
+        (None, Outcome.NOT_OFFERED, "(nothing to try)"),
     ],
 )
 def test_a_refusal_is_believed_unless_its_try_acts(seen: bool | None, outcome: Outcome, told: str) -> None:

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from conformance.oracle import narrow_casts, quantizing
-from conformance.pages.formats import KEPT, ROWS, SHORT, blocks
+from conformance.pages.formats import KEPT, OTHER_MODES, ROWS, SHORT, blocks
 from fixtures.narrow import CODES, NARROW
 from frameworks.contract import Capability, QuantRule
 from frameworks.reference import ReferenceFramework
-from tests.reporting import baselines
+from results.record.model import TestVerdict
+from results.record.outcomes import Outcome
+from tests.reporting import baselines, record
+from tests.support import ROOT
 
 each_format = pytest.mark.parametrize("name", sorted(NARROW))
 each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
@@ -112,3 +115,62 @@ def test_the_short_table_has_a_column_for_each_framework() -> None:
     heading = blocks(baselines())["formats in short"].splitlines()[0]
     named = [cell.split(" ")[0] for cell in heading.split(" | ")[1:]]
     assert sorted(named) == sorted({record.series.framework for record in baselines()})
+
+
+P, K, U, N = Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
+
+
+def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]:
+    """The short table of one record, by the technique, outcome and reason of each of its tests."""
+    verdicts = [
+        TestVerdict(f"t{i}", "quantization.codes", one, case=f"test[{name}-{i}]", reason=reason)
+        for i, (name, one, reason) in enumerate((("int8-row", P, ""), *outcomes))
+    ]
+    one = record(framework, {"quantization.codes": P}, verdicts=tuple(verdicts))
+    lines = blocks([one])["formats in short"].splitlines()[2:]
+    return {line.split(" | ")[0].removeprefix("| "): line.split(" | ")[1].removesuffix(" |") for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("framework", "row", "outcomes", "said"),
+    [
+        ("tf", "Adam in eight bits", [("adam-8bit", N, "")], "not offered"),
+        ("tf", "Adam in eight bits", [("adam-8bit", U, "there are no such moments")], "unsupported"),
+        ("tf", "Adam in eight bits", [("adam-8bit", U, "bits is not installed: pip install bits")], "needs bits"),
+        ("tf", "Adam in eight bits", [("adam-8bit", U, "a, b: not installed: pip install a b")], "needs a, b"),
+        ("tf", "Adam in eight bits", [("adam-8bit", U, ""), ("adam-8bit", N, "")], "not offered"),
+        ("tf", "Adam in eight bits", [("adam-8bit", Outcome.ABSTAIN, "")], "abstain"),
+        ("tf", "Adam in eight bits", [("adam-8bit", Outcome.FAIL, ""), ("adam-8bit", K, "")], "fails"),
+        ("tf", "Adam in eight bits", [], "no test"),
+        ("tf", "int8 after training, static", [("static-int8", N, "")], "mode `tflite`"),
+        ("tf", "int8 after training, static", [("static-int8", P, "")], "kept"),
+        ("jax", "int8 after training, static", [("static-int8", N, "")], "not offered"),
+        (
+            "jax",
+            "weights alone, loaded in int8",
+            [("weight-int8", U, ""), ("weight-int4", N, "")],
+            "unsupported, not offered, no test",
+        ),
+        (
+            "jax",
+            "weights alone, loaded in int8",
+            [("weight-int8", K, ""), ("weight-int4", N, "")],
+            "1 of 1 known not to (1 of 3 techniques)",
+        ),
+        ("jax", "quantizers, int4 in bytes", [], "kept (1 of 6 techniques)"),
+    ],
+)
+def test_a_cell_says_what_was_judged_and_why_the_rest_was_not(
+    framework: str, row: str, outcomes: list[tuple[str, Outcome, str]], said: str
+) -> None:
+    assert cells(framework, *outcomes)[row] == said
+
+
+@pytest.mark.parametrize(("place", "mode"), OTHER_MODES.items())
+def test_a_technique_is_judged_in_the_mode_that_its_cell_names(place: tuple[str, str], mode: str) -> None:
+    framework, technique = place
+    offering = (ROOT / "frameworks" / framework / f"{mode}_models.py").read_text("utf-8")
+    assert f'"{technique}": LinearRule(' in offering or f'_TECHNIQUE = "{technique}"' in offering
+    assert not [r for r in baselines() if (r.series.framework, r.series.mode) == (framework, mode)], (
+        "its record says it"
+    )

@@ -165,7 +165,9 @@ def test_an_exception_counts_only_where_the_fault_is_one(outcome: Outcome) -> No
     assert fate(found, mutant=replace(MUTANT, raises=True))[0].word == "caught"
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.ABSTAIN])
+@pytest.mark.parametrize(
+    "outcome", [Outcome.FIXED, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED, Outcome.ABSTAIN]
+)
 def test_what_is_no_failure_catches_nothing(outcome: Outcome) -> None:
     assert fate([verdict("scaling.a", outcome), verdict("scaling.b", outcome)], [], [])[0].word == "survived"
 

@@ -15,7 +15,7 @@ from results.show.portability import Portability, listed, words
 from tests.reporting import record
 from tests.support import ROOT
 
-P, F, K, U = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED
+P, F, K, U, N = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
 CLAUSE = "s.x"
 
 
@@ -40,6 +40,11 @@ def word(*records: Record) -> str:
         ((P,), (Outcome.FIXED,), "portable"),
         ((P,), (U,), "differs"),
         ((U,), (U,), "unsupported"),
+        ((P,), (N,), "held"),
+        ((U,), (N,), "unsupported"),
+        ((N,), (N, U), "not offered"),
+        ((F,), (N,), "broken in torch 1"),
+        ((Outcome.ABSTAIN,), (N,), "not judged"),
         ((P,), (Outcome.ABSTAIN,), "not judged"),
         ((P, Outcome.UNSTABLE), (U,), "not judged"),
         ((P,), (P, K), "broken in tf 1"),
@@ -64,7 +69,8 @@ def test_runs_of_one_version_are_taken_together() -> None:
     eager, static, torch = run("paddle", P, mode="eager"), run("paddle", K, mode="static"), run("torch", P)
     assert word(eager, static, torch) == "broken in paddle 1 (static cpu)"
     assert word(eager, run("paddle", U, mode="static"), torch) == "portable"
-    assert word(run("paddle", U, mode="eager"), static, torch) == "broken in paddle 1", "no other run of it has it"
+    for refused in (U, N):
+        assert word(run("paddle", refused, mode="eager"), static, torch) == "broken in paddle 1", "no other run has it"
 
 
 def test_only_the_newest_version_of_a_framework_is_judged() -> None:

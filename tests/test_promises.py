@@ -66,7 +66,10 @@ def test_a_framework_that_has_no_record_of_a_device_says_so_beside_one_that_has(
     assert found[3][4:] == ["2.00 to 2.00 (float16)", "no record"]
 
 
-@pytest.mark.parametrize(("outcome", "told"), [(Outcome.UNSUPPORTED, "unsupported"), (Outcome.ERROR, "–")])
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [(Outcome.UNSUPPORTED, "unsupported"), (Outcome.NOT_OFFERED, "not offered"), (Outcome.ERROR, "–")],
+)
 def test_a_record_without_the_number_says_whether_it_can_have_one(torch: Record, outcome: Outcome, told: str) -> None:
     assert rows(of(torch, "cpu", "cpu", 0.0, outcome))[2][3:5] == [told, told]
 

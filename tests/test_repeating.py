@@ -128,7 +128,9 @@ REFUSED = replace(FAILED, outcome=Outcome.UNSUPPORTED, signature="precision.O1-f
         (CALM, (CALM, replace(CALM, signature="other")), Outcome.UNSTABLE),
         (CALM, (replace(CALM, outcome=Outcome.PASS, signature=""), CALM), Outcome.UNSTABLE),
         (REFUSED, (replace(REFUSED, signature="precision.O1-bfloat16"), REFUSED), Outcome.UNSUPPORTED),
+        (REFUSED, (replace(REFUSED, outcome=Outcome.NOT_OFFERED), REFUSED), Outcome.UNSUPPORTED),
         (REFUSED, (replace(REFUSED, outcome=Outcome.PASS, signature=""), REFUSED), Outcome.UNSTABLE),
+        (replace(REFUSED, outcome=Outcome.PASS), (REFUSED, REFUSED), Outcome.UNSTABLE),
     ],
 )
 def test_a_verdict_stands_if_its_repeats_say_so(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from results.compare.comparison import compare
@@ -15,6 +16,7 @@ from results.show.clauses import GRAVITY
 from results.show.portability import words
 from tests.browser import Reader
 from tests.reporting import DATE, page, record
+from tests.support import ROOT
 
 P, F, K, U = Outcome.PASS, Outcome.FAIL, Outcome.KNOWN, Outcome.UNSUPPORTED
 
@@ -49,6 +51,18 @@ def test_cells_count_and_put_the_gravest_first() -> None:
     assert (cell.tally.counts[-1], cell.tally.total) == ((Outcome.PASS, 1), len(Outcome))
     assert set(matrix.SYMBOLS) == set(Outcome) == set(GRAVITY)
     assert len(set(matrix.SYMBOLS.values())) == len(Outcome)
+
+
+def test_every_outcome_is_one_word_in_the_page() -> None:
+    """Style sheets and filters know outcomes by words, and one outcome has two."""
+    page = render([record("torch", {f"s.x{i}": one for i, one in enumerate(Outcome)})])
+    named = {outcome.replace(" ", "-") for outcome in Outcome}
+    assert set(re.findall(r'class="cell w-([^"]*)"', page)) == named
+    assert {word for words in re.findall(r'data-outcomes="([^"]+)"', page) for word in words.split()} == named
+    assert set(re.findall(r'<option value="([a-z-]+)">', page)) == named
+    assert set(re.findall(r'<dt class="o-([^"]*)"', page)) == named
+    style = (ROOT / "results" / "report" / "templates" / "style.css").read_text("utf-8")
+    assert {word for word in named if f".o-{word}" in style} == named
 
 
 def test_a_run_is_addressed_by_what_tells_it_apart() -> None:

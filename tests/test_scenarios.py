@@ -129,13 +129,14 @@ REFUSED = (Capability.O1_FLOAT16, Capability.PARTIAL_WINDOW)
 
 
 class Refusing(ReferenceFramework):
-    """It does neither mixed precision nor windows that are not full, and says so."""
+    """It refuses mixed precision, of which it has a try, and windows that are not full, of which it has none."""
 
     def refusals(self) -> Mapping[Capability, str]:
         return {**super().refusals(), **dict.fromkeys(REFUSED, "not here")}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return {each: attempt for each, attempt in super().attempts().items() if each not in REFUSED}
+        kept = {each: attempt for each, attempt in super().attempts().items() if each not in REFUSED}
+        return {**kept, Capability.O1_FLOAT16: lambda: False}
 
 
 class Raising(ReferenceFramework):
@@ -194,10 +195,10 @@ def test_where_a_compiler_rounds_the_same_bits_are_not_asked_for() -> None:
     assert outcome(Compiled("cpu"))["segments"][0] is Outcome.PASS
 
 
-def test_a_declared_gap_is_unsupported_and_an_error_ends_one_side_only() -> None:
+def test_a_refusal_or_an_error_ends_one_side_only() -> None:
     found = outcome(Refusing("cpu"))
     assert found["mixed"] == (Outcome.UNSUPPORTED, "precision.O1-float16")
-    assert found["flushed"] == (Outcome.UNSUPPORTED, "accumulation.partial-window")
+    assert found["flushed"] == (Outcome.NOT_OFFERED, "accumulation.partial-window")
     assert found["whole"][0] is Outcome.PASS
     found = outcome(Raising("cpu"))
     assert found["flushed"] == (Outcome.ERROR, "raises-RuntimeError")

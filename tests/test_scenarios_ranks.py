@@ -221,7 +221,7 @@ class Still(ReferenceFramework):
 def test_what_a_framework_declines_or_fails_in_costs_that_side_alone() -> None:
     found = outcomes(WithoutRanks("cpu"))
     assert found["one place"] == (Outcome.PASS, "")
-    assert {found["2 ranks"], found["4 ranks"]} == {(Outcome.UNSUPPORTED, "ranks.full")}
+    assert {found["2 ranks"], found["4 ranks"]} == {(Outcome.NOT_OFFERED, "ranks.full")}
     found = outcomes(Dying("cpu"))
     assert found["4 ranks"] == (Outcome.ERROR, "raises-RankFailed")
     assert {found["one place"], found["2 ranks"]} == {(Outcome.PASS, "")}

@@ -39,7 +39,7 @@ def test_it_is_a_package_with_an_entry(adapter: Path) -> None:
     assert 'my_own = "my_own_conformance.adapter:MyOwnAdapter"' in project
 
 
-def test_every_suite_judges_it_to_be_unsupported(adapter: Path, tmp_path: Path) -> None:
+def test_it_offers_nothing_to_any_suite(adapter: Path, tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     words = ["--framework=my_own_conformance.adapter:MyOwnAdapter", "--numprocesses=2", f"--record={path}"]
     ended = run([sys.executable, "-m", "pytest", "-q", *WORKERS, *TIMEOUTS, *words], PYTHONPATH=str(adapter))
@@ -47,9 +47,9 @@ def test_every_suite_judges_it_to_be_unsupported(adapter: Path, tmp_path: Path) 
     record = load(path)
     assert (record.series.framework, record.status) == ("my_own_conformance.adapter.MyOwnAdapter", "complete")
     assert len(record.verdicts) > 600
-    others = {verdict.clause for verdict in record.verdicts if verdict.outcome is not Outcome.UNSUPPORTED}
+    others = {verdict.clause for verdict in record.verdicts if verdict.outcome is not Outcome.NOT_OFFERED}
     assert others <= {"composition.coverage", "autocast.settings-restored", "cost.adapter-overhead"}
-    assert {verdict.outcome for verdict in record.verdicts} == {Outcome.UNSUPPORTED, Outcome.PASS, Outcome.ABSTAIN}
+    assert {verdict.outcome for verdict in record.verdicts} == {Outcome.NOT_OFFERED, Outcome.PASS, Outcome.ABSTAIN}
 
 
 def test_the_adapters_are_listed_as_before_where_no_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:

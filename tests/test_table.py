@@ -52,7 +52,7 @@ def record(framework: str, version: str, mode: str, *outcomes: Outcome, interrup
     return Record(Suite("0.1"), series, variant, DATE, 0, "", clauses, DATE, 1.0, status, verdicts).sorted()
 
 
-P, K, U = Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED
+P, K, U, N = Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFERED
 FOUR = (
     record("torch", "2.13.0+cpu", "eager", *[P] * 21, K, K, U, U, U),
     record("tf", "2.21.0", "graph", *[P] * 3, *Outcome),
@@ -75,15 +75,17 @@ def test_a_cell_counts_clauses_and_its_denominators_are_clauses_and_tests() -> N
 def test_nothing_is_lost_at_any_width(width: int) -> None:
     text = plain(FOUR, width)
     assert max(map(len, text.splitlines())) <= width
-    words = re.sub(r"[·(),─]", " ", text).split()
-    counted = Counter(dict.fromkeys((*Outcome, "clause", "clauses", "tests"), 0))
+    words = re.sub(r"[·(),─]", " ", text).replace("not offered", "not-offered").split()
+    counted = Counter(dict.fromkeys(("clause", "clauses", "tests"), 0))
     for count, word in pairwise(words):
         if count.isdigit():
             counted[word] += int(count)
     for one in Outcome:
         tests = sum(verdict.outcome is one for found in FOUR for verdict in found.verdicts)
         clauses = sum(total(found).clauses[one] for found in FOUR)
-        assert counted[one] == 2 * clauses + tests, "clauses in their family and in the total, tests once"
+        assert counted[one.replace(" ", "-")] == 2 * clauses + tests, (
+            "clauses in their family and in the total, tests once"
+        )
     tests = sum(len(found.verdicts) for found in FOUR)
     assert (counted["clause"], counted["clauses"], counted["tests"]) == (20, 20, 3 * tests), "by family, and in all"
     assert "…" not in text
@@ -100,6 +102,10 @@ def test_four_frameworks_fit_an_ordinary_terminal() -> None:
         ((P, P), P),
         ((P, U), P),
         ((U, U), U),
+        ((N, N), N),
+        ((U, N), N),
+        ((P, N), P),
+        ((N, Outcome.ABSTAIN), Outcome.ABSTAIN),
         ((P, K, U), K),
         ((K, Outcome.FAIL), Outcome.FAIL),
         ((P, Outcome.ABSTAIN), Outcome.ABSTAIN),
@@ -109,7 +115,7 @@ def test_four_frameworks_fit_an_ordinary_terminal() -> None:
         (tuple(Outcome), Outcome.CRASH),
     ],
 )
-def test_a_clause_comes_to_its_gravest_outcome_and_is_unsupported_only_as_a_whole(
+def test_a_clause_comes_to_its_gravest_outcome_and_is_refused_only_as_a_whole(
     outcomes: tuple[Outcome, ...], word: Outcome
 ) -> None:
     one = record("torch", "1", "m", *outcomes)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from results.compare.comparison import compare
+from results.record.not_offered import not_offered
 from results.record.reading import RecordError, from_json, load, to_json
 from results.record.upgrading import upgrade
 from tests.hostile import VALUES, Raw
@@ -99,3 +100,18 @@ def test_what_is_no_old_record_is_refused_in_one_line(part: str, document: dict[
         else:
             assert to_json(from_json(to_json(record))) == to_json(record)
         assert len(refusal.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message", "said"),
+    [
+        ("unsupported", "optimizer.clip: this adapter does not offer it (nothing to try)", "not offered"),
+        ("unsupported", "accumulation.partial-window: there is no flush", "not offered"),
+        ("unsupported", "optimizer.clip: there is no clipping (tried)", "unsupported"),
+        ("fail", "it is off by 2 (nothing to try)", "fail"),
+    ],
+)
+def test_a_refusal_of_which_nothing_was_tried_is_not_offered(outcome: str, message: str, said: str) -> None:
+    before = {"test": "t", "outcome": outcome, "message": message}
+    assert not_offered(before) == {**before, "outcome": said}
+    assert before["outcome"] == outcome

@@ -39,7 +39,7 @@ frameworks.add_command(listing, "list")
 @click.argument("folder", type=click.Path(path_type=Path))
 def new(name: str, folder: Path) -> None:
     """Writes an adapter called NAME into the new FOLDER: a package that offers nothing yet, so that nearly
-    every test of the suites ends as `unsupported`. docs/adapters.md says how it grows.
+    every test of the suites ends as `not offered`. docs/adapters.md says how it grows.
     """
     try:
         files = write_adapter(name, folder)

@@ -32,8 +32,8 @@ def export(paths: tuple[Path, ...], style: str, output: Path | None) -> int:
     conformance export results/baselines --format markdown >> "$GITHUB_STEP_SUMMARY"
 
     ctrf is the Common Test Report Format (https://ctrf.io), checked by its published schema before it is written.
-    Outcomes become statuses: pass is passed; unsupported is skipped; known and abstain are other; whatever somebody has
-    to act on is failed. The outcome itself stands in rawStatus and among the tags.
+    Outcomes become statuses: pass is passed; unsupported and not offered are skipped; known and abstain are other;
+    whatever somebody has to act on is failed. The outcome itself stands in rawStatus and among the tags.
 
     markdown has the counts, what needs action, and the known failures folded; at most 256 KiB, and says if it was cut.
     findings is a Markdown list of the known failures, by what they rest on.

@@ -10,13 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from results.record.outcomes import Outcome
+from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record, RecordError, load
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "records" / "stress"
-
-_UNJUDGED = (Outcome.UNSUPPORTED, Outcome.ABSTAIN)
 
 Found = dict[str, dict[int, str]]
 """What was found by test and seed: an outcome, a failure with its signature."""
@@ -65,7 +63,7 @@ def changing(records: dict[int, Record]) -> Found:
     bad: set[str] = set()
     for seed, record in records.items():
         for verdict in record.verdicts:
-            signature = "" if verdict.outcome in _UNJUDGED else verdict.signature
+            signature = "" if verdict.outcome in UNJUDGED else verdict.signature
             found[verdict.test][seed] = f"{verdict.outcome} {signature}".strip()
             if verdict.outcome.bad:
                 bad.add(verdict.test)

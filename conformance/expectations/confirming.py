@@ -16,7 +16,7 @@ from conformance.expectations.toml_lines import Part, check, edited, without_fin
 from conformance.expectations.version_ranges import contains, rewritten
 from conformance.inventory.tests import inventory
 from conformance.spec.clauses import load_clauses
-from results.record.outcomes import Outcome
+from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Record, TestVerdict
 
 FAILED = frozenset({Outcome.KNOWN, Outcome.FAIL, Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH})
@@ -192,7 +192,7 @@ class _Confirmation:
         verdict = meant[0]
         if verdict.outcome in _UNSURE:
             return _Shown.BEFORE
-        if verdict.outcome is Outcome.UNSUPPORTED:
+        if verdict.outcome in REFUSED:
             return _Shown.EITHER
         same = verdict.signature == entry.signature and verdict.finding in ("", entry.finding.id)
         return _Shown.YES if verdict.outcome in FAILED and same else _Shown.NO

@@ -34,7 +34,7 @@ def conclude(framework: Framework, error: BaseException | None, matching: Sequen
     """What a test came to, given the exception that ended it and the expectations that cover it."""
     match error:
         case Unsupported():
-            return _unsupported(framework, error)
+            return _refused(framework, error)
         case Abstention():
             return Judgement(Outcome.ABSTAIN, message=str(error), reason=str(error))
         case None:
@@ -51,8 +51,8 @@ def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str)
     return replace(found, message=f"{message} ({found.mark})") if found.mark and outcome is Outcome.KNOWN else found
 
 
-def _unsupported(framework: Framework, error: Unsupported) -> Judgement:
-    """A refusal is believed if it is declared, or has an attempt of its own, and the attempt was not seen to act."""
+def _refused(framework: Framework, error: Unsupported) -> Judgement:
+    """A refusal is `unsupported` if a try of it did not act, `not offered` if there was nothing to try."""
     signature = str(error.capability)
     declared = framework.declares(error.capability)
     if error.attempt is None and declared.supported:
@@ -63,8 +63,8 @@ def _unsupported(framework: Framework, error: Unsupported) -> Judgement:
         message = f"{error.capability} is refused, but the framework's own call was seen to act: {error.reason}"
         return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
     tried = acted is False and (error.attempt is not None or declared != NOT_OFFERED)
-    asked = "tried" if tried else "nothing to try"
-    return Judgement(Outcome.UNSUPPORTED, signature, f"{error} ({asked})", error.reason)
+    outcome, asked = (Outcome.UNSUPPORTED, "tried") if tried else (Outcome.NOT_OFFERED, "nothing to try")
+    return Judgement(outcome, signature, f"{error} ({asked})", error.reason)
 
 
 def _acted(framework: Framework, error: Unsupported) -> bool | None:
@@ -108,7 +108,7 @@ def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectati
         "fixed" and the entry: it did not fail although the entry says so.
         "pass" and None: it did not fail, and no entry says that it must.
 
-    An outcome that is neither (unsupported, abstain) is not judged: no entry is confirmed or refuted by it.
+    A test in which nothing was judged is neither: no entry is confirmed or refuted by it.
     """
     first = matching[0] if matching else None
     if not outcome_is_failure:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from fixtures.narrow import NARROW
 from results.record.model import TestVerdict
-from results.record.outcomes import Outcome
+from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record
+from results.show.clauses import outcome
 
 FAMILIES = ("formats", "quantization")
-KEPT, NOT_OFFERED = "kept", "-"
-"""Cells: every test passes; the adapter does not have the technique."""
+_Cells = Mapping[str, Sequence[TestVerdict]]
+KEPT = "kept"
+"""The cell of a technique of which every test passes."""
+
+OTHER_MODES: Mapping[tuple[str, str], str] = {
+    ("tf", "static-int8"): "tflite",
+    ("torch", "weight-int8"): "torchao",
+    ("torch", "weight-int4"): "torchao",
+    ("torch", "load-int8"): "transformers",
+}
+"""Techniques that a framework is judged for in another mode, of which no record is committed, and that mode."""
+
+_LIBRARY = re.compile(r"(.+?)(?: is|:) not installed")
 
 ROWS: dict[str, str] = {
     **{name: f"casts to `{name}`" for name in NARROW},
@@ -101,12 +115,12 @@ def blocks(records: Sequence[Record]) -> dict[str, str]:
     """The block "formats", techniques down and frameworks across, and "formats in short", the same joined."""
     columns = {f"{r.series.framework} `{r.series.mode}`": _cells(r) for r in records if any(map(_family, r.verdicts))}
     shown = {
-        name: {row: _said(outcomes) for row, outcomes in cells.items()}
+        name: {row: _said(name, {row: verdicts}) for row, verdicts in cells.items()}
         for name, cells in columns.items()
         if any(map(_judged, cells.values()))
     }
     joined = {
-        name: {row: _said([each for part in parts for each in cells[part]]) for row, parts in SHORT.items()}
+        name: {row: _said(name, {part: cells[part] for part in parts}) for row, parts in SHORT.items()}
         for name, cells in _widest(columns).items()
     }
     return {
@@ -121,7 +135,7 @@ def _table(rows: Mapping[str, str], columns: Mapping[str, Mapping[str, str]]) ->
     return "\n".join(lines)
 
 
-def _widest(columns: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, Mapping[str, Sequence[Outcome]]]:
+def _widest(columns: Mapping[str, _Cells]) -> dict[str, _Cells]:
     """Of each framework the mode in which most is judged, of several the one with the shortest name."""
     found: dict[str, str] = {}
     for name in sorted(columns, key=lambda name: (-sum(map(len, map(_judged, columns[name].values()))), len(name))):
@@ -133,27 +147,41 @@ def _family(verdict: TestVerdict) -> bool:
     return verdict.clause.partition(".")[0] in FAMILIES
 
 
-def _cells(record: Record) -> dict[str, list[Outcome]]:
-    """Outcomes of the tests that are about each row."""
-    cells: dict[str, list[Outcome]] = {name: [] for name in ROWS}
+def _cells(record: Record) -> _Cells:
+    """The verdicts of the tests that are about each row."""
+    cells: dict[str, list[TestVerdict]] = {name: [] for name in ROWS}
     for verdict in filter(_family, record.verdicts):
         if name := _technique(verdict):
-            cells[name].append(verdict.outcome)
+            cells[name].append(verdict)
     return cells
 
 
-def _judged(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome not in (Outcome.UNSUPPORTED, Outcome.ABSTAIN)]
+def _judged(verdicts: Sequence[TestVerdict]) -> list[Outcome]:
+    return [verdict.outcome for verdict in verdicts if verdict.outcome not in UNJUDGED]
 
 
-def _said(outcomes: Sequence[Outcome]) -> str:
-    judged = _judged(outcomes)
-    known = sum(outcome is Outcome.KNOWN for outcome in judged)
-    if not judged:
-        return NOT_OFFERED
-    if all(outcome in (Outcome.PASS, Outcome.KNOWN) for outcome in judged):
-        return f"{known} of {len(judged)} known not to" if known else KEPT
-    return "fails"
+def _said(column: str, cells: _Cells) -> str:
+    """One cell about these techniques."""
+    judged = [_judged(verdicts) for verdicts in cells.values()]
+    outcomes = list(chain(*judged))
+    if not outcomes:
+        framework = column.partition(" ")[0]
+        return ", ".join(dict.fromkeys(_why_not(framework, *cell) for cell in cells.items()))
+    known = outcomes.count(Outcome.KNOWN)
+    said = f"{known} of {len(outcomes)} known not to" if known else KEPT
+    if set(outcomes) - {Outcome.PASS, Outcome.KNOWN}:
+        said = "fails"
+    return said if all(judged) else f"{said} ({sum(map(bool, judged))} of {len(cells)} techniques)"
+
+
+def _why_not(framework: str, technique: str, verdicts: Sequence[TestVerdict]) -> str:
+    """Why no test of a technique was judged."""
+    if mode := OTHER_MODES.get((framework, technique)):
+        return f"mode `{mode}`"
+    reasons = (verdict.reason for verdict in verdicts if verdict.outcome is Outcome.UNSUPPORTED)
+    if library := next(filter(None, map(_LIBRARY.match, reasons)), None):
+        return f"needs {library[1]}"
+    return str(outcome(verdicts)) if verdicts else "no test"
 
 
 def _technique(verdict: TestVerdict) -> str:

@@ -270,7 +270,7 @@ def _cell(quantity: Quantity, figures: Figures | None, record: Record | None) ->
         for verdict in record.verdicts
         if verdict.clause == quantity.clause and re.match(quantity.cases, parameters(verdict.case) or verdict.case)
     ]
-    return str(Outcome.UNSUPPORTED) if Outcome.UNSUPPORTED in asked else NONE
+    return ", ".join(refusal for refusal in (Outcome.UNSUPPORTED, Outcome.NOT_OFFERED) if refusal in asked) or NONE
 
 
 def _line(cells: Sequence[str]) -> str:

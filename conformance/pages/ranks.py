@@ -1,4 +1,4 @@
-"""How many tests of each family passed with several ranks, from the records of modes that have them."""
+"""The outcomes of each family's tests with several ranks, from the records of modes that have them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ MODES = {
 """The modes in which every recipe is trained by two ranks, by framework."""
 
 FAMILIES = ("accumulation", "composition", "master", "recompute", "resume", "scaling", "sharding")
-_SHOWN = (Outcome.PASS, Outcome.KNOWN)
 
 
 def has_ranks(record: Record) -> bool:
@@ -48,6 +47,4 @@ def _counts(record: Record) -> dict[str, Counter[Outcome]]:
 
 
 def _text(count: Counter[Outcome]) -> str:
-    rest = sum(n for outcome, n in count.items() if outcome not in _SHOWN)
-    parts = [f"{count[outcome]} {outcome}" for outcome in _SHOWN if count[outcome]]
-    return " · ".join([*parts, *([f"{rest} not judged"] if rest else [])])
+    return " · ".join(f"{count[outcome]} {outcome}" for outcome in Outcome if count[outcome])

@@ -9,9 +9,7 @@ import pytest
 from conformance.judging.outcome import Judgement
 from conformance.running.containment import clipped
 from conformance.running.runs import TrainedRun
-from results.record.outcomes import Outcome
-
-_SILENT = {Outcome.UNSUPPORTED, Outcome.ABSTAIN}
+from results.record.outcomes import UNJUDGED, Outcome
 
 
 def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tuple[str, object]]:
@@ -41,7 +39,7 @@ def show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, des
     elif judgement.outcome is Outcome.KNOWN:
         reason = f"{judgement.reason} ({judgement.mark})" if judgement.mark else judgement.reason
         report.outcome, report.wasxfail = "skipped", f"{judgement.signature}: {reason}"
-    elif judgement.outcome in _SILENT:
+    elif judgement.outcome in UNJUDGED:
         report.outcome = "skipped"
         path, line, _ = item.location
         report.longrepr = (path, (line or 0) + 1, f"{judgement.outcome}: {judgement.message}")

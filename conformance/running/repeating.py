@@ -1,7 +1,7 @@
 """Repeats what got worse in a run, twice, each time in a new process: what does not come out so again is unstable.
 
 That is every verdict that needs action, and every one that is worse than in the baseline of its series: newly failing,
-failing otherwise, newly unsupported. The record is rewritten, whole, before anybody is told of it.
+failing otherwise, newly not judged. The record is rewritten, whole, before anybody is told of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from results.compare.comparison import ChangeKind, compare
 from results.compare.verdicts import came_to
 from results.record.files import RecordError, one_line
 from results.record.journal import journal_of
-from results.record.outcomes import Outcome
+from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Record, TestVerdict, load, write
 from results.show.clauses import number
 
@@ -28,7 +28,7 @@ TIMES = 2
 MOST = 200
 """How many verdicts of a run are repeated at most, those that need action first."""
 
-_WORSE = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE, ChangeKind.NEWLY_UNSUPPORTED})
+_WORSE = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE, ChangeKind.NEWLY_UNJUDGED})
 _NAMED = 3
 
 
@@ -139,8 +139,7 @@ def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestV
     def as_before(again: TestVerdict) -> bool:
         if verdict.outcome.bad:
             return again.outcome.bad
-        refused = verdict.outcome is again.outcome is Outcome.UNSUPPORTED
-        return refused or came_to(again) == came_to(verdict)
+        return {verdict.outcome, again.outcome} <= REFUSED or came_to(again) == came_to(verdict)
 
     come = [each for each in repeats if each is not None]
     told = tuple(came_to(each) for each in come)

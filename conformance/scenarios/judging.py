@@ -25,7 +25,7 @@ CUT = {"method": "recorded, not judged: the run was too short to learn"}
 def verdicts(
     framework: Framework, scenario: Scenario, setting: Setting, seen: Sequence[Seen], rounds: int, repro: str
 ) -> tuple[TestVerdict, ...]:
-    """One verdict a side: unsupported with the declared reason, or whether it learned and kept what it promises."""
+    """One verdict a side: a refusal with its reason, or whether it learned and kept what it promises."""
     return tuple(_verdict(framework, scenario, setting, one, rounds, repro) for one in seen)
 
 

@@ -1,4 +1,4 @@
-"""The adapter of template. It offers nothing yet, so that nearly every test of the suites ends as `unsupported`.
+"""The adapter of template. It offers nothing yet, so that nearly every test of the suites ends as `not offered`.
 
 Grow it by one capability at a time: `attempts` gets the framework's own call for it, `trainer` a run that follows the
 recipe, and the tests that need no more than that are judged.

@@ -22,7 +22,7 @@ class ChangeKind(StrEnum):
 
     NEWLY_FAILING = "newly failing"
     FAILING_OTHERWISE = "failing otherwise"
-    NEWLY_UNSUPPORTED = "newly unsupported"
+    NEWLY_UNJUDGED = "newly not judged"
     REMOVED = "removed"
     OBSERVATION_CHANGED = "observation changed"
     MEASURE_WORSE = "measure worse"
@@ -57,7 +57,7 @@ _WORSE = frozenset(
     {
         ChangeKind.NEWLY_FAILING,
         ChangeKind.FAILING_OTHERWISE,
-        ChangeKind.NEWLY_UNSUPPORTED,
+        ChangeKind.NEWLY_UNJUDGED,
         ChangeKind.REMOVED,
         ChangeKind.OBSERVATION_CHANGED,
         ChangeKind.MEASURE_WORSE,

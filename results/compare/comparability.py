@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from results.compare.suites import SuiteChange
-from results.record.outcomes import Outcome
+from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record, RunSetup, TestVerdict
 from results.record.values import same
 
@@ -18,7 +18,6 @@ LEAST = 0.5
 """Smallest share of the tests that the old record judged that has to be comparable, or nothing is said."""
 
 HELD = frozenset({Outcome.PASS, Outcome.FIXED})
-UNJUDGED = frozenset({Outcome.UNSUPPORTED, Outcome.ABSTAIN})
 
 Verdicts = Mapping[str, TestVerdict]
 """Verdicts by test."""

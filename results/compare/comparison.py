@@ -140,7 +140,7 @@ def _is_of(change: Change, verdict: TestVerdict) -> bool:
 
 
 _EXPLAINED = frozenset({Outcome.UNSUPPORTED, Outcome.KNOWN})
-_EXCUSED = _FAILING | {ChangeKind.NEWLY_UNSUPPORTED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED}
+_EXCUSED = _FAILING | {ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind.OBSERVATION_CHANGED}
 
 
 def _refusals(old: Record, new: Record) -> Iterator[str]:

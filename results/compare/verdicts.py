@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from results.compare.changes import Change, ChangeKind
-from results.compare.comparability import HELD, UNJUDGED, Verdicts
+from results.compare.comparability import HELD, Verdicts
 from results.compare.measurements import NOT_JUDGED
-from results.record.outcomes import Outcome
+from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import Json
 
@@ -35,7 +35,7 @@ def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], unti
             change, detail = kind_of(old, new), _why(new)
             if test in reasons:
                 change, detail = ChangeKind.NOT_COMPARABLE, reasons[test]
-            elif test in untimed and change in (ChangeKind.NEWLY_UNSUPPORTED, ChangeKind.NEWLY_PASSING):
+            elif test in untimed and change in (ChangeKind.NEWLY_UNJUDGED, ChangeKind.NEWLY_PASSING):
                 change, detail = ChangeKind.NOT_JUDGED, NOT_JUDGED
             if change is not None:
                 yield Change(change, new.clause, test, said(old), said(new), detail, new.repro, new.runs)
@@ -46,7 +46,7 @@ def kind_of(old: TestVerdict, new: TestVerdict) -> ChangeKind | None:
     if Outcome.UNSTABLE in (old.outcome, new.outcome):
         return None if old.outcome is new.outcome else ChangeKind.UNSTABLE
     if new.outcome in UNJUDGED:
-        return None if old.outcome in UNJUDGED else ChangeKind.NEWLY_UNSUPPORTED
+        return None if old.outcome in UNJUDGED else ChangeKind.NEWLY_UNJUDGED
     if new.outcome in HELD:
         return None if old.outcome in HELD else ChangeKind.NEWLY_PASSING
     if old.outcome in HELD or old.outcome in UNJUDGED:

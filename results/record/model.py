@@ -111,7 +111,7 @@ class TestVerdict:
     Attributes:
         test: CLAUSE/CASE, where the case of a suite's test is "function[parameters]".
         signature: short name of the way it failed, or "".
-        reason, link: why a failure is known or a capability unsupported, or "".
+        reason, link: why a failure is known or a capability refused, or "".
         finding: id of the finding that a known failure rests on, or "".
         setup_hash: of a scenario, hash of what a side was trained on besides its recipe; verdicts with different
             hashes are not comparable. Else "".

@@ -13,7 +13,8 @@ class Outcome(StrEnum):
     FAIL: it did not, and no expectation names the failure.
     KNOWN: it did not, as an expectation says.
     FIXED: an expectation names a failure that no longer happens; an error until the expectation is removed.
-    UNSUPPORTED: declared not to be there, and not seen to be there.
+    UNSUPPORTED: the adapter refuses it, and the framework's own call was tried and did not act.
+    NOT_OFFERED: the adapter refuses it and has no call to try, which says nothing of the framework.
     MISDECLARED: declared one way, observed another.
     ABSTAIN: two runs of the same thing differed, so nothing was judged.
     UNSTABLE: it got worse, and did not when it was repeated in a new process.
@@ -23,6 +24,7 @@ class Outcome(StrEnum):
     PASS = "pass"
     KNOWN = "known"
     UNSUPPORTED = "unsupported"
+    NOT_OFFERED = "not offered"
     ABSTAIN = "abstain"
     FAIL = "fail"
     MISDECLARED = "misdeclared"
@@ -41,4 +43,10 @@ class Outcome(StrEnum):
         raise TypeError(f"an outcome is neither true nor false: compare {self.value!r} with an Outcome, or use .bad")
 
 
-_QUIET = frozenset({Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.ABSTAIN, Outcome.UNSTABLE})
+REFUSED = frozenset({Outcome.UNSUPPORTED, Outcome.NOT_OFFERED})
+"""The adapter refused what the test asks for."""
+
+UNJUDGED = REFUSED | {Outcome.ABSTAIN}
+"""Nothing was judged."""
+
+_QUIET = UNJUDGED | {Outcome.PASS, Outcome.KNOWN, Outcome.UNSTABLE}

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from results.record.not_offered import not_offered
 from results.record.values import as_number
 
 _TEST = re.compile(r"/(test_\w+(?:\[.*\])?)\Z", re.DOTALL)
@@ -46,7 +47,7 @@ def _from_2(document: dict[str, Any]) -> dict[str, Any]:
         name: {**text, "revision": _revision(name, hashes.get(name, set()))}
         for name, text in document["clauses"].items()
     }
-    verdicts = sorted(map(_by_clause, document["verdicts"]), key=lambda verdict: str(verdict["test"]))
+    verdicts = sorted(map(_by_clause, map(not_offered, document["verdicts"])), key=lambda verdict: str(verdict["test"]))
     return {**document, "schema_version": 3, "clauses": clauses, "verdicts": verdicts}
 
 

@@ -20,6 +20,7 @@ SYMBOLS: Mapping[Outcome, str] = {
     Outcome.PASS: "✓",
     Outcome.KNOWN: "◆",
     Outcome.UNSUPPORTED: "–",
+    Outcome.NOT_OFFERED: "∅",
     Outcome.ABSTAIN: "○",
     Outcome.FAIL: "✗",
     Outcome.MISDECLARED: "≠",

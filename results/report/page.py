@@ -25,7 +25,8 @@ from results.show.portability import Portability, words
 MEANINGS = {
     Outcome.PASS: "the clause held",
     Outcome.KNOWN: "it did not, exactly as an expectation says",
-    Outcome.UNSUPPORTED: "declared as not available, tried, and confirmed",
+    Outcome.UNSUPPORTED: "refused by the adapter, and the framework's own call did not work",
+    Outcome.NOT_OFFERED: "refused by the adapter, which has no call to try: nothing is known of the framework",
     Outcome.ABSTAIN: "the same run twice differed, so nothing was judged",
     Outcome.FAIL: "it did not hold, and nobody expected that",
     Outcome.MISDECLARED: "declared one way, observed another",

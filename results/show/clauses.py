@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from results.record.files import one_line
-from results.record.outcomes import Outcome
+from results.record.outcomes import REFUSED, UNJUDGED, Outcome
 from results.record.reading import Record, TestVerdict
 
 GRAVITY = (
@@ -20,19 +20,21 @@ GRAVITY = (
     Outcome.KNOWN,
     Outcome.UNSTABLE,
     Outcome.ABSTAIN,
+    Outcome.NOT_OFFERED,
     Outcome.UNSUPPORTED,
     Outcome.PASS,
 )
 """Outcomes by how soon somebody should look at them."""
 
-NOT_KEPT = frozenset(GRAVITY) - {Outcome.PASS, Outcome.FIXED, Outcome.UNSUPPORTED, Outcome.ABSTAIN, Outcome.UNSTABLE}
+NOT_KEPT = frozenset(GRAVITY) - UNJUDGED - {Outcome.PASS, Outcome.FIXED, Outcome.UNSTABLE}
 """The clause did not hold, foreseen or not."""
 
 
 def outcome(verdicts: Iterable[TestVerdict]) -> Outcome:
-    """The outcome of a clause by the verdicts of its tests: the gravest among those that are not unsupported.
+    """The outcome of a clause by the verdicts of its tests: the gravest among those that were not refused.
 
-    So it is `pass` only if every test that was judged passed, and `unsupported` only if all of them are.
+    So it is `pass` only if every test that was judged passed, `unsupported` only if all of them are, and `not offered`
+    if all were refused and for one of them there was nothing to try.
 
     Raises:
         ValueError: there is no verdict.
@@ -41,7 +43,7 @@ def outcome(verdicts: Iterable[TestVerdict]) -> Outcome:
 
 
 def _rank(one: Outcome) -> int:
-    return len(GRAVITY) if one is Outcome.UNSUPPORTED else GRAVITY.index(one)
+    return GRAVITY.index(one) + (len(GRAVITY) if one in REFUSED else 0)
 
 
 def by_clause(record: Record) -> dict[str, list[TestVerdict]]:

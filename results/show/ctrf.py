@@ -7,7 +7,7 @@ CTRF knows five statuses, fewer than there are outcomes, so every test keeps its
 
     passed    pass
     failed    fail, misdeclared, fixed, error, timeout, crash: whatever somebody has to act on
-    skipped   unsupported
+    skipped   unsupported, not offered
     other     known, unstable, abstain: the clause did not hold as foreseen, or nothing was judged
     pending   none
 """
@@ -38,6 +38,7 @@ STATUS = {
     Outcome.PASS: "passed",
     Outcome.KNOWN: "other",
     Outcome.UNSUPPORTED: "skipped",
+    Outcome.NOT_OFFERED: "skipped",
     Outcome.ABSTAIN: "other",
     Outcome.FAIL: "failed",
     Outcome.MISDECLARED: "failed",

@@ -3,15 +3,16 @@
 The words are about one version of each framework: the newest among the records. The reference is no framework here,
 unless nothing else is among the records. A framework's outcome for a clause is `clauses.outcome` of the outcomes of
 its runs of that version, whatever their mode and device, where `fixed` holds; a framework none of whose runs has a test
-of the clause is not counted. The first word that holds is the clause's:
+of the clause, or for which it is `not offered`, is not counted. The first word that holds is the clause's:
 
 broken in X: a test of it has an outcome of `clauses.NOT_KEPT` in X. "X since V" if the records show when that
     began, "X VERSION" if they do not. Where only some runs of X show it, their modes and devices are in parentheses.
 not judged: some framework has `abstain` or `unstable`, so that nothing can be said of all.
-unsupported: no framework has it.
+not offered: no framework is counted.
+unsupported: no framework that is counted has it.
 differs: it holds in some frameworks and is unsupported in others, or it is an OBSERVATION of which two frameworks
     observed different values.
-held: it holds in the only framework that has a test of it among these records.
+held: it holds in the only framework that is counted.
 portable: it holds in every one of several frameworks.
 
 V is found in each series (framework, kind of device, mode) by itself, from its newest run back: an older run in which
@@ -32,7 +33,7 @@ from functools import cached_property
 from packaging.version import InvalidVersion, Version
 
 from results.record.files import one_line
-from results.record.outcomes import Outcome
+from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import Json
 from results.show.clauses import NOT_KEPT, by_clause, number, outcome
@@ -51,6 +52,7 @@ class Portability(StrEnum):
 
     BROKEN = "broken"
     NOT_JUDGED = "not judged"
+    NOT_OFFERED = "not offered"
     UNSUPPORTED = "unsupported"
     DIFFERS = "differs"
     HELD = "held"
@@ -65,10 +67,11 @@ class Portability(StrEnum):
 _MEANINGS = {
     Portability.BROKEN: "it does not hold in X; since V, if an older record shows that it held before",
     Portability.NOT_JUDGED: "a framework abstained or was not the same twice, and none breaks it",
-    Portability.UNSUPPORTED: "no framework has it",
+    Portability.NOT_OFFERED: "no adapter has a call for it, so that nothing is known",
+    Portability.UNSUPPORTED: "no framework has it, of those whose adapters have a call for it",
     Portability.DIFFERS: "it holds in some frameworks and is unsupported in others, or they observed different values",
-    Portability.HELD: "it holds in the only framework that has a test of it here",
-    Portability.PORTABLE: "it holds in every framework that has a test of it",
+    Portability.HELD: "it holds in the only framework that is asked here",
+    Portability.PORTABLE: "it holds in every framework that is asked",
 }
 
 
@@ -182,7 +185,8 @@ def _word(
     for run in current:
         if clause in run.verdicts:
             having.setdefault(run.framework, []).append(run)
-    outcomes = {_stance([verdict for run in here for verdict in run.verdicts[clause]]) for here in having.values()}
+    stances = [_stance([verdict for run in here for verdict in run.verdicts[clause]]) for here in having.values()]
+    asked = [stance for stance in stances if stance is not Outcome.NOT_OFFERED]
     broken = tuple(
         _broken(clause, having[framework], runs)
         for framework in sorted(having)
@@ -190,15 +194,17 @@ def _word(
     )
     if broken:
         return Word(Portability.BROKEN, broken)
-    if outcomes & {Outcome.ABSTAIN, Outcome.UNSTABLE}:
+    if Outcome.ABSTAIN in asked or Outcome.UNSTABLE in asked:
         return Word(Portability.NOT_JUDGED)
-    if outcomes == {Outcome.UNSUPPORTED}:
+    if not asked:
+        return Word(Portability.NOT_OFFERED)
+    if set(asked) == {Outcome.UNSUPPORTED}:
         return Word(Portability.UNSUPPORTED)
     level = next(run.record.clauses[clause].level for here in having.values() for run in here)
     chosen = level == OBSERVATION and any(differ(place, values) for place, values in observed.items())
-    if Outcome.UNSUPPORTED in outcomes or chosen:
+    if Outcome.UNSUPPORTED in asked or chosen:
         return Word(Portability.DIFFERS)
-    return Word(Portability.HELD if len(having) == 1 else Portability.PORTABLE)
+    return Word(Portability.HELD if len(asked) == 1 else Portability.PORTABLE)
 
 
 def _stance(verdicts: Sequence[TestVerdict]) -> Outcome:
@@ -218,7 +224,7 @@ def _observed(runs: Sequence[_VersionRun]) -> dict[str, dict[Place, list[tuple[s
 def _broken(clause: str, having: Sequence[_VersionRun], runs: Sequence[_VersionRun]) -> Broken:
     """What is said of a framework some of whose runs `having` the clause break it."""
     failing = [run for run in having if run.breaks(clause)]
-    judging = [run for run in having if outcome(run.verdicts[clause]) is not Outcome.UNSUPPORTED]
+    judging = [run for run in having if outcome(run.verdicts[clause]) not in REFUSED]
     began = [_began(clause, run, runs) for run in failing]
     where = tuple(dict.fromkeys(run.where for run in failing)) if len(failing) < len(judging) else ()
     first = min((run for run in began if run), key=lambda run: run.age) if all(began) else None

@@ -13,15 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from results.record.files import one_line
-from results.record.outcomes import Outcome
+from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Consequence, FindingKind, Record
 from results.show.clauses import Count, tally, total, unconfirmed
 from results.show.findings import by_consequence
 from results.show.titles import NAME_LIMIT, title
 
 CAPTION = (
-    "Clauses by the gravest outcome of their tests, unsupported only where all of them are; in parentheses, how many "
-    "clauses and tests there were. Below the total, tests by outcome."
+    "Clauses by the gravest outcome of their tests, unsupported or not offered only where all were refused; in "
+    "parentheses, how many clauses and tests there were. Below the total, tests by outcome."
 )
 CLASSES = "Below the tests: what known failures rest on, one finding a cause, by class and consequence."
 _UNBOUNDED = 10_000
@@ -191,7 +191,7 @@ def _style(outcome: Outcome | Consequence) -> str:
         return "yellow"
     if outcome.bad:
         return "bold red"
-    return {Outcome.PASS: "green", Outcome.UNSUPPORTED: "dim"}.get(outcome, "yellow")
+    return "dim" if outcome in REFUSED else "green" if outcome is Outcome.PASS else "yellow"
 
 
 def _width(table: Table) -> int:

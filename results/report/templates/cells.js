@@ -3,6 +3,8 @@
   const dialog = byId("cell");
   const status = byId("cell-status");
 
+  const shade = (word) => `o-${word.replaceAll(" ", "-")}`;
+
   const linked = (pieces) =>
     pieces.map(([text, href]) => (href ? make("a", { href, rel: "noopener noreferrer" }, text) : text));
 
@@ -82,7 +84,7 @@
 
   const test = (number, verdict, open) => {
     const [word, symbol] = data().outcomes[verdict[0]];
-    const title = [make("span", { class: `o-${word}` }, symbol, make("span", { class: "sr" }, ` ${word}`)), " "];
+    const title = [make("span", { class: shade(word) }, symbol, make("span", { class: "sr" }, ` ${word}`)), " "];
     const name = make("code", {}, data().texts[verdict[1]]);
     const details = make("details", { class: "test" }, make("summary", {}, ...title, name));
     const fill = () => details.childElementCount === 1 && details.append(inside(number, verdict));
@@ -111,12 +113,13 @@
       source.length ? make("p", {}, "Source: ", ...linked(source)) : null,
       past.length ? make("details", {}, make("summary", {}, "What broke it before"), make("ul", {}, ...past)) : null,
     );
-    const passed = outcomes.length - 1;
-    const open = verdicts.length === 1 ? 1 : Math.min(2, verdicts.filter(([outcome]) => outcome < passed - 1).length);
+    const calm = ["not offered", "unsupported", "pass"];
+    const telling = verdicts.filter(([outcome]) => !calm.includes(outcomes[outcome][0]));
+    const open = verdicts.length === 1 ? 1 : Math.min(2, telling.length);
     const tests = verdicts.flatMap((verdict, index) => {
       const [word, symbol] = outcomes[verdict[0]];
       const together = verdicts.filter(([outcome]) => outcome === verdict[0]).length;
-      const heading = make("h3", { class: `o-${word}` }, `${symbol} ${word}, ${together} of ${verdicts.length}`);
+      const heading = make("h3", { class: shade(word) }, `${symbol} ${word}, ${together} of ${verdicts.length}`);
       const first = index === 0 || verdicts[index - 1][0] !== verdict[0];
       return [...(first ? [heading] : []), test(number, verdict, index < open)];
     });
