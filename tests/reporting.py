@@ -134,7 +134,6 @@ def infected(text: str, message: str | None = None) -> Record:
     check = CheckResult(text, text, text, {text: [text]}, False, derivation)
     rest = (
         text,
-        text,
         message or text,
         (check,),
         text,
@@ -149,13 +148,13 @@ def infected(text: str, message: str | None = None) -> Record:
         (text, text),
         runs,
     )
-    verdicts = tuple(TestVerdict(f"{text}{outcome}", clause, outcome, *rest) for outcome in Outcome)
+    verdicts = tuple(TestVerdict(f"{clause}/{text}{outcome}", clause, outcome, *rest) for outcome in Outcome)
     finding = FindingText(FindingKind.DEFECT, Consequence.ERROR, text, text, text)
     texts = ClauseText(text, text, text, (text, f"{text} https://example.org/{text}"), text)
     numbers = (1.0, math.inf, -2.0, math.nan, 4.0)
     curves = {"loss": numbers, "exact": (1.0, 2.0, 3.0), "spread": (0.5, 0.0, (text and 1.0) or 2.0)}
     return Record(
-        Suite(text, (text,), (text,)),
+        Suite(text, (text,), (text,), text, {text: text}),
         Series(text, text, text, text),
         Variant(text, {text: text}, {text: text}, {text: text}, (text,)),
         text,

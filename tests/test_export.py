@@ -192,7 +192,7 @@ def test_the_digest_counts_every_outcome_and_tells_what_to_do() -> None:
     assert "| **total** | **1 fail** (1 clause, 1 test) | 5 known (5 clauses, 130 tests) |\n" in text
     assert "| tests | **1 fail** (1 test) | 105 pass · 10 known · 15 unsupported (130 tests) |\n" in text
     (line,) = (line for line in text.splitlines() if line.startswith("- **fail**"))
-    for told in ("`test_a`", "`scaling.stays-finite`", "the scale is inf", "`python -m pytest 'a b'`"):
+    for told in ("`scaling.stays-finite/test_a`", "the scale is inf", "`python -m pytest 'a b'`"):
         assert told in line
     assert "<summary>torch 2.13.0+cpu eager cpu: 10 known failures, findings: 1</summary>" in text
 
@@ -220,13 +220,13 @@ def test_a_long_digest_is_cut_and_says_so() -> None:
     many = replace(
         BASE,
         verdicts=tuple(
-            replace(BASE.verdicts[0], test=f"t::{i:04}", outcome=Outcome.ERROR, message="é" * 400) for i in range(2000)
+            replace(BASE.verdicts[0], test=f"{BASE.verdicts[0].clause}/{i:04}", outcome=Outcome.ERROR, message="é" * 400) for i in range(2000)
         ),
     )
     text = markdown([many, FOUR[0]])
     assert len(text.encode()) < 300 * 1024
     assert re.search(r"\nCut at 256 KiB: \d+ more lines are left out\.\n$", text)
-    assert "`0000`" in text
+    assert "/0000`" in text
     assert "`1999`" not in text
 
 

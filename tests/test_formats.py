@@ -123,7 +123,7 @@ P, K, U, N = Outcome.PASS, Outcome.KNOWN, Outcome.UNSUPPORTED, Outcome.NOT_OFFER
 def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]:
     """The short table of one record, by the technique, outcome and reason of each of its tests."""
     verdicts = [
-        TestVerdict(f"t{i}", "quantization.codes", one, case=f"test[{name}-{i}]", reason=reason)
+        TestVerdict(f"quantization.codes/test[{name}-{i}]", "quantization.codes", one, reason=reason)
         for i, (name, one, reason) in enumerate((("int8-row", P, ""), *outcomes))
     ]
     one = record(framework, {"quantization.codes": P}, verdicts=tuple(verdicts))

@@ -35,7 +35,7 @@ PARTS, EACH = 20, 500
 DRAWN = 0.04
 """How many of the records that are read are drawn as a page as well."""
 
-UNRELIABLE = "no reliable comparison could be made"
+UNRELIABLE = "cannot be judged"
 
 
 @dataclass(frozen=True)

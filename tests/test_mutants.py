@@ -155,7 +155,7 @@ def test_a_failure_that_does_not_name_what_it_must_is_told(message: str, word: s
     assert found.word == word
     problems = Score((found,), MUTANT.clauses).problems()
     assert [line.split(":")[0] for line in problems] == ["not named"] * (word == "not named")
-    assert all("x.py::test_scaling.a, x.py::test_scaling.b failed" in line for line in problems)
+    assert all("scaling.a/test, scaling.b/test failed" in line for line in problems)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.TIMEOUT, Outcome.CRASH])

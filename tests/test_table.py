@@ -250,7 +250,7 @@ def test_a_folder_shows_what_is_newest(folder: Path, capsys: pytest.CaptureFixtu
 def test_recover_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parts = {name: getattr(FOUR[0], name) for name in Header.__dataclass_fields__}
     with Journal.create(tmp_path / "torch.json", Header(**parts)) as journal:
-        journal.start("t", "scaling.slug")
+        journal.start("scaling.slug/t", "scaling.slug")
         assert main(["recover", str(journal.path)]) == 2, "the run is not over"
     assert main(["recover", str(journal.path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'torch.interrupted-1.json'}\n"
