@@ -22,8 +22,8 @@ ENSEMBLE_SPREAD = 0.5
 """The same for bounds of one origin: a last digit turns a random rounding, which makes it another draw of eight. If
 another parameter or update is furthest out as well, its bound is no other bound of the same thing."""
 
-UNCONFIRMED = "not confirmed in this version"
-"""What is said of a known failure whose expectation was taken from another version."""
+UNCONFIRMED = "not confirmed here"
+"""What is said of a known failure whose expectation was taken from another series."""
 
 
 def verdicts(
@@ -88,7 +88,7 @@ def came_to(verdict: TestVerdict) -> str:
 
 
 def said(verdict: TestVerdict) -> str:
-    """Outcome, signature, and the mark of what nobody has confirmed in this version."""
+    """Outcome, signature, and the mark of what nobody has confirmed in this series."""
     return f"{came_to(verdict)}, {UNCONFIRMED}" if verdict.inferred_from else came_to(verdict)
 
 
