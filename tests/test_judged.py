@@ -200,7 +200,10 @@ def test_an_entry_may_depend_on_the_seed(expecting: Path) -> None:
     ("text", "message"),
     [
         ("[judged]", "judged is empty; take it out where no series was judged"),
-        ('judged = ["1"]', "judged is ['1'], not versions by device and mode; write a table [judged] with lines such as"),
+        (
+            'judged = ["1"]',
+            "judged is ['1'], not versions by device and mode; write a table [judged] with lines such as",
+        ),
         ('[judged]\ncpu = ["1"]', "judged.cpu names no mode; write cpu.MODE = ['1']"),
         ("[judged]\ncpu.eager = []", "judged: cpu.eager is empty; take it out where no version was judged"),
         ('[judged]\ncpu.eager = ["new"]', "judged: cpu.eager is ['new'], not a list of PEP 440 versions"),

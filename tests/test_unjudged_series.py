@@ -11,7 +11,7 @@ import pytest
 
 from conformance.expectations.confirming import FAILED
 from conformance.expectations.entries import Known, load_known
-from conformance.expectations.judged_series import Series
+from conformance.expectations.judged_series import VersionSeries
 from conformance.judging.outcome import judge
 from frameworks.registry import built_in
 from results.record.model import TestVerdict
@@ -23,9 +23,9 @@ BASELINES = sorted((ROOT / "results" / "baselines").glob("*-cpu-*.json.gz"))
 PARTIAL = ROOT / "tests" / "records" / "jax-keras-cuda-partial.json.gz"
 
 
-def series_of(record: Record) -> Series:
+def series_of(record: Record) -> VersionSeries:
     """The series of a record, with its version."""
-    return Series(record.variant.framework_version, record.series.device, record.series.mode)
+    return VersionSeries(record.variant.framework_version, record.series.device, record.series.mode)
 
 
 def applying(record: Record, known: Known) -> Known:
@@ -74,7 +74,9 @@ def test_a_series_that_was_judged_on_a_cpu_alone_needs_no_action_on_another_devi
 def test_a_mode_that_nobody_has_judged_is_held_against_the_first_one(name: str) -> None:
     known = load_known([name])
     device, mode = next(iter(known.judged[name]))
-    (path,) = (path for path in BASELINES if path.name.startswith(f"{name}-") and path.name.endswith(f"-{mode}.json.gz"))
+    (path,) = (
+        path for path in BASELINES if path.name.startswith(f"{name}-") and path.name.endswith(f"-{mode}.json.gz")
+    )
     record = load(path)
     other = elsewhere(record, device, "unheard-of")
     assert not to_act_on(other, known)
@@ -104,6 +106,6 @@ def test_every_committed_entry_is_of_a_judged_series() -> None:
     known = load_known()
     for entry in (*known.expectations, *known.exclusions):
         name = entry.finding.framework
-        series = [Series(each, *where) for where, versions in known.judged[name].items() for each in versions]
+        series = [VersionSeries(each, *where) for where, versions in known.judged[name].items() for each in versions]
         bearings = (known.place(name, each).bearing(entry.versions, entry.device, entry.mode) for each in series)
         assert any(bearing is not None for bearing in bearings), entry

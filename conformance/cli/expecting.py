@@ -57,11 +57,11 @@ def update(
     """Writes an adapter's expectations.toml from RECORD, a whole run of one version; of an adapter with several modes
     all records are named. Comments and layout stay.
 
-    The record's series, its version, device and mode, becomes a judged one. Each entry applies in it exactly where the
-    record shows the failure: its versions are widened or narrowed, its cases split, and one that would apply in no
-    judged series is dropped, with its finding if that was the last. Of a device or mode that nobody had judged, entries
-    of the nearest series that fail there become valid for it too. With --finding, failures that no entry names become entries of a finding of the file, or of a
-    new one: in this version, on this device, in this mode, of these cases.
+    The record's version, device and mode become a judged series. Each entry applies in it exactly where the record
+    shows the failure: its versions are widened or narrowed, its cases split, and one that would apply in no judged
+    series is dropped, with its finding if that was the last. On a device or in a mode that nobody had judged, entries
+    of the nearest series become valid too if they fail there. With --finding, failures that no entry names become
+    entries of a finding of the file, or of a new one: in this version, on this device, in this mode, of these cases.
 
     \b
     conformance expectations update results/records/torch-2.16.0+cpu-cpu-eager.json

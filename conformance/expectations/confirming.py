@@ -12,7 +12,7 @@ from functools import cached_property
 from packaging.version import Version
 
 from conformance.expectations.entries import Expectation, Known
-from conformance.expectations.judged_series import Judged, Place, Series, every_version, merged, parsed
+from conformance.expectations.judged_series import Judged, Place, VersionSeries, every_version, merged, parsed
 from conformance.expectations.toml_lines import Part, check, edited, without_findings
 from conformance.expectations.version_ranges import contains, rewritten
 from conformance.expectations.widening import alone, means, versions_of, widened
@@ -59,7 +59,7 @@ class Confirmed:
     """
 
     text: str
-    series: tuple[Series, ...]
+    series: tuple[VersionSeries, ...]
     judged: Judged
     changes: tuple[tuple[str, str, str], ...]
     unnamed: tuple[TestVerdict, ...]
@@ -126,7 +126,7 @@ class _Confirmation:
         except ValueError as error:
             raise ConfirmError(str(error), "nothing was changed") from None
         self._refuse_twins(after)
-        series = tuple(Series(self.version, *_where(record)) for record in self.records)
+        series = tuple(VersionSeries(self.version, *_where(record)) for record in self.records)
         return Confirmed(after, series, self.judged, tuple(changes), tuple(self._unnamed()))
 
     def _idle(self, text: str) -> list[str]:

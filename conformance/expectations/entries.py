@@ -25,8 +25,8 @@ from conformance.expectations.judged_series import (
     Bearing,
     Judged,
     Place,
-    Series,
     Versions,
+    VersionSeries,
     every_version,
     merged,
     parsed,
@@ -41,7 +41,6 @@ from conformance.spec.findings import (
     Workaround,
     found,
     matched,
-    named,
     read_finding,
     read_processor,
     read_workaround,
@@ -86,7 +85,8 @@ class Expectation:
     Attributes:
         clause: id of the clause that does not hold.
         framework: name of the adapter.
-        versions: PEP 440 specifiers of the framework's versions, such as ">=2.4,<3.4".
+        versions: PEP 440 specifiers of the framework's versions, such as ">=2.4,<3.4". A local label ("2.13.0+cpu") is
+            overlooked unless the specifier has one; pre-releases count.
         device, mode: a name, several with commas, or "*" for every one.
         processor: as of a finding, where processors that show it do so in other cases.
         cases: exact ids of the cases that fail; empty if every case of the clause does.
@@ -162,7 +162,7 @@ class Known:
     judged: Mapping[str, Judged] = field(default_factory=dict)
     exclusions: tuple[Exclusion, ...] = ()
 
-    def place(self, framework: str, series: Series) -> Place:
+    def place(self, framework: str, series: VersionSeries) -> Place:
         """Where a series of a framework stands among those that were judged.
 
         Raises:
@@ -171,7 +171,9 @@ class Known:
         version = parsed(framework, series.version)
         return Place(version, series.device, series.mode, self.judged.get(framework, {}))
 
-    def applying(self, framework: str, series: Series, seed: int = 0, instructions: Collection[str] = ()) -> Known:
+    def applying(
+        self, framework: str, series: VersionSeries, seed: int = 0, instructions: Collection[str] = ()
+    ) -> Known:
         """What applies to runs of a series of a framework, at a seed, on a processor of these instruction sets.
 
         Raises:
@@ -188,9 +190,7 @@ class Known:
             expectations=tuple(entry.taken(bearing, seed) for entry, bearing in meant if bearing is not None),
             workarounds=tuple(each for each in self.workarounds if place.bearing("", ANY, each.mode) is not None),
             exclusions=tuple(
-                each
-                for each in self.exclusions
-                if place.bearing(each.versions, each.device, each.mode) is not None
+                each for each in self.exclusions if place.bearing(each.versions, each.device, each.mode) is not None
             ),
         )
 
@@ -233,9 +233,9 @@ def known_of(framework: Framework, seed: int = 0, instructions: Collection[str] 
     )
 
 
-def series_of(framework: Framework) -> Series:
+def series_of(framework: Framework) -> VersionSeries:
     """The series that a run of this framework is of."""
-    return Series(framework.version(), framework.device, framework.mode)
+    return VersionSeries(framework.version(), framework.device, framework.mode)
 
 
 def load_known(names: Iterable[str] = ()) -> Known:

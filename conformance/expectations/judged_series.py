@@ -30,7 +30,7 @@ Judged = Mapping[tuple[str, str], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Series:
+class VersionSeries:
     """A version of a framework on a device, as the user asked for it, in a mode."""
 
     version: str
@@ -177,7 +177,7 @@ class Place:
         return Versions(self.version, self.judged.get(where, ()))
 
     def _label(self, where: tuple[str, str], version: str) -> str:
-        return version if where == self._here else str(Series(version, *where))
+        return version if where == self._here else str(VersionSeries(version, *where))
 
     @cached_property
     def _nearest(self) -> list[tuple[str, str]]:

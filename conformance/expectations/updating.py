@@ -68,9 +68,9 @@ def update(records: Sequence[Record], known: Known, text: str, cause: Cause | No
     """What an adapter's file becomes by records of one version.
 
     An entry applies in their series exactly where the records show its failure; one that would apply in no judged
-    series is dropped, and its finding with the last of them. With a cause, failures that no entry names become entries of it:
-    in this version, on this device, in this mode, of these cases, for more is not shown. Of a failure in every one of
-    several records the mode is left open.
+    series is dropped, and its finding with the last of them. With a cause, failures that no entry names become entries
+    of it: in this version, on this device, in this mode, of these cases, for more is not shown. Of a failure in every
+    one of several records the mode is left open.
 
     Args:
         known: what the file says.
