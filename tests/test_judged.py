@@ -180,11 +180,15 @@ def test_entries_are_inferred_only_where_nobody_has_judged(expecting: Path) -> N
 
 
 def test_exclusions_and_workarounds_are_those_of_the_nearest_series(expecting: Path) -> None:
-    text = '[judged]\ncuda.eager = ["1"]\n' + FINDING
-    exclusion = '[[exclusion]]\nfinding = "f"\nversions = "==1"\ndevice = "cuda"\nmode = "{}"\nwhen = ["clip"]\n'
-    expecting.write_text(text + exclusion.format("eager") + exclusion.format("graph"), encoding="utf-8")
-    (taken,) = known_of(Twin("cpu")).exclusions
-    assert taken.mode == "eager"
+    (expecting.parent / "findings").mkdir()
+    for name in ("findings/f.py", "trainer.py"):
+        (expecting.parent / name).write_text("", encoding="utf-8")
+    exclusion = '[[exclusion]]\nfinding = "f"\nversions = "==1"\ndevice = "cuda"\nmode = "{0}"\nwhen = ["clip"]\n'
+    workaround = '[[workaround]]\nfinding = "f"\nkind = "call"\nmodule = "trainer.py"\ndoes = "It."\nmode = "{0}"\n'
+    entries = "".join((exclusion + workaround).format(mode) for mode in ("eager", "graph"))
+    expecting.write_text('[judged]\ncuda.eager = ["1"]\n' + FINDING + entries, encoding="utf-8")
+    known = known_of(Twin("cpu"))
+    assert [each.mode for each in (*known.exclusions, *known.workarounds)] == ["eager", "eager"]
 
 
 def test_an_entry_may_depend_on_the_seed(expecting: Path) -> None:
