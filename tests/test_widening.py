@@ -112,9 +112,30 @@ def test_what_would_claim_a_failure_of_another_judged_series_is_an_entry_of_its_
     assert entries(after(tmp_path, judged, of("cpu", "eager", "3.0", A, B))) == [FORMER, here]
 
 
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [
+        (of("cuda", "eager", "2.0", passing("test_a[x]"), passing("test_b")), [FORMER]),
+        (
+            of("cuda", "eager", "2.0", A, passing("test_b")),
+            [FORMER, {"versions": "==2.0", "device": "cuda", "mode": "eager", "cases": ["test_a[x]"]}],
+        ),
+        (
+            of("cpu", "graph", "2.0", passing("test_a[x]"), passing("test_b")),
+            [{"versions": ">=1.0,<=2.0", "mode": "eager", "cases": BOTH}],
+        ),
+        (of("cuda", "eager", "2.0", A, B), [{"versions": ">=1.0,<=2.0", "cases": BOTH}]),
+    ],
+)
+def test_an_entry_of_every_device_becomes_one_of_those_where_it_fails(
+    tmp_path: Path, run: Record, found: list[Mapping[str, Any]]
+) -> None:
+    assert entries(after(tmp_path, TEXT.replace('device = "cpu"\n', ""), run)) == found
+
+
 def test_a_repair_in_one_of_several_judged_modes_is_for_a_hand(tmp_path: Path) -> None:
     judged = TEXT.replace("# the end", 'cpu.graph = ["2.0"]\n# the end')
-    told = r"expectation 1 \(.*\) does not hold for cpu eager at 2\.0, and does for cpu graph; change it by hand"
+    told = r"expectation 1 \(.*\) does not hold for cpu eager, and does for cpu graph; change it by hand"
     with pytest.raises(ConfirmError, match=told):
         after(tmp_path, judged, record("2.0", passing("test_a[x]"), passing("test_b")))
     unsure = record("2.0", *(passing(case, outcome=Outcome.ABSTAIN) for case in BOTH))

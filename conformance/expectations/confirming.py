@@ -15,7 +15,7 @@ from conformance.expectations.entries import Expectation, Known
 from conformance.expectations.judged_series import Judged, Place, VersionSeries, every_version, merged, parsed
 from conformance.expectations.toml_lines import Part, check, edited, without_findings
 from conformance.expectations.version_ranges import contains, rewritten
-from conformance.expectations.widening import alone, means, versions_of, widened
+from conformance.expectations.widening import alone, means, narrowed, versions_of, widened
 from conformance.inventory.tests import code_of, inventory
 from results.record.outcomes import Outcome
 from results.record.reading import Record, TestVerdict
@@ -156,13 +156,14 @@ class _Confirmation:
         judged = versions_of(self.judged, entry.device, entry.mode)
         former = {each for each in judged if contains(entry.versions, each)}
         if others := self._elsewhere(entry):
-            if self.version not in former:
-                new = (alone(self.version, _where(record), self.judged, failing) for record in meant)
-                return (same, *new) if failing else (same,)
-            if holding:
-                here = " ".join(_where(meant[0]))
-                raise ValueError(f"does not hold for {here} at {self.version}, and does for {', '.join(others)}")
-            return (same,)
+            here = [_where(record) for record in meant]
+            less: Part | None = same
+            if holding and self.version in former:
+                less = narrowed(entry, self.version, here, self.judged)
+            if less is None:
+                raise ValueError(f"does not hold for {' '.join(here[0])}, and does for {', '.join(others)}")
+            apart = failing if less is not same or self.version not in former else ()
+            return (less, *(alone(self.version, where, self.judged, apart) for where in here if apart))
         with_it, without = former | {self.version}, former - {self.version}
         if holding and not failing and not without:
             return ()
@@ -185,10 +186,10 @@ class _Confirmation:
                 whole.append(_where(record))
             elif failing:
                 new.append(alone(self.version, _where(record), self.judged, failing))
-        if whole and len(kept) == 1 and kept[0].cases is None:
+        if whole and kept and kept[0] == Part(kept[0].versions):
             wider = widened(entry, kept[0].versions, self.version, whole, self.judged)
             if wider is not None:
-                return (wider, *new)
+                return (wider, *kept[1:], *new)
         return (*kept, *(alone(self.version, where, self.judged, entry.cases or None) for where in whole), *new)
 
     def _elsewhere(self, entry: Expectation) -> list[str]:

@@ -1,4 +1,4 @@
-"""An entry made to apply in further judged series: by its versions, devices and modes, or as an entry of their own."""
+"""An entry made to apply in more or fewer judged series: by its versions, devices and modes, or by a further entry."""
 
 from __future__ import annotations
 
@@ -47,6 +47,18 @@ def widened(
         return None
     changed = device if device != entry.device else None, mode if mode != entry.mode else None
     return Part(text, None, *changed) if _judged(judged, device, mode, text) == wanted else None
+
+
+def narrowed(entry: Expectation, version: str, gone: Sequence[tuple[str, str]], judged: Judged) -> Part | None:
+    """The entry without these devices and modes at a version, in whose other series it goes on to apply; None if
+    neither its devices nor its modes can say so."""
+    wanted = _judged(judged, entry.device, entry.mode, entry.versions) - {(where, version) for where in gone}
+    devices = ", ".join(dict.fromkeys(where[0] for where in judged if where in {each for each, _ in wanted}))
+    modes = ", ".join(dict.fromkeys(where[1] for where in judged if where in {each for each, _ in wanted}))
+    for part in (Part(entry.versions, device=devices), Part(entry.versions, mode=modes)):
+        if _judged(judged, part.device or entry.device, part.mode or entry.mode, entry.versions) == wanted:
+            return part
+    return None
 
 
 def _judged(judged: Judged, device: str, mode: str, versions: str) -> set[tuple[tuple[str, str], str]]:
