@@ -135,7 +135,7 @@ def test_another_way_of_failing_is_worse() -> None:
 def test_a_failure_that_another_version_explains_has_its_mark() -> None:
     new = verdict(BASE, 0, outcome=Outcome.KNOWN, signature="scale-inf", inferred_from="2.12.0")
     (change,) = compare(BASE, new).changes
-    assert (change.kind, change.new) == (ChangeKind.NEWLY_FAILING, "known (scale-inf), not confirmed in this version")
+    assert (change.kind, change.new) == (ChangeKind.NEWLY_FAILING, "known (scale-inf), not confirmed here")
 
 
 def test_what_did_not_repeat_says_what_it_came_to() -> None:

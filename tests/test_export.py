@@ -220,7 +220,10 @@ def test_a_long_digest_is_cut_and_says_so() -> None:
     many = replace(
         BASE,
         verdicts=tuple(
-            replace(BASE.verdicts[0], test=f"{BASE.verdicts[0].clause}/{i:04}", outcome=Outcome.ERROR, message="é" * 400) for i in range(2000)
+            replace(
+                BASE.verdicts[0], test=f"{BASE.verdicts[0].clause}/{i:04}", outcome=Outcome.ERROR, message="é" * 400
+            )
+            for i in range(2000)
         ),
     )
     text = markdown([many, FOUR[0]])

@@ -1,4 +1,4 @@
-"""In a version that nobody has judged yet the expectations of the nearest judged one hold, and are marked."""
+"""In a series that nobody has judged yet the expectations of the nearest judged one apply, and are marked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 
 from conformance.expectations.entries import known_of
-from conformance.expectations.judged_versions import Bearing, Place
+from conformance.expectations.judged_series import Bearing, Judged, Place, Versions
 from conformance.judging.outcome import judge as decide
 from frameworks.reference import ReferenceFramework
 from results.record.model import TestVerdict
@@ -42,7 +42,7 @@ KERAS = ("2.20.0+keras.3.11.3", "2.21.0+keras.3.15.1")
     ],
 )
 def test_the_nearest_judged_version(judged: tuple[str, ...], version: str, nearest: str) -> None:
-    place = Place(Version(version), judged)
+    place = Versions(Version(version), judged)
     assert place.confirmed is (nearest == "")
     assert place.confirmed or place.nearest == nearest
 
@@ -63,9 +63,67 @@ def test_the_nearest_judged_version(judged: tuple[str, ...], version: str, neare
     ],
 )
 def test_what_an_entry_says_of_a_version(version: str, versions: str, bearing: Bearing | None) -> None:
-    assert Place(Version(version), TORCH).bearing(versions) == bearing
+    assert Versions(Version(version), TORCH).bearing(versions) == bearing
 
 
+SERIES: Judged = {
+    ("cpu", "eager"): ("2.6.0", "2.13.0"),
+    ("cpu", "compile"): ("2.13.0",),
+    ("cpu", "ddp"): ("2.13.0",),
+    ("cuda", "eager"): ("2.11.0",),
+    ("xpu", "compile"): ("2.14.0",),
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "device", "mode", "nearest"),
+    [
+        ("2.13.0+cpu", "cpu", "eager", ""),
+        ("2.13.0", "cuda", "eager", "2.11.0"),
+        ("2.12.0", "cpu", "eager", "2.6.0"),
+        ("2.13.0", "cuda", "compile", "2.13.0 cpu compile"),
+        ("2.14.0", "cuda", "compile", "2.14.0 xpu compile"),
+        ("2.14.1", "cuda", "compile", "2.13.0 cpu compile"),
+        ("2.11.0", "xpu", "eager", "2.11.0 cuda eager"),
+        ("2.13.0", "xpu", "eager", "2.13.0 cpu eager"),
+        ("2.13.0", "cpu", "fsdp", "2.13.0 cpu eager"),
+        ("2.11.0", "cuda", "fsdp", "2.11.0 cuda eager"),
+        ("2.14.0", "xpu", "fsdp", "2.14.0 xpu compile"),
+        ("2.14.0", "tpu", "fsdp", "2.14.0 xpu compile"),
+        ("2.15.0", "tpu", "fsdp", "2.13.0 cpu eager"),
+    ],
+)
+def test_the_nearest_judged_series(version: str, device: str, mode: str, nearest: str) -> None:
+    place = Place(Version(version), device, mode, SERIES)
+    assert place.confirmed is (nearest == "")
+    assert place.confirmed or place.nearest == nearest
+
+
+@pytest.mark.parametrize(
+    ("where", "entry", "bearing"),
+    [
+        (("2.13.0", "cpu", "eager"), ("==2.13.0", "cpu", "*"), Bearing()),
+        (("2.13.0", "cpu", "eager"), ("==2.13.0", "cuda", "*"), None),
+        (("2.13.0", "cuda", "eager"), (">=2.6.0", "cpu", "*"), None),
+        (("2.13.0", "cuda", "eager"), ("==2.11.0", "cuda", "*"), Bearing("2.11.0")),
+        (("2.13.0", "cuda", "ddp"), ("==2.13.0", "cpu", "ddp"), Bearing("2.13.0 cpu ddp", settled=False)),
+        (("2.13.0", "cuda", "ddp"), ("==2.6.0", "cpu", "ddp"), None),
+        (("2.13.0", "cuda", "ddp"), ("==2.13.0", "cpu", "eager"), None),
+        (("2.13.0", "cuda", "ddp"), ("==2.11.0", "cuda", "*"), Bearing("2.11.0 cuda eager", settled=False)),
+        (("2.13.0", "cuda", "ddp"), ("==2.11.0", "cuda", "eager"), None),
+        (("2.13.0", "cpu", "fsdp"), ("==2.13.0", "*", "eager"), Bearing("2.13.0 cpu eager", settled=False)),
+        (("2.13.0", "cpu", "fsdp"), ("==2.13.0", "*", "compile"), None),
+        (("2.13.0", "cpu", "fsdp"), ("==2.13.0", "cpu", "fsdp"), Bearing("2.13.0 cpu eager", settled=False)),
+    ],
+)
+def test_what_an_entry_says_of_a_series(
+    where: tuple[str, str, str], entry: tuple[str, str, str], bearing: Bearing | None
+) -> None:
+    version, device, mode = where
+    assert Place(Version(version), device, mode, SERIES).bearing(*entry) == bearing
+
+
+JUDGED = '[judged]\ncpu.emulated = ["1", "2"]\n'
 FINDING = """
 [[finding]]
 id = "f"
@@ -114,11 +172,23 @@ def test_entries_are_inferred_only_where_nobody_has_judged(expecting: Path) -> N
     expecting.write_text(FINDING + entries, encoding="utf-8")
     assert applying("1.0") == [("a", "", False)]
     assert applying("3.0") == []
-    expecting.write_text('judged = ["1", "2"]' + FINDING + entries, encoding="utf-8")
+    expecting.write_text(JUDGED + FINDING + entries, encoding="utf-8")
     assert applying("1.0") == [("a", "", False)]
     assert applying("2.0+cpu") == [("a", "", False), ("b", "", False)]
     assert applying("3.0") == [("a", "2", False), ("b", "2", False)]
     assert applying("1.5") == [("a", "1", False), ("b", "2", True)]
+
+
+def test_exclusions_and_workarounds_are_those_of_the_nearest_series(expecting: Path) -> None:
+    (expecting.parent / "findings").mkdir()
+    for name in ("findings/f.py", "trainer.py"):
+        (expecting.parent / name).write_text("", encoding="utf-8")
+    exclusion = '[[exclusion]]\nfinding = "f"\nversions = "==1"\ndevice = "cuda"\nmode = "{0}"\nwhen = ["clip"]\n'
+    workaround = '[[workaround]]\nfinding = "f"\nkind = "call"\nmodule = "trainer.py"\ndoes = "It."\nmode = "{0}"\n'
+    entries = "".join((exclusion + workaround).format(mode) for mode in ("eager", "graph"))
+    expecting.write_text('[judged]\ncuda.eager = ["1"]\n' + FINDING + entries, encoding="utf-8")
+    known = known_of(Twin("cpu"))
+    assert [each.mode for each in (*known.exclusions, *known.workarounds)] == ["eager", "eager"]
 
 
 def test_an_entry_may_depend_on_the_seed(expecting: Path) -> None:
@@ -133,9 +203,15 @@ def test_an_entry_may_depend_on_the_seed(expecting: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("judged = []", "judged is empty; take it out where no version was judged"),
-        ('judged = ["new"]', "judged is ['new'], not a list of PEP 440 versions"),
-        ('judged = "1.0"', "judged is '1.0', not an array of non-empty strings"),
+        ("[judged]", "judged is empty; take it out where no series was judged"),
+        (
+            'judged = ["1"]',
+            "judged is ['1'], not versions by device and mode; write a table [judged] with lines such as",
+        ),
+        ('[judged]\ncpu = ["1"]', "judged.cpu names no mode; write cpu.MODE = ['1']"),
+        ("[judged]\ncpu.eager = []", "judged: cpu.eager is empty; take it out where no version was judged"),
+        ('[judged]\ncpu.eager = ["new"]', "judged: cpu.eager is ['new'], not a list of PEP 440 versions"),
+        ('[judged]\ncpu.eager = "1.0"', "judged: cpu.eager is '1.0', not an array of non-empty strings"),
         (FINDING + entry("==1", more='depends_on = "moon"'), "depends_on 'moon' is neither 'seed' nor 'other-seeds'"),
     ],
 )
@@ -146,7 +222,7 @@ def test_what_cannot_be_read_is_refused(expecting: Path, text: str, message: str
 
 
 def test_a_case_that_may_pass_passes_or_fails_as_the_entry_says(expecting: Path) -> None:
-    expecting.write_text('judged = ["1", "2"]' + FINDING + entry("==2"), encoding="utf-8")
+    expecting.write_text(JUDGED + FINDING + entry("==2"), encoding="utf-8")
     twin = Twin("cpu")
     twin.chosen = "1.5"
     (lenient,) = known_of(twin).expectations
@@ -180,7 +256,7 @@ def judged_run(folder: Path, *entries: str) -> tuple[int, str, dict[str, TestVer
     """Exit status, output and verdicts of a run in a version above the only judged one."""
     root = checkout(folder, some=SUITE)
     path = root / "frameworks" / "reference" / "expectations.toml"
-    path.write_text('judged = ["0.9"]' + FINDING + "".join(entries), encoding="utf-8")
+    path.write_text('[judged]\ncpu.emulated = ["0.9"]\n' + FINDING + "".join(entries), encoding="utf-8")
     ended = judge("-rx", f"--record={folder / 'r.json'}", "--junitxml", str(folder / "junit.xml"), root=root)
     return ended.status, ended.output, {verdict.case: verdict for verdict in load(folder / "r.json").verdicts}
 
@@ -191,11 +267,11 @@ def test_judging_a_new_version_ends_in_0(tmp_path: Path) -> None:
     assert status == 0
     failed = verdicts["test_it_fails"]
     assert (failed.outcome, failed.inferred_from, failed.finding) == (Outcome.KNOWN, "0.9", "f")
-    assert "not confirmed in this version" in failed.message
-    assert "differs: It does. (not confirmed in this version, expected as in 0.9)" in " ".join(output.split())
+    assert "not confirmed here" in failed.message
+    assert "differs: It does. (not confirmed here, expected as in 0.9)" in " ".join(output.split())
     assert (
-        "nobody has judged reference 1 yet: 1 known failures are expected as in 0.9, not confirmed in this one; 1 of "
-        "its expectations matched no test"
+        "nobody has judged reference 1 on cpu in mode emulated yet: 1 known failures are expected as in 0.9, not "
+        "confirmed here; 1 of its expectations matched no test"
     ) in output
     assert 'name="inferred_from" value="0.9"' in (tmp_path / "junit.xml").read_text("utf-8")
     assert verdicts["test_it_passes"].inferred_from == ""

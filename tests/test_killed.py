@@ -19,7 +19,7 @@ from tests.support import environment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are read in /proc")
 SELECTION = ["--framework=reference", "--device=cpu", "conformance/suites/test_sharding_failing.py", "-k", "stops"]
-PLAIN = Undisturbed(1.0, {"s.py::test_a": "pass", "s.py::test_b": "pass"})
+PLAIN = Undisturbed(1.0, {"scaling.x/test_a": "pass", "scaling.x/test_b": "pass"})
 WORKER = "import sys;exec(eval(sys.stdin.readline()))"
 
 

@@ -148,7 +148,7 @@ def real() -> Record:
     code = next(iter(inventory().values()))
     passed = TestVerdict(code.id, code.clause, Outcome.PASS, seed=0)
     gone = replace(passed, test=f"{code.clause}/expectation: differs", outcome=Outcome.ERROR)
-    clauses = {code.clause: next(iter(BASE.clauses.values()))}
+    clauses = {**BASE.clauses, code.clause: next(iter(BASE.clauses.values()))}
     return replace(BASE, clauses=clauses, verdicts=(passed, gone, replace(gone, test=f"{code.clause}/every test")))
 
 

@@ -237,7 +237,7 @@ def test_what_nobody_confirmed_and_what_was_repeated_is_said(chromium: Browser, 
     chromium.open(tmp_path / "page.html", "#s.known@torch-m")
     chromium.wait("document.getElementById('cell').open")
     text = chromium.run("return document.getElementById('cell').innerText")
-    assert "Not confirmed in this version: the failure was judged in 1.9." in text
+    assert "Not confirmed here: the failure was judged in 1.9." in text
     (issue,) = issues(chromium)
     for part in ("Judged in 1.9", "- numpy: 2.3.0", r"- TORCH\_LOGS: all", "- instruction sets: avx2"):
         assert part in issue

@@ -112,9 +112,9 @@ def test_what_nobody_confirmed_is_marked() -> None:
     one = record("torch", {"s.x": K, "s.y": P})
     known, passed = one.verdicts
     text = render([replace(one, verdicts=(replace(known, inferred_from="0.9"), passed))])
-    assert text.count("1 not confirmed in this version</span>") == 1
-    assert "known failures judged in 0.9, not confirmed in this version: 1 test" in text
-    assert "not confirmed in this version" not in " ".join(text for _, text in Reader(page()).all("span"))
+    assert text.count("1 not confirmed here</span>") == 1
+    assert "known failures judged in 0.9, not confirmed here: 1 test" in text
+    assert "not confirmed here" not in " ".join(text for _, text in Reader(page()).all("span"))
 
 
 def test_the_rest_of_the_environment_is_folded_and_what_differs_comes_first() -> None:

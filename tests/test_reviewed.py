@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from conformance.cli.specifying import review
-from conformance.inventory import reviewed
-from conformance.inventory.reviewed import Review, answered, present, questions, reviews
+from conformance.doubts import reviewed
+from conformance.doubts.reviewed import Review, answered, present, questions, reviews
 from conformance.inventory.tests import TestCode, id_of, inventory, node_of, read_inventory
 from conformance.spec.clauses import load_clauses
 from results.compare.comparison import compare

@@ -129,7 +129,7 @@ def test_known_failures_that_nobody_confirmed_are_noted() -> None:
         return replace(verdict, inferred_from="2.13.0" if verdict.outcome is K else "")
 
     later = replace(FOUR[0], verdicts=tuple(map(inferred, FOUR[0].verdicts)))
-    note = "torch 2.13.0+cpu eager cpu: known failures judged in 2.13.0, not confirmed in this version: 10 tests"
+    note = "torch 2.13.0+cpu eager cpu: known failures judged in 2.13.0, not confirmed here: 10 tests"
     assert note in plain([later], 160)
     assert note not in plain([FOUR[0]], 160)
     assert note in digest([later]).replace("\\", "")

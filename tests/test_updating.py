@@ -153,8 +153,8 @@ def test_the_command_writes_and_a_dry_run_does_not(
     words += ["--consequence", "error", "--reason", "It raises."]
     assert main([*words, "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert '+judged = ["1.0", "2.0", "3.0"]  # by hand' in shown
-    assert "3.0 would be judged" in shown
+    assert '+cpu.eager = ["1.0", "2.0", "3.0"]  # by hand' in shown
+    assert "3.0 cpu eager would be judged" in shown
     assert path.read_text("utf-8") == TEXT
     assert main(words) == 0
     assert "added: scaling.skip-is-atomic (raises-ValueError, cpu, eager): every case" in capsys.readouterr().out
@@ -211,4 +211,4 @@ def test_an_adapter_without_a_file_gets_one(
     words = ["--finding", "a", "--class", "documented", "--consequence", "cost", "--reason", "It does."]
     assert main(["expectations", "update", str(run), *words]) == 0
     known = read_known(place.parent, "twin")
-    assert (known.judged, len(known.expectations)) == ({"twin": ("3.0",)}, 1)
+    assert (known.judged, len(known.expectations)) == ({"twin": {("cpu", "eager"): ("3.0",)}}, 1)

@@ -158,7 +158,7 @@ def _said(record: Path, plain: Undisturbed, kind: str) -> tuple[str, Sequence[st
     other = {test: outcome for test, outcome in outcomes.items() if outcome != plain.outcomes.get(test)}
     words = [f"{count} {outcome}" for outcome, count in Counter(outcomes.values()).items()]
     said = f"{'record' if whole else 'journal'}, {found.status}: {' · '.join(words) or 'no test'}"
-    cost = [f"{test.rpartition('::')[2]}: {outcome}" for test, outcome in other.items()]
+    cost = [f"{test.partition('/')[2]}: {outcome}" for test, outcome in other.items()]
     wrong = [f"the kill cost more than one test: {', '.join(cost)}"] if len(cost) > 1 else []
     if outcomes and not whole and kind != "pytest":  # xdist gives up where a worker dies before it has begun
         wrong.append("a run that was not killed wrote no record")

@@ -26,7 +26,7 @@ _SHOWN = 20
 
 @click.group()
 def expectations() -> None:
-    """The known failures of an adapter, and the versions in which somebody has judged it."""
+    """The known failures of an adapter, and the series (versions, devices, modes) in which somebody has judged it."""
 
 
 @expectations.command(short_help="Make an adapter's known failures those that records of a version show.")
@@ -57,10 +57,11 @@ def update(
     """Writes an adapter's expectations.toml from RECORD, a whole run of one version; of an adapter with several modes
     all records are named. Comments and layout stay.
 
-    The version becomes a judged one. Each entry holds in it exactly where the record shows the failure: its versions
-    are widened or narrowed, its cases split, and one that would hold in no judged version is dropped, with its finding
-    if that was the last. With --finding, failures that no entry names become entries of a finding of the file, or of a
-    new one: in this version, on this device, in this mode, of these cases.
+    The record's version, device and mode become a judged series. Each entry applies in it exactly where the record
+    shows the failure: its versions are widened or narrowed, its cases split, and one that would apply in no judged
+    series is dropped, with its finding if that was the last. On a device or in a mode that nobody had judged, entries
+    of the nearest series become valid too if they fail there. With --finding, failures that no entry names become
+    entries of a finding of the file, or of a new one: in this version, on this device, in this mode, of these cases.
 
     \b
     conformance expectations update results/records/torch-2.16.0+cpu-cpu-eager.json
@@ -135,22 +136,16 @@ def _file(framework: str) -> Path:
 
 def _report(outcome: Updated, name: str, *, changed: bool, written: bool) -> None:
     confirmed = outcome.confirmed
+    series = ", ".join(map(str, confirmed.series))
     if not changed:
-        click.echo(f"{name} says of {confirmed.version} what the record shows; nothing was changed")
+        click.echo(f"{name} says of {series} what the record shows; nothing was changed")
     else:
         verb = "is" if written else "would be"
-        click.echo(
-            f"{name}: {confirmed.version} {verb} judged, {len(confirmed.changes)} expectations have other versions"
-        )
+        click.echo(one_line(f"{name}: {series} {verb} judged; changed expectations: {len(confirmed.changes)}"))
     for line in told(confirmed.changes):
         click.echo(f"  {line}")
     for line in outcome.added:
         click.echo(one_line(f"  added: {line}"))
-    if confirmed.taken:
-        clauses = len(set(confirmed.taken))
-        click.echo(
-            f"{len(confirmed.taken)} expectations of other devices or modes, of {clauses} clauses, are taken over"
-        )
     _list(outcome.unnamed)
     if changed and written and _is_ours(name):
         click.echo("`conformance self pages` makes the pages that show it")

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.cli.progress import watched
-from conformance.inventory import reviewed
+from conformance.doubts import reviewed
 from conformance.inventory.tests import inventory
 from conformance.running.baselines import BASELINES
 from conformance.running.declared import Declared, ask

@@ -1,4 +1,5 @@
-"""What records of a version confirm of an adapter's expectations: the ranges are written anew from what they show."""
+"""What records of a version confirm of an adapter's expectations: versions, devices and modes are written anew from
+what they show."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from functools import cached_property
 from packaging.version import Version
 
 from conformance.expectations.entries import EXPECTATION, Expectation, Known
-from conformance.expectations.judged_versions import Place, ordered, parsed
+from conformance.expectations.judged_series import Judged, Place, VersionSeries, every_version, merged, parsed
 from conformance.expectations.toml_lines import Part, check, edited, without_findings
 from conformance.expectations.version_ranges import contains, rewritten
+from conformance.expectations.widening import alone, means, narrowed, versions_of, widened
 from conformance.inventory.tests import inventory
 from conformance.spec.clauses import load_clauses
 from results.record.outcomes import REFUSED, Outcome
@@ -27,7 +29,7 @@ class _Shown(Enum):
     """What records show of one case.
 
     YES: it fails as the entry says. NO: it does not, or is not there. EITHER: the framework refuses what it needs.
-    BEFORE: nothing that counts, so that it is as in the nearest judged version.
+    BEFORE: nothing that counts, so that it is as in the nearest judged series.
     """
 
     YES = "yes"
@@ -50,17 +52,17 @@ class Confirmed:
 
     Attributes:
         text: the whole new file.
-        version: the version that is judged now.
-        changes: clause, former versions and new ones of each entry that changed, a split one by its parts; of one
-            that would hold in no judged version, "dropped".
-        taken: clauses of entries that no record shows, taken over as in the nearest judged version.
+        series: what is judged now, one for each record.
+        judged: every series that was judged, those of the records among them.
+        changes: clause, former versions and new ones of each entry that changed, a split one by its parts, with device
+            and mode where these are new; of one that would hold in no judged series, "dropped".
         unnamed: failures that no entry names.
     """
 
     text: str
-    version: str
+    series: tuple[VersionSeries, ...]
+    judged: Judged
     changes: tuple[tuple[str, str, str], ...]
-    taken: tuple[str, ...]
     unnamed: tuple[TestVerdict, ...]
 
 
@@ -95,28 +97,29 @@ class _Confirmation:
     def version(self) -> str:
         """The version as it is to be judged: with its local label where companions are named."""
         here = parsed(self._framework, self.records[0].variant.framework_version)
-        before = self.known.judged.get(self._framework, ())
-        return str(here) if any(Version(each).local for each in before) else here.public
-
-    @cached_property
-    def judged(self) -> tuple[str, ...]:
-        """Every judged version, this one among them."""
-        return ordered(self._framework, {*self.known.judged.get(self._framework, ()), self.version})
+        return str(here) if any(Version(each).local for each in every_version(self._before)) else here.public
 
     @property
-    def _before(self) -> Place:
-        """The version among those that were judged without these records."""
-        return Place(Version(self.version), tuple(each for each in self.judged if each != self.version))
+    def _before(self) -> Judged:
+        """What was judged without these records."""
+        return self.known.judged.get(self._framework, {})
+
+    @cached_property
+    def judged(self) -> Judged:
+        """Every judged series, those of the records among them."""
+        return merged(self._before, dict.fromkeys(map(_where, self.records), (self.version,)))
 
     def file(self, text: str) -> Confirmed:
         """What the file becomes, given its text."""
         parts: dict[int, tuple[Part, ...]] = {}
         changes: list[tuple[str, str, str]] = []
         for place, entry in enumerate(self.known.expectations):
-            parts[place] = self._parts(place, entry)
-            ranges = [part.versions for part in parts[place] if part.versions != entry.versions]
-            changes += [(entry.clause, entry.versions, each) for each in (ranges if parts[place] else ["dropped"])]
-        parts = {n: each for n, each in parts.items() if each != (Part(self.known.expectations[n].versions),)}
+            same = Part(entry.versions)
+            each = self._parts(place, entry)
+            if each != (same,):
+                parts[place] = each
+                news = [str(part) for part in each if str(part) != str(same)] if each else ["dropped"]
+                changes += [(entry.clause, entry.versions, new) for new in news]
         try:
             after = edited(text, parts, self.judged)
             check(text, after, parts, self.judged)
@@ -124,8 +127,8 @@ class _Confirmation:
         except ValueError as error:
             raise ConfirmError(str(error), "nothing was changed") from None
         self._refuse_twins(after)
-        taken = tuple(entry.clause for entry in self.known.expectations if not self._meeting(entry))
-        return Confirmed(after, self.version, tuple(changes), taken, tuple(self._unnamed()))
+        series = tuple(VersionSeries(self.version, *_where(record)) for record in self.records)
+        return Confirmed(after, series, self.judged, tuple(changes), tuple(self._unnamed()))
 
     def _idle(self, text: str) -> list[str]:
         """Findings of which the last entry was dropped, and that no workaround and no exclusion names."""
@@ -135,54 +138,108 @@ class _Confirmation:
         return [finding.id for finding in self.known.findings if finding.id not in used]
 
     def _parts(self, place: int, entry: Expectation) -> tuple[Part, ...]:
-        """The entry as it is to be: one, or one for the cases that fail and one for those that do not."""
-        shown = self._cases(entry)
-        failing = tuple(case for case, state in shown.items() if state is _Shown.YES)
-        holding = tuple(case for case, state in shown.items() if state is _Shown.NO)
-        former = {each for each in self.judged if contains(entry.versions, each)}
-        with_it, without = former | {self.version}, former - {self.version}
+        """The entry as it is to be: one, or several for what fails in some cases, on some devices or in some modes."""
         try:
-            if holding and not failing and not without:
-                return ()
-            if not failing or not holding:
-                return (Part(rewritten(entry.versions, with_it if failing else without, self.judged)),)
-            if not entry.cases:
-                raise ValueError(f"fails in some cases only, in {', '.join(failing[:3])} and so on; list its cases")
-            first = tuple(case for case in entry.cases if case not in holding)
-            second = Part(rewritten(entry.versions, without, self.judged), holding) if without else None
-            begun = Part(rewritten(entry.versions, with_it, self.judged), first)
-            return (begun, second) if second else (begun,)
+            return self._grown(entry, self._kept(entry))
         except ValueError as error:
             where = f"expectation {place + 1} ({entry.clause}, {entry.versions})"
             raise ConfirmError(f"{where} {error}", "change it by hand") from None
 
-    def _cases(self, entry: Expectation) -> Mapping[str, _Shown]:
-        """What the records show of each case of an entry."""
-        meeting = self._meeting(entry)
-        before = _Shown.YES if self._holds_before(entry) else _Shown.NO
-        if not meeting:
-            return dict.fromkeys(entry.cases or ("",), before)
+    def _kept(self, entry: Expectation) -> tuple[Part, ...]:
+        """The entry by records of its devices and modes: one, or one for the cases that fail and one for the others."""
+        meant, same = self._meant(entry), Part(entry.versions)
+        if not meant:
+            return (same,)
+        meeting = [record for record in meant if self._shows(record, entry)]
+        shown = self._cases(entry, meeting) or dict.fromkeys(entry.cases or ("",), self._formerly(entry, meant))
+        failing = tuple(case for case, state in shown.items() if state is _Shown.YES)
+        holding = tuple(case for case, state in shown.items() if state is _Shown.NO)
+        judged = versions_of(self.judged, entry.device, entry.mode)
+        former = {each for each in judged if contains(entry.versions, each)}
+        if others := self._elsewhere(entry):
+            here = [_where(record) for record in meant]
+            less: Part | None = same
+            if holding and self.version in former:
+                less = narrowed(entry, self.version, here, self.judged)
+            if less is None:
+                raise ValueError(f"does not hold for {' '.join(here[0])}, and does for {', '.join(others)}")
+            apart = failing if less is not same or self.version not in former else ()
+            return (less, *(alone(self.version, where, self.judged, apart) for where in here if apart))
+        with_it, without = former | {self.version}, former - {self.version}
+        if holding and not failing and not without:
+            return ()
+        if not failing or not holding:
+            return (Part(rewritten(entry.versions, with_it if failing else without, judged)),)
+        if not entry.cases:
+            raise ValueError(f"fails in some cases only, in {', '.join(failing[:3])} and so on; list its cases")
+        first = tuple(case for case in entry.cases if case not in holding)
+        begun = Part(rewritten(entry.versions, with_it, judged), first)
+        return (begun, Part(rewritten(entry.versions, without, judged), holding)) if without else (begun,)
+
+    def _grown(self, entry: Expectation, kept: tuple[Part, ...]) -> tuple[Part, ...]:
+        """The entry with what records of devices and modes that nobody had judged show of it."""
+        whole: list[tuple[str, str]] = []
+        new: list[Part] = []
+        for record in self._inferring(entry):
+            shown = self._cases(entry, [record])
+            failing = tuple(case for case, state in shown.items() if state is _Shown.YES)
+            if failing and set(shown.values()) <= {_Shown.YES, _Shown.EITHER}:
+                whole.append(_where(record))
+            elif failing:
+                new.append(alone(self.version, _where(record), self.judged, failing))
+        if whole and kept and kept[0] == Part(kept[0].versions):
+            wider = widened(entry, kept[0].versions, self.version, whole, self.judged)
+            if wider is not None:
+                return (wider, *kept[1:], *new)
+        return (*kept, *(alone(self.version, where, self.judged, entry.cases or None) for where in whole), *new)
+
+    def _elsewhere(self, entry: Expectation) -> list[str]:
+        """Other series of the entry in which this version was judged by other records."""
+        here = set(map(_where, self.records))
+        return [
+            " ".join(where)
+            for where, versions in self._before.items()
+            if where not in here and self.version in versions and means(entry.device, entry.mode, where)
+        ]
+
+    def _cases(self, entry: Expectation, records: Sequence[Record]) -> Mapping[str, _Shown]:
+        """What the records show of each case of an entry, nothing without records."""
         cases = entry.cases or tuple(
-            {v.case: None for record in meeting for v in record.verdicts if entry.covers(v.clause, v.case)}
+            {v.case: None for record in records for v in record.verdicts if entry.covers(v.clause, v.case)}
         )
         states: dict[str, _Shown] = {}
-        for case in cases:
-            each = {self._state(record, entry, case) for record in meeting} - {_Shown.EITHER}
+        for case in cases if records else ():
+            each = {self._state(record, entry, case) for record in records} - {_Shown.EITHER}
             if _Shown.BEFORE in each:
-                each = (each - {_Shown.BEFORE}) or {before}
+                each = (each - {_Shown.BEFORE}) or {self._formerly(entry, records)}
             if len(each) > 1:
                 problem = f"{entry.clause}, {case}: fails in one mode and not in another"
                 raise ConfirmError(problem, "name the mode by hand")
             states[case] = each.pop() if each else _Shown.EITHER
         return states
 
-    def _holds_before(self, entry: Expectation) -> bool:
-        place = self._before
-        again = self.version in self.known.judged.get(self._framework, ())
-        return contains(entry.versions, self.version if again or not place.judged else place.nearest)
+    def _formerly(self, entry: Expectation, records: Sequence[Record]) -> _Shown:
+        """What the entry says of the records' series without them; of one that it is not written for, nothing."""
+        if not any(self._says(entry, record) for record in records):
+            return _Shown.NO
+        return _Shown.YES if any(means(entry.device, entry.mode, _where(each)) for each in records) else _Shown.BEFORE
 
-    def _meeting(self, entry: Expectation) -> list[Record]:
-        return [each for each in self.records if meets(entry, each) and entry.says_something_at(each.seed)]
+    def _says(self, entry: Expectation, record: Record) -> bool:
+        return entry.bearing(Place(Version(self.version), *_where(record), self._before)) is not None
+
+    def _meant(self, entry: Expectation) -> list[Record]:
+        """Records of the devices and modes that the entry is written for."""
+        return [each for each in self.records if means(entry.device, entry.mode, _where(each))]
+
+    @staticmethod
+    def _shows(record: Record, entry: Expectation) -> bool:
+        """Whether a run of this processor and seed can show the entry."""
+        return entry.means(record.variant.instruction_sets) and entry.says_something_at(record.seed)
+
+    def _inferring(self, entry: Expectation) -> list[Record]:
+        """Records of devices or modes that nobody had judged, and that the entry is taken for from the nearest one."""
+        others = [each for each in self.records if not means(entry.device, entry.mode, _where(each))]
+        return [record for record in others if self._shows(record, entry) and self._says(entry, record)]
 
     @staticmethod
     def _state(record: Record, entry: Expectation, case: str) -> _Shown:
@@ -199,7 +256,12 @@ class _Confirmation:
 
     def _unnamed(self) -> Iterator[TestVerdict]:
         for record in self.records:
-            entries = [entry for entry in self.known.expectations if record in self._meeting(entry)]
+            entries = [
+                entry
+                for entry in self.known.expectations
+                if self._shows(record, entry)
+                and (means(entry.device, entry.mode, _where(record)) or self._says(entry, record))
+            ]
             for verdict in record.verdicts:
                 covered = [entry for entry in entries if entry.covers(verdict.clause, verdict.case)]
                 named = any(self._state(record, entry, verdict.case) is _Shown.YES for entry in covered)
@@ -218,10 +280,8 @@ class _Confirmation:
             places.add(place)
 
 
-def meets(entry: Expectation, record: Record) -> bool:
-    """Whether an entry is about runs such as the record's, whatever the version."""
-    series = record.series
-    return entry.meets(series.framework, series.device, series.mode, record.variant.instruction_sets)
+def _where(record: Record) -> tuple[str, str]:
+    return record.series.device, record.series.mode
 
 
 def _stray(verdict: TestVerdict) -> bool:

@@ -1,9 +1,10 @@
 """Known failures as data: which clause, in which framework, in which versions, how it fails, and what finding that is.
 
 `expectations.toml` in an adapter's package holds its findings, the expectations that rest on them, its workarounds, and
-the versions in which somebody has judged it. An entry never skips a test: the test runs, and an entry whose case
-passes, fails in another way or was not there at all is an error until the entry is changed or taken out. In a version
-that nobody has judged yet the entries of the nearest judged one are taken, and what rests on them is marked.
+the series in which somebody has judged it: versions by device and mode. An entry never skips a test: the test runs, and
+an entry whose case passes, fails in another way or was not there at all is an error until the entry is changed or taken
+out. In a series that nobody has judged yet the entries of the nearest judged one are taken, and what rests on them is
+marked.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from conformance.expectations.exclusions import EXCLUSION, Exclusion, read_exclusion
-from conformance.expectations.judged_versions import Bearing, Place, ordered, parsed
+from conformance.expectations.judged_series import (
+    JUDGED,
+    Bearing,
+    Judged,
+    Place,
+    Versions,
+    VersionSeries,
+    every_version,
+    merged,
+    parsed,
+    read_judged,
+)
 from conformance.spec.clauses import load_clauses
 from conformance.spec.findings import (
     ANY,
@@ -29,7 +41,6 @@ from conformance.spec.findings import (
     Workaround,
     found,
     matched,
-    named,
     read_finding,
     read_processor,
     read_workaround,
@@ -45,9 +56,6 @@ FILE = "expectations.toml"
 
 EXPECTATION = "expectation: "
 """How the case begins of a verdict about an entry that matched no test."""
-
-JUDGED = "judged"
-"""The key of the versions in which somebody has judged the adapter."""
 
 SEED, OTHER_SEEDS = "seed", "other-seeds"
 """What a failure may depend on: it is there at seed 0, and at others it may be."""
@@ -81,7 +89,8 @@ class Expectation:
     Attributes:
         clause: id of the clause that does not hold.
         framework: name of the adapter.
-        versions: PEP 440 specifiers of the framework's versions, such as ">=2.4,<3.4".
+        versions: PEP 440 specifiers of the framework's versions, such as ">=2.4,<3.4". A local label ("2.13.0+cpu") is
+            overlooked unless the specifier has one; pre-releases count.
         device, mode: a name, several with commas, or "*" for every one.
         processor: as of a finding, where processors that show it do so in other cases.
         cases: exact ids of the cases that fail; empty if every case of the clause does.
@@ -91,7 +100,7 @@ class Expectation:
         depends_on: "seed" where other weights or data than those of seed 0 may not show the failure, "other-seeds"
             where those of some other seeds alone do, so that it says nothing of a run at seed 0, else "".
         file: where the entry stands.
-        inferred_from: in a run: the judged version that the entry was taken from, "" in a version that was judged.
+        inferred_from: in a run: the judged series that the entry was taken from, "" in one that was judged itself.
         may_pass: in a run: whether its cases may as well pass.
     """
 
@@ -120,33 +129,21 @@ class Expectation:
         """Where it is to be read of, or "none found"."""
         return self.finding.text.link
 
-    def applies(self, framework: str, version: str, device: str, mode: str, instructions: Collection[str] = ()) -> bool:
-        """Whether a run of this framework, at this version, on this device, in this mode, is meant.
+    def bearing(self, place: Place) -> Bearing | None:
+        """What the entry says of a series, whatever the processor; None if it says nothing."""
+        return place.bearing(self.versions, self.device, self.mode)
 
-        A local label ("2.13.0+cpu") is overlooked unless the specifier has one; pre-releases count.
-
-        Raises:
-            ValueError: `version` is not a PEP 440 version.
-        """
-        if not self.meets(framework, device, mode, instructions):
-            return False
-        return SpecifierSet(self.versions).contains(parsed(framework, version), prereleases=True)
-
-    def meets(self, framework: str, device: str, mode: str, instructions: Collection[str] = ()) -> bool:
-        """Whether runs of this framework, on this device, in this mode, are meant, whatever the version.
-
-        Args:
-            instructions: instruction sets of the processor; where none is listed, an entry that wants one is not meant.
-        """
-        here = framework == self.framework and named(self.device, device) and named(self.mode, mode)
-        return here and all(matched(words, instructions) for words in (self.processor, self.finding.processor))
+    def means(self, instructions: Collection[str]) -> bool:
+        """Whether processors of these instruction sets are meant; where none is listed, an entry that wants one is
+        not."""
+        return all(matched(words, instructions) for words in (self.processor, self.finding.processor))
 
     def says_something_at(self, seed: int) -> bool:
         """Whether runs at this seed are meant."""
         return seed != 0 or self.depends_on != OTHER_SEEDS
 
     def taken(self, bearing: Bearing, seed: int) -> Expectation:
-        """This entry as it is held against a run of a version, on which it bears so, at a seed."""
+        """This entry as it is held against a run of a series, on which it bears so, at a seed."""
         may_pass = not bearing.settled or (self.depends_on != "" and seed != 0)
         return replace(self, inferred_from=bearing.inferred_from, may_pass=may_pass)
 
@@ -160,29 +157,54 @@ class Known:
     """What is known of one or several adapters.
 
     Attributes:
-        judged: versions in which somebody has judged the one adapter, by its name, from the lowest to the highest.
+        judged: in what somebody has judged the one adapter, by its name.
     """
 
     findings: tuple[Finding, ...] = ()
     expectations: tuple[Expectation, ...] = ()
     workarounds: tuple[Workaround, ...] = ()
-    judged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    judged: Mapping[str, Judged] = field(default_factory=dict)
     exclusions: tuple[Exclusion, ...] = ()
 
-    def place(self, framework: str, version: str) -> Place:
-        """Where a version of a framework stands among those that were judged.
+    def place(self, framework: str, series: VersionSeries) -> Place:
+        """Where a series of a framework stands among those that were judged.
 
         Raises:
-            ValueError: `version` is not a PEP 440 version.
+            ValueError: its version is not a PEP 440 version.
         """
-        return Place(parsed(framework, version), self.judged.get(framework, ()))
+        version = parsed(framework, series.version)
+        return Place(version, series.device, series.mode, self.judged.get(framework, {}))
+
+    def applying(
+        self, framework: str, series: VersionSeries, seed: int = 0, instructions: Collection[str] = ()
+    ) -> Known:
+        """What applies to runs of a series of a framework, at a seed, on a processor of these instruction sets.
+
+        Raises:
+            ValueError: as `place`.
+        """
+        place = self.place(framework, series)
+        meant = (
+            (entry, entry.bearing(place))
+            for entry in self.expectations
+            if entry.framework == framework and entry.means(instructions) and entry.says_something_at(seed)
+        )
+        return replace(
+            self,
+            expectations=tuple(entry.taken(bearing, seed) for entry, bearing in meant if bearing is not None),
+            workarounds=tuple(each for each in self.workarounds if place.bearing("", ANY, each.mode) is not None),
+            exclusions=tuple(
+                each for each in self.exclusions if place.bearing(each.versions, each.device, each.mode) is not None
+            ),
+        )
 
     def expected(self, finding: Finding, version: str) -> bool:
         """Whether a failure at this version, or what drawn programs leave out, rests on the finding."""
-        place = self.place(finding.framework, version)
+        framework = finding.framework
+        known = Versions(parsed(framework, version), every_version(self.judged.get(framework, {})))
         ranges = [entry.versions for entry in self.expectations if entry.finding == finding]
         ranges += [entry.versions for entry in self.exclusions if entry.finding == finding]
-        return any(place.bearing(versions) for versions in ranges)
+        return any(known.bearing(versions) for versions in ranges)
 
     def __add__(self, other: Known) -> Known:
         names = self.judged.keys() | other.judged.keys()
@@ -190,7 +212,7 @@ class Known:
             self.findings + other.findings,
             self.expectations + other.expectations,
             self.workarounds + other.workarounds,
-            {name: ordered(name, {*self.judged.get(name, ()), *other.judged.get(name, ())}) for name in names},
+            {name: merged(self.judged.get(name, {}), other.judged.get(name, {})) for name in names},
             self.exclusions + other.exclusions,
         )
 
@@ -207,28 +229,17 @@ def known_of(framework: Framework, seed: int = 0, instructions: Collection[str] 
     package = getattr(sys.modules[type(framework).__module__], "__package__", "")
     folders = {str(folder): folder for folder in (*_built_in(framework.name), *([files(package)] if package else []))}
     known = sum((read_known(folder, framework.name) for folder in folders.values()), Known())
-    place = known.place(framework.name, framework.version())
-    here = framework.name, framework.device, framework.mode, instructions
-    meant = (
-        entry
-        for entry in known.expectations
-        if entry.meets(*here)
-        and entry.says_something_at(seed)
-        and not (entry.clause == _PLAIN and entry.finding.lacking())
-    )
-    bearings = ((entry, place.bearing(entry.versions)) for entry in meant)
+    known = known.applying(framework.name, series_of(framework), seed, instructions)
     return replace(
         known,
-        expectations=tuple(entry.taken(bearing, seed) for entry, bearing in bearings if bearing is not None),
-        workarounds=tuple(
-            entry for entry in known.workarounds if named(entry.mode, framework.mode) and not entry.finding.lacking()
-        ),
-        exclusions=tuple(
-            entry
-            for entry in known.exclusions
-            if entry.meets(framework.device, framework.mode) and place.bearing(entry.versions) is not None
-        ),
+        expectations=tuple(e for e in known.expectations if e.clause != _PLAIN or not e.finding.lacking()),
+        workarounds=tuple(each for each in known.workarounds if not each.finding.lacking()),
     )
+
+
+def series_of(framework: Framework) -> VersionSeries:
+    """The series that a run of this framework is of."""
+    return VersionSeries(framework.version(), framework.device, framework.mode)
 
 
 def load_known(names: Iterable[str] = ()) -> Known:
@@ -258,7 +269,7 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
     try:
         kinds = {"finding": FINDING, "expectation": _EXPECTATION, "workaround": WORKAROUND, "exclusion": EXCLUSION}
         above, tables = read_file(source, kinds, {JUDGED})
-        judged = _judged(above)
+        judged = read_judged(above)
         findings = _by_id(tables["finding"], framework, folder)
         expectations = _expectations(tables["expectation"], name, framework, findings, clauses)
         workarounds = tuple(read_workaround(table, findings, folder) for table in tables["workaround"])
@@ -270,16 +281,6 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
     except ValueError as error:
         raise ValueError(f"{folder.name}/{error}") from None
     return Known(tuple(findings.values()), expectations, workarounds, {framework: judged} if judged else {}, exclusions)
-
-
-def _judged(above: Table) -> tuple[str, ...]:
-    versions = above.texts(JUDGED)
-    if JUDGED in above.values and not versions:
-        raise ValueError(f"{above.where}: {JUDGED} is empty; take it out where no version was judged")
-    try:
-        return ordered(JUDGED, versions)
-    except ValueError:
-        raise ValueError(f"{above.where}: {JUDGED} is {list(versions)!r}, not a list of PEP 440 versions") from None
 
 
 def _by_id(tables: Iterable[Table], framework: str, folder: Traversable) -> dict[str, Finding]:

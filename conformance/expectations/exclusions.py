@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from conformance.spec.findings import Finding, found, named
+from conformance.spec.findings import Finding, found
 from conformance.spec.tables import Kind, Table
 
 EXCLUSION = Kind("finding", frozenset({"finding", "versions", "device", "mode", "when"}))
@@ -29,10 +29,6 @@ class Exclusion:
     device: str
     mode: str
     when: tuple[str, ...]
-
-    def meets(self, device: str, mode: str) -> bool:
-        """Whether runs on this device in this mode are meant, whatever the version."""
-        return named(self.device, device) and named(self.mode, mode)
 
     def leaves_out(self, features: Collection[str]) -> bool:
         """Whether a program with these features is left out."""

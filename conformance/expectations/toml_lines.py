@@ -14,26 +14,38 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conformance.expectations.judged_series import JUDGED, Judged
 from conformance.spec.findings import NONE_FOUND
 from results.record.texts import FindingText
 
 _HEADER = re.compile(r"^\[", re.MULTILINE)
-_VERSIONS = re.compile(r'^versions[ \t]*=[ \t]*"[^"\n]*"', re.MULTILINE)
-_CASES = re.compile(r"^cases[ \t]*=[ \t]*", re.MULTILINE)
-_JUDGED = re.compile(r"^judged[ \t]*=[ \t]*", re.MULTILINE)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WIDTH = 120
 
 
 @dataclass(frozen=True)
 class Part:
-    """An entry, or one of several that it becomes: its versions and its cases, which stay as they are if None."""
+    """An entry, or one of several that it becomes: its versions, and its cases, device and mode, which stay as they are
+    if None."""
 
     versions: str
     cases: tuple[str, ...] | None = None
+    device: str | None = None
+    mode: str | None = None
+
+    def __str__(self) -> str:
+        return " ".join(word for word in (self.versions, self.device, self.mode) if word)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The keys that it sets."""
+        cases = {} if self.cases is None else {"cases": list(self.cases)}
+        words = {"versions": self.versions, "device": self.device, "mode": self.mode}
+        return {key: word for key, word in words.items() if word is not None} | cases
 
 
-def edited(text: str, entries: Mapping[int, Sequence[Part]], judged: Sequence[str]) -> str:
-    """The text with these versions as the judged ones and these entries, by their place, changed, split or left out.
+def edited(text: str, entries: Mapping[int, Sequence[Part]], judged: Judged) -> str:
+    """The text with these series as the judged ones and these entries, by their place, changed, split or left out.
 
     Raises:
         ValueError: the text is laid out so that this cannot be done; the message says what to do by hand.
@@ -104,7 +116,7 @@ def _cut(text: str, begin: int, end: int) -> str:
     return text[:begin] + text[end:].removeprefix("\n")
 
 
-def check(before: str, after: str, entries: Mapping[int, Sequence[Part]], judged: Sequence[str]) -> None:
+def check(before: str, after: str, entries: Mapping[int, Sequence[Part]], judged: Judged) -> None:
     """Makes sure that the edited text says what was meant and all else that it said before.
 
     Raises:
@@ -114,10 +126,12 @@ def check(before: str, after: str, entries: Mapping[int, Sequence[Part]], judged
     changed: list[dict[str, Any]] = []
     for place, entry in enumerate(meant.get("expectation", ())):
         for part in entries.get(place, (Part(entry["versions"]),)):
-            cases = {} if part.cases is None else {"cases": list(part.cases)}
-            changed.append({**entry, "versions": part.versions, **cases})
+            changed.append({**entry, **part.values})
+    series: dict[str, dict[str, list[str]]] = {}
+    for (device, mode), versions in judged.items():
+        series.setdefault(device, {})[mode] = list(versions)
     said = {"expectation": [], **tomllib.loads(after)}
-    if said != {**meant, "expectation": changed, "judged": list(judged)}:
+    if said != {**meant, "expectation": changed, JUDGED: series}:
         raise ValueError("its layout cannot be kept; change judged and versions by hand")
 
 
@@ -135,23 +149,56 @@ def _blocks(text: str, heading: str) -> list[tuple[int, int]]:
 
 
 def _part(block: str, part: Part) -> str:
-    versions = f'versions = "{part.versions}"'
-    block, count = _VERSIONS.subn(lambda _: versions, block, count=1)
-    if not count:
+    above = ""
+    for key in ("versions", "device", "mode"):
+        word = part.values.get(key)
+        line = re.search(rf'^{key}[ \t]*=[ \t]*"[^"\n]*"', block, re.MULTILINE)
+        if word is not None and line is not None:
+            block = f"{block[: line.start()]}{key} = {_quoted(word)}{block[line.end() :]}"
+        elif word is not None:
+            block = _below(block, above, f"{key} = {_quoted(word)}")
+        above = key if word is not None or line is not None else above
+    return block if part.cases is None else _with_array(block, "cases", part.cases)
+
+
+def _below(block: str, key: str, new: str) -> str:
+    """The block with a new line below the one of a key."""
+    line = re.search(rf"^{key}[ \t]*=[^\n]*\n", block, re.MULTILINE) if key else None
+    if line is None:
         raise ValueError("an entry's versions are no string on one line; write them so")
-    return block if part.cases is None else _with_array(block, _CASES, "cases", part.cases)
+    return f"{block[: line.end()]}{new}\n{block[line.end() :]}"
 
 
-def _with_judged(text: str, judged: Sequence[str]) -> str:
-    if _JUDGED.search(text):
-        return _with_array(text, _JUDGED, "judged", judged)
-    above = re.match(r"(?:#[^\n]*\n)*", text)
-    place = above.end() if above else 0
-    return f"{text[:place]}\n{_array('judged', judged)}\n{text[place:]}"
+def _with_judged(text: str, judged: Judged) -> str:
+    header = re.search(rf"^\[{JUDGED}\][^\n]*\n", text, re.MULTILINE)
+    if header is None:
+        if JUDGED in tomllib.loads(text):
+            raise ValueError(f"{JUDGED} is written in another way than as a table [{JUDGED}]; write it so")
+        above = re.match(r"(?:#[^\n]*\n)*", text)
+        place = above.end() if above else 0
+        lines = [_array(_key(*where), versions) for where, versions in judged.items()]
+        return "\n".join([f"{text[:place]}\n[{JUDGED}]", *lines, text[place:]])
+    end = _HEADER.search(text, header.end())
+    block, rest = (text[header.end() : end.start()], text[end.start() :]) if end else (text[header.end() :], "")
+    there = tomllib.loads(block)
+    for (device, mode), versions in judged.items():
+        former = there.get(device, {}).get(mode)
+        if former is None:
+            lines = block.rstrip("\n").split("\n")
+            last = max((n for n, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")), default=0)
+            new = _array(_key(device, mode), versions)
+            block = "\n".join([*lines[:last], new, *lines[last:]]) + block[len(block.rstrip("\n")) :]
+        elif former != list(versions):
+            block = _with_array(block, _key(device, mode), versions)
+    return text[: header.end()] + block + rest
 
 
-def _with_array(text: str, begins: re.Pattern[str], key: str, values: Sequence[str]) -> str:
-    match = begins.search(text)
+def _key(device: str, mode: str) -> str:
+    return ".".join(word if _BARE.fullmatch(word) else _quoted(word) for word in (device, mode))
+
+
+def _with_array(text: str, key: str, values: Sequence[str]) -> str:
+    match = re.search(rf"^{re.escape(key)}[ \t]*=[ \t]*", text, re.MULTILINE)
     end = None if match is None else _array_end(text, match.end())
     if match is None or end is None:
         raise ValueError(f"an array {key} has a comment inside or another layout; split it by hand")

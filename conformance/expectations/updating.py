@@ -9,6 +9,7 @@ from typing import Any
 
 from conformance.expectations.confirming import FAILED, Confirmed, ConfirmError, confirm
 from conformance.expectations.entries import Known
+from conformance.expectations.judged_series import every_version
 from conformance.expectations.toml_lines import Part, edited, inserted, table
 from conformance.expectations.version_ranges import rewritten
 from results.record.model import TestVerdict
@@ -66,10 +67,10 @@ class _Entry:
 def update(records: Sequence[Record], known: Known, text: str, cause: Cause | None) -> Updated:
     """What an adapter's file becomes by records of one version.
 
-    An entry holds in this version exactly where the records show its failure; one that would hold in no judged version
-    is dropped, and its finding with the last of them. With a cause, failures that no entry names become entries of it:
-    in this version, on this device, in this mode, of these cases, for more is not shown. Of a failure in every one of
-    several records the mode is left open.
+    An entry applies in their series exactly where the records show its failure; one that would apply in no judged
+    series is dropped, and its finding with the last of them. With a cause, failures that no entry names become entries
+    of it: in this version, on this device, in this mode, of these cases, for more is not shown. Of a failure in every
+    one of several records the mode is left open.
 
     Args:
         known: what the file says.
@@ -86,8 +87,8 @@ def update(records: Sequence[Record], known: Known, text: str, cause: Cause | No
     entries = list(_entries(records, chosen))
     if not entries:
         raise ConfirmError("no failure needs an entry of this finding", "leave --finding out, or name other clauses")
-    judged = tomllib.loads(confirmed.text)["judged"]
-    versions = rewritten(f"=={confirmed.version}", {confirmed.version}, judged)
+    version = confirmed.series[0].version
+    versions = rewritten(f"=={version}", {version}, every_version(confirmed.judged))
     after = confirmed.text
     new: list[str] = []
     for entry in entries:
@@ -96,7 +97,7 @@ def update(records: Sequence[Record], known: Known, text: str, cause: Cause | No
             new.append(_written(entry, cause.id, versions))
         else:
             cases = tuple(tomllib.loads(after)["expectation"][place]["cases"])
-            after = edited(after, {place: (Part(versions, (*cases, *entry.cases)),)}, judged)
+            after = edited(after, {place: (Part(versions, (*cases, *entry.cases)),)}, confirmed.judged)
     after = inserted(after, cause.id, cause.text, new)
     left = tuple(verdict for verdict in confirmed.unnamed if id(verdict) not in chosen)
     return Updated(after, confirmed, tuple(entry.line for entry in entries), left)

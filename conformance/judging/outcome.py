@@ -14,7 +14,7 @@ from results.record.outcomes import Outcome
 
 @dataclass(frozen=True)
 class Judgement:
-    """An outcome with what explains it; `inferred_from` is the version that an expectation was taken from, or ""."""
+    """An outcome with what explains it; `inferred_from` is the series that an expectation was taken from, or ""."""
 
     outcome: Outcome
     signature: str = ""
@@ -26,8 +26,8 @@ class Judgement:
 
     @property
     def mark(self) -> str:
-        """What is said of an expectation that nobody has confirmed in this version, or ""."""
-        return f"not confirmed in this version, expected as in {self.inferred_from}" if self.inferred_from else ""
+        """What is said of an expectation that nobody has confirmed in this series, or ""."""
+        return f"not confirmed here, expected as in {self.inferred_from}" if self.inferred_from else ""
 
 
 def conclude(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conformance.expectations.entries import EXPECTATION, Known
+from conformance.expectations.entries import EXPECTATION, Known, series_of
 from conformance.inventory.tests import code_of, id_of, inventory
 from conformance.judging.outcome import Judgement, conclude, unmatched
 from conformance.judging.verdict import Check, Violation
@@ -127,7 +127,7 @@ class Recorder:
 
     def __init__(self, config: pytest.Config, framework: Framework, known: Known, completeness: Completeness) -> None:
         self._expectations = known.expectations
-        self._place = known.place(framework.name, framework.version())
+        self._place = known.place(framework.name, series_of(framework))
         self._idle = 0
         self._seed: int = config.option.seed
         self._repro = partial(repro, config, framework)
@@ -138,7 +138,7 @@ class Recorder:
         self._timeout = float(config.getoption("timeout", None) or 0.0)
         self._framework = framework
         self._leaks: dict[str, list[str]] = {}
-        self._inferred = 0
+        self._inferred: Counter[str] = Counter()
         self._selection = _selection(config)
         self._journal: Journal | None = None
         self._path: Path | None = None
@@ -214,7 +214,8 @@ class Recorder:
     def _count(self, verdict: TestVerdict) -> None:
         self._seen.append((verdict.clause, verdict.case))
         self._outcomes[verdict.test] = verdict.outcome
-        self._inferred += verdict.outcome is Outcome.KNOWN and bool(verdict.inferred_from)
+        if verdict.outcome is Outcome.KNOWN and verdict.inferred_from:
+            self._inferred[verdict.inferred_from] += 1
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Compares the expectations with a complete run, and finishes the record; it decides the exit status."""
@@ -268,10 +269,12 @@ class Recorder:
             terminalreporter.line(f"record: {self._path}")
 
     def _unconfirmed(self) -> str:
-        """That nobody has judged this version yet, and what was taken from which."""
-        taken = f"{self._inferred} known failures are expected as in {self._place.nearest}, not confirmed in this one"
+        """That nobody has judged this series yet, and what was taken from which."""
+        here = f"{self._framework.name} {self._place.version} on {self._place.device} in mode {self._place.mode}"
+        origins = ", ".join(sorted(self._inferred)) or self._place.nearest
+        known = f"{self._inferred.total()} known failures are expected as in {origins}, not confirmed here"
         idle = f"; {self._idle} of its expectations matched no test" if self._idle else ""
-        return f"nobody has judged {self._framework.name} {self._place.version} yet: {taken}{idle}"
+        return f"nobody has judged {here} yet: {known}{idle}"
 
 
 def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:

@@ -11,8 +11,8 @@ from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import Json
 
-UNCONFIRMED = "not confirmed in this version"
-"""What is said of a known failure whose expectation was taken from another version."""
+UNCONFIRMED = "not confirmed here"
+"""What is said of a known failure whose expectation was taken from another series."""
 
 
 def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], untimed: set[str]) -> Iterator[Change]:
@@ -73,7 +73,7 @@ def came_to(verdict: TestVerdict) -> str:
 
 
 def said(verdict: TestVerdict) -> str:
-    """Outcome, signature, and the mark of what nobody has confirmed in this version."""
+    """Outcome, signature, and the mark of what nobody has confirmed in this series."""
     return f"{came_to(verdict)}, {UNCONFIRMED}" if verdict.inferred_from else came_to(verdict)
 
 

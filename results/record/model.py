@@ -117,7 +117,8 @@ class TestVerdict:
             hashes are not comparable. Else "".
         repro: command that repeats the test.
         leaks: global settings that the test left changed.
-        inferred_from: the judged version whose expectation was taken, where nobody has judged this one yet, or "".
+        inferred_from: the judged series whose expectation was taken, its version alone where device and mode are the
+            same, where nobody has judged this one, or "".
         repeats: what each repeat in a new process came to, of a verdict that was new: an outcome, and in parentheses
             its signature if it has one.
         runs: the training runs that the verdict rests on, in order, each once.

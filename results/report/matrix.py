@@ -87,7 +87,7 @@ class Cell:
 
     @property
     def unconfirmed(self) -> int:
-        """How many known failures were judged in another version only."""
+        """How many known failures were judged in another series only."""
         return sum(map(inferred, self.verdicts))
 
 

@@ -94,14 +94,14 @@ def total(record: Record) -> Count:
 
 
 def inferred(verdict: TestVerdict) -> bool:
-    """Whether it is a known failure that was judged in another version only."""
+    """Whether it is a known failure that was judged in another series only."""
     return verdict.outcome is Outcome.KNOWN and verdict.inferred_from != ""
 
 
 def unconfirmed(record: Record) -> tuple[str, ...]:
-    """A sentence about known failures that were judged in another version only; none if there are none."""
-    versions = [verdict.inferred_from for verdict in record.verdicts if inferred(verdict)]
-    if not versions:
+    """A sentence about known failures that were judged in another series only; none if there are none."""
+    origins = [verdict.inferred_from for verdict in record.verdicts if inferred(verdict)]
+    if not origins:
         return ()
-    judged, tests = one_line(", ".join(sorted(set(versions)))), number(len(versions), "test")
-    return (f"known failures judged in {judged}, not confirmed in this version: {tests}",)
+    judged, tests = one_line(", ".join(sorted(set(origins)))), number(len(origins), "test")
+    return (f"known failures judged in {judged}, not confirmed here: {tests}",)

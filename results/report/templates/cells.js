@@ -64,7 +64,7 @@
       leaks.length > 0 && `left changed: ${leaks.map(text).join(", ")}`,
     ];
     const doubts = [
-      text(judged) && `Not confirmed in this version: the failure was judged in ${text(judged)}.`,
+      text(judged) && `Not confirmed here: the failure was judged in ${text(judged)}.`,
       repeats.length > 0 && `Repeated in a new process: ${repeats.map(text).join(", ")}.`,
     ];
     const source = typeof link === "string" ? link && make("a", { href: link, rel: "noopener noreferrer" }, "source") : link[0];

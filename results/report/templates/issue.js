@@ -52,7 +52,7 @@
       ...(cause ? [`Finding ${code(cause)}: ${words(kind)}, ${words(consequence)}.`, ""] : []),
       ...(reason.length ? [prose(reason), ""] : []),
       ...(where ? [`See ${where}${shows ? ` (${words(shows)})` : ""}`, ""] : []),
-      ...(texts[judged] ? [`Judged in ${words(texts[judged])}; not confirmed in this version.`, ""] : []),
+      ...(texts[judged] ? [`Judged in ${words(texts[judged])}; not confirmed here.`, ""] : []),
       ...(texts[repro] ? ["## To repeat", "", ...block(texts[repro], "sh")] : []),
       "## Versions and environment",
       "",
