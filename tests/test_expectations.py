@@ -43,6 +43,12 @@ kind = "call"
 module = "trainer.py"
 does = "It stops before zero."
 """
+LEFT_OUT = """
+[[exclusion]]
+finding = "scale-zero"
+versions = ">=2.4,<3"
+when = ["clip"]
+"""
 
 TEXT = FindingText(
     FindingKind.DEFECT,
@@ -112,6 +118,13 @@ def test_what_is_documented_needs_no_program(tmp_path: Path) -> None:
     text = FINDING.replace('"defect"', '"documented"') + GOOD
     (finding,) = known(tmp_path, text, program=None).findings
     assert finding.program is None
+
+
+def test_what_no_expectation_rests_on_needs_a_program(tmp_path: Path) -> None:
+    text = FINDING.replace('"defect"', '"documented"') + LEFT_OUT
+    assert known(tmp_path / "with", text).exclusions
+    with pytest.raises(ValueError, match="no expectation rests on the finding 'scale-zero', so it needs a program"):
+        known(tmp_path / "without", text, program=None)
 
 
 def test_the_committed_files_can_be_read() -> None:

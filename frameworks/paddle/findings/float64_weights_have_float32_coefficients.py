@@ -1,4 +1,4 @@
-"""Momentum of a float64 weight decays by the float32 number that is nearest to 0.9, and AdamW's weight decay is one too."""
+"""Momentum of a float64 weight decays by the float32 nearest to 0.9, and AdamW's weight decay is a float32 too."""
 
 import sys
 
