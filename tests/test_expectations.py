@@ -151,6 +151,8 @@ def test_the_committed_files_can_be_read() -> None:
         ('"defect"', '"bug"', "class 'bug' is none of defect, documented, numerics, limitation"),
         ('"defect"', '"defect"\nprocessor = "AVX-512"', "processor 'AVX-512' is not a list such as"),
         ('"defect"', '"defect"\ndevice = "gpu"', "device 'gpu' is neither 'cpu' nor 'cuda'"),
+        ('"defect"', '"numerics"', "the consequence of the class numerics is last-bits, not silent-corruption"),
+        ('"defect"', '"limitation"', "the consequence of the class limitation is error, not silent-corruption"),
         ('"silent-corruption"', '"bad"', "consequence 'bad' is none of silent-corruption, silent-loss"),
         ('id = "scale-zero"', 'id = "Scale zero"', "finding 1 (Scale zero): the id is not a slug"),
         ('id = "scale-zero"', 'id = "scale-one"', "a defect needs a program that shows it, findings/scale_one.py"),
