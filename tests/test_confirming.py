@@ -45,7 +45,7 @@ signature = "differs"
 
 [[finding]]
 id = "second"
-class = "limitation"
+class = "documented"
 consequence = "cost"
 reason = \"\"\"
 It does
