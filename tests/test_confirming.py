@@ -47,7 +47,7 @@ signature = "differs"
 
 [[finding]]
 id = "second"
-class = "limitation"
+class = "documented"
 consequence = "cost"
 reason = \"\"\"
 It does

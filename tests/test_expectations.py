@@ -44,6 +44,12 @@ kind = "call"
 module = "trainer.py"
 does = "It stops before zero."
 """
+LEFT_OUT = """
+[[exclusion]]
+finding = "scale-zero"
+versions = ">=2.4,<3"
+when = ["clip"]
+"""
 
 TEXT = FindingText(
     FindingKind.DEFECT,
@@ -115,6 +121,13 @@ def test_what_is_documented_needs_no_program(tmp_path: Path) -> None:
     assert finding.program is None
 
 
+def test_what_no_expectation_rests_on_needs_a_program(tmp_path: Path) -> None:
+    text = FINDING.replace('"defect"', '"documented"') + LEFT_OUT
+    assert known(tmp_path / "with", text).exclusions
+    with pytest.raises(ValueError, match="no expectation rests on the finding 'scale-zero', so it needs a program"):
+        known(tmp_path / "without", text, program=None)
+
+
 def test_the_committed_files_can_be_read() -> None:
     clauses, loaded = load_clauses(), load_known()
     for entry in loaded.expectations:
@@ -139,6 +152,8 @@ def test_the_committed_files_can_be_read() -> None:
         ('"defect"', '"bug"', "class 'bug' is none of defect, documented, numerics, limitation"),
         ('"defect"', '"defect"\nprocessor = "AVX-512"', "processor 'AVX-512' is not a list such as"),
         ('"defect"', '"defect"\ndevice = "gpu"', "device 'gpu' is neither 'cpu' nor 'cuda'"),
+        ('"defect"', '"numerics"', "the consequence of the class numerics is last-bits, not silent-corruption"),
+        ('"defect"', '"limitation"', "the consequence of the class limitation is error, not silent-corruption"),
         ('"silent-corruption"', '"bad"', "consequence 'bad' is none of silent-corruption, silent-loss"),
         ('id = "scale-zero"', 'id = "Scale zero"', "finding 1 (Scale zero): the id is not a slug"),
         ('id = "scale-zero"', 'id = "scale-one"', "a defect needs a program that shows it, findings/scale_one.py"),

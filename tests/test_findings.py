@@ -129,6 +129,15 @@ def test_findings_of_a_framework_say_different_things() -> None:
     assert len(set(reasons)) == len(reasons)
 
 
+def test_one_cause_has_one_class_and_one_consequence_in_every_framework() -> None:
+    """One of Keras on JAX is called `keras-` and as on TensorFlow, and one of XLA there `xla-keeps-` and as on JAX."""
+    shared: dict[str, set[tuple[str, str]]] = {}
+    for finding in KNOWN.findings:
+        says = (finding.text.kind, finding.text.consequence)
+        shared.setdefault(finding.id.removeprefix("keras-").removeprefix("xla-keeps-"), set()).add(says)
+    assert {name: says for name, says in shared.items() if len(says) > 1} == {}
+
+
 @pytest.mark.parametrize(("status", "there"), [(1, True), (0, False)])
 def test_what_a_program_shows_is_read(tmp_path: Path, status: int, there: bool) -> None:
     source = f"import sys\nprint('expected: 1')\nprint('noise')\nprint('seen: 2')\nsys.exit({status})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -104,6 +105,20 @@ def test_every_finding_is_one_item_and_every_clause_is_named() -> None:
     items = [line for line in listed.splitlines() if line.startswith("- ")]
     assert len(items) == len(known.findings)
     assert all(f"`{entry.clause}`" in listed for entry in known.expectations)
+
+
+def test_a_finding_by_which_no_clause_fails_says_so() -> None:
+    known = load_known()
+    blocks = findings.blocks(known)
+    failing = {(entry.framework, entry.finding.id) for entry in known.expectations}
+    without = {(each.framework, each.id) for each in known.findings} - failing
+    said = {line for line in blocks["findings"].splitlines() if "No clause fails: [generated programs]" in line}
+    assert len(said) == len(without) > 0
+    assert all(any(f"**{framework}** [`{name}`]" in line for line in said) for framework, name in without)
+    row = next(
+        line for line in blocks["finding counts"].splitlines() if line.startswith("| `conformance self programs`")
+    )
+    assert sum(map(int, re.findall(r"\| (\d+)", row))) == len(without)
 
 
 def test_every_workaround_is_a_row() -> None:

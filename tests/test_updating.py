@@ -178,6 +178,10 @@ def test_the_command_writes_and_a_dry_run_does_not(
             ("--finding", "broken", "--class", "defect", "--consequence", "error", "--reason", "x"),
             "a defect needs a program that shows it, findings/broken.py",
         ),
+        (
+            ("--finding", "new-one", "--class", "numerics", "--consequence", "error", "--reason", "x"),
+            "the consequence of the class numerics is last-bits, not error",
+        ),
         (("--finding", "third"), "the file has no finding 'third'"),
     ],
 )

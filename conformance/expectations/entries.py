@@ -274,10 +274,12 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
         expectations = _expectations(tables["expectation"], name, framework, findings, clauses)
         workarounds = tuple(read_workaround(table, findings, folder) for table in tables["workaround"])
         exclusions = tuple(read_exclusion(table, findings) for table in tables["exclusion"])
-        used = {entry.finding.id for entry in expectations} | {entry.finding.id for entry in workarounds}
-        used |= {entry.finding.id for entry in exclusions}
+        failing = {entry.finding.id for entry in expectations}
+        used = failing | {each.finding.id for each in workarounds} | {each.finding.id for each in exclusions}
         if idle := sorted(findings.keys() - used):
             raise ValueError(f"{FILE}: no expectation, workaround or exclusion rests on the finding {idle[0]!r}")
+        if unshown := [each.id for each in findings.values() if each.program is None and each.id not in failing]:
+            raise ValueError(f"{FILE}: no expectation rests on the finding {unshown[0]!r}, so it needs a program")
     except ValueError as error:
         raise ValueError(f"{folder.name}/{error}") from None
     return Known(tuple(findings.values()), expectations, workarounds, {framework: judged} if judged else {}, exclusions)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
-from conformance.expectations.entries import Expectation, Known
+from conformance.expectations.entries import Known
 from conformance.spec.findings import Finding, Workaround
 from results.record.texts import Consequence, FindingKind
 from results.show.findings import HEADINGS
@@ -19,11 +20,13 @@ _MEANS: Mapping[FindingKind, str] = {
     FindingKind.LIMITATION: "The framework refuses clearly what a clause asks for.",
 }
 
+_NO_CLAUSE = "No clause fails: [generated programs](laws.md#what-is-left-out) with it are left out."
+
 
 def blocks(known: Known) -> dict[str, str]:
     """The page's generated parts by name."""
     return {
-        "finding counts": "\n".join(_counts(known.findings)),
+        "finding counts": "\n".join((*_counts(known.findings), "", *_shown_by(known))),
         "findings": "\n".join(_classes(known)).rstrip(),
         "workarounds": "\n".join(_workarounds(known.workarounds)),
     }
@@ -42,36 +45,49 @@ def _counts(findings: Sequence[Finding]) -> Iterator[str]:
     yield f"| all | | {' | '.join(str(sum(f.framework == name for f in findings)) for name in frameworks)} |"
 
 
+def _shown_by(known: Known) -> Iterator[str]:
+    """How many findings of each framework make a clause fail, and how many only their programs show."""
+    frameworks = sorted({finding.framework for finding in known.findings})
+    failing = {(entry.framework, entry.finding.id) for entry in known.expectations}
+    counts = Counter((each.framework, (each.framework, each.id) in failing) for each in known.findings)
+    yield f"| checked by | {' | '.join(frameworks)} |"
+    yield "|---" + "|--:" * len(frameworks) + "|"
+    for fails, words in ((True, "runs: a clause fails"), (False, "`conformance self programs`: its program shows it")):
+        yield f"| {words} | {' | '.join(str(counts[name, fails]) for name in frameworks)} |"
+
+
 def _classes(known: Known) -> Iterator[str]:
     for kind in FindingKind:
         alike = [finding for finding in known.findings if finding.text.kind is kind]
         if alike:
             yield from (f"## {HEADINGS[kind]}", "", _MEANS[kind], "")
-            yield from _consequences(alike, known.expectations)
+            yield from _consequences(alike, known)
 
 
-def _consequences(findings: Sequence[Finding], expectations: Sequence[Expectation]) -> Iterator[str]:
+def _consequences(findings: Sequence[Finding], known: Known) -> Iterator[str]:
     for consequence in Consequence:
         alike = [finding for finding in findings if finding.text.consequence is consequence]
         if alike:
             yield from (f"### {consequence.replace('-', ' ').capitalize()}", "")
             for finding in sorted(alike, key=lambda each: (each.framework, each.id)):
-                yield item(finding, [entry for entry in expectations if entry.finding == finding])
+                yield item(finding, known)
             yield ""
 
 
-def item(finding: Finding, expectations: Iterable[Expectation]) -> str:
-    """A finding in one line: framework, program, reason, clauses, versions, modes and link."""
-    entries = list(expectations)
+def item(finding: Finding, known: Known) -> str:
+    """A finding in one line: framework, program, reason, the clauses that fail, versions, modes and link."""
+    failing = [entry for entry in known.expectations if entry.finding == finding]
+    left_out = [entry for entry in known.exclusions if entry.finding == finding]
     name = f"`{finding.id}`"
     shown = f"[{name}](../frameworks/{finding.framework}/findings/{finding.program.name})" if finding.program else name
-    clauses = ", ".join(f"`{clause}`" for clause in sorted({entry.clause for entry in entries}))
-    modes = {mode.strip() for entry in entries for mode in entry.mode.split(",")}
-    where = sorted({entry.versions for entry in entries}) + sorted(modes - {"*"})
+    clauses = ", ".join(f"`{clause}`" for clause in sorted({entry.clause for entry in failing}))
+    places = {(entry.versions, entry.mode) for entry in failing or left_out}
+    modes = {mode.strip() for _, words in places for mode in words.split(",")}
+    where = sorted({versions for versions, _ in places}) + sorted(modes - {"*"})
     text = finding.text
     link = f"[{text.link_shows}]({text.link})" if is_url(text.link) else text.link
     told = "; ".join(filter(None, (", ".join(where), f"link: {link}")))
-    return f"- **{finding.framework}** {shown}: {text.reason} {clauses} ({told})"
+    return f"- **{finding.framework}** {shown}: {text.reason} {clauses or _NO_CLAUSE} ({told})"
 
 
 def _workarounds(workarounds: Sequence[Workaround]) -> Iterator[str]:

@@ -44,6 +44,8 @@ def matched(words: str, instructions: Collection[str]) -> bool:
 
 WORKAROUND = Kind("finding", frozenset({"finding", "kind", "module", "does", "mode"}))
 WorkaroundKind = Literal["call", "check", "state"]
+_MEANT = {FindingKind.NUMERICS: Consequence.LAST_BITS, FindingKind.LIMITATION: Consequence.ERROR}
+"""Classes that have one consequence by what they mean."""
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _LINK = re.compile(r"https?://\S+")
 
@@ -107,7 +109,7 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     """The finding that a table says, with its program where the folder has one.
 
     Raises:
-        ValueError: it says none, or a defect has no program.
+        ValueError: it says none, its class has another consequence, or a defect has no program.
     """
     name = table.text("id")
     if not _ID.fullmatch(name):
@@ -125,6 +127,8 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
         link=link,
         link_shows="" if link == NONE_FOUND else table.text("link_shows"),
     )
+    if text.consequence is not (meant := _MEANT.get(text.kind, text.consequence)):
+        raise ValueError(f"{table.where}: the consequence of the class {text.kind} is {meant}, not {text.consequence}")
     if text.kind is FindingKind.DEFECT and not program.is_file():
         raise ValueError(f"{table.where}: a defect needs a program that shows it, {PROGRAMS}/{program.name}")
     shown_by = program if program.is_file() else None

@@ -4,12 +4,13 @@ import sys
 
 import tensorflow as tf
 
-given = tf.constant([[256.0], [1.0], [1.0], [1.0], [1.0], [-256.0]], tf.bfloat16)
-table = tf.Variable(tf.zeros((2, 1), tf.bfloat16))
-with tf.GradientTape() as tape:
-    rows = tf.gather(table, [0, 0, 0, 0, 0, 0])
-gradient = tf.convert_to_tensor(tape.gradient(rows, table, output_gradients=given))
-seen = float(gradient[0, 0])
-print(f"expected: {float(tf.reduce_sum(given))}, the sum of 256, 1, 1, 1, 1 and -256")
-print(f"seen: {seen}")
-sys.exit(int(seen != 4.0))
+seen = {}
+for dtype, times in ((tf.bfloat16, 1024), (tf.float16, 8192)):
+    table = tf.Variable(tf.zeros((2, 1), dtype))
+    with tf.GradientTape() as tape:
+        rows = tf.gather(table, tf.zeros(times, tf.int32))
+    gradient = tf.convert_to_tensor(tape.gradient(rows, table))
+    seen[times] = float(gradient[0, 0])
+print("expected: 1024.0 in bfloat16 and 8192.0 in float16, the sums of as many ones")
+print(f"seen: {seen[1024]} and {seen[8192]}")
+sys.exit(int(seen != {1024: 1024.0, 8192: 8192.0}))

@@ -5,6 +5,7 @@ import sys
 import torch
 
 ROWS, EACH = 1024, 2.0**-7
+torch.set_num_threads(1)
 norm = torch.nn.LayerNorm(4)
 inputs = torch.linspace(-1.0, 1.0, ROWS * 4).reshape(ROWS, 4)
 with torch.autocast("cpu", torch.bfloat16):
