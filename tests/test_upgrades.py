@@ -7,10 +7,24 @@ from dataclasses import replace
 import pytest
 
 from conformance.pages.upgrades import UPGRADES, pairs, upgrades
+from results.compare.changes import ChangeKind
+from results.compare.comparison import Comparison
 from results.record.files import RecordError
 from results.record.folders import listed
 from results.record.reading import Record, Series
+from results.show.differences import title
 from tests.small_record import BASE
+
+SUITE = {
+    ChangeKind.REMOVED,
+    ChangeKind.CONTRADICTED,
+    ChangeKind.LEVEL_LOWERED,
+    ChangeKind.FEWER_CHECKS,
+    ChangeKind.TRACE_MISSING,
+    ChangeKind.BOUND_WIDER,
+    ChangeKind.ORACLE_CHANGED,
+}
+"""What is worse without a framework having done it."""
 
 
 def record(version: str, framework: str = "torch", mode: str = "eager") -> Record:
@@ -60,4 +74,13 @@ def test_a_record_without_a_baseline_is_refused_in_one_line() -> None:
 def test_every_committed_record_is_compared() -> None:
     made = upgrades()
     assert len(made) == len(listed(UPGRADES))
-    assert all(not pair.refusals for pair in made)
+    assert all(not pair.refusals and pair.judged for pair in made)
+
+
+@pytest.mark.parametrize("pair", upgrades(), ids=title)
+def test_a_recorded_upgrade_outlives_the_suite(pair: Comparison) -> None:
+    """Nearly all tests that both records have are compared, and only what the framework did is worse."""
+    common = {verdict.test for verdict in pair.old.verdicts} & {verdict.test for verdict in pair.new.verdicts}
+    assert pair.compared > 0.95 * len(common) > 600
+    assert all(change.detail for change in pair.changes if change.kind is ChangeKind.NOT_COMPARABLE)
+    assert not {change.kind for change in pair.changes} & SUITE
