@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 32 * 2**20
 """Largest file that is read as a record or a journal."""
 
 COMPRESSED = ".gz"

@@ -73,6 +73,13 @@ __all__ = [
 ]
 
 
+SIGNS = (b"[", b"{", b",", b":")
+"""What stands before the values of a document; there is at least one for each."""
+
+MAX_SIGNS = 1_000_000
+"""Most of them in a record that is read, in its texts too, with the lines of a journal; the largest has a third."""
+
+
 @dataclass(frozen=True)
 class _OfSeries:
     series: Series
@@ -85,8 +92,11 @@ def load(path: Path) -> Record:
         RecordError: the file cannot be read, or is no record of a version that this suite reads.
     """
     content = read(path)
+    journal = path.suffix == ".jsonl"
+    if sum(map(content.count, (*SIGNS, *([b"\n"] if journal else [])))) > MAX_SIGNS:
+        raise RecordError(path, "has too many values", f"no record has {MAX_SIGNS:,} brackets, commas and colons")
     try:
-        if path.suffix == ".jsonl":
+        if journal:
             return replay(content)
         return from_json(content)
     except VersionError as error:

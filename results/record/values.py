@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsFloat, TypeAlias
 
 import msgspec
@@ -36,6 +37,7 @@ MAX_BITS = 1023
 
 _NONFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _LONGEST_NUMBER = 40
+_LONGEST_INTEGER = 400
 
 
 def encode_number(value: float) -> int | float | str:
@@ -147,6 +149,15 @@ def same(a: Json, b: Json) -> bool:
     return False
 
 
+def is_date(text: str) -> bool:
+    """Whether a text is a date and time in ISO 8601 that exists."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
 def to_text(document: object) -> str:
     """A document that `plain` gave as byte-stable text: sorted keys, one space of indent, a newline at the end."""
     return msgspec.json.format(to_line(document), indent=1) + "\n"
@@ -191,7 +202,13 @@ def refuse_repeated_keys(content: bytes) -> None:
         ValueError: as `parse`.
     """
     try:
-        json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_int=_in_range,
+            parse_float=len,
+        )
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
     except RecursionError:
@@ -203,6 +220,11 @@ def refuse_repeated_keys(content: bytes) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> None:
     if len(dict(pairs)) != len(pairs):
         raise ValueError("an object has the same key twice")
+
+
+def _in_range(digits: str) -> None:
+    if len(digits) > _LONGEST_INTEGER:
+        raise ValueError("a number is out of range")
 
 
 def _no_constant(name: str) -> NoReturn:
