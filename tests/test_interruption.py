@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from results.record.journal import recover
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.rank_crews import assert_gone
-from tests.support import WORKERS, by_case, checkout, judge, judging, wait_for
+from tests.support import TIMEOUTS, WORKERS, by_case, checkout, environment, judge, judging, wait_for
 
 SUITE = """
 import pytest
@@ -46,6 +48,23 @@ def test_that_takes_no_interrupt(subject: Subject) -> None:
     while time.monotonic() < until:
         with suppress(KeyboardInterrupt):
             time.sleep(1.0)
+"""
+WITH_RANKS = """
+import json
+import os
+import time
+from pathlib import Path
+
+from conformance.judging.kit import Subject, clause
+from frameworks.ranks import crew_of
+
+
+@clause("scaling.automaton")
+def test_with_ranks(subject: Subject) -> None:
+    crew = crew_of("tests.toy_ranks:Toy", 2, "cpu", "", {})
+    Path("writing").write_text(json.dumps([os.getpid(), os.getppid(), *crew.pids]))
+    os.replace("writing", "processes")
+    time.sleep(60.0)
 """
 SLOW = "--framework=tests.misbehaving:Slow"
 PRINTED = re.compile(r"::(test_step\[\d+\]) (PASSED|FAILED)")
@@ -111,6 +130,21 @@ def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
         assert_gone([worker])
     (crash,) = recover(record.with_suffix(".jsonl")).verdicts
     assert crash.outcome == Outcome.CRASH
+
+
+def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -> None:
+    root, record = checkout(tmp_path / "checkout", ranks=WITH_RANKS), tmp_path / "run.json"
+    words = [sys.executable, "-m", "conformance", "run", "reference", *WORKERS, *TIMEOUTS, f"--record={record}"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(words, cwd=root, env=environment(), stdout=log, stderr=log)
+    try:
+        wait_for(lambda: (root / "processes").is_file() or process.poll() is not None)
+        processes = json.loads((root / "processes").read_text("utf-8"))
+    finally:
+        process.kill()
+        process.wait()
+    assert_gone(processes, within=20.0)
+    wait_for(lambda: len([*tmp_path.glob("run.interrupted-*.json")]) == 1)
 
 
 def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
