@@ -27,6 +27,7 @@ import json, os, shutil, sys
 kept = {{name: value for name, value in os.environ.items() if name.endswith("_VERSION") or "CONFORMANCE" in name}}
 with open(os.environ["FAKE_LOG"], "a") as log:
     log.write(json.dumps([sys.argv[1:], kept]) + "\\n")
+print("::error::from a framework", flush=True)
 if "run" in sys.argv and os.environ.get("FAKE_RECORD"):
     os.makedirs("results/records", exist_ok=True)
     shutil.copy(os.environ["FAKE_RECORD"], "results/records/new.json")
@@ -87,6 +88,13 @@ def test_what_is_left_out_stays_as_the_suite_has_it(runner: Runner) -> None:
     assert judged(runner, FAKE_RECORD=runner.folder / "record.json") == {"run": "0"}
     ((_, variables),) = runner.asked
     assert not {"TORCH_VERSION", "CONFORMANCE_MODES"} & variables.keys()
+
+
+def test_what_a_framework_prints_gives_the_job_no_commands(runner: Runner) -> None:
+    runner.play("python", TOX)
+    write(runner.folder / "record.json", BASE)
+    judged(runner, FAKE_RECORD=runner.folder / "record.json")
+    assert re.fullmatch(r"::stop-commands::([0-9a-f]{32})\n::error::from a framework\n::\1::\n", runner.log), runner.log
 
 
 @pytest.mark.parametrize("status", ["0", "1", "2", "127"])
