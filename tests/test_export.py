@@ -22,7 +22,7 @@ from results.record.reading import CheckResult, ClauseText, Record, TestVerdict,
 from results.record.values import parse
 from results.show import ctrf
 from results.show.digest import markdown
-from results.show.marks import cut
+from results.show.marks import cut, source
 from tests.small_record import BASE
 from tests.support import ROOT, Ended, run
 from tests.test_table import FOUR
@@ -275,3 +275,9 @@ def test_what_cannot_be_exported_ends_in_one_line(tmp_path: Path) -> None:
         assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
         assert told in ended.lines[0]
     assert (tmp_path / "old.json").read_text() == "kept"
+
+
+@pytest.mark.parametrize("login", ["name:hunter2@", "name@", ":@"])
+def test_an_address_with_a_password_is_no_link(login: str) -> None:
+    assert source("https://example.org/@a") == " ([source](https://example.org/@a))"
+    assert not re.search(r"\]\(|https?://", source(f"https://{login}example.org/a"))
