@@ -262,14 +262,13 @@ def test_the_command_writes_a_file_or_prints(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported_ends_in_one_line(tmp_path: Path) -> None:
-    bad = tmp_path / "bad.json"
-    write(bad, replace(BASE, started="2026-13-45T99:99:99Z"))
+    good = tmp_path / "good.json"
+    write(good, BASE)
     (tmp_path / "old.json").write_text("kept")
     for words, told in (
-        ((bad, "--format", "ctrf", "--output", tmp_path / "old.json"), "cannot be exported"),
-        ((tmp_path / "none.json", "--format", "ctrf"), "none.json: cannot be read"),
-        ((bad, "--format", "html"), "'html' is not one of"),
-        ((bad, "--format", "markdown", "--output", tmp_path / "no" / "x.md"), "x.md: cannot be written"),
+        ((tmp_path / "none.json", "--format", "ctrf", "--output", tmp_path / "old.json"), "none.json: cannot be read"),
+        ((good, "--format", "html"), "'html' is not one of"),
+        ((good, "--format", "markdown", "--output", tmp_path / "no" / "x.md"), "x.md: cannot be written"),
     ):
         ended = conformance("export", *words)
         assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
