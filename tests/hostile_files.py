@@ -43,7 +43,7 @@ def full(
     numbered = (piece.replace("#", f"{number:08d}") for number in count()) if "#" in piece else repeat(piece)
     size = len(f"{piece.replace('#', '00000000')}{between}".encode())
     room = (MAX_BYTES - len(left) - len(right)) // size
-    signs = sum(f"{piece}{between}".count(sign.decode()) for sign in SIGNS)
+    signs = sum(f"{piece}{between}".count(sign) for sign in SIGNS.decode())
     number = min(room, (MAX_SIGNS - 5000) // signs) if few else room
     return left + between.join(islice(numbered, number)).encode() + right
 

@@ -73,7 +73,7 @@ __all__ = [
 ]
 
 
-SIGNS = (b"[", b"{", b",", b":")
+SIGNS = b"[{,:"
 """What stands before the values of a document; there is at least one for each."""
 
 MAX_SIGNS = 1_000_000
@@ -93,7 +93,7 @@ def load(path: Path) -> Record:
     """
     content = read(path)
     journal = path.suffix == ".jsonl"
-    if sum(map(content.count, (*SIGNS, *([b"\n"] if journal else [])))) > MAX_SIGNS:
+    if len(content) - len(content.translate(None, SIGNS + b"\n" if journal else SIGNS)) > MAX_SIGNS:
         raise RecordError(path, "has too many values", f"no record has {MAX_SIGNS:,} brackets, commas and colons")
     try:
         if journal:

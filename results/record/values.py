@@ -36,6 +36,7 @@ MAX_BITS = 1023
 """Longest integer of a value: any of them fits a float's range."""
 
 _NONFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_AS_THEY_ARE = frozenset({float, bool, type(None)})
 _LONGEST_NUMBER = 40
 _LONGEST_INTEGER = 400
 
@@ -74,9 +75,9 @@ def decode(value: Any, depth: int = 0) -> Any:
         if value.bit_length() > MAX_BITS:
             raise ValueError("a number is out of range")
     elif kind is list or kind is tuple:
-        return kind(decode(item, depth + 1) for item in value)
+        return kind([item if type(item) in _AS_THEY_ARE else decode(item, depth + 1) for item in value])
     elif kind is dict:
-        return {key: decode(item, depth + 1) for key, item in value.items()}
+        return {key: item if type(item) in _AS_THEY_ARE else decode(item, depth + 1) for key, item in value.items()}
     return value
 
 
