@@ -41,7 +41,7 @@ from conformance.running.pytest_reports import described, junit_properties, show
 from conformance.running.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.running.runs import TrainedRun, recorded_runs
 from conformance.running.streams import no_commands
-from conformance.running.workers import Workers
+from conformance.running.workers import LostWorkers
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import UnknownFramework, clashes, load
 from results.record.files import RecordError, one_line
@@ -119,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
         completeness = Completeness(config)
         config.pluginmanager.register(completeness, "conformance-completeness")
         if not worker and not config.option.collectonly:
-            config.pluginmanager.register(Workers(), "conformance-workers")
+            config.pluginmanager.register(LostWorkers(), "conformance-workers")
             config.pluginmanager.register(Recorder(config, framework, known, completeness), "conformance-recorder")
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
         pytest.exit(" ".join(str(error).split()), returncode=2)

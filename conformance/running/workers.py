@@ -11,7 +11,7 @@ MOST = 4
 """How many may end so before the run is given up."""
 
 
-class Workers:
+class LostWorkers:
     """Ends the run with one line, where pytest-xdist would start worker after worker or show an internal error."""
 
     def __init__(self) -> None:
