@@ -66,4 +66,4 @@ def folder_of(path: str) -> Path | None:
         spec = find_spec(path.partition(":")[0])
     except Exception:  # a package above the module does not import
         return None
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+    return Path(spec.origin).parent if spec is not None and spec.origin and spec.has_location else None

@@ -22,8 +22,9 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -31,7 +32,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from frameworks.installing import companions, locks, pip
 from frameworks.installing.distributions import DISTRIBUTIONS, Distribution, Unavailable, bare
 from frameworks.installing.locks import installed_version as installed
-from frameworks.installing.wishes import Wish, wishes
+from frameworks.installing.wishes import Wish, redacted, wishes
 
 __all__ = ["DISTRIBUTIONS", "install", "installed_version", "main"]
 
@@ -46,9 +47,9 @@ def main(arguments: list[str]) -> int:
     try:
         wish = wishes(arguments)
         for line in install(arguments, wish):
-            print(line, file=sys.stderr)
+            print(redacted(line), file=sys.stderr)
     except Unavailable as refusal:
-        print(refusal, file=sys.stderr)
+        print(redacted(str(refusal)), file=sys.stderr)
         return 2
     return 0
 
@@ -71,7 +72,7 @@ def install(names: list[str], wish: Wish) -> list[str]:
     if _there(names, wish, [*requirements, *beside]):
         return []
     if sys.stderr.isatty():
-        print(f"installing {', '.join(requirements)}", file=sys.stderr)
+        print(redacted(f"installing {', '.join(requirements)}"), file=sys.stderr)
     suite = locks.read(locks.SUITE)
     try:
         pins, remark = _pins(names, wish, suite)
@@ -161,14 +162,18 @@ def _note(names: list[str], wish: Wish, pins: Mapping[str, str]) -> None:
     own = {bare(package) for name in names for package in _packages(DISTRIBUTIONS[name])}
     here = {package: version for package in own if (version := installed(package))}
     with suppress(OSError):
-        _marker(names).write_text(json.dumps({"wish": asdict(wish), "pins": {**pins, **here}}), encoding="utf-8")
+        _marker(names).write_text(json.dumps({"wish": _shown(wish), "pins": {**pins, **here}}), encoding="utf-8")
+
+
+def _shown(wish: Wish) -> dict[str, Any]:
+    return asdict(replace(wish, places={name: redacted(place) for name, place in wish.places.items()}))
 
 
 def _there(names: list[str], wish: Wish, requirements: list[str]) -> bool:
     """Whether all that is asked for is installed: as it was noted, or by the requirements where nothing is noted."""
     try:
         noted = json.loads(_marker(names).read_text("utf-8"))
-        return bool(noted["wish"] == asdict(wish) and not locks.deviations(noted["pins"]))
+        return bool(noted["wish"] == _shown(wish) and not locks.deviations(noted["pins"]))
     except (OSError, ValueError, KeyError):
         return not wish.places and all(
             locks.satisfied(requirement)

@@ -43,7 +43,8 @@ class Ended:
 
 def environment(**changes: str) -> dict[str, str]:
     """This process' environment without what pytest, its plugins and the suite's user put there."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CONFORMANCE_"))}
+    left_out = ("PYTEST_", "CONFORMANCE_", "GITHUB_ACTIONS")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return {**kept, **ONE_THREAD, "COLUMNS": "160", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **changes}
 
 

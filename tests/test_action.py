@@ -27,6 +27,7 @@ import json, os, shutil, sys
 kept = {{name: value for name, value in os.environ.items() if name.endswith("_VERSION") or "CONFORMANCE" in name}}
 with open(os.environ["FAKE_LOG"], "a") as log:
     log.write(json.dumps([sys.argv[1:], kept]) + "\\n")
+print("::error::from a framework", flush=True)
 if "run" in sys.argv and os.environ.get("FAKE_RECORD"):
     os.makedirs("results/records", exist_ok=True)
     shutil.copy(os.environ["FAKE_RECORD"], "results/records/new.json")
@@ -87,6 +88,13 @@ def test_what_is_left_out_stays_as_the_suite_has_it(runner: Runner) -> None:
     assert judged(runner, FAKE_RECORD=runner.folder / "record.json") == {"run": "0"}
     ((_, variables),) = runner.asked
     assert not {"TORCH_VERSION", "CONFORMANCE_MODES"} & variables.keys()
+
+
+def test_what_a_framework_prints_gives_the_job_no_commands(runner: Runner) -> None:
+    runner.play("python", TOX)
+    write(runner.folder / "record.json", BASE)
+    judged(runner, FAKE_RECORD=runner.folder / "record.json")
+    assert re.fullmatch(r"::stop-commands::([0-9a-f]{32})\n::error::from a framework\n::\1::\n", runner.log), runner.log
 
 
 @pytest.mark.parametrize("status", ["0", "1", "2", "127"])
@@ -178,14 +186,14 @@ def test_without_a_baseline_no_comparison_is_made_and_the_rest_is_told(told: Run
     (told.folder / "broken" / "x.json").write_text("{")
     assert told.step("tell.sh", BASELINE=baseline) == {"comparison": "2"}, told.log
     assert told.status == 0
-    assert "no reliable comparison could be made" in told.summary
+    assert "the comparison cannot be judged" in told.summary
     assert re.search(rf"^    conformance: .*{baseline}", told.summary, re.MULTILINE)
     assert "(1 of 3 tests)" in told.summary
 
 
 def test_a_command_that_breaks_is_no_comparison(told: Runner) -> None:
     assert told.step("tell.sh", PYTHON="false") == {"comparison": "2"}, told.log
-    assert "no reliable comparison could be made" in told.summary
+    assert "the comparison cannot be judged" in told.summary
 
 
 def test_records_that_cannot_be_read_are_a_warning(told: Runner) -> None:

@@ -260,7 +260,7 @@ def test_ranges_hold_in_the_wanted_versions_alone(
 def test_the_command_writes_the_file_and_says_what_changed(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(expecting, "_file", lambda _: path)
+    monkeypatch.setattr(expecting, "_file", lambda *_: path)
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     write(good, record("3.0", *BOTH))
     assert main(["expectations", "update", str(good)]) == 0

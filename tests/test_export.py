@@ -22,7 +22,7 @@ from results.record.reading import CheckResult, ClauseText, Record, TestVerdict,
 from results.record.values import parse
 from results.show import ctrf
 from results.show.digest import markdown
-from results.show.marks import cut
+from results.show.marks import cut, source
 from tests.small_record import BASE
 from tests.support import ROOT, Ended, run
 from tests.test_table import FOUR
@@ -264,16 +264,21 @@ def test_the_command_writes_a_file_or_prints(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported_ends_in_one_line(tmp_path: Path) -> None:
-    bad = tmp_path / "bad.json"
-    write(bad, replace(BASE, started="2026-13-45T99:99:99Z"))
+    good = tmp_path / "good.json"
+    write(good, BASE)
     (tmp_path / "old.json").write_text("kept")
     for words, told in (
-        ((bad, "--format", "ctrf", "--output", tmp_path / "old.json"), "cannot be exported"),
-        ((tmp_path / "none.json", "--format", "ctrf"), "none.json: cannot be read"),
-        ((bad, "--format", "html"), "'html' is not one of"),
-        ((bad, "--format", "markdown", "--output", tmp_path / "no" / "x.md"), "x.md: cannot be written"),
+        ((tmp_path / "none.json", "--format", "ctrf", "--output", tmp_path / "old.json"), "none.json: cannot be read"),
+        ((good, "--format", "html"), "'html' is not one of"),
+        ((good, "--format", "markdown", "--output", tmp_path / "no" / "x.md"), "x.md: cannot be written"),
     ):
         ended = conformance("export", *words)
         assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
         assert told in ended.lines[0]
     assert (tmp_path / "old.json").read_text() == "kept"
+
+
+@pytest.mark.parametrize("login", ["name:hunter2@", "name@", ":@"])
+def test_an_address_with_a_password_is_no_link(login: str) -> None:
+    assert source("https://example.org/@a") == " ([source](https://example.org/@a))"
+    assert not re.search(r"\]\(|https?://", source(f"https://{login}example.org/a"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,51 @@ def test_a_framework_can_come_from_elsewhere(
     assert pip.resolving.words[-1] == requirement
     assert any(call.words[0] == "index" for call in pip.calls) is dated
     assert (pip.installed.words, pip.installed.pins) == (["install", requirement], ["sympy==1.15.0"])
+
+
+@pytest.mark.parametrize("variable", ["TORCH_REQUIREMENT", "TORCH_INDEX"])
+@pytest.mark.parametrize("option", ["-r/etc/passwd", "--index-url=https://example.org", " -e.", "-"])
+def test_an_option_of_pip_is_refused(
+    pip: Pip, variable: str, option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable, option)
+    assert install.main(["torch"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{variable} begins with '-', as an option of pip does; write")
+    assert not pip.calls
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        "https://name:hunter2@example.org/torch-2.16.0-cp311-cp311-linux_x86_64.whl",
+        "torch @ git+https://hunter2@example.org/torch@main",
+        "torch @ https://name:hun@ter2@example.org/torch.zip",
+    ],
+)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_password_is_neither_printed_nor_noted(
+    pip: Pip, requirement: str, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCH_REQUIREMENT", requirement)
+    monkeypatch.setenv("TORCH_INDEX", "https://name:hunter2@example.org/simple")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    pip.resolved = {"torch": ("2.16.0", []), "sympy": ("1.15.0", [])}
+    assert install.main(["torch"]) == 0
+    assert pip.installed.words == [
+        "install",
+        "--extra-index-url",
+        "https://name:hunter2@example.org/simple",
+        requirement,
+    ]
+    noted = install._marker(["torch"]).read_text("utf-8")
+    assert "https://***@example.org/simple" in noted
+    pip.status, pip.errors = 1, f"ERROR: Invalid requirement: {requirement!r}\n"
+    monkeypatch.setenv("TORCH_INDEX", "")
+    assert install.main(["torch"]) == 2
+    said = capsys.readouterr()
+    assert "://***@example.org/torch" in said.err
+    assert not [text for text in (said.out, said.err, noted) if "hunter2" in text or "ter2" in text]
 
 
 # ---------------------------------------------------------------- what is there already

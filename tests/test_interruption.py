@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from conformance.running.jobs import RESTARTS
+from conformance.running.workers import MOST
 from results.record.journal import recover
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.rank_crews import assert_gone
-from tests.support import WORKERS, by_case, checkout, judge, judging, wait_for
+from tests.support import (
+    TIMEOUTS,
+    WORKERS,
+    Ended,
+    by_case,
+    checkout,
+    command,
+    environment,
+    judge,
+    judging,
+    run,
+    wait_for,
+)
 
 SUITE = """
 import pytest
@@ -46,6 +62,46 @@ def test_that_takes_no_interrupt(subject: Subject) -> None:
     while time.monotonic() < until:
         with suppress(KeyboardInterrupt):
             time.sleep(1.0)
+"""
+WITH_RANKS = """
+import json
+import os
+import time
+from pathlib import Path
+
+from conformance.judging.kit import Subject, clause
+from frameworks.ranks import crew_of
+
+
+@clause("scaling.automaton")
+def test_with_ranks(subject: Subject) -> None:
+    crew = crew_of("tests.toy_ranks:Toy", 2, "cpu", "", {})
+    Path("writing").write_text(json.dumps([os.getpid(), os.getppid(), *crew.pids]))
+    os.replace("writing", "processes")
+    time.sleep(60.0)
+"""
+DYING = """
+import os
+import signal
+from pathlib import Path
+
+from conformance.judging.kit import Subject, clause
+
+if os.environ.get("PYTEST_XDIST_WORKER") in os.environ["DYING"].split():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@clause("scaling.automaton")
+def test_that_passes(subject: Subject) -> None:
+    assert subject
+"""
+AT_THE_START = """
+import os
+import signal
+import sys
+
+if any("sys.stdin.readline" in word for word in sys.orig_argv):
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 SLOW = "--framework=tests.misbehaving:Slow"
 PRINTED = re.compile(r"::(test_step\[\d+\]) (PASSED|FAILED)")
@@ -113,6 +169,21 @@ def test_a_worker_ends_soon_after_its_run_is_killed(tmp_path: Path) -> None:
     assert crash.outcome == Outcome.CRASH
 
 
+def test_pytest_and_ranks_end_soon_after_the_command_is_killed(tmp_path: Path) -> None:
+    root, record = checkout(tmp_path / "checkout", ranks=WITH_RANKS), tmp_path / "run.json"
+    words = [sys.executable, "-m", "conformance", "run", "reference", *WORKERS, *TIMEOUTS, f"--record={record}"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(words, cwd=root, env=environment(), stdout=log, stderr=log)
+    try:
+        wait_for(lambda: (root / "processes").is_file() or process.poll() is not None)
+        processes = json.loads((root / "processes").read_text("utf-8"))
+    finally:
+        process.kill()
+        process.wait()
+    assert_gone(processes, within=20.0)
+    wait_for(lambda: len([*tmp_path.glob("run.interrupted-*.json")]) == 1)
+
+
 def test_ctrl_c_leaves_an_interrupted_record(running: Running) -> None:
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(timeout=30) == 2
@@ -161,3 +232,42 @@ def test_without_workers_a_crash_is_told_by_the_next_run(copied: Path, tmp_path:
     (crash,) = load(kept).verdicts
     assert (crash.outcome, crash.case) == (Outcome.CRASH, "test_step[0]")
     assert crash.case in crash.repro
+
+
+@pytest.fixture(scope="module")
+def dying(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = checkout(tmp_path_factory.mktemp("dying"), dying=DYING)
+    (root / "start").mkdir()
+    (root / "start" / "sitecustomize.py").write_text(AT_THE_START, "utf-8")
+    return root
+
+
+def with_workers(root: Path, record: Path, **changes: str) -> Ended:
+    """A run by two workers, which are replaced as `conformance run` has it."""
+    words = command(
+        "--framework=reference", f"--record={record}", *WORKERS, "--numprocesses=2", f"--max-worker-restart={RESTARTS}"
+    )
+    return run([*words, "--dist=worksteal"], root, **{"DYING": "", **changes})
+
+
+def test_a_worker_that_is_killed_as_it_collects_is_replaced(dying: Path, tmp_path: Path) -> None:
+    ended = with_workers(dying, tmp_path / "run.json", DYING="gw0")
+    assert ended.status == 0, ended.lines
+    assert [v.outcome for v in load(tmp_path / "run.json").verdicts if "test_that_passes" in v.test] == [Outcome.PASS]
+
+
+def test_workers_that_are_all_killed_as_they_collect_end_the_run_in_one_line(dying: Path, tmp_path: Path) -> None:
+    ended = with_workers(dying, tmp_path / "run.json", DYING=" ".join(f"gw{number}" for number in range(1000)))
+    assert ended.status == 2, ended.lines
+    (line,) = (line for line in ended.lines if "look for what kills them" in line)
+    assert f"{MOST} workers ended before they had collected the tests" in line
+    assert "INTERNALERROR" not in ended.output + ended.errors
+    assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]
+
+
+def test_a_worker_that_is_killed_as_it_starts_ends_the_run_in_one_line(dying: Path, tmp_path: Path) -> None:
+    ended = with_workers(dying, tmp_path / "run.json", PYTHONPATH=str(dying / "start"))
+    assert ended.status == 2, ended.lines
+    assert ended.errors.startswith("Exit: a worker ended as it was started; look for what kills them")
+    assert "INTERNALERROR" not in ended.output + ended.errors
+    assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]

@@ -111,6 +111,7 @@ def test_what_is_secret_or_not_theirs_is_left_out(name: str) -> None:
         (r"C:\Users\me\cache", "<path>"),
         ("../here", "<path>"),
         ("grpc://10.0.0.3:8470", "<address>"),
+        ("https://name:hunter2@example.org/a", "<address>"),
         ('["10.0.0.7:2222"]', '["<address>"]'),
         ("GPU-8d2c6a1e-0000-1111-2222-0123456789ab,1", "<device>,1"),
         ("0,1", "0,1"),

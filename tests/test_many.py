@@ -137,6 +137,9 @@ def test_a_record_as_it_was_written_is_parsed_once(tmp_path: Path, monkeypatch: 
     assert not again
     path.write_bytes(path.read_bytes() + b"\n")
     assert load(path) == BASE
+    assert not again
+    path.write_bytes(path.read_bytes().replace(b'"duration_s": 1.0', b'"duration_s": 1.00'))
+    assert load(path) == BASE
     assert len(again) == 1
 
 
@@ -185,11 +188,11 @@ print(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1
 
 def test_a_large_record_takes_a_bounded_multiple_of_its_size(tmp_path: Path) -> None:
     record = load(listed(ROOT / "results" / "baselines")[-1])
-    copies = (replace(each, test=f"{each.test}#{copy}") for copy in range(20) for each in record.verdicts)
+    copies = (replace(each, test=f"{each.test}#{copy}") for copy in range(5) for each in record.verdicts)
     path = tmp_path / "large.json"
     write(path, replace(record, verdicts=tuple(copies)))
     size = path.stat().st_size
-    assert size > 15 * MEBIBYTE
+    assert size > 5 * MEBIBYTE
     command = [sys.executable, "-c", READ, str(path)]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert int(printed) * 1024 < 60 * MEBIBYTE + 12 * size, "peak bytes; of 61 MiB it is less than 1 GB then"
+    assert int(printed) * 1024 < 60 * MEBIBYTE + 12 * size, "peak bytes"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +283,35 @@ def test_a_rank_has_its_own_connection_only(crew: Crew) -> None:
     assert [len(own) for own in ends] == [2, 2]
     assert not ends[0] & ends[1]
     assert not (ends[0] | ends[1]) & ours
+
+
+def test_folders_of_killed_crews_are_removed_by_the_next_crew_and_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    words = [sys.executable, "-c", PARENT, "sleep", "60"]
+    parents = [
+        subprocess.Popen(words, cwd=ROOT, env=environment(TMPDIR=str(tmp_path)), stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [json.loads(parent.stdout.readline()) for parent in parents if parent.stdout]
+    killed, living = (Path(each["folder"]) for each in said)
+    guardian = said[0]["pids"][2]
+    for pid in (guardian, *said[0]["pids"], parents[0].pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    parents[0].wait()
+    assert_gone(said[0]["pids"])
+    assert killed.is_dir()
+    (tmp_path / "ranks-of-nobody").mkdir()
+    (tmp_path / "ranks-linked").symlink_to(living)
+    crew = Crew("tests.toy_ranks:Toy", 1, "cpu", "", {})
+    mine = crew._folder
+    try:
+        assert {path.name for path in tmp_path.iterdir()} == {living.name, mine.name, "ranks-of-nobody", "ranks-linked"}
+    finally:
+        crew.close()
+        parents[1].kill()
+        parents[1].wait()
+    assert not mine.exists()
+    assert_gone(said[1]["pids"])

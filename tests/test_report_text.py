@@ -17,6 +17,10 @@ from results.report.text import clean, described, href, linked
     [
         ("https://example.org/a?b=c#d", True),
         ("http://example.org", True),
+        ("https://example.org/@name", True),
+        ("https://name:hunter2@example.org/", False),
+        ("https://name@example.org/", False),
+        ("HTTPS://:hunter2@example.org", False),
         ("javascript:alert(1)", False),
         ("https://", False),
         ("https://[", False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import time
@@ -18,7 +19,21 @@ from results.compare.comparison import compare
 from results.compare.ratio import ratio
 from results.record.journal import Journal
 from results.record.lines import decode_line, encode_line
-from results.record.reading import SCHEMA_VERSION, CheckResult, Outcome, RecordError, load, to_json, write
+from results.record.reading import (
+    SCHEMA_VERSION,
+    CheckResult,
+    Consequence,
+    FindingKind,
+    FindingText,
+    Fingerprint,
+    Outcome,
+    RecordError,
+    Tensors,
+    from_json,
+    load,
+    to_json,
+    write,
+)
 from tests.recorded import CLAUSE, filled, header
 from tests.small_record import BASE, verdict
 from tests.support import Ended, run
@@ -235,6 +250,45 @@ def test_a_seed_beyond_what_can_be_written_again_is_refused(good: Path) -> None:
     good.write_text(good.read_text("utf-8").replace('"seed": 0', '"seed": 1.7e308', 1), "utf-8")
     with pytest.raises(RecordError, match="Expected `int`"):
         load(good)
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "9999-99-99T99:99:99Z",
+        "2026-02-30T00:00:00Z",
+        "2025-02-29T00:00:00+00:00",
+        "2026-01-02T24:00:01Z",
+        "2026-01-02T03:04:60Z",
+        "2026-01-02T03:04:05+24:00",
+        "0000-01-01T00:00:00Z",
+        "2026-01-02T03:04:05Z\n",
+        "2026-01-02T03:04:05",
+    ],
+)
+@pytest.mark.parametrize("field", ["started", "finished"])
+def test_a_date_that_does_not_exist_is_refused(field: str, date: str, good: Path) -> None:
+    good.write_text(json.dumps({**json.loads(good.read_bytes()), field: date}), "utf-8")
+    refused(call(cli.main, "table", good), good)
+
+
+@pytest.mark.parametrize("date", ["2024-02-29T23:59:59.5Z", "2026-01-02T03:04:05-11:30"])
+def test_a_date_that_exists_is_read(date: str, good: Path) -> None:
+    good.write_text(json.dumps({**json.loads(good.read_bytes()), "started": date}), "utf-8")
+    assert load(good).started == date
+
+
+@pytest.mark.parametrize("place", ["clause", "finding", "digest", "sample"])
+def test_no_name_ends_in_a_line_break(place: str) -> None:
+    texts = {"known-one": FindingText(FindingKind.DEFECT, Consequence.ERROR, "It raises.", "none found", "")}
+    known = replace(BASE.verdicts[0], outcome=Outcome.KNOWN, finding="known-one")
+    print_ = Fingerprint("parameter/w", "float32", (1,), "0" * 16, 1.0, "AACAPw==")
+    tensors = (Tensors("first", "test_a", (print_,)),)
+    content = to_json(replace(BASE, findings=texts, verdicts=(known, *BASE.verdicts[1:]), tensors=tensors)).decode()
+    names = {"clause": CLAUSE, "finding": "known-one", "digest": "0" * 16, "sample": "AACAPw=="}
+    assert f'"{names[place]}"' in content
+    with pytest.raises(ValueError, match="matching regex"):
+        from_json(content.replace(f'"{names[place]}"', f'"{names[place]}\\n"').encode())
 
 
 def test_nothing_of_the_above_refuses_what_is_whole(good: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
 from difflib import ndiff
 from pathlib import Path
@@ -146,7 +148,7 @@ def test_a_table_says_what_it_is_given(value: str) -> None:
 def test_the_command_writes_and_a_dry_run_does_not(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(expecting, "_file", lambda _: path)
+    monkeypatch.setattr(expecting, "_file", lambda *_: path)
     run = tmp_path / "run.json"
     write(run, record("3.0", *BOTH, failed("test_d")))
     words = ["expectations", "update", str(run), "--finding", "new-one", "--class", "limitation"]
@@ -193,7 +195,7 @@ def test_what_cannot_be_written_is_one_line_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(expecting, "_file", lambda _: path)
+    monkeypatch.setattr(expecting, "_file", lambda *_: path)
     run = tmp_path / "run.json"
     write(run, record("3.0", *BOTH, failed("test_d")))
     assert main(["expectations", "update", str(run), *words]) == 2
@@ -207,7 +209,7 @@ def test_an_adapter_without_a_file_gets_one(
 ) -> None:
     place = tmp_path / "twin" / "expectations.toml"
     place.parent.mkdir()
-    monkeypatch.setattr(expecting, "_file", lambda _: place)
+    monkeypatch.setattr(expecting, "_file", lambda *_: place)
     run = tmp_path / "run.json"
     write(run, record("3.0", failed("test_d"), passing("test_e"), replace(ZERO, outcome=Outcome.PASS)))
     assert main(["expectations", "update", str(run)]) == 1
@@ -216,3 +218,36 @@ def test_an_adapter_without_a_file_gets_one(
     assert main(["expectations", "update", str(run), *words]) == 0
     known = read_known(place.parent, "twin")
     assert (known.judged, len(known.expectations)) == ({"twin": {("cpu", "eager"): ("3.0",)}}, 1)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A record of an adapter that can be imported and is not registered."""
+    package = tmp_path / "elsewhere"
+    package.mkdir()
+    (package / "__init__.py").write_text("from pathlib import Path\nPath(__file__).with_name('imported').touch()\n")
+    (package / "adapter.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    run = record("3.0", failed("test_d"), passing("test_e"), replace(ZERO, outcome=Outcome.PASS))
+    write(tmp_path / "run.json", replace(run, series=replace(run.series, framework="elsewhere.adapter:Adapter")))
+    yield package
+    sys.modules.pop("elsewhere", None)
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--framework", "torch"), ("--framework", "elsewhere:Adapter")])
+def test_a_record_imports_nothing_and_names_no_place_to_write(
+    words: tuple[str, ...], stranger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(stranger.iterdir())
+    assert main(["expectations", "update", str(stranger.parent / "run.json"), *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is of 'elsewhere.adapter:Adapter', " in line
+    assert sorted(stranger.iterdir()) == before
+    assert "elsewhere" not in sys.modules
+
+
+def test_an_adapter_that_the_user_names_is_written(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--framework", "elsewhere.adapter:Adapter"]
+    assert main(["expectations", "update", str(stranger.parent / "run.json"), *words]) == 1
+    assert "1 failures need a finding" in capsys.readouterr().out
+    assert 'cpu.eager = ["3.0"]' in (stranger / "expectations.toml").read_text("utf-8")

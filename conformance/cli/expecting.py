@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +15,8 @@ from conformance.expectations.entries import FILE, read_known
 from conformance.expectations.updating import Cause, Updated
 from conformance.expectations.updating import update as updated
 from conformance.spec.findings import NONE_FOUND
-from frameworks.registry import built_in, path_of
+from frameworks.adapter_file import folder_of
+from frameworks.registry import built_in, known, path_of
 from results.record.files import RecordError, one_line, replace
 from results.record.reading import TestVerdict, load
 from results.record.texts import Consequence, FindingKind, FindingText
@@ -31,6 +31,11 @@ def expectations() -> None:
 
 @expectations.command(short_help="Make an adapter's known failures those that records of a version show.")
 @click.argument("records", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RECORD...")
+@click.option(
+    "--framework",
+    metavar="NAME",
+    help="The adapter that the records are of, as `conformance run` names it; needed where it is not registered.",
+)
 @click.option("--finding", metavar="ID", help="Failures that no entry names become entries of this finding.")
 @click.option("--clause", "clauses", multiple=True, metavar="ID", help="Of this clause alone; may be given again.")
 @click.option("--class", "kind", type=click.Choice([each.value for each in FindingKind]), help="Of a new finding.")
@@ -45,6 +50,7 @@ def expectations() -> None:
 @click.option("--dry-run", is_flag=True, help="Write nothing, print what would change.")
 def update(
     records: tuple[Path, ...],
+    framework: str | None,
     finding: str | None,
     clauses: tuple[str, ...],
     kind: str | None,
@@ -55,7 +61,8 @@ def update(
     dry_run: bool,
 ) -> int:
     """Writes an adapter's expectations.toml from RECORD, a whole run of one version; of an adapter with several modes
-    all records are named. Comments and layout stay.
+    all records are named. Comments and layout stay. A record names no place to write to: an adapter that is neither
+    built in nor installed is named with --framework.
 
     The record's version, device and mode become a judged series. Each entry applies in it exactly where the record
     shows the failure: its versions are widened or narrowed, its cases split, and one that would apply in no judged
@@ -65,6 +72,7 @@ def update(
 
     \b
     conformance expectations update results/records/torch-2.16.0+cpu-cpu-eager.json
+    conformance expectations update RECORD --framework package.module:Class
     conformance expectations update RECORD --finding stale-weight-cast --clause autocast.cast-is-fresh
     conformance expectations update RECORD --finding new-one --class documented --consequence error --reason TEXT
 
@@ -75,8 +83,8 @@ def update(
     if finding is None and (says is not None or clauses):
         raise click.UsageError("--finding is missing: it names what new entries rest on")
     loaded = [load(path) for path in records]
+    path = _file(loaded[0].series.framework, framework)
     framework = loaded[0].series.framework
-    path = _file(framework)
     name = f"{path.parent.name}/{FILE}"
     try:
         former = path.read_text("utf-8") if path.exists() else ""
@@ -126,12 +134,19 @@ def _check(path: Path, text: str, framework: str) -> None:
         read_known(copy, framework)
 
 
-def _file(framework: str) -> Path:
-    module = path_of(framework).partition(":")[0]
-    spec = find_spec(module)
-    if spec is None or spec.origin is None:
-        raise RecordError(FILE, f"has no place: the adapter {framework} is not here", "install it first")
-    return Path(spec.origin).parent / FILE
+def _file(recorded: str, named: str | None) -> Path:
+    """The file of the adapter that a record names, which the user names too or which is registered."""
+    if named not in (None, recorded):
+        raise RecordError(
+            "the record", f"is of {recorded!r}, not of {named!r}", "name its framework, or another record"
+        )
+    if named is None and recorded not in known():
+        remedy = "name it with --framework if you want its file written, or install it"
+        raise RecordError("the record", f"is of {recorded!r}, which is no registered adapter", remedy)
+    folder = folder_of(path_of(recorded))
+    if folder is None:
+        raise RecordError(FILE, f"has no place: the adapter {recorded} is not here", "install it first")
+    return folder / FILE
 
 
 def _report(outcome: Updated, name: str, *, changed: bool, written: bool) -> None:

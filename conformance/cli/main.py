@@ -14,6 +14,7 @@ import click
 
 from conformance.cli.catalogue import SECTIONS
 from conformance.running.children import ending_signals
+from conformance.running.streams import harmless
 from frameworks.registry import UnknownFramework
 from results.record.files import RecordError, one_line, os_problem
 
@@ -87,6 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+    with harmless():
+        return _status(arguments)
+
+
+def _status(arguments: Sequence[str] | None) -> int:
     try:
         with ending_signals():
             status = commands.main(arguments, prog_name="conformance", standalone_mode=False)

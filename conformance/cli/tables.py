@@ -8,6 +8,7 @@ from typing import Literal
 import click
 from rich.console import Console
 
+from results.record.encoding import without_collecting
 from results.record.files import one_line
 from results.record.folders import find, read
 from results.record.journal import convert
@@ -26,6 +27,7 @@ PATH = click.Path(path_type=Path)
 @click.option("--times", "timed", is_flag=True, help="Also seconds by family, and the slowest tests.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if any outcome is bad or a run was interrupted.")
 @click.option("--width", type=click.IntRange(20, 1000), metavar="N", help="Columns to fill; the terminal's by default.")
+@without_collecting()
 def table(paths: tuple[Path, ...], clauses: bool, timed: bool, strict: bool, width: int | None) -> int:
     """Families of clauses down, frameworks across: from records, journals or folders of them; from the last runs if
     none is named.

@@ -14,6 +14,17 @@ from types import FrameType
 GRACE_S = 30.0
 """How long a process that is told to end may take."""
 
+_GUARD = """
+cat
+kill -s TERM "$0"
+left="$1"
+while [ "$left" -gt 0 ] && kill -s 0 -- "-$0"; do
+    sleep 1
+    left=$((left - 1))
+done
+kill -s KILL -- "-$0"
+"""
+
 
 def run_to_end(command: Sequence[str], folder: Path, *, silent: bool = False) -> int:
     """Runs a command in a process group of its own, of which nothing is left when this returns or raises.
@@ -29,16 +40,44 @@ def run_to_end(command: Sequence[str], folder: Path, *, silent: bool = False) ->
     stream = subprocess.DEVNULL if silent else None
     process = subprocess.Popen(command, cwd=folder, process_group=0, stdin=stream, stdout=stream, stderr=stream)
     try:
+        with guarded(process.pid):
+            return _ended(process)
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    try:
         return process.wait()
     except BaseException:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
         raise
+
+
+@contextmanager
+def guarded(group: int) -> Generator[None]:
+    """Inside, a process group ends if this process is gone: its leader gets SIGTERM, and the group what `GRACE_S` says.
+
+    A shell in a session of its own sees to it, which waits for the other end of a pipe to close.
+    """
+    words = ["/bin/sh", "-c", _GUARD, str(group), str(int(GRACE_S))]
+    guard = subprocess.Popen(
+        words,
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
     finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        guard.kill()
+        guard.communicate()
 
 
 @contextmanager

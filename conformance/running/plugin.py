@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Generator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from conformance.running.containment import (
 from conformance.running.pytest_reports import described, junit_properties, show
 from conformance.running.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.running.runs import TrainedRun, recorded_runs
+from conformance.running.streams import no_commands
+from conformance.running.workers import LostWorkers
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import UnknownFramework, clashes, load
 from results.record.files import RecordError, one_line
@@ -100,6 +103,10 @@ def pytest_configure(config: pytest.Config) -> None:
     option = config.option
     if worker := hasattr(config, "workerinput"):
         end_with_parent()
+    else:
+        output = ExitStack()
+        output.enter_context(no_commands())
+        config.add_cleanup(output.close)
     try:
         if option.seed < 0:
             raise ValueError(f"a seed is 0 or more, not {option.seed}")
@@ -112,6 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
         completeness = Completeness(config)
         config.pluginmanager.register(completeness, "conformance-completeness")
         if not worker and not config.option.collectonly:
+            config.pluginmanager.register(LostWorkers(), "conformance-workers")
             config.pluginmanager.register(Recorder(config, framework, known, completeness), "conformance-recorder")
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
         pytest.exit(" ".join(str(error).split()), returncode=2)

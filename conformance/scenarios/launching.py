@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.running.children import guarded
 from conformance.scenarios import Scenario
 from conformance.scenarios.worker import CANNOT, NO_PART, SAYS
 from results.record.reading import Record, load
@@ -49,12 +50,20 @@ def launch(
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         command = [sys.executable, "-m", "conformance.scenarios.worker", *words]
         worker = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8", errors="replace"
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            process_group=0,
         )
         assert worker.stdout is not None
         try:
-            place = _follow(worker.stdout, f"{scenario.name}, {framework}", watch)
-            status = worker.wait()
+            with guarded(worker.pid):
+                place = _follow(worker.stdout, f"{scenario.name}, {framework}", watch)
+                status = worker.wait()
         finally:
             worker.kill()
             worker.wait()

@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 from frameworks.installing import locks
 from frameworks.installing.distributions import ALIASES, DISTRIBUTIONS, Unavailable, bare, variable_of
 
+_LOGIN = re.compile(r"([A-Za-z][\w+.-]*://)[^\s/?#]*@")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
 
 
@@ -49,7 +50,7 @@ def wishes(names: list[str]) -> Wish:
     """What the environment asks for the named frameworks.
 
     Raises:
-        Unavailable: a variable holds no version.
+        Unavailable: a variable holds no version, or an option of pip.
     """
     versions = {
         name: asked for name in names if (asked := _asked(f"{name.upper()}_VERSION", DISTRIBUTIONS[name].pinned))
@@ -66,7 +67,7 @@ def wishes(names: list[str]) -> Wish:
         variable: os.environ[variable]
         for name in names
         for variable in (f"{name.upper()}_INDEX", f"{name.upper()}_REQUIREMENT")
-        if os.environ.get(variable)
+        if _placed(variable)
     }
     return Wish(versions, packages, places, driver())
 
@@ -79,6 +80,18 @@ def driver() -> str | None:
     ended = subprocess.run([command], capture_output=True, text=True, check=False)
     named = re.search(r"CUDA (?:UMD )?Version:\s*(\d+\.\d+)", ended.stdout)
     return None if ended.returncode else named[1] if named else ""
+
+
+def redacted(text: str) -> str:
+    """The text without names and passwords in addresses."""
+    return _LOGIN.sub(r"\1***@", text)
+
+
+def _placed(variable: str) -> bool:
+    place = os.environ.get(variable, "")
+    if place.lstrip().startswith("-"):
+        raise Unavailable(f"{variable} begins with '-', as an option of pip does; write an address, a path or a name")
+    return bool(place)
 
 
 def _asked(variable: str, example: str) -> str:

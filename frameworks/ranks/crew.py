@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count as numbers
 from multiprocessing.connection import wait
-from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn
 from weakref import WeakSet
 
 from frameworks.base import Arguments
 from frameworks.contract import RankFailed, Stop
+from frameworks.ranks.folders import CrewFolder
 from frameworks.ranks.limits import GROUP_SECONDS, LIMITS, Limits
 from frameworks.ranks.messages import Answer, Command, Opening
 from frameworks.ranks.process import Guardian, RankProcess
@@ -73,7 +71,8 @@ class Crew:
         self._dropped: deque[int] = deque()
         self._guardian: Guardian | None = None
         self._processes: list[RankProcess] = []
-        self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
+        self._place = CrewFolder()
+        self._folder = self._place.path
         _crews.add(self)
         try:
             self._start(kind, device, mode, {**environment, GROUP_SECONDS: str(limits.group_s)})
@@ -274,13 +273,13 @@ class Crew:
         self.over = why
         for process in self._processes:
             process.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._place.remove()
         if self._guardian is not None:
             self._guardian.kill()
 
     def let_go(self) -> None:
         """In a forked copy of the process: closes what would keep the ranks alive when the process itself is gone."""
-        for own in (*self._processes, self._guardian):
+        for own in (*self._processes, self._guardian, self._place):
             if own is not None:
                 own.let_go()
 

@@ -17,7 +17,7 @@ import msgspec
 from results.record.model import JudgedTest, Record
 from results.record.schema import SCHEMA_VERSION, strict
 from results.record.upgrading import upgrade
-from results.record.values import MAX_VALUE_DEPTH, decoded, plain, refuse_repeated_keys, to_line, to_text
+from results.record.values import decoded, is_date, plain, refuse_repeated_keys, to_line, to_text
 
 _Kind = TypeVar("_Kind")
 
@@ -73,16 +73,14 @@ def _read(content: bytes) -> Record:
 def _as_written(content: bytes) -> Any:
     """The document of a record whose bytes are those that `to_json` writes, as nearly every file's are, else None.
 
-    Such bytes repeat no key, and show by their indentation how deeply they nest.
+    Such bytes repeat no key. Spaces and line breaks between values do not matter.
     """
-    if b"\n" + b" " * (MAX_VALUE_DEPTH + 1) in content:
-        return None
     try:
         document = decoded(content, strict(Record))
         written = msgspec.json.encode(document, order="sorted")
     except (ValueError, OverflowError, RecursionError):
         return None
-    return document if msgspec.json.format(written, indent=1) + b"\n" == content else None
+    return document if written == msgspec.json.format(content, indent=-1) else None
 
 
 @contextmanager
@@ -165,6 +163,9 @@ def _whole(whole: _Kind) -> _Kind:
     for what, clause in _clauses(record):
         if clause not in record.clauses:
             raise ValueError(f"{what} names clause {clause[:80]!r}, whose text is missing")
+    for date in (record.started, record.finished):
+        if not is_date(date):
+            raise ValueError(f"{date!r} is no date")
     for verdict in record.verdicts:
         if not verdict.test.startswith(f"{verdict.clause}/"):
             raise ValueError(f"test {verdict.test[:80]!r} is not of clause {verdict.clause[:80]!r}")

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 32 * 2**20
 """Largest file that is read as a record or a journal."""
 
 COMPRESSED = ".gz"
@@ -91,6 +91,8 @@ def packed(path: Path, content: bytes) -> bytes:
 def replace(path: Path, content: bytes) -> None:
     """Makes `content` the content of `path`, which holds the old or the new one, whole, at every moment.
 
+    Of a link, the file that it leads to is replaced. A device, a FIFO and this process' own output are written to.
+
     Raises:
         RecordError: the disk is full, the folder cannot be written to, ...; the old content stays.
     """
@@ -101,6 +103,39 @@ def replace_by(path: Path, pieces: Iterable[bytes]) -> None:
     """The same of content in pieces; the old content stays if one of them cannot be made."""
     if not path.name:
         raise RecordError(path, "is no file name", "name a file")
+    try:
+        stream = _stream(path)
+        if stream is None:
+            _replace_file(Path(os.path.realpath(path)), pieces)
+        else:
+            with open(stream, "wb") as file:
+                file.writelines(pieces)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def _stream(path: Path) -> int | None:
+    """A descriptor of what is at `path` where that can be written to and not replaced, else None.
+
+    Raises:
+        RecordError: neither a stream nor a file is there.
+    """
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return None
+    for own in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(there, os.fstat(own)):
+                return os.dup(own)
+    if stat.S_ISCHR(there.st_mode) or stat.S_ISFIFO(there.st_mode):
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    if not stat.S_ISREG(there.st_mode):
+        raise RecordError(path, "is no file", "name another one")
+    return None
+
+
+def _replace_file(path: Path, pieces: Iterable[bytes]) -> None:
     beside = temporary(path)
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
@@ -110,9 +145,6 @@ def replace_by(path: Path, pieces: Iterable[bytes]) -> None:
             os.fsync(descriptor)
         os.replace(beside, path)
         sync_folder(path.parent)
-    except OSError as error:
-        _remove(beside)
-        raise unwritable(path, error) from None
     except BaseException:
         _remove(beside)
         raise

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from results.record.texts import NonEmpty
+from results.record.texts import END, NonEmpty
 from results.record.values import Number, number
 
 SAMPLE = 32
@@ -34,9 +34,9 @@ class Fingerprint:
     name: NonEmpty
     format: str
     shape: tuple[Size, ...]
-    digest: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    digest: Annotated[str, Meta(pattern=f"^[0-9a-f]{{16}}{END}")]
     norm: Number
-    sample: Annotated[str, Meta(pattern="^[A-Za-z0-9+/]*={0,2}$")]
+    sample: Annotated[str, Meta(pattern=f"^[A-Za-z0-9+/]*={{0,2}}{END}")]
 
     def __post_init__(self) -> None:
         if isinstance(self.norm, str):

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from results.record.fingerprints import Fingerprint
 from results.record.outcomes import Outcome
-from results.record.texts import ClauseId, ClauseText, FindingId, FindingText, NonEmpty
+from results.record.texts import END, ClauseId, ClauseText, FindingId, FindingText, NonEmpty
 from results.record.values import Json, Number, decode, numbers
 
 Status = Literal["complete", "partial", "interrupted"]
@@ -18,9 +18,10 @@ Status = Literal["complete", "partial", "interrupted"]
 
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Seconds = Annotated[float, Meta(ge=0.0)]
+_DAY, _TIME = "[0-9]{4}-[0-9]{2}-[0-9]{2}", "[0-9]{2}:[0-9]{2}:[0-9]{2}"
 Date = Annotated[
     str,
-    Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$"),
+    Meta(pattern=rf"^{_DAY}T{_TIME}(\.[0-9]{{1,9}})?(Z|[+-][0-9]{{2}}:[0-9]{{2}}){END}"),
 ]
 """ISO 8601 date and time with its offset from UTC."""
 

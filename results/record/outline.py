@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from results.record.model import CheckResult, Record, RunSetup, TestVerdict
 from results.record.texts import ClauseText
+
+_TEXTS = ("test", "clause", "message", "reason", "link", "repro")
 
 
 class Outlines:
@@ -30,17 +33,11 @@ class Outlines:
         return outline if self._details else replace(outline, measurements=(), traces=())
 
     def _verdict(self, verdict: TestVerdict) -> TestVerdict:
-        return replace(
-            verdict,
-            test=self._text(verdict.test),
-            clause=self._text(verdict.clause),
-            message=self._text(verdict.message),
-            reason=self._text(verdict.reason),
-            link=self._text(verdict.link),
-            repro=self._text(verdict.repro),
-            checks=tuple(map(self._check, verdict.checks)) if self._details else (),
-            runs=tuple(map(self._run, verdict.runs)) if self._details else (),
-        )
+        share, given = self._texts.setdefault, vars(verdict)
+        shared: dict[str, Any] = {name: share(given[name], given[name]) for name in _TEXTS}
+        shared["checks"] = tuple(map(self._check, verdict.checks)) if self._details else ()
+        shared["runs"] = tuple(map(self._run, verdict.runs)) if self._details else ()
+        return TestVerdict(**(given | shared))
 
     def _check(self, check: CheckResult) -> CheckResult:
         return self._checks.setdefault(repr(check), check)

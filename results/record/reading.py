@@ -74,6 +74,13 @@ __all__ = [
 ]
 
 
+SIGNS = b"[{,:"
+"""What stands before the values of a document; there is at least one for each."""
+
+MAX_SIGNS = 1_000_000
+"""Most of them in a record that is read, in its texts too, with the lines of a journal; the largest has a third."""
+
+
 @dataclass(frozen=True)
 class _OfSeries:
     series: Series
@@ -86,8 +93,11 @@ def load(path: Path) -> Record:
         RecordError: the file cannot be read, or is no record of a version that this suite reads.
     """
     content = read(path)
+    journal = path.suffix == ".jsonl"
+    if len(content) - len(content.translate(None, SIGNS + b"\n" if journal else SIGNS)) > MAX_SIGNS:
+        raise RecordError(path, "has too many values", f"no record has {MAX_SIGNS:,} brackets, commas and colons")
     try:
-        return with_present_names(replay(content) if path.suffix == ".jsonl" else from_json(content))
+        return with_present_names(replay(content) if journal else from_json(content))
     except VersionError as error:
         raise RecordError(path, f"is a record of another version ({error})", error.remedy) from None
     except (ValueError, RecursionError) as error:

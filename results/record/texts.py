@@ -8,10 +8,15 @@ from typing import Annotated
 
 from msgspec import Meta
 
-ClauseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$")]
+END = r"(?!\n)$"
+"""The end of a pattern, in Python and in JSON Schema: `$` alone is before a trailing newline too in Python."""
+
+_LONGEST = 200
+
+ClauseId = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+{END}", max_length=_LONGEST)]
 """Id of a clause, such as "scaling.stays-finite"."""
 
-FindingId = Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
+FindingId = Annotated[str, Meta(pattern=f"^[a-z0-9]+(-[a-z0-9]+)*{END}", max_length=_LONGEST)]
 """Id of a finding, a slug."""
 
 Revision = Annotated[int, Meta(ge=0, le=2**31)]

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsFloat, TypeAlias
 
 import msgspec
@@ -35,7 +36,9 @@ MAX_BITS = 1023
 """Longest integer of a value: any of them fits a float's range."""
 
 _NONFINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_AS_THEY_ARE = frozenset({float, bool, type(None)})
 _LONGEST_NUMBER = 40
+_LONGEST_INTEGER = 400
 
 
 def encode_number(value: float) -> int | float | str:
@@ -72,9 +75,9 @@ def decode(value: Any, depth: int = 0) -> Any:
         if value.bit_length() > MAX_BITS:
             raise ValueError("a number is out of range")
     elif kind is list or kind is tuple:
-        return kind(decode(item, depth + 1) for item in value)
+        return kind([item if type(item) in _AS_THEY_ARE else decode(item, depth + 1) for item in value])
     elif kind is dict:
-        return {key: decode(item, depth + 1) for key, item in value.items()}
+        return {key: item if type(item) in _AS_THEY_ARE else decode(item, depth + 1) for key, item in value.items()}
     return value
 
 
@@ -147,6 +150,15 @@ def same(a: Json, b: Json) -> bool:
     return False
 
 
+def is_date(text: str) -> bool:
+    """Whether a text is a date and time in ISO 8601 that exists."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
 def to_text(document: object) -> str:
     """A document that `plain` gave as byte-stable text: sorted keys, one space of indent, a newline at the end."""
     return msgspec.json.format(to_line(document), indent=1) + "\n"
@@ -191,7 +203,13 @@ def refuse_repeated_keys(content: bytes) -> None:
         ValueError: as `parse`.
     """
     try:
-        json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_int=_in_range,
+            parse_float=len,
+        )
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from None
     except RecursionError:
@@ -203,6 +221,11 @@ def refuse_repeated_keys(content: bytes) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> None:
     if len(dict(pairs)) != len(pairs):
         raise ValueError("an object has the same key twice")
+
+
+def _in_range(digits: str) -> None:
+    if len(digits) > _LONGEST_INTEGER:
+        raise ValueError("a number is out of range")
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -61,14 +61,14 @@ def _visible(text: str, lines: bool) -> str:
 
 
 def href(link: str) -> str:
-    """The link if a browser may be sent there, else ""."""
+    """The link if a browser may be sent there, else "": not one that carries a name or a password."""
     if len(link) > _LINK_LIMIT or not _URL.fullmatch(link) or not link.isprintable():
         return ""
     try:
         parts = urlsplit(link)
     except ValueError:
         return ""
-    return link if parts.scheme in ("http", "https") and parts.hostname else ""
+    return link if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc else ""
 
 
 def linked(text: str, limit: int = VALUE) -> tuple[Piece, ...]:

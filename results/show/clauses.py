@@ -39,7 +39,7 @@ def outcome(verdicts: Iterable[TestVerdict]) -> Outcome:
     Raises:
         ValueError: there is no verdict.
     """
-    return min((verdict.outcome for verdict in verdicts), key=_rank)
+    return min({verdict.outcome for verdict in verdicts}, key=_rank)
 
 
 def _rank(one: Outcome) -> int:
@@ -48,11 +48,16 @@ def _rank(one: Outcome) -> int:
 
 def by_clause(record: Record) -> dict[str, list[TestVerdict]]:
     """The verdicts of each clause, the gravest first."""
+    grouped = _grouped(record)
+    for verdicts in grouped.values():
+        verdicts.sort(key=lambda verdict: (GRAVITY.index(verdict.outcome), verdict.test))
+    return grouped
+
+
+def _grouped(record: Record) -> dict[str, list[TestVerdict]]:
     grouped: dict[str, list[TestVerdict]] = {}
     for verdict in record.verdicts:
         grouped.setdefault(verdict.clause, []).append(verdict)
-    for verdicts in grouped.values():
-        verdicts.sort(key=lambda verdict: (GRAVITY.index(verdict.outcome), verdict.test))
     return grouped
 
 
@@ -83,14 +88,14 @@ def number(count: int, what: str) -> str:
 def tally(record: Record) -> dict[str, Count]:
     """The count of each family of clauses that has a verdict."""
     families: dict[str, list[list[TestVerdict]]] = {}
-    for name, verdicts in by_clause(record).items():
+    for name, verdicts in _grouped(record).items():
         families.setdefault(record.clauses[name].family, []).append(verdicts)
     return {family: Count.of(members) for family, members in families.items()}
 
 
 def total(record: Record) -> Count:
     """The count of all clauses of a record."""
-    return Count.of(by_clause(record).values())
+    return Count.of(_grouped(record).values())
 
 
 def inferred(verdict: TestVerdict) -> bool:

@@ -54,7 +54,7 @@ def dumps(records: Sequence[Record]) -> bytes:
     """One CTRF document of all the records: the same bytes for equal records.
 
     Raises:
-        ValueError: there is no record, one has an impossible date, or the published schema refuses what came of them.
+        ValueError: there is no record, or the published schema refuses what came of them.
     """
     found = document(records)
     validate(found)
@@ -65,7 +65,7 @@ def document(records: Sequence[Record]) -> dict[str, Any]:
     """The CTRF document; times are in milliseconds, as CTRF has them.
 
     Raises:
-        ValueError: there is no record, or one has an impossible date.
+        ValueError: there is no record.
     """
     if not records:
         raise ValueError("no record to export")

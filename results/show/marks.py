@@ -11,11 +11,11 @@ from results.record.files import one_line
 LIMIT = 256 * 1024
 """Bytes of a text for the summary of a CI job; GitHub refuses more than 1 MiB a step, and a step may add several."""
 
-_URL = re.compile(r"https?://[^\s<>\[\]\"'`\\]+")
+_URL = re.compile(r"https?://(?![^/?#]*@)[^\s<>\[\]\"'`\\]+")
 
 
 def is_url(text: str) -> bool:
-    """Whether the text is a plain web address."""
+    """Whether the text is a plain web address, without a name or a password in it."""
     return _URL.fullmatch(text) is not None
 
 

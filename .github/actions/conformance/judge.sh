@@ -27,7 +27,10 @@ else
     export "$variable=$VERSION"
   fi
   touch "$OUT/.begun"
+  token=$(od -An -N16 -tx1 /dev/urandom | tr -d ' ')
+  echo "::stop-commands::$token"
   python -m tox run -e "$FRAMEWORK" -- --junitxml="$OUT/junit.xml" || status=$?
+  echo "::$token::"
   if [[ -d results/records ]]; then
     find results/records -maxdepth 1 -name '[!.]*.json*' -newer "$OUT/.begun" -exec cp {} "$OUT/records/" \;
   fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tells what the records in OUT/records say, and what differs from those in BASELINE (empty: the committed ones): writes
 # summary.md, comparison.md, ctrf.json and report.html to OUT, and both Markdown files to the job's summary. Writes
-# `comparison=STATUS` to GITHUB_OUTPUT: 0, nothing is worse; 1, something is, or drifted with FAIL_ON=drift; 2, no reliable
-# comparison could be made.
+# `comparison=STATUS` to GITHUB_OUTPUT: 0, nothing is worse; 1, something is, or drifted with FAIL_ON=drift; 2, it cannot
+# be judged.
 set -euo pipefail
 
 conformance() {
@@ -27,7 +27,7 @@ conformance compare --fail-on "$worst" --partial "$baseline" "$records" --format
   2> "$OUT/problem.txt" || status=$?
 if [[ ! -s $OUT/comparison.md ]]; then
   status=2
-  printf '**Conformance: no reliable comparison could be made.**\n\n' > "$OUT/comparison.md"
+  printf '**Conformance: the comparison cannot be judged.**\n\n' > "$OUT/comparison.md"
   sed 's/^/    /' "$OUT/problem.txt" >> "$OUT/comparison.md"
 fi
 rm -f "$OUT/problem.txt"

@@ -1,0 +1,93 @@
+"""Output in a job of GitHub Actions, where a line of it may be a command to the job: here no line is."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from io import BufferedIOBase, TextIOWrapper
+from typing import Any
+
+_COMMAND = re.compile(rb"\A[^!-~]*:(?=:)|#(?=#\[)")
+"""What makes a line a command: `::` at its beginning, behind any spaces too, or, of old, `##[` anywhere."""
+
+_BEGUN = re.compile(rb"\A[^!-~]*:?\Z|##?\Z")
+"""The end of a line that the next character may make one."""
+
+_GAP = rb"\g<0>" + "\N{ZERO WIDTH SPACE}".encode()
+
+
+def in_job() -> bool:
+    """Whether this process runs in a job of GitHub Actions."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+class _Harmless(BufferedIOBase):
+    """Passes on what is written, with a gap in what would be a command."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._line, self._passed = b"", 0
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return int(self._target.fileno())
+
+    def isatty(self) -> bool:
+        return bool(self._target.isatty())
+
+    def write(self, data: Any, /) -> int:
+        for piece in bytes(data).splitlines(True):
+            self._line += piece
+            if piece.endswith((b"\n", b"\r")):
+                self._pass_on()
+                self._line, self._passed = b"", 0
+        return len(data)
+
+    def flush(self) -> None:
+        if not _BEGUN.search(self._line):
+            self._pass_on()
+        self._target.flush()
+
+    def end(self) -> None:
+        """Passes on what is left."""
+        self._pass_on()
+        self._target.flush()
+
+    def _pass_on(self) -> None:
+        harmless = _COMMAND.sub(_GAP, self._line)
+        self._target.write(harmless[self._passed :])
+        self._passed = len(harmless)
+
+
+@contextmanager
+def harmless() -> Generator[None]:
+    """Inside, nothing that this process prints by `sys.stdout` and `sys.stderr` is a command to a job."""
+    with ExitStack() as stack:
+        for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
+            if in_job() and isinstance(stream, TextIOWrapper):
+                stream.flush()
+                target: Any = _Harmless(stream.buffer)
+                stack.callback(target.end)
+                made = TextIOWrapper(target, stream.encoding, "replace", write_through=True)
+                stack.callback(made.detach)
+                stack.enter_context(redirect(made))
+        yield
+
+
+@contextmanager
+def no_commands() -> Generator[None]:
+    """Inside, a job takes no commands from this process and its children, whatever they print and by which means."""
+    token = secrets.token_hex(16) if in_job() else ""
+    if token:
+        print(f"::stop-commands::{token}", flush=True)
+    try:
+        yield
+    finally:
+        if token:
+            print(f"\n::{token}::", flush=True)

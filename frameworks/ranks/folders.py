@@ -1,0 +1,62 @@
+"""Folders of crews: each is locked by its crew's process, and removed by a later crew if nobody removed it before."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = "ranks-"
+_LOCK = "owner"
+
+
+class CrewFolder:
+    """An empty folder of this process alone.
+
+    Attributes:
+        path: of the folder.
+    """
+
+    def __init__(self) -> None:
+        """Makes it, and removes those whose processes are dead."""
+        _remove_stale(Path(tempfile.gettempdir()))
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        new = self.path / "locking"
+        self._lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        new.rename(self.path / _LOCK)
+
+    def remove(self) -> None:
+        """Removes it with everything in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Closes the lock; another process that has it open keeps it."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _remove_stale(among: Path) -> None:
+    for folder in among.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+                _remove_if_stale(folder)
+
+
+def _remove_if_stale(folder: Path) -> None:
+    """Removes a folder whose lock nobody holds; without a lock it is being made, or no crew's.
+
+    Raises:
+        OSError: it has no lock, or the lock is taken.
+    """
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)

@@ -1,0 +1,61 @@
+"""Any record file is read or refused within 1 GB and 5 s."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from results.record.files import MAX_BYTES, read
+from results.record.folders import find
+from results.record.reading import MAX_SIGNS, SIGNS, RecordError, load
+from tests.hostile_files import NAMES, make
+from tests.support import ROOT, environment
+
+MEMORY, SECONDS = 10**9, 5.0
+_READER = """
+import json, os, resource, sys, time
+from results.record.reading import RecordError, load
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+resource.setrlimit(resource.RLIMIT_AS, (6 * 10**9, 6 * 10**9))
+try:
+    said = f"read, {len(load(Path(sys.argv[1])).verdicts)} verdicts"
+except RecordError as error:
+    said = str(error)
+used = resource.getrusage(resource.RUSAGE_SELF)
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(json.dumps([int(peak.split()[1]) * 1024, used.ru_utime + used.ru_stime, said]))
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_read_or_refused_in_bounds(name: str, tmp_path: Path) -> None:
+    path = make(name, tmp_path)
+    words = [sys.executable, "-c", _READER, str(path)]
+    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    path.unlink()
+    assert done.returncode == 0, done.stderr[-500:]
+    memory, seconds, said = json.loads(done.stdout)
+    assert "\n" not in said
+    assert (memory <= MEMORY, seconds <= SECONDS) == (True, True), (memory, seconds, said)
+
+
+def test_a_small_file_of_many_values_is_refused_before_they_are_made(tmp_path: Path) -> None:
+    path = make("empty lists", tmp_path)
+    packed = path.with_name(f"{path.name}.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert packed.stat().st_size < 100_000
+    with pytest.raises(RecordError, match="has too many values"):
+        load(packed)
+
+
+def test_records_have_room_to_grow() -> None:
+    for path in find([ROOT / "results" / "baselines"]):
+        content = read(path)
+        assert 2 * len(content) < MAX_BYTES, path.name
+        assert 2 * (len(content) - len(content.translate(None, SIGNS))) < MAX_SIGNS, path.name
