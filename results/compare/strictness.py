@@ -115,6 +115,11 @@ def _same_bound(old: CheckResult, new: CheckResult) -> bool:
     return math.isclose(a, b, rel_tol=ENSEMBLE_SPREAD)
 
 
+def _least_ratio(old: Sequence[float], new: Sequence[float]) -> float:
+    """How many times as large every update's number is at least; 0 without any that can be compared."""
+    return min((b / a for a, b in zip(old, new, strict=False) if math.isfinite(a) and a > 0.0), default=0.0)
+
+
 def _courses(old: Record, new: Record, held: Mapping[str, str]) -> Iterator[Change]:
     """Curves and fingerprints that the new record lacks, and references that compute something else.
 
@@ -136,6 +141,12 @@ def _courses(old: Record, new: Record, held: Mapping[str, str]) -> Iterator[Chan
         clause, test = held[trace.case], f"{held[trace.case]}/{trace.case}"
         if lost := sorted(curves.keys() - trace.curves.keys() - {"bound"}):
             yield Change(ChangeKind.TRACE_MISSING, clause, test, f"curves {', '.join(map(repr, lost))}")
+        for name in ("bound", "spread"):
+            ratio = _least_ratio(curves.get(name, ()), trace.curves.get(name, ()))
+            if ratio > WIDER:
+                yield Change(
+                    ChangeKind.BOUND_WIDER, clause, test, "", "", f"{name} of the losses: × {ratio:.4g} or more"
+                )
         if another_oracle(curves, trace.curves, ORACLE):
             ends = [f"{(side['exact'] or ('',))[-1]:.9}" for side in (curves, trace.curves)]
             detail = "the loss that the reference ends with"
