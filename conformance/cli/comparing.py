@@ -39,11 +39,11 @@ def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool
 
     Where the suite itself differs comes first, then the environments. A failure is a failure whether or not an
     expectation names it, and a changed observation counts as worse, for a new default or another format is what an
-    upgrade surprises people with. Of tests that hold, numbers are identical, rounding or drift: an error that at least tripled and passes half
-    of its bound, or a loss that moved by more than its bound. Costs are compared as counted; those that vary, such as
-    times, are not judged: two records are of two moments. Tests are the same by clause, name and the clause's revision;
-    what cannot be compared is listed with its reason. A suite that demands less (a lower level, fewer checks, a wider
-    bound, a missing curve) is worse.
+    upgrade surprises people with. Of tests that hold, numbers are identical, rounding or drift: an error that at
+    least tripled and passes half of its bound, or a loss that moved by more than its bound. Costs are compared as
+    counted; those that vary, such as times, are not judged: two records are of two moments. Tests are the same by
+    clause, name and the clause's revision; what cannot be compared is listed with its reason. A suite that demands
+    less (a lower level, fewer checks, a wider bound, a missing curve) is worse.
 
     Exit status: 0, nothing is worse; 1, something is, or drifted with --fail-on drift; 2, it cannot be judged,
     because of the records, or because fewer than half of the tests that OLD judged can be compared.
