@@ -256,8 +256,10 @@ def test_the_committed_records_are_whole_runs_without_this_machines_folders() ->
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 def test_every_framework_with_a_part_in_a_scenario_has_a_committed_record(scenario: Scenario) -> None:
     taking_part = {*scenario.modes} if scenario.only else {"jax", "paddle", "reference", "tf", "torch"}
-    assert sorted(record.series.framework for record in committed(scenario.name)) == sorted(taking_part)
+    on_cpus = [record for record in committed(scenario.name) if record.series.device == "cpu"]
+    assert sorted(record.series.framework for record in on_cpus) == sorted(taking_part)
 
 
 def test_the_committed_records_took_less_than_twenty_minutes_together() -> None:
-    assert 0 < sum(record.duration_s for name in SCENARIOS for record in committed(name)) < 1200
+    records = [record for name in SCENARIOS for record in committed(name) if record.series.device == "cpu"]
+    assert 0 < sum(record.duration_s for record in records) < 1200

@@ -79,7 +79,7 @@ def test_other_text_stays_as_it_is(text: str, monkeypatch: pytest.MonkeyPatch) -
     "words", [("table",), ("compare",), ("export", "--format", "markdown"), ("export", "--format", "findings")]
 )
 def test_a_record_gives_a_job_no_commands(words: tuple[str, ...], tmp_path: Path) -> None:
-    changed = verdict(BASE, 0, test=EVIL, message=f"a\n{EVIL}", reason=EVIL)
+    changed = verdict(BASE, 0, test=f"{BASE.verdicts[0].clause}/{EVIL}", message=f"a\n{EVIL}", reason=EVIL)
     series = replace(BASE.series, framework=EVIL, mode=f"\n{EVIL}")
     path = tmp_path / "run.json"
     write(path, replace(changed, series=series, notes=(EVIL, f"##[error]{EVIL}")))

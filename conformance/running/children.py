@@ -15,7 +15,7 @@ GRACE_S = 30.0
 """How long a process that is told to end may take."""
 
 _GUARD = """
-cat
+while read -r line; do :; done
 kill -s TERM "$0"
 left="$1"
 while [ "$left" -gt 0 ] && kill -s 0 -- "-$0"; do

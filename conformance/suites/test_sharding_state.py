@@ -10,6 +10,7 @@ import pytest
 
 from conformance.judging.kit import Subject, Verdict, clause, need
 from conformance.judging.meshes import PAIRS, declared, each_level, one_place, shared, weights
+from conformance.judging.verdict import same_bits
 from conformance.oracle.errormodel import flat
 from fixtures.arrays import Array
 from fixtures.data import digits_batch, exact_batch
@@ -130,7 +131,8 @@ def test_a_damaged_part_is_refused_by_all(
         else:
             expected, moment, signature = whole, "the load without", "damage-loaded"
         for rank, (state, then) in enumerate(zip(loaded.states(), expected, strict=True)):
-            verdict.same_state(state, then, f"rank {rank}'s state after {moment} {what}", signature)
+            if not same_bits(state, then):  # a check a file would make records differ by how many files there are
+                verdict.same_state(state, then, f"rank {rank}'s state after {moment} {what}", signature)
         file.write_bytes(content)
     verdict.holds(refused > 0, "some file is needed", f"{refused} refusals", "at least one", "damage-loaded")
 

@@ -157,7 +157,7 @@ def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> 
             _draw_counted(kind, [change for change in pair.changes if change.kind is kind], console)
     for line in comparisons.unmatched:
         console.print(Text(one_line(line), style="bold red"))
-    console.print(Text(verdict(comparisons), style="bold"))
+    console.print(Text(one_line(verdict(comparisons)), style="bold"))
 
 
 def _draw_environment(different: Environment, console: Console) -> None:
@@ -222,7 +222,7 @@ def markdown(comparisons: Comparisons) -> str:
 
 
 def _lines(comparisons: Comparisons) -> Iterator[str]:
-    yield f"**Conformance: {verdict(comparisons)}.**"
+    yield f"**Conformance: {words(verdict(comparisons))}.**"
     for pair in comparisons.pairs:
         yield ""
         yield from section(pair)
