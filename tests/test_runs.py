@@ -6,7 +6,7 @@ from pathlib import Path
 
 from conformance.running.runs import TrainedRun, recorded_runs, run_of
 from fixtures.models import exact_stack
-from fixtures.recipe import BFLOAT16, Adam, DynamicScaling, Recipe, Recompute
+from fixtures.recipe import BFLOAT16, Adam, DynamicScaling, Offload, Recipe, Recompute
 from frameworks.reference import ReferenceFramework
 from tests.support import judge
 
@@ -36,6 +36,15 @@ def test_a_run_holds_what_differs_from_the_default_recipe() -> None:
         "precision=Precision(level=O1, format=bfloat16), scaling=DynamicScaling(initial=8, enabled=True), "
         "accumulation=2, recompute=Recompute(segments=2, depth=1)"
     )
+
+
+def test_a_run_is_the_same_wherever_its_files_were(tmp_path: Path) -> None:
+    first, second = (
+        Recipe(offload=Offload(("optimizer",), "disk", str(tmp_path / name))) for name in ("first", "second")
+    )
+    assert run_of(exact_stack(), first) == run_of(exact_stack(), second)
+    assert str(tmp_path) not in str(run_of(exact_stack(), first))
+    assert run_of(exact_stack(), first) != run_of(exact_stack(), Recipe(offload=Offload(("optimizer",), "disk")))
 
 
 def test_runs_are_recorded_once_each_and_only_meanwhile() -> None:
