@@ -6,6 +6,7 @@ import json
 import math
 import random
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 
 from results.compare.comparison import compare
 from results.record.not_offered import not_offered
-from results.record.reading import RecordError, from_json, load, to_json
+from results.record.reading import Record, RecordError, from_json, load, to_json
 from results.record.upgrading import upgrade
 from tests.hostile import VALUES, Raw
+from tests.small_record import BASE, CLAUSE
 
 OLD = Path(__file__).parent / "records" / "schema-1.json"
 
@@ -115,3 +117,77 @@ def test_a_refusal_of_which_nothing_was_tried_is_not_offered(outcome: str, messa
     before = {"test": "t", "outcome": outcome, "message": message}
     assert not_offered(before) == {**before, "outcome": said}
     assert before["outcome"] == outcome
+
+
+def version_2(clause: str, *verdicts: dict[str, Any]) -> dict[str, Any]:
+    """A record of version 2 with these verdicts of one clause."""
+    document: dict[str, Any] = json.loads(to_json(replace(BASE, verdicts=(), observations=(), measurements=())))
+    texts = {name: value for name, value in vars(BASE.clauses[CLAUSE]).items() if name != "revision"}
+    common = {"clause": clause, "outcome": "pass", "checks": [], "runs": []}
+    return {
+        **document,
+        "schema_version": 2,
+        "suite": {"version": "0.1"},
+        "clauses": {clause: texts},
+        "verdicts": [common | verdict for verdict in verdicts],
+    }
+
+
+def read_2(clause: str, *verdicts: dict[str, Any]) -> Record:
+    return from_json(json.dumps(version_2(clause, *verdicts)).encode())
+
+
+@pytest.mark.parametrize(
+    ("test", "case", "now"),
+    [
+        ("conformance/suites/test_x.py::test_y[a/b::c]", "test_y[a/b::c]", "a.b/test_y[a/b::c]"),
+        ("session::every test", "every test", "a.b/every test"),
+        ("expectations/torch/expectations.toml::a.b", "", "a.b/expectation: expectations/torch/expectations.toml"),
+        ("scenario::sincos[mixed float16]", "mixed float16", "a.b/mixed float16"),
+        ("of somebody else", "", "a.b/of somebody else"),
+    ],
+)
+def test_a_test_of_version_2_is_called_by_its_clause(test: str, case: str, now: str) -> None:
+    (verdict,) = read_2("a.b", {"test": test, "case": case, "code_hash": "h"}).verdicts
+    assert (verdict.test, verdict.setup_hash) == (now, "h" if test.startswith("scenario") else "")
+
+
+@pytest.mark.parametrize(
+    ("clause", "hashes", "revision"),
+    [
+        ("scaling.automaton", ["any"], 1),
+        ("composition.coverage", ["8223b38a475ecea8"], 1),
+        ("composition.coverage", ["94f29a2ffffe7565"], 2),
+        ("composition.coverage", ["of another day"], 0),
+        ("composition.pairs", ["f303d35392855682", "0b4c3b7fe9e5562c"], 1),
+        ("composition.pairs", ["f303d35392855682", "672b0ea4356d0f6f"], 0),
+    ],
+)
+def test_the_revision_of_a_version_2_record_follows_from_its_hashes(
+    clause: str, hashes: list[str], revision: int
+) -> None:
+    record = read_2(clause, *({"test": f"f.py::test_{n}", "code_hash": each} for n, each in enumerate(hashes)))
+    assert record.clauses[clause].revision == revision
+
+
+def test_runs_of_version_2_name_no_folder() -> None:
+    offloads = [{"offload": {"kind": "Offload", "folder": f"/tmp/{n}", "to": "disk", "what": []}} for n in range(3)]
+    runs = [{"fixture": "a", "recipe": recipe} for recipe in (*offloads, {"offload": {"folder": None}}, {})]
+    (verdict,) = read_2("a.b", {"test": "f.py::test", "runs": runs}).verdicts
+    assert [run.recipe.get("offload", {}).get("folder") for run in verdict.runs] == ["FOLDER", None, None]  # type: ignore[union-attr]
+
+
+def test_a_refusal_of_version_2_says_whether_anything_was_tried() -> None:
+    said = {"a": "x: no (tried)", "b": "x: no (nothing to try)", "c": "x: no"}
+    verdicts = ({"test": f"f.py::{name}", "outcome": "unsupported", "message": text} for name, text in said.items())
+    assert [one.outcome.value for one in read_2("a.b", *verdicts).verdicts] == [
+        "unsupported",
+        "not offered",
+        "not offered",
+    ]
+
+
+@pytest.mark.parametrize("broken", [{"test": 3}, {"clause": ["a"]}, {"runs": 3}, {"runs": [3]}, {"code_hash": {}}])
+def test_what_is_no_record_of_version_2_is_refused(broken: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"no record of version 2|Expected|is not of clause"):
+        read_2("a.b", {"test": "f.py::test", "code_hash": "h", **broken})
