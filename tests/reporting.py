@@ -34,6 +34,7 @@ from results.record.reading import (
 )
 from results.report import porting
 from results.report.page import render
+from results.show.portability import words
 
 BASELINES = Path(__file__).parent.parent / "results" / "baselines"
 DATE = "2026-01-02T03:04:05+00:00"
@@ -86,13 +87,15 @@ def baselines() -> tuple[Record, ...]:
 
 @cache
 def abridged() -> tuple[Record, ...]:
-    """The same with few clauses, which have every outcome of every record, and every family and level."""
+    """The same with few clauses, which have every outcome of every record, and every family, level and word."""
     records = baselines()
+    said = words(records)
     before: set[tuple[str, ...]] = set()
     kept = {porting.FORMATS}
     for clause, text in {name: text for one in records for name, text in one.clauses.items()}.items():
         outcomes = [(str(i), v.outcome) for i, one in enumerate(records) for v in one.verdicts if v.clause == clause]
         shown = {("family", clause.partition(".")[0]), ("level", text.level), *outcomes}
+        shown |= {("word", said[clause].kind)} if clause in said else set()
         shown |= {("together", *alike)} if len(alike := {outcome for _, outcome in outcomes}) == 1 else set()
         if not shown <= before:
             before |= shown
