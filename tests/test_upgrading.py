@@ -171,7 +171,7 @@ def test_the_revision_of_a_version_2_record_follows_from_its_hashes(
 
 
 def test_runs_of_version_2_name_no_folder() -> None:
-    offloads = [{"offload": {"kind": "Offload", "folder": f"/tmp/{n}", "to": "disk", "what": []}} for n in range(3)]
+    offloads = [{"offload": {"kind": "Offload", "folder": f"/place/{n}", "to": "disk", "what": []}} for n in range(3)]
     runs = [{"fixture": "a", "recipe": recipe} for recipe in (*offloads, {"offload": {"folder": None}}, {})]
     (verdict,) = read_2("a.b", {"test": "f.py::test", "runs": runs}).verdicts
     assert [run.recipe.get("offload", {}).get("folder") for run in verdict.runs] == ["FOLDER", None, None]  # type: ignore[union-attr]
