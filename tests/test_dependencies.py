@@ -13,7 +13,7 @@ import pytest
 from conformance.inventory import dependencies
 from conformance.inventory.dependencies import COUNTED, PROVIDED, Tree
 from conformance.inventory.syntax import Reading
-from conformance.inventory.tests import read_inventory
+from conformance.inventory.tests import code_hashes
 from tests.support import ROOT
 
 SUITE = '''"""A suite."""
@@ -113,7 +113,7 @@ def tree(folder: Path, *changes: tuple[str, str, str]) -> dict[str, str]:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    return {name: code.code_hash for name, code in read_inventory(folder).items()}
+    return code_hashes(folder)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_an_unchanged_helper_may_move_to_another_module(tmp_path: Path) -> None:
 
 def real(folder: Path) -> dict[str, str]:
     """Hashes by test in a copy of this checkout."""
-    return {name: code.code_hash for name, code in read_inventory(folder).items()}
+    return code_hashes(folder)
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def test_reading_the_suites_reads_each_file_and_each_definition_once(monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(ast, "parse", noted_parse)
         patched.setattr(dependencies, "read", noted_read)
-        tests = read_inventory(ROOT)
+        tests = code_hashes(ROOT)
     assert len(tests) > 200
     folders = [*COUNTED, "frameworks"]
     texts = Counter(path.read_text("utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py"))

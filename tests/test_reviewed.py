@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,9 +39,9 @@ def change(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), "utf-8")
 
 
-def asked(tests: Mapping[str, TestCode]) -> list[str]:
-    """Clauses that want an answer, where the stored reviews are those of this checkout."""
-    return [each.clause for each in questions(present(), present(tests), tests) if not each.answered]
+def asked(root: Path) -> list[str]:
+    """Clauses that want an answer in a checkout, where the stored reviews are those of this one."""
+    return [each.clause for each in questions(present(), present(root), read_inventory(root)) if not each.answered]
 
 
 def test_the_reviews_of_this_checkout_are_complete() -> None:
@@ -59,7 +58,7 @@ def test_a_commit_that_only_refactors_keeps_every_identity(checkout: Path) -> No
     (suites / "test_trace.py").write_text("\n\n\n@clause".join((head, *reversed(tests))).rstrip() + "\n", "utf-8")
     after = read_inventory(checkout)
     assert {code.id for code in after.values()} == {code.id for code in inventory().values()}
-    assert asked(after), "a renamed helper asks for an answer"
+    assert asked(checkout), "a renamed helper asks for an answer"
     record = load(next((ROOT / "results" / "baselines").glob("torch-*-cpu-eager.json.gz")))
     recorded = {verdict.test.partition("[")[0] for verdict in record.verdicts} - {f"{SETTINGS}/{EVERY_TEST}"}
     assert len(recorded) > 300
@@ -71,12 +70,12 @@ def test_moved_files_and_reordered_tests_ask_nothing(checkout: Path) -> None:
     (suites / "test_resume.py").rename(suites / "test_resuming.py")
     head, *tests = (suites / "test_trace.py").read_text("utf-8").split("\n\n\n@clause")
     (suites / "test_trace.py").write_text("\n\n\n@clause".join((head, *reversed(tests))).rstrip() + "\n", "utf-8")
-    assert asked(read_inventory(checkout)) == []
+    assert asked(checkout) == []
 
 
 def test_a_weakened_helper_is_stopped(checkout: Path) -> None:
     change(checkout / HELPER.relative_to(ROOT), "measured <= bound.value", "measured <= 1000 * bound.value")
-    stopped = asked(read_inventory(checkout))
+    stopped = asked(checkout)
     assert "autocast.float32-parity" in stopped
     assert "autocast.settings-restored" not in stopped
 
@@ -84,7 +83,7 @@ def test_a_weakened_helper_is_stopped(checkout: Path) -> None:
 def test_a_changed_requirement_asks_too() -> None:
     clauses = load_clauses()
     other = {**clauses, CLAUSE: replace(clauses[CLAUSE], requirement="Anything goes.")}
-    now = present(inventory(), other)
+    now = present(clauses=other)
     assert [each.clause for each in questions(present(), now, inventory())] == [CLAUSE]
 
 
@@ -98,14 +97,14 @@ def test_a_changed_requirement_asks_too() -> None:
     ],
 )
 def test_what_counts_as_an_answer(former: Review | None, revision: int, words: str, answer: bool) -> None:
-    tests = {"test_a": TestCode("test_a.py", "test_a", CLAUSE, "h")}
+    tests = {"test_a": TestCode("test_a.py", "test_a", CLAUSE)}
     stored = {} if former is None else {CLAUSE: former}
     (one,) = questions(stored, {CLAUSE: Review(revision, "now", "")}, tests)
     assert (str(one), one.answered) == (f"{CLAUSE}: {words}", answer)
 
 
 def test_an_answer_is_stored_once(tmp_path: Path) -> None:
-    tests = {name: TestCode("t.py", name, f"s.{name}", "h") for name in ("a", "b", "c")}
+    tests = {name: TestCode("t.py", name, f"s.{name}") for name in ("a", "b", "c")}
     stored = {"s.a": Review(1, "x", "new"), "s.b": Review(1, "y", "new")}
     now = {"s.a": Review(1, "x", ""), "s.b": Review(1, "z", ""), "s.c": Review(1, "w", "")}
     path = tmp_path / "reviewed.toml"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.inventory.tests import TestCode, inventory
+from conformance.inventory.tests import ROOT, TestCode, code_hashes, read_inventory
 from conformance.spec.clauses import Clause, load_clauses
 
 FILE = Path(__file__).with_suffix(".toml")
@@ -79,14 +79,12 @@ def reviews(path: Path = FILE) -> dict[str, Review]:
         raise ValueError(f"{path.name}: {' '.join(str(error).split())}; restore it from git") from None
 
 
-def present(
-    tests: Mapping[str, TestCode] | None = None, clauses: Mapping[str, Clause] | None = None
-) -> dict[str, Review]:
-    """Revision and digest of every clause that has tests, as the checkout has them, without an answer."""
+def present(root: Path = ROOT, clauses: Mapping[str, Clause] | None = None) -> dict[str, Review]:
+    """Revision and digest of every clause that has tests, as a checkout has them, without an answer."""
     clauses = load_clauses() if clauses is None else clauses
-    hashes: dict[str, list[str]] = {}
-    for code in (inventory() if tests is None else tests).values():
-        hashes.setdefault(code.clause, []).append(code.code_hash)
+    hash_of, hashes = code_hashes(root), dict[str, list[str]]()
+    for code in read_inventory(root).values():
+        hashes.setdefault(code.clause, []).append(hash_of[code.function])
     return {
         name: Review(clauses[name].revision, _digest(clauses[name], hashes[name]), "")
         for name in sorted(hashes.keys() & clauses.keys())

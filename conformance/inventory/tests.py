@@ -1,4 +1,4 @@
-"""Which tests the suites have, read from their source without importing it: clause and code hash of each."""
+"""Which tests the suites have, read from their source without importing it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class TestCode:
         file: name of the module that defines it.
         function: its name, which no other test of the suites has.
         clause: the clause that it names.
-        code_hash: hash of its code and of all that it depends on, the same whatever comments and layout.
         parameters: names of its parameters: what the plugin gives it and what it is parametrized with.
     """
 
@@ -29,7 +28,6 @@ class TestCode:
     file: str
     function: str
     clause: str
-    code_hash: str
     parameters: tuple[str, ...] = ()
 
     @property
@@ -54,17 +52,35 @@ def read_inventory(root: Path) -> dict[str, TestCode]:
     Raises:
         ValueError: a test names no clause, or two functions have one name.
     """
-    tree, tests = Tree(root), dict[str, TestCode]()
-    for path in sorted((root / "conformance" / "suites").glob("test_*.py")):
+    tests: dict[str, TestCode] = {}
+    for path in _files(root):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                if node.name in tests:
+                    other = tests[node.name].file
+                    raise ValueError(f"{path.name}: {node.name} is a test of {other} too; rename one of them")
+                parameters = tuple(argument.arg for argument in node.args.args)
+                tests[node.name] = TestCode(path.name, node.name, _clause(path, node), parameters)
+    return tests
+
+
+def code_hashes(root: Path = ROOT) -> dict[str, str]:
+    """By the name of each test function, the hash of its code and of all that it depends on.
+
+    The hash is the same whatever comments and layout.
+    """
+    tree, hashes = Tree(root), dict[str, str]()
+    for path in _files(root):
         module = tree.module(("conformance", "suites", path.stem))
         for name, definition in module.definitions.items() if module else ():
             node = definition.nodes[-1]
-            if module and isinstance(node, ast.FunctionDef) and name.startswith("test_"):
-                if name in tests:
-                    raise ValueError(f"{path.name}: {name} is a test of {tests[name].file} too; rename one of them")
-                parameters = tuple(argument.arg for argument in node.args.args)
-                tests[name] = TestCode(path.name, name, _clause(path, node), code_hash(module, node), parameters)
-    return tests
+            if module and name.startswith("test_") and isinstance(node, ast.FunctionDef):
+                hashes[name] = code_hash(module, node)
+    return hashes
+
+
+def _files(root: Path) -> list[Path]:
+    return sorted((root / "conformance" / "suites").glob("test_*.py"))
 
 
 def _clause(path: Path, node: ast.FunctionDef) -> str:
