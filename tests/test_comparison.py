@@ -242,7 +242,6 @@ def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
         (replace(BASE, series=replace(BASE.series, device_kind="H100")), "another kind of device: cpu and H100"),
         (replace(BASE, seed=3), "another seed: 0 and 3"),
         (replace(BASE, status="interrupted"), "the new run was interrupted"),
-        (replace(BASE, selection="-k scaling"), "another selection of tests: all and -k scaling"),
         (replace(BASE, verdicts=()), ""),
     ],
 )
@@ -250,6 +249,29 @@ def test_what_cannot_be_compared_reliably_is_refused(new: Record, told: str) -> 
     found = compare(BASE, new)
     assert found.status == 2
     assert told in " ".join(found.refusals)
+
+
+PART = replace(BASE.only(TESTS[1:]), status="partial", selection="--budget=60s")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status"),
+    [
+        (BASE, PART, 0),
+        (PART, BASE, 0),
+        (BASE, verdict(PART, 0, outcome=Outcome.FAIL), 1),
+        (verdict(BASE, 0, outcome=Outcome.FAIL), PART, 0),
+        (BASE, replace(PART.only(())), 2),
+        (PART, replace(PART, selection="-k scaling"), 2),
+    ],
+    ids=["part", "then whole", "worse", "not selected", "nothing", "two parts"],
+)
+def test_a_part_is_compared_with_those_tests_of_the_whole(old: Record, new: Record, status: int) -> None:
+    found = compare(old, new)
+    assert found.status == status
+    assert bool(found.refusals) is (old.selection == "--budget=60s" and new.selection == "-k scaling")
+    assert {change.subject for change in found.changes} <= {*TESTS[1:2]}
+    assert found.of == (0 if found.refusals else len(new.verdicts) if new.selection else len(old.verdicts))
 
 
 def test_sets_are_paired_by_series() -> None:

@@ -44,6 +44,12 @@ def scenario_names(
     metavar="A,B",
     help="If not given, those of the adapter's adapter.toml, else its first one.",
 )
+@click.option(
+    "--budget",
+    envvar="CONFORMANCE_BUDGET",
+    metavar="TIME",
+    help="Judge by the tests that catch most in this time, such as 60s or 5m, shared by the modes.",
+)
 @click.option("--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True)
 @click.option(
     "--scenario", metavar="NAME", shell_complete=scenario_names, help="Run this one instead of the suites' tests."
@@ -57,6 +63,7 @@ def scenario_names(
 def run(
     framework: str,
     modes: str,
+    budget: str | None,
     device: str,
     scenario: str | None,
     list_scenarios: bool,
@@ -70,6 +77,7 @@ def run(
 
     \b
     conformance run torch
+    conformance run torch --budget 60s
     conformance run --modes graph,xla tf
     conformance run torch -k scaling --seed=1
     conformance run package.module:Class
@@ -94,7 +102,8 @@ def run(
         raise click.MissingParameter(param_hint="'FRAMEWORK'", param_type="argument")
     adapter = adapter_file(framework)
     judged = modes.split(",") if modes else [*adapter.modes] or [""]
-    return jobs.job(framework, judged, adapter.serial, device, pytest_arguments)
+    words = [*([f"--budget={budget}"] if budget else []), *pytest_arguments]
+    return jobs.job(framework, judged, adapter.serial, device, words)
 
 
 def _named(scenario: str) -> Scenario:

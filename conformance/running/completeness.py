@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.inventory.tests import code_of, id_of, inventory
+from conformance.spec.clauses import Level, load_clauses
 from conformance.spec.findings import Workaround
 from results.record.files import one_line
 from results.record.model import Status
@@ -81,16 +82,21 @@ class Completeness:
             functions, tests = output[_OUTPUT]
             self.left_out = LeftOut(tuple(functions), tuple(tests))
 
-    def status(self, judged: Collection[str], ended: bool, selection: str) -> tuple[Status, list[str]]:
+    def status(
+        self, judged: Collection[str], ended: bool, selection: str, budget: str = ""
+    ) -> tuple[Status, list[str]]:
         """The status of the run's record, and notes on what it lacks.
 
         Args:
             judged: tests that have a verdict.
             ended: whether the session came to its end.
             selection: command-line words that selected tests, or "".
+            budget: the time that the run had, or "" for as long as it takes.
         """
         notes = [] if self.left_out is None else self.left_out.lines
         unjudged = sorted(self.tests.difference(judged))
+        if budget and ended:
+            return "partial", [*_within(budget, self.tests, judged), *notes]
         if unjudged:
             notes = [
                 f"{len(unjudged)} of {len(self.tests)} collected tests were not judged ({_some(unjudged)})",
@@ -99,6 +105,14 @@ class Completeness:
         if unjudged or not ended or self.left_out is None:
             return "interrupted", notes
         return ("partial" if selection or notes else "complete"), notes
+
+
+def _within(budget: str, chosen: Collection[str], judged: Collection[str]) -> list[str]:
+    """What a run came to in its budget."""
+    must = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
+    tried = {test.partition("/")[0] for test in judged} & must
+    note = f"budget of {budget}: {len(judged)} of {len(chosen)} chosen tests, {len(tried)} of {len(must)} MUST clauses"
+    return [note]
 
 
 def _has_parameters(item: pytest.Item) -> bool:

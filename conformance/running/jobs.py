@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from conformance.running.baselines import former
+from conformance.running.budget import seconds_of
 from conformance.running.children import run_to_end
 from conformance.running.repeating import repeat, repeatable
 from frameworks import install
@@ -45,6 +46,22 @@ def _refused(command: Sequence[str], words: Sequence[str]) -> str:
     lines = [line for line in asked.stderr.splitlines() if line.strip()]
     said = [line.partition("error: ")[2] for line in lines if "error: " in line] or lines or ["a bad option"]
     return f"pytest refuses its arguments: {said[0]}"
+
+
+def parted(words: Sequence[str]) -> tuple[float, list[str]]:
+    """The seconds of the last `--budget TIME` or `--budget=TIME` among words, 0 without one, and the other words.
+
+    Raises:
+        ValueError: the time is none.
+    """
+    seconds, others, following = 0.0, list[str](), iter(words)
+    for word in following:
+        option, given, text = word.partition("=")
+        if option == "--budget":
+            seconds = seconds_of(text if given else next(following, ""))
+        else:
+            others.append(word)
+    return seconds, others
 
 
 def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
@@ -89,21 +106,30 @@ def _named(words: Sequence[str], mode: str) -> list[str]:
 def job(framework: str, modes: Sequence[str], serial: Collection[str], device: str, words: Sequence[str]) -> int:
     """Judges a framework in some modes ("" for its first) and tells how its records differ from the baselines.
 
-    Two workers share the tests of a mode; one runs those of a serial mode, in their order. `words` go to pytest.
+    Two workers share the tests of a mode; one runs those of a serial mode, in their order. `words` go to pytest, but
+    the modes share a `--budget` out among them.
 
     Returns:
         0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made.
     """
+    try:
+        budget, words = parted(words)
+    except ValueError as error:
+        print(one_line(f"conformance: {error}"), file=sys.stderr)
+        return 2
     if problem := _refused(_command(framework, modes[0], device, 1), words):
         print(one_line(f"conformance: {problem}; `python -m pytest --help` has the options"), file=sys.stderr)
         return 2
     if framework in install.DISTRIBUTIONS and install.main([framework]):
         return 2
     begun = time.time()
-    statuses = [
-        judge(framework, mode, device, 1 if mode and mode in serial else 2, _named(words, mode if modes[1:] else ""))
-        for mode in modes
-    ]
+    statuses = []
+    for place, mode in enumerate(modes):
+        own = _named(words, mode if modes[1:] else "")
+        if budget:
+            share = max(0.0, begun + budget - time.time()) / (len(modes) - place)
+            own.append(f"--budget={max(share, 1.0):.0f}s")
+        statuses.append(judge(framework, mode, device, 1 if mode and mode in serial else 2, own))
     if any(status not in (0, 1) for status in statuses):
         return 2
     if not any(LAST_RUNS.glob("*.json")):

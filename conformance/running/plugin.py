@@ -26,6 +26,7 @@ from conformance.judging.subject import Profile, Subject
 from conformance.judging.verdict import Verdict
 from conformance.measuring import exclusive
 from conformance.running import machine
+from conformance.running.budget import Budget, seconds_of
 from conformance.running.completeness import Completeness
 from conformance.running.containment import (
     LONGEST,
@@ -80,6 +81,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "nightly draws 20 times as many new ones",
     )
     group.addoption(
+        "--budget",
+        metavar="TIME",
+        help="judge by the tests that catch most in this time, such as 60s or 5m; the record is partial",
+    )
+    group.addoption(
         "--vacuity",
         action="store_true",
         help="run every passing test again on blinded frameworks, and fail if one of them changes no verdict",
@@ -116,6 +122,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_INTERRUPTS] = Interrupts(signal.SIGINT, *(() if worker else (signal.SIGTERM, signal.SIGHUP)))
         if option.vacuity:
             config.pluginmanager.register(Vacuity(), "conformance-vacuity")
+        if option.budget:
+            plugin = Budget(config, framework, seconds_of(option.budget), TIMED)
+            config.pluginmanager.register(plugin, "conformance-budget")
         completeness = Completeness(config)
         config.pluginmanager.register(completeness, "conformance-completeness")
         if not worker and not config.option.collectonly:

@@ -140,11 +140,14 @@ class Recorder:
         self._leaks: dict[str, list[str]] = {}
         self._inferred: Counter[str] = Counter()
         self._selection = _selection(config)
+        self._budget: str = config.option.budget or ""
+        self._notes: list[str] = []
         self._journal: Journal | None = None
         self._path: Path | None = None
         chosen = config.option.record
-        if chosen is None and not self._selection:
-            chosen = LAST_RUNS / f"{file_name(str(config.option.framework), framework)}.json"
+        if chosen is None and self._selection in ("", f"--budget={self._budget}"):
+            ending = ".budget.json" if self._budget else ".json"
+            chosen = LAST_RUNS / f"{file_name(str(config.option.framework), framework)}{ending}"
         if chosen is not None:
             self._journal = Journal.create(
                 Path(os.path.abspath(chosen)), _header(config, framework, known, self._selection)
@@ -219,7 +222,8 @@ class Recorder:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Compares the expectations with a complete run, and finishes the record; it decides the exit status."""
-        status, notes = self._completeness.status(self._outcomes, exitstatus in _ENDED, self._selection)
+        status, notes = self._completeness.status(self._outcomes, exitstatus in _ENDED, self._selection, self._budget)
+        self._notes = notes
         if status == "complete":
             self._judge_leaks()
             for entry in unmatched(self._expectations, self._seen):
@@ -239,6 +243,8 @@ class Recorder:
         if self._journal is not None:
             with _writing():
                 self._path = self._journal.finish(status, notes)
+        if self._budget and exitstatus in _ENDED and not self._outcomes:
+            pytest.exit(f"no test ended within the budget of {self._budget}; allow more time", returncode=2)
 
     def _judge_leaks(self) -> None:
         """One verdict for all process-wide settings that any test left changed."""
@@ -263,6 +269,8 @@ class Recorder:
         parts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
         terminalreporter.section("conformance")
         terminalreporter.line(f"{' · '.join(parts) or 'nothing judged'} (of {total} verdicts)")
+        if self._budget:
+            terminalreporter.line(f"partial: {self._notes[0]}" if self._notes else "partial")
         if not self._place.confirmed:
             terminalreporter.line(self._unconfirmed())
         if self._path is not None:
@@ -293,6 +301,7 @@ def _selection(config: pytest.Config) -> str:
     words += [f"--deselect={prefix}" for prefix in option.deselect or ()]
     words += [f"--ignore={path}" for path in option.ignore or ()]
     words += [f"--ignore-glob={path}" for path in option.ignore_glob or ()]
+    words += [f"--budget={option.budget}"] if option.budget else []
     return " ".join(words)
 
 

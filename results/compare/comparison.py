@@ -89,10 +89,14 @@ class Comparison:
 
 
 def compare(old: Record, new: Record) -> Comparison:
-    """Everything that differs between two records."""
+    """Everything that differs between two records; where one is of some tests only, what differs in these."""
     refusals = tuple(_refusals(old, new))
     if refusals:
         return Comparison(old, new, (), 0, refusals)
+    if old.selection != new.selection:
+        some, other = (new, old) if new.selection else (old, new)
+        other = other.only({verdict.test for verdict in some.verdicts})
+        old, new = (other, new) if new.selection else (old, other)
     before, after = ({verdict.test: verdict for verdict in record.verdicts} for record in (old, new))
     suite = suite_change(old, new)
     reasons = incomparable(old, new, suite)
@@ -158,8 +162,8 @@ def _refusals(old: Record, new: Record) -> Iterator[str]:
             yield f"the {name} run was interrupted; run it again to its end"
         if record.status == "partial" and not record.selection:
             yield f"the {name} run left out tests ({'; '.join(record.notes) or 'unasked'}); run all of them"
-    if old.selection != new.selection:
-        yield f"another selection of tests: {old.selection or 'all'} and {new.selection or 'all'}"
+    if old.selection != new.selection and old.selection and new.selection:
+        yield f"another selection of tests: {old.selection} and {new.selection}"
 
 
 def _numbers(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[Moved]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -288,6 +288,18 @@ class Record(Header):
     traces: tuple[Trace, ...] = ()
     tensors: tuple[Tensors, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def only(self, tests: Collection[str]) -> Record:
+        """This record with the parts of some tests, which are named as CLAUSE/CASE."""
+        cases = {test.partition("/")[2] for test in tests}
+        return replace(
+            self,
+            verdicts=tuple(each for each in self.verdicts if each.test in tests),
+            observations=tuple(each for each in self.observations if each.case in cases),
+            measurements=tuple(each for each in self.measurements if each.case in cases),
+            traces=tuple(each for each in self.traces if each.case in cases),
+            tensors=tuple(each for each in self.tensors if each.case in cases),
+        )
 
     def sorted(self) -> Record:
         """This record with its parts in order, and only the clauses and findings that they name."""

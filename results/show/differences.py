@@ -112,7 +112,8 @@ def summary(pair: Comparison) -> str:
     """How many changes of each kind there are, what the numbers did, and how many tests were compared."""
     if pair.refusals:
         return "not comparable"
-    tests = f"({pair.compared} of {pair.of} tests compared)"
+    selection = " and ".join(dict.fromkeys(filter(None, (pair.old.selection, pair.new.selection))))
+    tests = f"({pair.compared} of {pair.of} tests compared{f', those of {selection}' if selection else ''})"
     if not pair.judged:
         return f"{pair.share:.0%} of the tests that the old record judged are comparable, want {LEAST:.0%} {tests}"
     if pair.identical:
