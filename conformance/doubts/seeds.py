@@ -58,7 +58,11 @@ class Stress:
 
 
 def changing(records: dict[int, Record]) -> Found:
-    """Every test whose verdict differs between seeds or is bad at one, with what it was at each."""
+    """Every test whose verdict differs between seeds or is bad at one, with what it was at each.
+
+    A run with a budget may end before a test that another one reached; that is no change.
+    """
+    partial = any("--budget" in record.selection for record in records.values())
     found: Found = defaultdict(dict)
     bad: set[str] = set()
     for seed, record in records.items():
@@ -67,7 +71,11 @@ def changing(records: dict[int, Record]) -> Found:
             found[verdict.test][seed] = f"{verdict.outcome} {signature}".strip()
             if verdict.outcome.bad:
                 bad.add(verdict.test)
-    same = {test for test, by_seed in found.items() if len(by_seed) == len(records) and len(set(by_seed.values())) == 1}
+    same = {
+        test
+        for test, by_seed in found.items()
+        if (partial or len(by_seed) == len(records)) and len(set(by_seed.values())) == 1
+    }
     return {test: by_seed for test, by_seed in found.items() if test in bad or test not in same}
 
 
