@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.judging.verdict import same_bits
+from conformance.judging.verdict import element, got_want, same_bits
 from conformance.laws.distances import distance, equal, gaps, narrow, unit, wide
 from conformance.laws.ensemble import MEMBERS, Ensemble
 from conformance.laws.player import Observation, Play
@@ -55,14 +55,11 @@ class Unlike:
 
     def __str__(self) -> str:
         if self.measured.shape != self.expected.shape or self.measured.size == 0:
-            return f"{self.name}: shape {self.measured.shape} against {self.expected.shape}"
-        left, right = (np.asarray(v, np.float64).ravel() for v in (self.measured, self.expected))
-        gap = gaps(left, right)
-        worst = int(np.argmax(gap))
-        count = int(np.sum(gap > self.bound))
-        by = f"within {self.bound:.3g}" if self.bound else "to the bit"
-        most = f"{left[worst].item()!r} against {right[worst].item()!r}"
-        return f"{self.name}: {count} of {left.size} are not the oracle's {by}, furthest {most}"
+            return f"{self.name}: got shape {list(self.measured.shape)}, want {list(self.expected.shape)}"
+        left, right = (np.asarray(each, np.float64) for each in (self.measured, self.expected))
+        differing = gaps(left, right) > self.bound
+        apart = element(left, right, differing, self.bound) if differing.any() else got_want(self.measured, self.expected)
+        return f"{self.name}: {apart}"
 
 
 def counted(name: str) -> bool:
