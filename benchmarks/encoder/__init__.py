@@ -1,1 +1,1 @@
-"""What loading in eight bits does to a real sentence encoder."""
+"""What loading in 8 bits does to a real sentence encoder."""

@@ -1,4 +1,4 @@
-"""Embeddings of sentences by all-MiniLM-L6-v2, in float32 and loaded in eight bits by transformers."""
+"""Embeddings of sentences by all-MiniLM-L6-v2, in float32 and loaded in 8 bits by transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorded figures: a sentence encoder in float32 and loaded in eight bits."""
+"""The recorded figures: a sentence encoder in float32 and loaded in 8 bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test says about a clause: checks with what was measured, against what, and how the bound came about."""
+"""A test's result for a clause: checks with measured and expected values, bounds and their derivations."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Violation(AssertionError):
 
 
 class Misdeclared(Violation):
-    """What was observed of the framework is not what its adapter declares."""
+    """The framework does not behave as its adapter declares."""
 
 
 class Abstention(Exception):
-    """The control of the experiment failed, so the clause is not judged."""
+    """A control failed, so the clause is not judged."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ _FOLDER = re.compile(r"(?<![\w/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
 
 
 def cleaned(text: str) -> str:
-    """A framework's message without the stack frames that it quotes and without this machine's folders."""
+    """A framework's message without quoted stack frames and without this machine's paths."""
     lines = _FOLDER.sub("", _FRAME.sub("", text)).splitlines()
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
@@ -88,7 +88,7 @@ def same_bits(a: object, b: object) -> bool:
 
 
 def _same_bytes(left: Array, right: Array) -> bool:
-    """Of arrays of one format and shape; sign and payload of a NaN, which no standard fixes, differ by processor."""
+    """For arrays of one dtype and shape. Sign and payload of a NaN are ignored: they differ by processor."""
     if left.tobytes() == right.tobytes():
         return True
     if left.dtype.kind != "f" and "float" not in left.dtype.name:
@@ -136,7 +136,8 @@ def element(measured: Array, expected: Array, differing: Array, allowed: float =
     gap = np.where(differing, np.where(np.isnan(gap), np.inf, gap), -1.0)
     place = tuple(int(index) for index in np.unravel_index(int(np.argmax(gap)), gap.shape))
     values = f"got {measured[place]!s}, want {expected[place]!s}" + (f" ± {allowed:.3g}" if allowed else "")
-    return f"{values} at {list(place)} ({int(differing.sum())} of {differing.size} elements differ)" if place else values
+    count = f"({int(differing.sum())} of {differing.size} elements differ)"
+    return f"{values} at {list(place)} {count}" if place else values
 
 
 def _first_difference(measured: object, expected: object) -> str:
@@ -160,7 +161,7 @@ def _failed(check: Check) -> str:
 
 @dataclass
 class Verdict:
-    """Collects what one test found. The check methods raise `Violation` as soon as one does not hold."""
+    """Collects the results of one test. The check methods raise `Violation` as soon as one does not hold."""
 
     checks: list[Check] = field(default_factory=list)
     observations: dict[str, Any] = field(default_factory=dict)
@@ -190,7 +191,7 @@ class Verdict:
         *,
         but: Sequence[str] = (),
     ) -> None:
-        """Two whole states are equal bit for bit, leaving out entries that begin with one of `but`."""
+        """Two full states are equal bit for bit, except for entries that begin with one of `but`."""
         __tracebackhide__ = True
         left = {k: v for k, v in measured.items() if not k.startswith(tuple(but))}
         right = {k: v for k, v in expected.items() if not k.startswith(tuple(but))}
@@ -205,7 +206,7 @@ class Verdict:
         what: str,
         signature: str = "gradient-differs",
     ) -> None:
-        """The same parameters have gradients, and these are equal bit for bit."""
+        """The same parameters have gradients, and all gradients are equal bit for bit."""
         __tracebackhide__ = True
         self.equal(sorted(measured), sorted(expected), "parameters that have a gradient", "gradient-missing")
         self.same_state(measured, expected, what, signature)
@@ -213,7 +214,7 @@ class Verdict:
     def holds(
         self, condition: bool, what: str, measured: object = "", expected: object = "", signature: str = "does-not-hold"
     ) -> None:
-        """A condition with the values that it was read from."""
+        """A condition, with the values that it depends on."""
         __tracebackhide__ = True
         self._add(Check(what, bool(condition), shown(measured), shown(expected)), signature)
 
@@ -225,7 +226,7 @@ class Verdict:
         self._add(Check(what, not bad, measured, "finite values"), signature)
 
     def within(self, measured: float, bound: Bound, what: str, signature: str = "beyond-bound") -> None:
-        """A deviation of at most the bound; NaN is beyond every bound."""
+        """A deviation is at most the bound; NaN exceeds every bound."""
         __tracebackhide__ = True
         passed = bool(measured <= bound.value)
         check = Check(what, passed, float(measured), "within the bound", bound.value, bound.derivation)
@@ -234,7 +235,7 @@ class Verdict:
     def changed(
         self, before: Mapping[str, Array], after: Mapping[str, Array], what: str, signature: str = "unchanged"
     ) -> None:
-        """At least one value moved, so that the test has shown something."""
+        """At least one value changed, so that the test is not vacuous."""
         __tracebackhide__ = True
         apart = difference(after, before)
         self._add(Check(what, bool(apart), apart or "no change", "a change"), signature)
@@ -247,8 +248,8 @@ class Verdict:
         """Records raw samples of a cost, in `unit`.
 
         Args:
-            control: of a cost that varies, such as a time: samples of the same framework's work without what is
-                measured, each taken right next to its sample, in an order that varies.
+            control: for a cost that varies, such as a time: samples of the same work without the measured technique,
+                each taken next to its sample, in random order.
         """
         self.measurements[name] = (unit, [float(s) for s in samples], [float(s) for s in control])
 
@@ -257,15 +258,15 @@ class Verdict:
         self.traces[name] = {key: [float(v) for v in values] for key, values in series.items()}
 
     def tensors(self, kind: str, arrays: Mapping[str, Array]) -> None:
-        """Records arrays of a run to the last bit, by name in the order of the computation.
+        """Records fingerprints of a run's arrays, by name in the order of the computation.
 
         Args:
-            kind: "first" for the gradients of the first window, "layers" for all that a pass shows.
+            kind: "first" for the gradients of the first window, "layers" for every tensor of a pass.
         """
         self.fingerprints[kind] = [fingerprint(name, array) for name, array in arrays.items()]
 
     def abstain(self, reason: str) -> None:
-        """Leaves the clause unjudged, because the control failed.
+        """Ends the test without a judgement, because a control failed.
 
         Raises:
             Abstention: always.

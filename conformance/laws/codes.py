@@ -1,4 +1,4 @@
-"""The law of codes: quantizers, casts and products of codes follow their rules, in any order of calls."""
+"""The law of codes: quantizers, casts and quantized matmuls follow their rules, in any order of calls."""
 
 from __future__ import annotations
 

@@ -58,7 +58,9 @@ class Unlike:
             return f"{self.name}: got shape {list(self.measured.shape)}, want {list(self.expected.shape)}"
         left, right = (np.asarray(each, np.float64) for each in (self.measured, self.expected))
         differing = gaps(left, right) > self.bound
-        apart = element(left, right, differing, self.bound) if differing.any() else got_want(self.measured, self.expected)
+        apart = (
+            element(left, right, differing, self.bound) if differing.any() else got_want(self.measured, self.expected)
+        )
         return f"{self.name}: {apart}"
 
 

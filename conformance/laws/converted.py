@@ -1,4 +1,4 @@
-"""The law of aware training: ranges follow the batches, predictions move nothing, and conversions are of the run."""
+"""The law of QAT: ranges follow the batches, predictions move nothing, and conversions are of the run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ AwareVerb = TrainAware | SkipAware | PredictAware | Convert | Reload
 
 @dataclass(frozen=True)
 class AwareCase(CheckedInstance):
-    """A run of aware training.
+    """A run of QAT.
 
     Attributes:
         freeze: updates after which ranges stay, None for never.

@@ -1,4 +1,4 @@
-"""Draws calls of quantizers, casts to formats of eight bits, and products of codes."""
+"""Draws calls of quantizers, casts to 8-bit formats, and quantized matmuls."""
 
 from __future__ import annotations
 

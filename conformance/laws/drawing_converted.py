@@ -1,4 +1,4 @@
-"""Draws runs of aware training, and what is done with them."""
+"""Draws runs of QAT, and what is done with them."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ ONE_IN = 12
 
 @st.composite
 def _techniques(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe: Recipe) -> Recipe:
-    """The recipe with ranks, an offload, aware training or moments of eight bits, now and then, as far as declared.
+    """The recipe with ranks, an offload, QAT or 8-bit moments, now and then, as far as declared.
 
     Ranks that share a batch norm differ in whose statistics they take (`sharding.buffers`), so they get none.
     """
@@ -134,7 +134,7 @@ class Techniques:
     """What a framework declares, and its adapter does not leave out of drawing.
 
     Attributes:
-        blocks: values in a block of moments of eight bits, and in the smallest parameter that has them.
+        blocks: values in a block of 8-bit moments, and in the smallest parameter that has them.
     """
 
     ranks: Sequence[Ranks]

@@ -1,4 +1,4 @@
-"""What dense layers of aware training must give, by the declared rule and the ranges that a run reports."""
+"""What dense layers of QAT must give, by the declared rule and the ranges that a run reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What moments of eight bits must be: their codes by the paper, the nearest of them, and how far rounding may lead.
+"""What 8-bit moments must be: their codes by the paper, the nearest of them, and how far rounding may lead.
 
 Source: Dettmers et al. 2022, arXiv:2110.02861, section 2. u is the unit roundoff of float32.
 """

@@ -1,4 +1,4 @@
-"""Inputs with outliers, and how far a layer that is loaded in eight bits may be from the layer in float32."""
+"""Inputs with outliers, and how far a layer that is loaded in 8 bits may be from the layer in float32."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ CASES: Mapping[str, Callable[[int, int, LinearRule, int], Array]] = MappingProxy
 
 
 def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> tuple[Array, Array]:
-    """What the layer gives in float32, and how far one in eight bits may be from it, both float64.
+    """What the layer gives in float32, and how far one in 8 bits may be from it, both float64.
 
     A weight is off by half a code and its cast, |w|·2⁻¹¹ in float16; so are inputs that have codes. Of inputs that have
     none that is ‖x‖₁·amax·(1/254 + 2⁻¹¹) for each output. What float32 rounds comes on top.

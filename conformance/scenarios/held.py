@@ -40,7 +40,7 @@ def held_in_one_place(trainer: Trainer, window: Window) -> Held:
 def _moments(state: Mapping[str, Array], parameters: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
     """What the optimizer keeps of each parameter; counters are none of that, and an average is no moment.
 
-    Of a moment of eight bits that is its codes and their largest magnitudes, not what these stand for.
+    An 8-bit moment counts as its codes and absmax values, not as the values that they encode.
     """
     for name, value in state.items():
         slot, _, parameter = name.partition("/")

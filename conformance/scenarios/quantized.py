@@ -1,4 +1,4 @@
-"""A network of digits in eight bits, after training, in training, and in its optimizer: accuracy, bytes, distances."""
+"""A network of digits in 8 bits, after training, in training, and in its optimizer: accuracy, bytes, distances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that is aware of quantization: what layers compute and pass back, what ranges follow, and conversion."""
+"""Quantization-aware training (QAT): what layers compute and pass back, what ranges follow, and conversion."""
 
 from __future__ import annotations
 

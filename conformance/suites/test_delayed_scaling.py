@@ -1,4 +1,4 @@
-"""Products in formats of eight bits whose scales follow the steps before."""
+"""Products in 8-bit formats whose scales follow the steps before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adam whose moments are kept in codes of eight bits, by blocks."""
+"""Adam whose moments are kept in 8-bit codes, by blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training by delayed scaling in formats of eight bits: what layers compute, what is remembered, and what moves it."""
+"""Training by delayed scaling in 8-bit formats: what layers compute, what is remembered, and what moves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats of eight bits: what codes stand for, and what casts make of values."""
+"""8-bit formats: what codes stand for, and what casts make of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that are loaded in eight bits: columns of outliers, casts of weights, how far layers are from float32."""
+"""Models that are loaded in 8 bits: columns of outliers, casts of weights, how far layers are from float32."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rule_of(subject: Subject) -> LinearRule:
 
 
 def loaded(subject: Subject, weights: dict[str, Array]) -> QuantizedModel:
-    """The model with these weights in eight bits."""
+    """The model with these weights in 8 bits."""
     return subject.framework.post_training().quantized(TECHNIQUE, MODEL, weights)
 
 

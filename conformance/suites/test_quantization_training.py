@@ -1,4 +1,4 @@
-"""What quantization-aware training and integer layers are made of: fake quantization and products of codes."""
+"""What quantization-QAT and integer layers are made of: fake quantization and quantized matmuls."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def technique_attempts(post_training: PostTraining) -> dict[Capability, Attempt]
 
 
 def aware_attempts(trainer: Callable[[Model, Recipe], Trainer], *, converts: bool) -> dict[Capability, Attempt]:
-    """A try of aware training, and of conversion where that is offered."""
+    """A try of QAT, and of conversion where that is offered."""
     made: dict[Capability, Attempt] = {Capability.AWARE: partial(_trains_aware, trainer)}
     return made | ({Capability.CONVERT: partial(_converts, trainer)} if converts else {})
 

@@ -1,4 +1,4 @@
-"""What a product in formats of eight bits does whose scales follow the steps before."""
+"""What a product in 8-bit formats does whose scales follow the steps before."""
 
 from __future__ import annotations
 

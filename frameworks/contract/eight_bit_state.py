@@ -1,4 +1,4 @@
-"""Moments of Adam that are kept in codes of eight bits, a largest magnitude for each block of them."""
+"""Moments of Adam that are kept in 8-bit codes, a largest magnitude for each block of them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Framework(Protocol):
         """Runs operation `op` (a name of `frameworks.operations`) inside whatever precision scope is open."""
 
     def formats(self) -> NumberFormats:
-        """The framework's number formats of eight bits; what is offered is declared by capabilities."""
+        """The framework's number 8-bit formats; what is offered is declared by capabilities."""
 
     def quantizers(self) -> Quantizers:
         """The framework's quantizers; what is offered is declared by capabilities."""
@@ -122,7 +122,7 @@ class Framework(Protocol):
         """
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
-        """A product with `kernel` (k, m), float32, in formats of eight bits whose scales follow the steps before.
+        """A product with `kernel` (k, m), float32, in 8-bit formats whose scales follow the steps before.
 
         `history` is how many steps are remembered, `accumulation` how many micro-batches a training step has.
 

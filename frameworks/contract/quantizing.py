@@ -94,7 +94,7 @@ class Quantized:
 
 
 class NumberFormats(Protocol):
-    """A framework's casts to formats of eight bits, and its products of integers."""
+    """A framework's casts to 8-bit formats, and its products of integers."""
 
     def casts(self) -> Mapping[str, CastRule]:
         """The formats that are offered, by their names in `fixtures.narrow.NARROW`."""

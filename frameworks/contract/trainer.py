@@ -72,13 +72,13 @@ class Trainer(Protocol):
 
         The average of the weights is "average/PARAMETER".
 
-        A moment of eight bits is there as what it stands for, "SLOT/PARAMETER" in float32, and as what is kept of it:
+        An 8-bit moment appears decoded, as "SLOT/PARAMETER" in float32, and encoded:
         "codes/SLOT/PARAMETER", uint8 in canonical shape, and "absmax/SLOT/PARAMETER", float32, one for each block in
         the order in which the framework lays the parameter out.
         """
 
     def buffers(self) -> dict[str, Array]:
-        """Batch norm's running statistics by canonical name; by any name what ranges follow in aware training.
+        """Batch norm's running statistics by canonical name; by any name what ranges follow in QAT.
 
         In training by delayed scaling also what is remembered.
         """

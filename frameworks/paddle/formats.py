@@ -1,4 +1,4 @@
-"""Casts to formats of eight bits, as Paddle's dynamic graph makes them."""
+"""Casts to 8-bit formats, as Paddle's dynamic graph makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A product in formats of eight bits whose scales follow earlier steps; a method a decision, which mutants override."""
+"""A product in 8-bit formats whose scales follow earlier steps; a method a decision, which mutants override."""
 
 from __future__ import annotations
 

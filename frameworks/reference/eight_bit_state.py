@@ -1,4 +1,4 @@
-"""Moments in codes of eight bits by blocks, with one small method a decision, which mutants override.
+"""Moments in 8-bit codes by blocks, with one small method a decision, which mutants override.
 
 Source: Dettmers et al. 2022, arXiv:2110.02861, section 2: dynamic quantization with blocks.
 """
@@ -23,7 +23,7 @@ class EightBitState:
         self.optimizer = optimizer
 
     def encodes(self, size: int) -> bool:
-        """Whether the moments of a parameter of so many entries are kept in eight bits."""
+        """Whether the moments of a parameter of so many entries are kept in 8 bits."""
         return size >= self.optimizer.smallest
 
     def signed(self, slot: str) -> bool:

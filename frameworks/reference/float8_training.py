@@ -1,4 +1,4 @@
-"""Training by delayed scaling: dense layers that multiply in formats of eight bits; a method a decision."""
+"""Training by delayed scaling: dense layers that multiply in 8-bit formats; a method a decision."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Float8Layers:
         }
 
     def paths(self, model: Model) -> list[str]:
-        """The layers that multiply in eight bits."""
+        """The layers that multiply in 8 bits."""
         weights = (n for n in dense_weights(model) if model.parameter_format(n) != "float64")
         return [name.removesuffix(".weight") for name in weights]
 

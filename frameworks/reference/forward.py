@@ -96,7 +96,7 @@ class Forward:
         return self.aware.dense(path, x, weight, bias, self.statistics, observes=training and self.observes())
 
     def observes(self) -> bool:
-        """Whether a training pass moves ranges of aware training now."""
+        """Whether a training pass moves ranges of QAT now."""
         return not self._replaying
 
     def passing(self, path: str, output: Tensor) -> Tensor:

@@ -162,7 +162,7 @@ def _keeps_codes(framework: Probed) -> bool:
 
 
 def shards_are_encoded(company: Callable[[Model], Company], run: Callable[[Model, Recipe], Trainer]) -> bool:
-    """Whether ranks that share moments of eight bits out have those of one place after an update."""
+    """Whether ranks that share 8-bit moments out have those of one place after an update."""
     model = exact_linear(1, 4224)
     shapes = model.parameter_shapes()
     gradients = {name: -np.linspace(1.0, 2.0, int(np.prod(shape))).reshape(shape) for name, shape in shapes.items()}

@@ -37,7 +37,7 @@ class OpenWindow:
 
 
 class QuantizedForward(Forward):
-    """A forward pass with what moves by its windows: ranges of aware training, magnitudes of delayed scaling.
+    """A forward pass with what moves by its windows: ranges of QAT, magnitudes of delayed scaling.
 
     Attributes:
         steps: updates that were applied.
@@ -64,13 +64,13 @@ class QuantizedForward(Forward):
         return self.quantized_model_class(layers.rule.linear, self.model, weights, known=self.observed())
 
     def aware_layers(self) -> AwareLayers:
-        """The layers of aware training.
+        """The layers of QAT.
 
         Raises:
             Unsupported: the recipe does not ask for it.
         """
         if self.aware is None:
-            raise Unsupported(Capability.AWARE, "this recipe asks for no aware training")
+            raise Unsupported(Capability.AWARE, "this recipe asks for no QAT")
         return self.aware
 
     def take_magnitudes(self, seen: Mapping[str, float]) -> None:

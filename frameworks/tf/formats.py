@@ -1,4 +1,4 @@
-"""Casts to formats of eight bits and products of integers, as TensorFlow makes them."""
+"""Casts to 8-bit formats and products of integers, as TensorFlow makes them."""
 
 from __future__ import annotations
 

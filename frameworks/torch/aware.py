@@ -1,4 +1,4 @@
-"""PyTorch's training that is aware of quantization: `prepare_qat` and `convert` of eager mode."""
+"""PyTorch's QAT: `prepare_qat` and `convert` of eager mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adam with moments of eight bits: `Adam8bit` of bitsandbytes, where that is installed."""
+"""Adam with 8-bit moments: `Adam8bit` of bitsandbytes, where that is installed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def require(recipe: Recipe, device: str) -> None:
 
 
 def keeps_codes(device: str, **given: Any) -> bool:
-    """Whether Adam8bit with these arguments moves large parameters by moments of eight bits."""
+    """Whether Adam8bit with these arguments moves large parameters by 8-bit moments."""
     weight = torch.ones(4096, device=device, requires_grad=True)
     optimizer = kind()([weight], lr=0.5, **given)
     weight.sum().backward()

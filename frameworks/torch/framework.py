@@ -61,7 +61,7 @@ class TorchFramework(BaseFramework):
 
     Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`; `run_op` is eager in
     all modes. "ddp", "fsdp", "fsdp1" and "deepspeed" train every recipe with two ranks, "offload" keeps activations in
-    files; in "torchao" trained models are quantized by torchao, and in "transformers" they are loaded in eight bits.
+    files; in "torchao" trained models are quantized by torchao, and in "transformers" they are loaded in 8 bits.
     """
 
     name: str = "torch"

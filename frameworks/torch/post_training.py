@@ -26,7 +26,7 @@ from frameworks.torch.network import load
 
 FILE = "quantized.pt"
 _ENGINES = ("x86", "fbgemm")
-"""Engines of one arithmetic: others take inputs in eight bits, or biases in integers."""
+"""Engines of one arithmetic: others take inputs in 8 bits, or biases in integers."""
 
 _EPS = float(torch.finfo(torch.float32).eps)
 _RULES: Mapping[str, LinearRule] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""Trained models that transformers loads in eight bits by bitsandbytes (LLM.int8()), where both are installed."""
+"""Trained models that transformers loads in 8 bits by bitsandbytes (LLM.int8()), where both are installed."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class TransformersPostTraining:
 
 
 def _loaded(model: Model, network: nn.Module, skip: Sequence[str], device: str) -> Any:
-    """The network, saved in float32 and loaded in eight bits."""
+    """The network, saved in float32 and loaded in 8 bits."""
     kind, places = _class_of(model), places_of(model)
     whole = kind(kind.config_class())
     whole.load_state_dict(network.state_dict())
