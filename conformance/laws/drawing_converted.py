@@ -1,4 +1,4 @@
-"""Draws runs of QAT, and what is done with them."""
+"""Generates QAT runs and their verbs."""
 
 from __future__ import annotations
 

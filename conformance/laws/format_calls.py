@@ -1,4 +1,4 @@
-"""Calls of number formats: casts to eight bits, quantized matmuls, and codes that are packed."""
+"""Calls of number formats: 8-bit casts, quantized matmuls, and packed codes."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class CodeProduct:
 
 @dataclass(frozen=True)
 class Packing:
-    """Integers of four bits, (rows, columns), that are stored two to a byte and taken out again."""
+    """4-bit integers (rows, columns), packed two to a byte and unpacked again."""
 
     rows: int
     columns: int
@@ -157,4 +157,4 @@ class Packing:
         with breaking("formats.packing") as verdict:
             halved = codes.size // length * ((length + 1) // 2)
             verdict.equal(answer["packed"].nbytes, halved, "bytes", "bytes")
-            verdict.equal(answer["restored"], codes, "what is taken out", "other-codes")
+            verdict.equal(answer["restored"], codes, "unpacked integers", "other-codes")

@@ -70,7 +70,7 @@ class QuantizedForward(Forward):
             Unsupported: the recipe does not ask for it.
         """
         if self.aware is None:
-            raise Unsupported(Capability.AWARE, "this recipe asks for no QAT")
+            raise Unsupported(Capability.AWARE, "this recipe asks for no aware training")
         return self.aware
 
     def take_magnitudes(self, seen: Mapping[str, float]) -> None:
