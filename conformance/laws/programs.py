@@ -163,7 +163,7 @@ class RestoreDamaged:
 
 @dataclass(frozen=True)
 class DamageOffloaded:
-    """Changes or takes away a file that the run has offloaded, asks for the whole state, and puts the file back.
+    """Changes or takes away a file that the run has offloaded, asks for the training state, and puts the file back.
 
     Attributes:
         file: which one, as a share of all in [0, 1).

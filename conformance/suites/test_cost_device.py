@@ -1,7 +1,7 @@
-"""What the techniques cost and save on a device of its own: times of steps that fill it, and its allocator's peak.
+"""Cost of the techniques on a GPU: times of steps that fill it, and its allocator's peak.
 
-Everything here is marked `gpu` and unsupported on a CPU. Times are told by the adapter, by the device's events where
-the framework has them (`Framework.timed`). A bound fails only if the whole interval of a ratio lies beyond it.
+Everything here is marked `gpu` and unsupported on a CPU. The adapter measures times, by the device's events if the
+framework has them (`Framework.timed`). A bound fails only if the whole interval of a ratio lies beyond it.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ TENSORS = 4
 
 
 def tall_blocks(count: int = BLOCKS) -> Fixture:
-    """What the allocator's peak is taken of."""
+    """Workloads for the allocator's peak."""
     return equal_blocks(count, WIDTH, ROWS, inputs=16)
 
 
 def float32_products(subject: Subject, tf32: str) -> AbstractContextManager[None]:
-    """The scope of a case of `TF32`; leaves the test where there is no such switch, unless it is the default's."""
+    """The scope of a case of `TF32`; ends the test if there is no such switch, except for the default."""
     if tf32 == "default" and not subject.framework.declares(Capability.TF32).supported:
         return nullcontext()
     need(subject, Capability.TF32)
@@ -128,7 +128,7 @@ TECHNIQUES = {
 
 
 def counted(subject: Subject, technique: str) -> int:
-    """Bytes that are held at once for the backward pass of `tall_blocks`, at most, by the exact count."""
+    """Peak of the bytes saved for the backward pass of `tall_blocks`, by the exact count."""
     model, batch = tall_blocks()
     part = batch.into(TECHNIQUES[technique].accumulation)[-1]
     count = subject.trainer(model, TECHNIQUES[technique]).saved_bytes(part)

@@ -1,4 +1,4 @@
-"""What every adapter's trainer shares: the window loop, the whole state, and refusals that read the declaration."""
+"""What every adapter's trainer shares: the window loop, the training state, and refusals that read the declaration."""
 
 from __future__ import annotations
 

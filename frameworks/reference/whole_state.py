@@ -1,4 +1,4 @@
-"""A run's whole state as named arrays, and back."""
+"""A run's training state as named arrays, and back."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class EngineStepper(Stepper):
         return sorted({name for name, value in held if isinstance(value, torch.Tensor) and value.ndim})
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
-        """The whole state by the network's parameters, on every rank; every rank has to ask."""
+        """The training state by the network's parameters, on every rank; every rank has to ask."""
         if not self.spread.stage:
             return self.optimizer.state | {
                 p: self.optimizer.state[master]

@@ -37,7 +37,7 @@ class FlatStepper(Stepper):
         return kind(groups, **given)
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
-        """The whole state, on every rank; every rank has to ask."""
+        """The training state, on every rank; every rank has to ask."""
         return self._spread.joined(self.optimizer.state)
 
 

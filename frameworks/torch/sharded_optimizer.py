@@ -33,7 +33,7 @@ class ShardedStepper(Stepper):
         return {**super().parts(), "optimizer": self}
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's whole state, on every rank; every rank has to ask."""
+        """The optimizer's training state, on every rank; every rank has to ask."""
         self._sharded.consolidate_state_dict(to=0)
         first = distributed.get_rank(self._group) == 0
         held: list[Any] = [self._sharded.state_dict() if first else None]
@@ -42,7 +42,7 @@ class ShardedStepper(Stepper):
         return whole
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes this rank's part of a whole state."""
+        """Takes this rank's part of a training state."""
         self._sharded.load_state_dict(state)
 
     @property
