@@ -21,7 +21,7 @@ _FIELDS = ("total", "items", "scale_before", "finite", "applied", "rate")
 
 
 class JaxRun(Protocol):
-    """What a checkpoint saves of a run."""
+    """The parts of a run in a checkpoint."""
 
     recipe: Recipe
     train_state: RunState
@@ -40,7 +40,7 @@ class JaxRun(Protocol):
 
 
 def _tree(trainer: JaxRun) -> dict[str, Any]:
-    """Everything that tells one moment of the run from another.
+    """The full state of the run.
 
     JMP's scale is one that Orbax cannot save, so its two numbers stand for it.
     """
@@ -69,7 +69,7 @@ def save(trainer: JaxRun, path: Path) -> None:
 
 
 def restore(trainer: JaxRun, path: Path) -> None:
-    """Goes back to what `save` wrote.
+    """Restores what `save` wrote.
 
     Raises:
         ValueError: the files are missing, damaged, or of a run of another kind; nothing has changed then.

@@ -180,7 +180,7 @@ class MeshTrainer(JaxTrainer):
     # what ranks have
 
     def seen_by(self, rank: int) -> JaxTrainer:
-        """The run with what a rank has of its arrays, to be read and for nothing else."""
+        """The run with what a rank has of its arrays, read-only."""
         view = copy.copy(self)
         for name in ("train_state", "scale", "moved", "pending"):
             setattr(view, name, self.spread.seen(getattr(self, name), rank))

@@ -205,4 +205,4 @@ OF_OPTIMIZERS: dict[Capability, Attempt] = {
     Capability.AVERAGE: _average,
     Capability.FEED: _feed,
 }
-"""A try of each capability of optimizers and of loss scales."""
+"""Attempts for each capability of optimizers and of loss scales."""

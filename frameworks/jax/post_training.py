@@ -72,12 +72,12 @@ def _is_there(technique: str) -> bool:
 
 
 def refused() -> dict[Capability, str]:
-    """The techniques that are not there, and why."""
+    """Missing techniques, with reasons."""
     return {} if INSTALLED else {Capability(f"quantization.{name}"): NOT_INSTALLED for name in _RULES}
 
 
 def refused_attempts() -> dict[Capability, Attempt]:
-    """A try of each technique that is not there."""
+    """Attempts for missing techniques."""
     return {} if INSTALLED else {Capability(f"quantization.{name}"): partial(_is_there, name) for name in _RULES}
 
 

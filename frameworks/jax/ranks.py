@@ -70,7 +70,7 @@ class JaxMember:
         return MeshRanks(self.framework.bound(made(spread, model, recipe, weights)))
 
     def barrier(self) -> None:
-        """All ranks are here."""
+        """Returns at once: all ranks are in this process."""
 
 
 class OffloadedMesh(OffloadedState, MeshTrainer):

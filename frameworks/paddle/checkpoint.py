@@ -55,7 +55,7 @@ def parts(trainer: DynamicRun) -> dict[str, Any]:
 
 
 def restore(trainer: DynamicRun, folder: Path) -> None:
-    """Goes back to what `save` wrote.
+    """Restores what `save` wrote.
 
     Model, optimizers and scaler are made anew, as in a process that resumes, and take the place of what was there when
     all parts are loaded. A part that `set_state_dict` warns it skips counts as refused.

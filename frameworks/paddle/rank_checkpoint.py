@@ -56,7 +56,7 @@ def _write(trainer: RankRun, path: Path) -> None:
 
 
 def restore(trainer: RankRun, path: Path) -> None:
-    """Goes back to what `save` wrote, with as many ranks or others; a rank more begins with rank 0's own.
+    """Restores what `save` wrote, with as many ranks or others; a rank more begins with rank 0's own.
 
     Raises:
         ValueError: on every rank, if one of them cannot read a file, or Paddle refuses a part of it on one; nothing is

@@ -162,6 +162,6 @@ class PaddleMember:
         return RankTrainer(recipe.ranks or Ranks(self.count), model, recipe, weights, forced=self._forced)
 
     def barrier(self) -> None:
-        """Returns when every rank has come here."""
+        """Waits for all ranks."""
         if self.count > 1:
             distributed.barrier()

@@ -91,7 +91,7 @@ def read_settings() -> dict[str, str]:
 
 
 def restore_settings(state: Mapping[str, str]) -> None:
-    """Puts back what `read_settings` returned."""
+    """Restores what `read_settings` returned."""
     if state["dynamic"] == "True":
         paddle.disable_static()
     else:

@@ -17,7 +17,7 @@ LANES = 16
 
 
 class Rounding(Protocol):
-    """How a value that was computed in float64 is brought to a format."""
+    """Rounding of float64 values to a format."""
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
         """`array`, float64, with every value rounded to the format; the result is float64 again.

@@ -40,7 +40,7 @@ def started(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array
 
 
 def _trains(mode: str, model: Model, recipe: Recipe) -> bool:
-    """Whether an update of what is refused goes through, when it is tried without a guard."""
+    """Whether a refused update succeeds if tried without the adapter's guards."""
     run = started(mode, model, recipe)
     gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     return not any(update.skipped for update in run.feed([[gradients] * recipe.accumulation] * run.count))

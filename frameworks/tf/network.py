@@ -42,7 +42,7 @@ class Segment(keras.layers.Layer):
         return input_shape
 
     def forward(self, inputs: tf.Tensor, training: bool) -> tf.Tensor:
-        """What is run, and run again if the segment is recomputed."""
+        """The forward pass, which recomputation repeats."""
         self.calls.assign_add(1)
         for part in self.parts:
             inputs = run_segment(part, inputs, training)

@@ -63,7 +63,7 @@ def _mixed(format_name: str, mode: str) -> bool:
 
 
 def _mastered(format_name: str, _: str) -> bool:
-    """Low weights under any policy that names the format, with an optimizer that keeps them in float32 beside."""
+    """Low-precision weights under any policy that names the format, with an optimizer that keeps float32 masters."""
     for policy in (format_name, f"mixed_{format_name}"):
         with dtype_policy(policy):
             layer = keras.layers.Dense(2)
@@ -119,7 +119,7 @@ def _tf32(_: str) -> bool:
 
 
 def _counted(mode: str, depth: int) -> int:
-    """How often a function begins in a step, inside so many `keras.remat`."""
+    """Number of calls of a function in a step, within so many `keras.remat`."""
     calls = tf.Variable(0)
 
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -218,7 +218,7 @@ def _shown(mode: str, wrap: Callable[[Callable[..., tf.Tensor]], Callable[..., t
 
 
 def shows_recomputed(mode: str) -> bool:
-    """Whether that holds inside either of the calls that recompute."""
+    """Whether that holds within both recomputation calls."""
     return _shown(mode, keras.remat) or _shown(mode, tf.recompute_grad)
 
 

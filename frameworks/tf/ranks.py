@@ -64,7 +64,7 @@ class MirroredMember:
         return MirroredRanks(self.framework.bound(run))
 
     def barrier(self) -> None:
-        """All ranks are here."""
+        """Returns at once: all ranks are in this process."""
 
 
 class MirroredRanks:

@@ -147,7 +147,7 @@ def read_global_state() -> dict[str, str]:
 
 
 def write_global_state(state: Mapping[str, str]) -> None:
-    """Puts back what `read_global_state` returned; thread counts cannot be changed once TensorFlow runs."""
+    """Restores what `read_global_state` returned; thread counts cannot be changed once TensorFlow runs."""
     keras.config.set_dtype_policy(state["dtype_policy"])
     keras.config.set_floatx(state["floatx"])
     keras.config.set_epsilon(float(state["epsilon"]))
@@ -186,7 +186,7 @@ def _switches() -> dict[str, str]:
 
 
 def describe(device: str) -> dict[str, str]:
-    """What results may depend on: versions, device, driver, thread counts, every switch."""
+    """Settings that results may depend on: versions, device, driver, thread counts, every switch."""
     found = _switches() | {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,

@@ -54,12 +54,12 @@ def has_lite() -> bool:
 
 
 def refused() -> dict[Capability, str]:
-    """The techniques that are not there, and why."""
+    """Missing techniques, with reasons."""
     return {} if has_lite() else {Capability(f"quantization.{name}"): NOT_THERE for name in _RULES}
 
 
 def refused_attempts() -> dict[Capability, Attempt]:
-    """A try of each technique that is not there."""
+    """Attempts for missing techniques."""
     return {} if has_lite() else {Capability(f"quantization.{name}"): _makes_a_converter for name in _RULES}
 
 

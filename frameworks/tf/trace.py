@@ -1,4 +1,4 @@
-"""What a pass shows of its layers: outputs gathered while they run, and what a tape gives for them."""
+"""Layer traces: outputs gathered while they run, and what a tape gives for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's casts to 8-bit formats, and its product of integers."""
+"""PyTorch's casts to 8-bit formats, and its integer matmul."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def padded(codes: Array, unit: int, fewest: int = 1) -> Array:
 
 
 def products(device: str) -> tuple[Capability, ...]:
-    """The products that this version has, of which its quantized layers, and torchao's, are made."""
+    """The products that this version has, on which its quantized layers and torchao's are based."""
     offered = [Capability.INTEGER_PRODUCTS] if hasattr(torch, "_int_mm") else []
     return (*offered, Capability.FLOAT8_PRODUCTS) if _multiplies_float8(device) else tuple(offered)
 

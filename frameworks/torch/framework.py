@@ -53,7 +53,7 @@ from frameworks.torch.settings import pin_kernels, read_environment, read_settin
 from frameworks.torch.trainer import TorchTrainer
 
 _LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, transformers_models)})
-"""What quantizes trained models in modes of their own."""
+"""Classes of post-training quantization by mode."""
 
 
 class TorchFramework(BaseFramework):

@@ -113,7 +113,7 @@ class DistributedTrainer(KerasTrainer):
     # what ranks have
 
     def seen_by(self, rank: int) -> KerasTrainer:
-        """The run with what a rank has of its arrays, to be read and for nothing else."""
+        """The run with what a rank has of its arrays, read-only."""
         view = copy.copy(self)
         view.held = self.spread.seen(self.held, rank)
         return view

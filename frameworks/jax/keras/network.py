@@ -54,7 +54,7 @@ class Segment(keras.layers.Layer):
         return input_shape
 
     def forward(self, inputs: jax.Array, training: bool) -> jax.Array:
-        """What is run, and run again if the segment is recomputed."""
+        """The forward pass, which recomputation repeats."""
         begun = _BEGUN.get()
         if begun is not None and self.number is not None:
             jax.debug.callback(partial(_told, begun, self.number), inputs.ravel()[0])

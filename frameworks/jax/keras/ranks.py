@@ -65,7 +65,7 @@ class KerasMember:
         return DistributedRanks(self.framework.bound(DistributedTrainer(model, recipe, weights)))
 
     def barrier(self) -> None:
-        """All ranks are here."""
+        """Returns at once: all ranks are in this process."""
 
 
 class DistributedRanks:

@@ -1,4 +1,4 @@
-"""Process-wide settings of Keras: what results may depend on, and what a run may leak."""
+"""Process-wide settings of Keras: what results may depend on, and settings that a run may leak."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_settings() -> dict[str, str]:
 
 
 def write_settings(state: Mapping[str, str]) -> None:
-    """Puts back what `read_settings` returned; of distributions there is none to go back to but none at all."""
+    """Restores what `read_settings` returned; of distributions there is none to go back to but none at all."""
     keras.config.set_dtype_policy(state["keras-policy"])
     keras.config.set_floatx(state["keras-floatx"])
     keras.config.set_epsilon(float(state["keras-epsilon"]))

@@ -1,4 +1,4 @@
-"""What a pass shows of its layers: their outputs, and the gradients for zeros that are added to these."""
+"""Layer traces: their outputs, and the gradients for zeros that are added to these."""
 
 from __future__ import annotations
 

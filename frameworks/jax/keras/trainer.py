@@ -57,7 +57,7 @@ class KerasTrainer(BaseTrainer):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What the run's calls are made within: float64 where a head has it, the device, and Keras' distribution."""
+        """The context of the run's calls: float64 where a head has it, the device, and Keras' distribution."""
         with wide_formats(self._wide), jax.default_device(self._device), self.steps.scope():
             yield
 

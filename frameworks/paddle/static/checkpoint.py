@@ -40,7 +40,7 @@ def _rest(trainer: StaticRun) -> dict[str, Any]:
 
 
 def restore(trainer: StaticRun, folder: Path) -> None:
-    """Goes back to what `save` wrote.
+    """Restores what `save` wrote.
 
     Program, scope and schedules are made anew, as in a process that resumes, and take the place of what was there when
     everything is loaded.
