@@ -1,1 +1,1 @@
-"""What loading in 8 bits does to a real sentence encoder."""
+"""Effect of 8-bit loading on a real sentence encoder."""

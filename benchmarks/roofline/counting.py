@@ -1,4 +1,4 @@
-"""What a step has to do at least: operations of its products, and bytes that cannot stay in a cache."""
+"""Minimum work of a step: operations of its products, and bytes that do not fit into a cache."""
 
 from __future__ import annotations
 

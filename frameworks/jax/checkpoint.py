@@ -1,4 +1,4 @@
-"""A whole run as one tree of Orbax, which compares it with the tree of the run that it is restored into."""
+"""A run as one Orbax tree, which is compared with the tree of the restoring run."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class JaxRun(Protocol):
 
     @property
     def place(self) -> Place:
-        """Where what is not sharded lies."""
+        """Placement of arrays that are not sharded."""
 
     def resize(self, length: int) -> None:
-        """Makes windows of another length."""
+        """Changes the length of windows."""
 
 
 def _tree(trainer: JaxRun) -> dict[str, Any]:

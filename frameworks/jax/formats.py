@@ -1,4 +1,4 @@
-"""JAX's casts to 8-bit formats, and its product of integers."""
+"""JAX's casts to 8-bit formats, and its integer matmul."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training run of several ranks, as one program for the devices of a mesh, as JAX's and Flax's guides write it."""
+"""One training run of several ranks, as one program for the devices of a mesh, following JAX's and Flax's guides."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ def mesh_steps_of(plan: Plan, spread: Spread) -> MeshSteps:
 
 @dataclass(frozen=True)
 class SharedMicroBatch(JaxMicroBatch):
-    """A micro-batch of the open window; `parts`: what it gave each rank."""
+    """A micro-batch of the open window; `parts`: its results by rank."""
 
     parts: tuple[MicroBatch, ...] = ()
 
 
 class MeshTrainer(JaxTrainer):
-    """A run on all devices of a mesh; its batches are `JoinedBatch`es, its fed gradients (ranks, *shape).
+    """A run on all devices of a mesh; its batches are `JoinedBatch`es, its given gradients (ranks, *shape).
 
     Attributes:
-        updates: the last update as each rank has it.
+        updates: the last update by rank.
     """
 
     steps: MeshSteps
@@ -157,7 +157,7 @@ class MeshTrainer(JaxTrainer):
         return update
 
     def _update_of(self, rank: int, update: Update) -> Update:
-        """An update as a rank has it: with its own losses, and the scale as it lies on its device."""
+        """A rank's update: with its own losses, and the scale on its device."""
         own: LossLedger[MicroBatch] = LossLedger()
         for micro in self.ledger.micro_batches:
             part = _parts(micro)[rank]
@@ -215,6 +215,6 @@ class MeshTrainer(JaxTrainer):
 
 
 def _parts(micro: JaxMicroBatch) -> tuple[MicroBatch, ...]:
-    """What a micro-batch gave each rank."""
+    """The results of a micro-batch by rank."""
     assert isinstance(micro, SharedMicroBatch)
     return micro.parts

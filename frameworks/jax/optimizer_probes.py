@@ -1,4 +1,4 @@
-"""The own calls of Optax and of the loss scales of JMP and Flax, without this adapter's guards."""
+"""Attempts with Optax and the loss scales of JMP and Flax, without this adapter's guards."""
 
 from __future__ import annotations
 

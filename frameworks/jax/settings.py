@@ -83,7 +83,7 @@ def full_version() -> str:
 
 
 def installed(package: str) -> bool:
-    """Whether a package that training needs not is there."""
+    """Whether an optional package is installed."""
     try:
         return bool(version(package))
     except PackageNotFoundError:

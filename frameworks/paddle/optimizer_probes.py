@@ -1,4 +1,4 @@
-"""Paddle's optimizers and loss scaler in the dynamic graph, without this adapter's guards."""
+"""Attempts with Paddle's optimizers and loss scaler in the dynamic graph, without this adapter's guards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps Paddle's process-wide state apart for each run: random generator, generated names, last precision scope."""
+"""Per-run copies of Paddle's process-wide state: random generator, generated names, last precision scope."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stream:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """For what draws no random numbers."""
+        """Context without random numbers."""
         dtype = amp_global_state().amp_dtype
         try:
             with unique_name.guard():
@@ -39,7 +39,7 @@ class Stream:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """For what may draw some."""
+        """Context with random numbers."""
         outer = paddle.get_rng_state()
         paddle.set_rng_state(self.state)
         try:

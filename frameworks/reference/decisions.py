@@ -240,7 +240,7 @@ class Decisions(QuantizedForward):
         self.steps += 1
 
     def shown_moments(self) -> Arrays:
-        """Every moment in its true format, with what is kept of those of eight bits."""
+        """Every moment in its true format, with codes and absmax of 8-bit moments."""
         shown: Arrays = {}
         for slot, moments in self.slots.items():
             codes, largest = (moments.codes, moments.largest) if isinstance(moments, EightBitMoments) else ({}, {})

@@ -1,4 +1,4 @@
-"""Companies of TensorFlow's ranks: logical devices of one CPU, in a process of their own."""
+"""Rank groups of TensorFlow: logical devices of one CPU, in a separate process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def company(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array
 
 
 def started(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
-    """`company` without what is known not to work."""
+    """`company` without known failures."""
     count = ranks_of(recipe).count
     crew = crew_of(_MEMBER, count, "cpu", "eager" if mode == "eager" else "graph", {}, 1)
     return RemoteCompany(crew, crew.make([(model, recipe, weights)]))

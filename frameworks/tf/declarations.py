@@ -1,4 +1,4 @@
-"""What TensorFlow with Keras says that it does, by capability, device and mode."""
+"""Capabilities of TensorFlow with Keras, by device and mode."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def has_ranks(device: str, mode: str) -> bool:
 
 
 def refusals(device: str, mode: str) -> dict[Capability, str]:
-    """What TensorFlow with Keras does not do on this device in this mode, and why."""
+    """Unsupported capabilities on this device in this mode, with reasons."""
     reasons = dict(_NEVER)
     if mode == "rewrite":
         reasons |= _REWRITE | (_GPU_REWRITE if device == "cuda" else _CPU_REWRITE)

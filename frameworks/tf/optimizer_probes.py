@@ -69,7 +69,7 @@ def _disabled(mode: str) -> bool:
 
 
 def _by_hand(_: str) -> bool:
-    """A call that unscales: Keras 2 had `get_unscaled_gradients`, other frameworks have `unscale`."""
+    """A call to unscale: Keras 2 had `get_unscaled_gradients`, other frameworks have `unscale`."""
     return any("unscale" in name for name in dir(Scaler) if not name.startswith("_"))
 
 

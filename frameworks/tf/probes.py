@@ -1,4 +1,4 @@
-"""The framework's own calls without this adapter's guards: did the technique take effect?"""
+"""Attempts with the framework's own calls, without this adapter's guards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from frameworks.tf.steps import compiled
 
 
 def attempts(mode: str, place: str) -> dict[Capability, Attempt]:
-    """A try of each capability in a mode, on the device with TensorFlow's name `place`."""
+    """Attempts for each capability in a mode, on the device with TensorFlow's name `place`."""
     return {capability: partial(_at, place, attempt, mode) for capability, attempt in _ATTEMPTS.items()}
 
 
@@ -159,7 +159,7 @@ def _restores(_: str) -> bool:
 
 
 def _held(mode: str) -> bool:
-    """Whether the count of what a step of this mode holds is that of its one product, in the mode's format."""
+    """Whether the saved bytes of a step are those of its only product, in the mode's format."""
     batch = Batch(np.ones((4, 8), np.float32), {"output": np.ones((4, 8), np.float32)})
     weight = tf.Variable(np.eye(8, dtype=np.float32))
 

@@ -1,4 +1,4 @@
-"""Keras' optimizers and loss scaling on JAX without this adapter's guards: did the technique take effect?"""
+"""Attempts with Keras' optimizers and loss scaling on JAX, without this adapter's guards."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _disabled() -> bool:
 
 
 def _by_hand() -> bool:
-    """A call that unscales: Keras 2 had `get_unscaled_gradients`, other frameworks have `unscale`."""
+    """A call to unscale: Keras 2 had `get_unscaled_gradients`, other frameworks have `unscale`."""
     return any("unscale" in name for name in dir(Scaler) if not name.startswith("_"))
 
 

@@ -1,4 +1,4 @@
-"""Keras' own calls on JAX without this adapter's guards: did the technique take effect?"""
+"""Attempts with Keras' own calls on JAX, without this adapter's guards."""
 
 from __future__ import annotations
 

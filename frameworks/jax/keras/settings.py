@@ -22,7 +22,7 @@ def dtype_policy(name: str) -> Iterator[None]:
 
 
 def policy_of(precision: Precision) -> str:
-    """Name of the dtype policy that a precision is."""
+    """Name of a precision's dtype policy."""
     if precision.level == "O0":
         return "float32"
     return f"mixed_{precision.format}" if precision.level == "O1" else precision.format
