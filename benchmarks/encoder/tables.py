@@ -1,4 +1,4 @@
-"""The page's block: what the committed figures come to."""
+"""The page's block: a table of the committed figures."""
 
 from __future__ import annotations
 

@@ -71,5 +71,5 @@ def _check(framework: Framework, hand: ByHand, case: HandCase) -> None:
     )
     for update, (one, other, bound) in enumerate(zip(by_hand, adapter, bounds, strict=True)):
         if not abs(one - other) <= bound:
-            said = f"loss {update} through the adapter: got {other:.6g}, want {one:.6g} ± {bound:.2g} as in the native loop"
+            said = f"loss {update} through the adapter: got {other:.6g}, want {one:.6g} ± {bound:.2g}"
             raise Apart(f"{framework.name}, {case.label}: {said}")
