@@ -101,7 +101,7 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
         raise
     except Exception as error:
         raise UnknownFramework(
-            f"cannot initialise adapter {name!r}: {type(error).__name__}: {error}; want a class with arguments device, mode"
+            f"cannot initialise adapter {name!r}: {type(error).__name__}: {error}; want a class of device and mode"
         ) from error
     if lacking := [member for member in dir(Framework) if member[0] != "_" and not hasattr(framework, member)]:
         raise UnknownFramework(

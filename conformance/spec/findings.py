@@ -117,7 +117,7 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     program = folder.joinpath(PROGRAMS, f"{name.replace('-', '_')}.py")
     link = table.text("link")
     if link != NONE_FOUND and not _LINK.fullmatch(link):
-        raise ValueError(f"{table.where}: link {link!r} is neither an address nor {NONE_FOUND!r}")
+        raise ValueError(f"{table.where}: link: got {link!r}, want an address or {NONE_FOUND!r}")
     if (link == NONE_FOUND) == ("link_shows" in table.values):
         raise ValueError(f"{table.where}: link_shows needs a link that is an address")
     text = FindingText(
@@ -134,7 +134,7 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     shown_by = program if program.is_file() else None
     device = table.text("device", ANY)
     if device not in (ANY, "cpu", "cuda"):
-        raise ValueError(f"{table.where}: device {device!r} is neither 'cpu' nor 'cuda'")
+        raise ValueError(f"{table.where}: device: got {device!r}, want 'cpu' or 'cuda'")
     return Finding(name, framework, text, shown_by, table.texts("needs"), read_processor(table), device)
 
 
@@ -158,7 +158,7 @@ def read_workaround(table: Table, findings: dict[str, Finding], folder: Traversa
     """
     finding, kind, module = found(table, findings), table.text("kind"), table.text("module")
     if kind not in get_args(WorkaroundKind):
-        raise ValueError(f"{table.where}: kind {kind!r} is none of {', '.join(get_args(WorkaroundKind))}")
+        raise ValueError(f"{table.where}: kind: got {kind!r}, want one of {', '.join(get_args(WorkaroundKind))}")
     if finding.program is None:
         raise ValueError(f"{table.where}: the finding has no program that uses the documented calls")
     if not folder.joinpath(module).is_file():
