@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> Sequence[str]:
         problems: Sequence[str] = _measured() if options.framework else ()
-        command.fill("encoder in eight bits")
+        command.fill("encoder in 8 bits")
         return problems
 
     return command.refusing(work)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from conformance.cli.progress import watched
 from conformance.doubts import reviewed
+from conformance.doubts import style as wording
 from conformance.inventory.tests import inventory
 from conformance.running.baselines import BASELINES
 from conformance.running.declared import Declared, ask
@@ -177,6 +178,19 @@ def review(refactoring: str | None, raised: bool) -> int:
     if asked or stored.keys() != now.keys():
         replace(reviewed.FILE, reviewed.answered(stored, now, asked, reason).encode())
     return 0
+
+
+@spec.command(short_help="Find phrases that need a second reading.")
+def style() -> int:
+    """Search messages, docstrings, documentation and TOML texts for phrases of conformance/doubts/style.toml, which
+    docs/style.md explains.
+
+    Exit status: 0, there are none; 1, each is listed with what to write instead.
+    """
+    found = list(wording.hits(wording.texts()))
+    for hit in found:
+        click.echo(one_line(str(hit)))
+    return 1 if found else 0
 
 
 @click.command()

@@ -267,7 +267,7 @@ def apart_from_twin(
 
     Args:
         ensembles: of the programs, where two of them may round otherwise: each play may be as far from its oracle as
-            the bound says, and that as far from the exact value; empty where the plays have to be the same to the bit.
+            the bound says, and that as far from the exact value; empty where the plays must be equal bit for bit.
         left: beginnings of names that are not compared.
         underflow: values smaller than this are equal.
     """
@@ -308,9 +308,9 @@ def _alike(place: int, ensembles: tuple[Ensemble, ...]) -> bool:
 def _from_exact_value(name: str, place: int, ensemble: Ensemble) -> float | None:
     """How far a play's value may be from the exact one, which two programs share; None where it is not judged.
 
-    The play may be a bound away from its oracle, and the oracle a bound away from the exact value, or as far as it is
-    seen to be: members lie around the oracle, and where a value is a small part of a unit away from one that a low
-    format holds, hardly any of them leaves what rounding to nearest gives.
+    The play may be a bound away from its oracle, and the oracle a bound away from the exact value, or as far as the
+    unrounded play is: members lie around the oracle, and where a value is a small part of a unit away from one that a
+    low format holds, hardly any of them leaves what rounding to nearest gives.
     """
     exact = ensemble.nearest.observations[place]
     if exact is None or name not in exact or not _decided(ensemble, place):

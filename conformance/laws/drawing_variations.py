@@ -173,8 +173,8 @@ def _alike(draw: st.DrawFn, framework: Framework) -> tuple[DrawnCase, DrawnCase]
 def cuts(draw: st.DrawFn, framework: Framework) -> CutWindows:
     """One to three windows of up to eight samples, and micro-batches of any sizes.
 
-    Float16 has no scaling here: whether a window overflows it depends on where the window is cut. Nor is training aware
-    of quantization, whose ranges follow the micro-batches.
+    Float16 has no scaling here: whether a window overflows it depends on where the window is cut. There is no QAT,
+        whose ranges follow the micro-batches.
     """
     drawn = draw(models(framework).filter(lambda m: not any(isinstance(la, BatchNorm) for _, la in walk(m.layers))))
     recipe = draw(recipes(framework, drawn)).but(accumulation=1, recompute=None, quantization=None)

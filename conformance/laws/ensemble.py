@@ -34,7 +34,8 @@ from frameworks.reference.rounding import Exact, Rounding
 MEMBERS = 8
 LARGEST = float(np.finfo(np.float32).max)
 LONG, REORDERED = 256, 2.0
-"""Terms of a sum from which on its order, which no member changes, tells more than roundings do, and how much."""
+"""Number of terms from which the order of a sum, which no member changes, matters more than rounding, and by how
+much."""
 CANCELLED = 4.0
 """Factor of the bound after a batch norm.
 

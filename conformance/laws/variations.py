@@ -236,9 +236,9 @@ def _compared(
     """The first difference between the plays of a case and its twin.
 
     Args:
-        rounded: a case whose ensemble says how far two programs may round apart; None for to the bit.
+        rounded: a case whose ensemble bounds the rounding difference of two programs; None for equal bits.
         inserted: places of the verbs that the twin does not have.
-        largest: plays are compared up to where the twin comes to a value that is larger.
+        largest: plays are compared until the twin has a larger value.
         underflow: values smaller than this are equal, and smaller than what large values of the play make of lost bits.
     """
     try:

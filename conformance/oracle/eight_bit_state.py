@@ -80,7 +80,7 @@ class Unencoded:
     def off(self, codes: Array, largest: Array, values: Array, block: int) -> float:
         """Distance of codes from the nearest ones, in units of the rounding bound; NaN where there is none.
 
-        In a block whose largest magnitude is 0 every code stands for 0.
+        In a block whose absmax is 0 every decoded value is 0.
         """
         of_entries = shared(largest, len(self.value), block)
         decoded = np.where(of_entries == 0, 0.0, values[codes]).astype(np.float64)

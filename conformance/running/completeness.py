@@ -86,7 +86,7 @@ class Completeness:
 
         Args:
             judged: tests that have a verdict.
-            ended: whether the session came to its end.
+            ended: whether the session was completed.
             selection: command-line words that selected tests, or "".
         """
         notes = [] if self.left_out is None else self.left_out.lines

@@ -74,7 +74,7 @@ INT8_LOAD = replace(
 AWARE, CONVERTED = "aware", "converted"
 QAT = _with_digits(
     "qat",
-    "in float32 and aware of quantization, and this model converted to int8",
+    "in float32 and by QAT, whose model is converted to int8",
     _INTEGERS,
     (
         Side(FLOAT, _TRAINING),

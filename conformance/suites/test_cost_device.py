@@ -44,7 +44,7 @@ WORKSPACE = 64 * 2**20
 """Bytes that libraries of products may work in; cuBLAS asks for 32 MiB on the largest GPUs."""
 
 TENSORS = 4
-"""Activations of one block that its backward pass has at once besides what is held: gradients and what they pass."""
+"""Additional activations of one block during its backward pass: gradients and their inputs."""
 
 
 def tall_blocks(count: int = BLOCKS) -> Fixture:
@@ -107,7 +107,7 @@ def test_mixed_precision_speeds_a_transformer_block(
 @clause("cost.mixed-speed")
 @LOW
 def test_the_sine_and_cosine_example_is_timed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    """Its 1,000 epochs, cut into as many stretches as there are pairs; told is 0.68 of the plain time.
+    """Its 1,000 epochs, cut into as many stretches as there are pairs; published is 0.68 of the plain time.
 
     It has no bound: its products are so small that what starts a step's operations takes longer than they do, and
     mixed precision has more of them to start.

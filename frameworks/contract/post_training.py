@@ -17,8 +17,8 @@ from frameworks.contract.quantizing import Quantized, QuantRule
 class LinearRule:
     """The computation of a quantized dense layer, inputs · weight + bias, as documented by the framework.
 
-    Inputs and weight are quantized by their rules; the product is exact, or a float32 product of what the codes stand
-    for; the bias is added in float32.
+    Inputs and weight are quantized by their rules; the product is exact, or a float32 product of dequantized values;
+    the bias is added in float32.
 
     Attributes:
         weight: the rule of the weight (inputs, outputs).
@@ -28,7 +28,7 @@ class LinearRule:
         heads: whether the model's last layer, its heads, is quantized too.
         operands: the format that the weight, and inputs that have codes, are cast to before ranges are taken.
         outliers: a column of the inputs in which a magnitude, after that cast, reaches it has no codes in any row of
-            the call: as it came in, it multiplies what the weight's codes stand for.
+            the call: unquantized, it multiplies the dequantized weight.
         without: what ranges of inputs leave out: whole columns that have no codes, or the values alone that reach it.
         smallest: weights of fewer entries stay as they are, and so do their layers.
     """

@@ -114,7 +114,7 @@ class MeshTrainer(JaxTrainer):
         return tuple(self.joined(parts) for parts in zip(*windows, strict=True))
 
     def _load(self, batch: Batch) -> Loaded:
-        """Each device gets its rank's part; a number of samples that the ranks do not divide is shared out inside."""
+        """Each device gets its rank's part; samples that do not divide equally are split inside the program."""
         assert isinstance(batch, JoinedBatch)
         self._passes += 1
         loaded = load_batch(self.model, batch)._replace(owners=dict(batch.owners))

@@ -59,7 +59,7 @@ def _bytes_away(value: jax.Array) -> int:
 
 
 def _moved(tree: Any, kind: str) -> Any:
-    """The tree with its arrays in another memory; what a rank was seen to have is NumPy's, and stays."""
+    """The tree with its arrays in another memory; NumPy arrays read from a rank stay."""
 
     def moved(value: Any) -> Any:
         is_placed = isinstance(value, jax.Array)

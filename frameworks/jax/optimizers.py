@@ -18,7 +18,7 @@ from frameworks.jax.arrays import Flat
 from frameworks.jax.network import Layout
 
 _CHOOSES_ACCUMULATOR = "accumulator_dtype" in signature(optax.MultiSteps).parameters
-"""Whether this version of Optax can be told the format of the accumulator; the parameters' it is otherwise."""
+"""Whether this version of Optax has an argument for the accumulator's format, which is otherwise the parameters'."""
 
 
 class RunState(TrainState):

@@ -50,7 +50,7 @@ class Readings(BaseTrainer):
 
     @property
     def leaves(self) -> Flat:
-        """Every parameter by joined path, as the optimizer holds them, and what is remembered."""
+        """Every parameter by joined path, as the optimizer holds them, and the delayed-scaling state."""
         return leaves_in(self.train_state.params)
 
     def parameters(self) -> dict[str, Array]:

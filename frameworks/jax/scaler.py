@@ -72,7 +72,7 @@ def unscales_itself(scale: LossScale) -> bool:
 
 
 def refuse_several_gradients(scale: LossScale, recipe: Recipe) -> None:
-    """Refuses a recipe by which Flax's scale, which moves with every gradient, would take more than one an update.
+    """Refuses a recipe by which Flax's scale, which moves with every gradient, would move more than once in an update.
 
     Raises:
         Unsupported: several micro-batches or several backward passes with factors that JMP has not.

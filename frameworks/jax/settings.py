@@ -56,7 +56,7 @@ _FOLLOWED = (
     "jax_use_magma",
     "jax_use_shardy_partitioner",
 )
-"""Settings that programs and their rounding depend on besides; a version of JAX may lack some."""
+"""Other settings that programs and their rounding depend on; a version of JAX may lack some."""
 
 _FLAX = ("flax_fix_rng_separator", "flax_preserve_adopted_names", "flax_return_frozendict")
 

@@ -212,7 +212,7 @@ class CompiledSteps:
     ) -> tuple[Flat, Judged | None]:
         """Gradients of Σ p·g over the parameters in `given`, divided by `parts`, as `_backward` gives them.
 
-        No layer multiplies, so what is remembered is overwritten with itself.
+        No layer multiplies, so the delayed-scaling state is overwritten with itself.
         """
         memory = remembered_leaves(parameters)
 

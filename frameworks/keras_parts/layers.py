@@ -106,7 +106,7 @@ class ResidualLayer(keras.layers.Layer):
 def build_layers(layers: Sequence[keras.layers.Layer], shape: Shape) -> Shape:
     """Builds the variables of a sequence of layers; returns the last output shape.
 
-    Without this Keras runs the layers symbolically, each level of nesting anew, to find their shapes.
+    Without this Keras runs the layers symbolically, again at each level of nesting, to find their shapes.
     """
     for layer in layers:
         layer.build(shape)
@@ -127,7 +127,7 @@ def is_float8(layer: keras.layers.Layer) -> bool:
 
 
 def run_layers(layers: list[keras.layers.Layer], x: Tensor, training: bool) -> Tensor:
-    """Layers one after another; `training` goes to those that tell training from evaluation."""
+    """Layers one after another; `training` is passed to those that distinguish training from evaluation."""
     for layer in layers:
         kinds = ResidualLayer | keras.layers.Dropout | keras.layers.BatchNormalization
         told = isinstance(layer, kinds) or is_float8(layer)

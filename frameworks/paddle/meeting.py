@@ -97,7 +97,7 @@ def store(folder: Path, *, serves: bool) -> Iterator[str]:
     """The rendezvous store of the ranks that share a folder, as HOST:PORT.
 
     Args:
-        serves: whether this rank starts it, as one of them has to. It is a process of its own, because Paddle's client
+        serves: whether this rank starts it, as one of them has to. It is a separate process, because Paddle's client
             keeps the interpreter's lock while it waits for an answer.
 
     Raises:

@@ -16,9 +16,9 @@ from fixtures.arrays import Array
 class Stream:
     """A random stream of its own over Paddle's one generator for each device.
 
-    Inside `apart()` generated names start anew (so that parameters and optimizer slots have the same names in every run
-    and process), and the leaking `amp_dtype` is put back after it; inside `open()` the generator is in this stream's
-    state besides.
+    Inside `apart()` generated names start again (so that parameters and optimizer slots have the same names in every
+    run and process), and the leaking `amp_dtype` is restored at its end; inside `open()` the generator also has this
+    stream's state.
     """
 
     def __init__(self, seed: int) -> None:

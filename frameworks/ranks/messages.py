@@ -37,7 +37,7 @@ class Command:
     """A call of one of the servant's methods.
 
     Attributes:
-        number: runs through all commands of a crew.
+        number: counts all commands of a worker group.
         dropped: numbers of dropped runs.
         call: the method's name and its arguments, pickled.
     """

@@ -36,7 +36,7 @@ class ReferenceCompany(LosesRanks):
 
     Args:
         weights: what rank 0 starts from.
-        trainer_class: what each rank's trainer is, besides a rank's.
+        trainer_class: additional base class of each rank's trainer.
     """
 
     def __init__(

@@ -338,7 +338,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(offload=None)}"
 
     def save_state(self) -> Arrays:
-        """Everything that tells this moment of the run from another, as named arrays."""
+        """The full state of the run, as named arrays."""
         return whole_state.taken(self)
 
     def load_state(self, arrays: Arrays) -> None:

@@ -39,7 +39,7 @@ _FLOAT8_WANTS_A_GRAPH = (
 _NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
 _NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
 _UNCOUNTED: dict[str, str] = {
-    "eager": "TensorFlow tells no tape's bytes, and its allocators round up or leave small tensors out",
+    "eager": "TensorFlow does not report a tape's bytes, and its allocators round up or ignore small tensors",
     "xla": "XLA compiles forward and backward into one program; only a graph that is not yet optimized can be counted",
     "rewrite": "the rewrite happens after the graph whose tensors can be counted",
 }

@@ -43,7 +43,7 @@ class TensorFlowQuantizers:
     """`keras.quantizers` and `tf.quantization` in one mode, on the device with TensorFlow's name `place`.
 
     Keras has no call of its own for the way back: codes are divided by the scale that it keeps, the reciprocal, and
-    four-bit ones multiplied, as its dense layers do it. Groups are of weights, which Keras quantizes outside of every
+    4-bit ones multiplied, as its dense layers do it. Groups are of weights, which Keras quantizes outside of every
     `tf.function`; its call does not work in one.
     """
 

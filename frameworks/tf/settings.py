@@ -23,7 +23,7 @@ REWRITES: dict[str, str] = {
 
 
 def pin_threads(between: int = THREADS) -> None:
-    """One thread within and `between` between operations, unless TensorFlow runs already, as `environment` tells."""
+    """One thread within and `between` between operations, unless TensorFlow runs already, as `environment` reports."""
     try:
         tf.config.threading.set_intra_op_parallelism_threads(THREADS)
         tf.config.threading.set_inter_op_parallelism_threads(between)

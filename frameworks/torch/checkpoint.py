@@ -97,7 +97,7 @@ def restore(trainer: TorchRun, path: Path) -> None:
 
 
 def go_on(trainer: TorchRun, loop: Mapping[str, Any]) -> None:
-    """Puts back what `loop_state` gave."""
+    """Restores what `loop_state` returned."""
     trainer.stream.replace(loop["random"])
     for stepper, applied in zip(trainer.steppers, loop["applied"], strict=True):
         stepper.applied = int(applied)
@@ -108,7 +108,7 @@ def go_on(trainer: TorchRun, loop: Mapping[str, Any]) -> None:
 
 
 def put_gradients(trainer: TorchRun, summed: Mapping[str, torch.Tensor]) -> None:
-    """Puts back what `gradients` gave."""
+    """Restores what `gradients` returned."""
     for name, slot in trainer.slots.items():
         gradient = summed.get(name)
         slot.tensor.grad = None if gradient is None else gradient.to(slot.tensor.device).clone()

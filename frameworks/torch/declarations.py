@@ -36,7 +36,7 @@ _REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
         " twice, and raises",
     },
     "fsdp1": {
-        Capability.TWO_LOSSES: "FullyShardedDataParallel lets go of gathered parameters with the first backward pass"
+        Capability.TWO_LOSSES: "FullyShardedDataParallel frees gathered parameters with the first backward pass"
         " through a forward pass, and the second raises",
         Capability.MISSING_GRADIENTS: "FullyShardedDataParallel gives a parameter zeros, never nothing, where another"
         " of its flat tensor has a gradient",

@@ -53,13 +53,13 @@ class TorchFormats(BaseFormats):
         return values
 
     def integer_product(self, a: Array, b: Array) -> Array:
-        """The product of codes; on a GPU of matrices with zeros around them, whose sizes it wants in multiples of 8."""
+        """The integer matmul; on a GPU the matrices are zero-padded to multiples of 8."""
         left, right = (a, b) if self._device == "cpu" else (padded(a, 8, FEWEST_ROWS), padded(b, 8))
         product: Array = torch._int_mm(to_tensor(left, self._device), to_tensor(right, self._device)).cpu().numpy()
         return product[: a.shape[0], : b.shape[1]]
 
     def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
-        """The product of codes; on a GPU with zeros around both, since it wants sizes that 16 divides."""
+        """The float8 matmul; on a GPU both matrices are zero-padded to multiples of 16."""
         whole = (a, b.T.copy()) if self._device == "cpu" else (padded(a, 16), padded(b.T, 16))
         left, right = (
             to_tensor(codes, self._device).view(getattr(torch, name))

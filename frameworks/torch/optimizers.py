@@ -54,8 +54,8 @@ class Stepper:
     """One optimizer with its scheduler, which follows the optimizer's applied updates.
 
     Attributes:
-        applied: how often the optimizer's own `step` has applied gradients, by its post hook. A fused one's `step`
-            runs on an overflow too, of which the scaler has told it, and leaves the update out.
+        applied: how often the optimizer's own `step` has applied gradients, by its post hook. A fused one's `step` runs
+            on an overflow too, which the scaler passes to it, and skips the update.
     """
 
     def __init__(self, recipe: Recipe, parameters: list[torch.Tensor]) -> None:

@@ -16,7 +16,7 @@ Kind = type[torch.amp.GradScaler]
 
 
 def grad_scaler(device: str, recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> torch.amp.GradScaler | None:
-    """PyTorch's scaler; what the recipe leaves None is left to PyTorch. A constant scale is put back by `update`."""
+    """PyTorch's scaler; what the recipe leaves None is left to PyTorch. A constant scale is restored by `update`."""
     match recipe.scaling:
         case None:
             return None

@@ -184,7 +184,7 @@ class Sharded:
         self._hooked[place] += 1
 
     def _count(self) -> None:
-        """A unit reduces its parameters that have a gradient in one flat tensor, of which the hook tells."""
+        """A unit reduces its parameters with gradients in one flat tensor, which the hook observes."""
         for place, unit in enumerate(self._units.values()):
             own = self._network.heads if unit is self._network else unit
             self._reductions += self._hooked[place] * sum(p.grad is not None for p in own.parameters())

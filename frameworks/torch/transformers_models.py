@@ -39,7 +39,7 @@ _RULES: Mapping[str, LinearRule] = MappingProxyType(
         )
     }
 )
-"""In evaluation, on a CPU; in training a layer multiplies float32 inputs by what its codes stand for."""
+"""In evaluation, on a CPU; in training a layer multiplies float32 inputs by its dequantized weight."""
 
 
 def not_installed() -> str:

@@ -29,7 +29,7 @@ def policy_of(precision: Precision) -> str:
 
 
 def read_settings() -> dict[str, str]:
-    """Every setting that `write_settings` can put back, and the distribution, by name."""
+    """Every setting that `write_settings` can restore, and the distribution, by name."""
     return {
         "keras-policy": keras.config.dtype_policy().name,
         "keras-floatx": keras.config.floatx(),
