@@ -103,7 +103,7 @@ def test_samples_are_recorded_kept_and_read(design: str, tmp_path: Path, monkeyp
 
 def test_a_process_that_fails_ends_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(recording.DESIGNS, "separate", replace(recording.DESIGNS["separate"], rounds="many"))
-    with pytest.raises(RuntimeError, match=r"a process ended with 1: [^\n]*Error[^\n]*$"):
+    with pytest.raises(RuntimeError, match=r"a process exited with 1: [^\n]*Error[^\n]*$"):
         recording.record("separate", disturbed=False, processes=1)
 
 

@@ -209,7 +209,7 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     assert baselines.former(whole, folder) == (folder / f"{second.name}.gz", load(folder / f"{second.name}.gz"))
     shutil.copy(first, tmp_path / "part.json")
     parts: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"selection": "-k scaling"}, "of some tests only"),
+        ({"selection": "-k scaling"}, "of selected tests only"),
         ({"status": "interrupted"}, "of an interrupted run"),
         ({"status": "partial", "notes": ("1 tests were deselected",)}, "of some tests only .1 tests were deselected"),
         ({"verdicts": whole.verdicts[1:]}, "lacks 1 of the suites"),

@@ -178,6 +178,15 @@ def test_an_observation_is_compared_leaf_by_leaf() -> None:
     assert compare(BASE, new).status == 1
 
 
+def test_the_words_of_a_reason_are_not_compared() -> None:
+    old, new, other = (
+        observed(**{"optimizer.clip/test_a": {"declared": declared, "reason": reason}})
+        for declared, reason in ((False, "there is no clipping"), (False, "no clipping"), (True, ""))
+    )
+    assert compare(old, new).changes == ()
+    assert [change.subject for change in compare(old, other).changes] == [f"{CLAUSE}/optimizer.clip/test_a › declared"]
+
+
 @pytest.mark.parametrize(("new", "kind"), [(0.906, None), (0.91, None), (0.7, ChangeKind.OBSERVATION_CHANGED)])
 def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind: ChangeKind | None) -> None:
     near = replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05)

@@ -259,7 +259,7 @@ def test_a_worker_that_is_killed_as_it_collects_is_replaced(dying: Path, tmp_pat
 def test_workers_that_are_all_killed_as_they_collect_end_the_run_in_one_line(dying: Path, tmp_path: Path) -> None:
     ended = with_workers(dying, tmp_path / "run.json", DYING=" ".join(f"gw{number}" for number in range(1000)))
     assert ended.status == 2, ended.lines
-    (line,) = (line for line in ended.lines if "look for what kills them" in line)
+    (line,) = (line for line in ended.lines if "find out what kills them" in line)
     assert f"{MOST} workers ended before they had collected the tests" in line
     assert "INTERNALERROR" not in ended.output + ended.errors
     assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]
@@ -268,6 +268,6 @@ def test_workers_that_are_all_killed_as_they_collect_end_the_run_in_one_line(dyi
 def test_a_worker_that_is_killed_as_it_starts_ends_the_run_in_one_line(dying: Path, tmp_path: Path) -> None:
     ended = with_workers(dying, tmp_path / "run.json", PYTHONPATH=str(dying / "start"))
     assert ended.status == 2, ended.lines
-    assert ended.errors.startswith("Exit: a worker ended as it was started; look for what kills them")
+    assert ended.errors.startswith("Exit: a worker ended at its start; find out what kills them")
     assert "INTERNALERROR" not in ended.output + ended.errors
     assert [load(path).status for path in tmp_path.glob("run.*")] == ["interrupted"]

@@ -203,15 +203,15 @@ def test_an_entry_may_depend_on_the_seed(expecting: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[judged]", "judged is empty; take it out where no series was judged"),
+        ("[judged]", "judged is empty; remove it if no series was judged"),
         (
             'judged = ["1"]',
             "judged is ['1'], not versions by device and mode; write a table [judged] with lines such as",
         ),
         ('[judged]\ncpu = ["1"]', "judged.cpu names no mode; write cpu.MODE = ['1']"),
-        ("[judged]\ncpu.eager = []", "judged: cpu.eager is empty; take it out where no version was judged"),
+        ("[judged]\ncpu.eager = []", "judged: cpu.eager is empty; remove it if no version was judged"),
         ('[judged]\ncpu.eager = ["new"]', "judged: cpu.eager is ['new'], not a list of PEP 440 versions"),
-        ('[judged]\ncpu.eager = "1.0"', "judged: cpu.eager is '1.0', not an array of non-empty strings"),
+        ('[judged]\ncpu.eager = "1.0"', "judged: cpu.eager: got '1.0', want an array of non-empty strings"),
         (FINDING + entry("==1", more='depends_on = "moon"'), "depends_on 'moon' is neither 'seed' nor 'other-seeds'"),
     ],
 )
@@ -270,7 +270,7 @@ def test_judging_a_new_version_ends_in_0(tmp_path: Path) -> None:
     assert "not confirmed here" in failed.message
     assert "differs: It does. (not confirmed here, expected as in 0.9)" in " ".join(output.split())
     assert (
-        "nobody has judged reference 1 on cpu in mode emulated yet: 1 known failures are expected as in 0.9, not "
+        "reference 1 on cpu in mode emulated has not been judged yet: 1 known failures are expected as in 0.9, not "
         "confirmed here; 1 of its expectations matched no test"
     ) in output
     assert 'name="inferred_from" value="0.9"' in (tmp_path / "junit.xml").read_text("utf-8")
@@ -281,4 +281,4 @@ def test_what_a_new_version_repairs_is_told(tmp_path: Path) -> None:
     status, output, verdicts = judged_run(tmp_path, expectation("test_it_fails"), expectation("test_it_passes"))
     assert status == 1
     assert verdicts["test_it_passes"].outcome is Outcome.FIXED
-    assert "it fails in 0.9, and does not in this version" in output
+    assert "did not occur, unlike in 0.9" in output

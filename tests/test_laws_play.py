@@ -112,7 +112,7 @@ def test_a_look_that_moves_the_state_by_less_than_rounding_explains_is_seen(
     failed = failure(trainer, looked)
     assert failed is not None
     assert failed.name.startswith(part)
-    assert "is no longer what it was" in failed.text
+    assert "which only reads" in failed.text
     assert failure(ReferenceTrainer, looked) is None
 
 

@@ -111,7 +111,7 @@ def test_a_broken_expectation_ends_in_one_line(small: Path) -> None:
     expect(small, ("scaling.no-such-clause", "falls"))
     ended = judge(root=small)
     assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
-    assert "reference/expectations.toml: expectation 1 (scaling.no-such-clause): there is no clause" in ended.lines[0]
+    assert "reference/expectations.toml: expectation 1 (scaling.no-such-clause): unknown clause" in ended.lines[0]
 
 
 # ---------------------------------------------------------------- outcomes
@@ -163,7 +163,7 @@ def test_expectations_are_confirmed_refuted_and_missed(small: Path) -> None:
         "It does.",
         "https://example.org/1",
     )
-    assert "the signature differs" in said["master.levels"].message
+    assert "signature differs" in said["master.levels"].message
     assert "matched no test" in said["recompute.nested"].message
 
 

@@ -39,10 +39,10 @@ def misbehave(crew: Crew, verb: str, arguments: Mapping[int, Any]) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("system-exit", "rank 1 ended with exit status 3; the last line that it printed: rank 1 leaves"),
-        ("exit", "rank 1 ended with exit status 4; the last line that it printed: rank 1 leaves"),
-        ("kill", "rank 1 was ended by SIGKILL; the last line that it printed: rank 1 leaves"),
-        ("interrupt", "rank 1 ended with exit status 1; the last line that it printed: KeyboardInterrupt"),
+        ("system-exit", "rank 1 ended with exit status 3; its last output line: rank 1 leaves"),
+        ("exit", "rank 1 ended with exit status 4; its last output line: rank 1 leaves"),
+        ("kill", "rank 1 was ended by SIGKILL; its last output line: rank 1 leaves"),
+        ("interrupt", "rank 1 ended with exit status 1; its last output line: KeyboardInterrupt"),
     ],
 )
 def test_a_rank_that_ends(crew: Crew, how: str, message: str) -> None:
@@ -66,7 +66,7 @@ def test_a_rank_is_made_to_stop(crew: Crew) -> None:
     crew = toy()
     pids = crew.pids
     run = company(crew)
-    with pytest.raises(RuntimeError, match=r"^this rank raises, as it was asked to") as raised:
+    with pytest.raises(RuntimeError, match=r"^this rank raises on request") as raised:
         crew.ask(run._number, "echo", each(1, 2), stop=(0, "raises"))
     assert raised.value.__notes__[-1] == "raised by rank 0"
     assert_clean(crew, pids)
@@ -82,7 +82,7 @@ def test_a_rank_that_stops_takes_those_of_its_process_with_it() -> None:
 def test_a_closed_run_cannot_lose_a_rank(crew: Crew) -> None:
     run = company(crew)
     run.close()
-    with pytest.raises(ValueError, match="this run has been closed"):
+    with pytest.raises(ValueError, match="this run is closed"):
         run.lose([(), ()], 0, "exits")
     assert crew.alive
 
@@ -106,7 +106,7 @@ def test_a_stopped_rank_that_takes_nothing() -> None:
     run = company(crew)
     pids = crew.pids
     os.kill(pids[0], signal.SIGSTOP)
-    with pytest.raises(RankFailed, match=r"^rank 0 did not go on with a message within 0.8 s$"):
+    with pytest.raises(RankFailed, match=r"^rank 0 did not complete a message within 0.8 s$"):
         run.all("echo", bytes(10_000_000))
     assert_clean(crew, pids)
 

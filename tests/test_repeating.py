@@ -66,7 +66,7 @@ def test_what_does_not_fail_again_is_unstable(copied: Path, tmp_path: Path) -> N
     assert (verdicts["test_passes"].outcome, verdicts["test_passes"].repeats) == (Outcome.PASS, ())
     assert record.status == "partial"
     assert "repeating 2 verdicts that got worse, 2 times, in new processes" in ended.output
-    assert "unstable, not worse again when repeated in 2 new processes: 2 (test_dies, test_flaky)" in ended.output
+    assert "unstable, regressions that did not repeat in 2 new processes: 2 (test_dies, test_flaky)" in ended.output
     assert not list(tmp_path.glob("conformance-*"))
 
 
@@ -77,7 +77,7 @@ def test_what_fails_again_stays_a_failure(copied: Path, tmp_path: Path) -> None:
     assert ended.status == 1
     assert (verdicts["test_fails"].outcome, verdicts["test_flaky"].outcome) == (Outcome.FAIL, Outcome.UNSTABLE)
     assert verdicts["test_fails"].repeats == ("fail (differs)", "fail (differs)")
-    assert "repeated in 2 new processes and worse again: 1 (test_fails)" in ended.output
+    assert "regressions that repeated in 2 new processes: 1 (test_fails)" in ended.output
 
 
 DYING = """
@@ -199,6 +199,6 @@ def test_what_is_left_out_is_told_whatever_became_of_the_others() -> None:
     verdict = TestVerdict("s.x/test_a", "s.x", Outcome.UNSTABLE, repeats=("pass", "pass"))
     repeated = repeating.Repeated(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), left=3)
     assert repeated.lines == [
-        "unstable, not worse again when repeated in 2 new processes: 1 (test_a)",
-        f"not repeated, for {repeating.MOST} are at most: 3 more",
+        "unstable, regressions that did not repeat in 2 new processes: 1 (test_a)",
+        f"not repeated, beyond the limit of {repeating.MOST}: 3 more",
     ]

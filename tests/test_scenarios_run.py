@@ -112,7 +112,7 @@ def test_a_worker_that_dies_fails_the_command_though_another_ends(tmp_path: Path
     dying = "tests.misbehaving:AbortingAtOnce"
     ended = conformance("--folder", tmp_path, "--scenario", "segments", "--rounds", "2", "reference", dying)
     assert ended.status == 2, ended.lines
-    assert f"{dying}: the process ended with status -6" in ended.errors
+    assert f"{dying}: the process exited with status -6" in ended.errors
     assert "reference" in ended.output
 
 

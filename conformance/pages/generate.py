@@ -31,7 +31,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "conformance.pages.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
     "tests.inventions.rounds:blocks": ("scores", "inventions", "inventions by family", "missed inventions"),
     "benchmarks.overhead.tables:blocks": ("overhead",),
-    "benchmarks.encoder.tables:blocks": ("encoder in eight bits",),
+    "benchmarks.encoder.tables:blocks": ("encoder in 8 bits",),
     "benchmarks.roofline.tables:blocks": ("roofline",),
     "benchmarks.suite.tables:blocks": ("suite cost",),
     "benchmarks.planted.outcomes:blocks": ("planted",),

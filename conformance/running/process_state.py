@@ -1,6 +1,6 @@
-"""What a test may change of its process that later tests depend on: stored before a test, put back after it.
+"""Process-wide state that a test may change: saved before each test and restored after it.
 
-These are no settings of a framework, which the adapter names and a clause judges (`global_state`).
+A framework's own settings are judged by a clause instead (`global_state`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _HOOKS = ((sys, "excepthook"), (sys, "unraisablehook"), (sys, "displayhook"), (t
 
 
 class ProcessState:
-    """The state at the moment of its making; `restore` puts it back, and can be called once."""
+    """A snapshot of the state; `restore` can be called once."""
 
     def __init__(self) -> None:
         self._parts = [part() for part in _PARTS]
 
     def restore(self) -> None:
-        """Puts every part back that still can be."""
+        """Restores every part that can be restored."""
         for part in self._parts:
             with suppress(Exception):
                 part()
 
 
 class Unclosable:
-    """A stream that stays open when it is closed; everything else is the stream's own."""
+    """A stream that ignores `close`; everything else is passed on."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -206,7 +206,7 @@ def _mask() -> Restore:
 
 
 def _modules() -> Restore:
-    """Modules and import paths that are gone are put back; new ones stay."""
+    """Restores removed modules and import paths; new ones stay."""
     modules, paths = dict(sys.modules), list(sys.path)
 
     def restore() -> None:

@@ -1,7 +1,7 @@
-"""Repeats what got worse in a run, twice, each time in a new process: what does not come out so again is unstable.
+"""Repeats regressions of a run twice, each time in a new process: those that do not repeat are unstable.
 
 That is every verdict that needs action, and every one that is worse than in the baseline of its series: newly failing,
-failing otherwise, newly not judged. The record is rewritten, whole, before anybody is told of it.
+failing otherwise, newly not judged. The record is rewritten before anything is reported.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from results.record.reading import Record, TestVerdict, load, write
 from results.show.clauses import number
 
 TIMES = 2
-"""How often a verdict is repeated."""
+"""Number of repetitions of a verdict."""
 
 MOST = 200
-"""How many verdicts of a run are repeated at most, those that need action first."""
+"""Largest number of verdicts of a run to repeat, those that need action first."""
 
 _WORSE = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE, ChangeKind.NEWLY_UNJUDGED})
 _NAMED = 3
@@ -34,13 +34,13 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Repeated:
-    """What became of a run's verdicts.
+    """The results of the repetitions.
 
     Attributes:
         record: the run's record, with the repeats.
-        asked: tests that were to be repeated.
-        unstable: those of them that did not come out so again.
-        left: how many more there were than are repeated at most.
+        asked: tests to repeat.
+        unstable: tests whose regression did not repeat.
+        left: number of regressions beyond `MOST`, which were not repeated.
     """
 
     record: Record
@@ -50,17 +50,17 @@ class Repeated:
 
     @property
     def lines(self) -> list[str]:
-        """What is told of it: one line for what was stable, one for what was not."""
+        """The report: one line for stable tests, one for unstable ones."""
         stable = [test for test in self.asked if test not in self.unstable and self._repeats(test)]
         told = []
         if stable:
-            told.append(f"repeated in {TIMES} new processes and worse again: {_some(stable)}")
+            told.append(f"regressions that repeated in {TIMES} new processes: {_some(stable)}")
         if self.unstable:
-            told.append(f"unstable, not worse again when repeated in {TIMES} new processes: {_some(self.unstable)}")
+            told.append(f"unstable, regressions that did not repeat in {TIMES} new processes: {_some(self.unstable)}")
         if lost := [test for test in self.asked if not self._repeats(test)]:
             told.append(f"could not be repeated: {_some(lost)}")
         if self.left:
-            told.append(f"not repeated, for {MOST} are at most: {self.left} more")
+            told.append(f"not repeated, beyond the limit of {MOST}: {self.left} more")
         return [one_line(line) for line in told]
 
     def _repeats(self, test: str) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def _some(tests: Sequence[str]) -> str:
 
 
 def due(record: Record) -> list[str]:
-    """Tests of a record that are to be repeated, those that need action first.
+    """Tests of a record to repeat, those that need action first.
 
     Raises:
         RecordError: a baseline cannot be read.
@@ -88,11 +88,11 @@ def due(record: Record) -> list[str]:
 
 
 def repeat(path: Path, command: Sequence[str], tell: Callable[[str], object] = print) -> Repeated:
-    """Repeats what is due of the record in a file, and rewrites the file with what came of it.
+    """Repeats the regressions of a record, and rewrites its file with the results.
 
     Args:
         command: runs pytest on the same framework, device and mode, in one worker; the tests are added to it.
-        tell: takes a line before it begins, for it may last.
+        tell: called with one line before the repetitions begin.
 
     Raises:
         RecordError: the record or a baseline cannot be read, or the record cannot be written; it stays as it was.
@@ -115,7 +115,7 @@ def repeat(path: Path, command: Sequence[str], tell: Callable[[str], object] = p
 
 
 def _round(command: Sequence[str], tests: Sequence[str]) -> Mapping[str, TestVerdict]:
-    """What the tests come to in a new process, as far as it got."""
+    """The tests' verdicts in a new process, as far as it got."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
         path = Path(folder) / "repeat.json"
         nodes = filter(None, map(node_of, tests))
@@ -130,10 +130,10 @@ def _round(command: Sequence[str], tests: Sequence[str]) -> Mapping[str, TestVer
 
 
 def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestVerdict:
-    """A verdict after its repeats, None where one came to nothing: as it was, or unstable.
+    """A verdict after its repetitions, as it was or unstable; None if a repetition gave no verdict.
 
-    One that needs action is as it was if each repeat needs action too, in whatever way, and a refusal if each is one,
-    whatever drawn cases want first; another if each is the same.
+    A verdict that needs action stays if each repetition needs action too, in whatever way; a refusal if each is a
+    refusal; any other if each has the same outcome.
     """
 
     def as_before(again: TestVerdict) -> bool:
@@ -151,5 +151,5 @@ def settle(verdict: TestVerdict, repeats: Sequence[TestVerdict | None]) -> TestV
 
 
 def repeatable(words: Sequence[str]) -> bool:
-    """Whether a run with these words for pytest can be repeated: not if it draws cases of its own, or blinds."""
+    """Whether a run with these pytest arguments can be repeated: not with new generated cases, nor with --vacuity."""
     return "--vacuity" not in words and not any("nightly" in word for word in words)

@@ -1,4 +1,4 @@
-"""The one crew that this process has at a time."""
+"""Process-wide cache with at most one worker group."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def crew_of(
     *,
     limits: Limits = LIMITS,
 ) -> Crew:
-    """The living crew of these properties, started if there is none; arguments and errors are those of `Crew`.
+    """The cached worker group with these properties, or a new one; arguments and errors as for `Crew`.
 
-    A process has one crew at most: the former one, if it is another, is ended with all its runs.
+    A cached group with other properties is ended with all its runs.
     """
     key = (kind, count, device, mode, tuple(sorted(environment.items())), processes, limits)
     crew = _living.get(key)
     if crew is None or not crew.alive:
-        close_all("ranks of another kind or number have been started since")
+        close_all("ranks of another kind or number were started since")
         crew = Crew(kind, count, device, mode, environment, processes=processes, limits=limits)
         _living[key] = crew
     return crew
 
 
 def close_all(why: str = "they were closed") -> None:
-    """Ends this process' crew, if it has one."""
+    """Ends this process' worker group, if it has one."""
     while _living:
         _, crew = _living.popitem()
         crew.close(why)

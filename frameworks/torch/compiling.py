@@ -1,4 +1,4 @@
-"""`torch.compile` so that nothing falls back to eager execution unseen."""
+"""`torch.compile` without silent fallback to eager execution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ISOLATION = "isolate_recompiles"
 
 
 def begin_anew() -> None:
-    """Forgets everything that was compiled, as in a process of one's own.
+    """Resets the compiler, as in a new process.
 
     PyTorch counts variants and remembers shapes by code, which all runs of a process share.
     """

@@ -233,8 +233,13 @@ _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
 """An observation's place, and the way down into its value."""
 
 
+_EXPLANATION = ("reason",)
+"""Why something was observed, in words, which are not compared."""
+
+
 def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:
-    return {(one.place, way): leaf for one in observations for way, leaf in _down(one.value, ())}
+    leaves = ((one.place, way, leaf) for one in observations for way, leaf in _down(one.value, ()))
+    return {(place, way): leaf for place, way, leaf in leaves if way[-1:] != _EXPLANATION}
 
 
 def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
