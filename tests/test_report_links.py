@@ -18,6 +18,7 @@ from results.record.model import Variant
 from results.record.reading import Outcome
 from results.show import clauses
 from results.show.portability import Portability, words
+from tests import browser
 from tests.browser import Browser, in_browser, visible_clauses
 from tests.reporting import HOSTILE, baselines, record
 
@@ -169,7 +170,7 @@ def words_of(markdown: str) -> str:
 
 @in_browser
 def test_what_passed_is_no_issue(shown: Browser) -> None:
-    shown.run("document.querySelector('.matrix .w-pass').click()")
+    shown.open_cell(".matrix .w-pass")
     shown.run("for (const details of document.querySelectorAll('#cell details')) details.open = true")
     shown.wait("document.querySelector('#cell .inside')")
     assert not shown.run("return document.querySelectorAll('#cell .issue').length")
@@ -179,7 +180,7 @@ def test_what_passed_is_no_issue(shown: Browser) -> None:
 def test_an_issue_that_cannot_be_copied_is_selected(shown: Browser) -> None:
     shown.run("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     shown.run("document.execCommand = () => false")
-    shown.run("document.querySelector('.matrix .w-known').click()")
+    shown.open_cell(".matrix .w-known")
     shown.driver.find_element("css selector", "#cell .issue").click()
     shown.wait("document.getElementById('cell-status').textContent.startsWith('Selected')")
     assert shown.run(
@@ -193,7 +194,7 @@ def saved(shown: Browser, folder: Path, selector: str) -> Any:
     behavior = {"behavior": "allow", "downloadPath": str(folder)}
     shown.driver.execute_cdp_cmd("Browser.setDownloadBehavior", behavior)
     shown.run(f"document.querySelector('{selector}').nextElementSibling.querySelector('button').click()")
-    end = time.monotonic() + 20
+    end = time.monotonic() + browser.PATIENCE
     while not (files := [path for path in folder.iterdir() if path.suffix == ".json"]):
         assert time.monotonic() < end, "nothing was saved"
         time.sleep(0.05)
@@ -256,7 +257,7 @@ def test_hostile_text_in_an_issue_only_shows_itself(chromium: Browser, pages: Pa
     for number in chromium.run(
         "return [...document.querySelectorAll('.matrix [data-cell]')].map(({dataset}) => dataset.cell)"
     ):
-        chromium.run(f"document.querySelector('[data-cell=\"{number}\"]').click()")
+        chromium.open_cell(f"[data-cell='{number}']")
         texts += issues(chromium)
         chromium.run("document.getElementById('cell').close()")
     assert len(texts) == sum(outcome in clauses.NOT_KEPT for outcome in Outcome) * (len(HOSTILE) + 1)

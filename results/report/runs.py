@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from results.record.model import Status
 from results.record.reading import Record
@@ -68,6 +69,35 @@ class RunColumn:
         return self.index % COLOURS
 
 
+@dataclass(frozen=True)
+class FrameworkColumns:
+    """The neighbouring columns of one framework; `slug` is its name in addresses."""
+
+    name: str
+    slug: str
+    runs: tuple[int, ...]
+
+
+def by_framework(records: Iterable[Record]) -> list[Record]:
+    """These records with those of a framework next to each other, else in their order."""
+    together: dict[str, list[Record]] = {}
+    for record in records:
+        together.setdefault(record.series.framework, []).append(record)
+    return [record for members in together.values() for record in members]
+
+
+def frameworks(records: Sequence[Record]) -> tuple[FrameworkColumns, ...]:
+    """The columns of each framework, where `records` are in the order of `by_framework`."""
+    places: dict[str, list[int]] = {}
+    for place, record in enumerate(records):
+        places.setdefault(record.series.framework, []).append(place)
+    found = [
+        FrameworkColumns(clean(name, _PART), _UNSAFE.sub("_", name[:_PART]), tuple(runs))
+        for name, runs in places.items()
+    ]
+    return tuple(_apart(found, "slug", lambda group: replace(group, slug=f"~{group.runs[0] + 1}")))
+
+
 def packages(version: str) -> list[str]:
     """A version in pieces, one for each package that it names."""
     return re.split(r"(?<=[+.])(?=[A-Za-z])", version)
@@ -107,10 +137,13 @@ def _addressed(found: Sequence[RunColumn], records: Sequence[Record]) -> list[Ru
     return _apart(named, "slug", lambda run: replace(run, slug=f"~{run.index + 1}"))
 
 
-def _apart(found: Sequence[RunColumn], name: str, renamed: Callable[[RunColumn], RunColumn]) -> list[RunColumn]:
-    """These runs, those of them renamed that share the name with another."""
-    counts = Counter(getattr(run, name) for run in found)
-    return [renamed(run) if counts[getattr(run, name)] > 1 else run for run in found]
+_Named = TypeVar("_Named", RunColumn, FrameworkColumns)
+
+
+def _apart(found: Sequence[_Named], name: str, renamed: Callable[[_Named], _Named]) -> list[_Named]:
+    """These columns, renamed where another one has the same name."""
+    counts = Counter(getattr(column, name) for column in found)
+    return [renamed(column) if counts[getattr(column, name)] > 1 else column for column in found]
 
 
 def judged(records: Sequence[Record]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""One word a clause across frameworks.
+"""One word for each clause across frameworks.
 
 The words are about one version of each framework: the newest among the records. The reference is no framework here,
 unless nothing else is among the records. A framework's outcome for a clause is `clauses.outcome` of the outcomes of
@@ -44,11 +44,11 @@ ORACLE = "reference"
 """The framework that the others are measured against, where there are others."""
 
 OBSERVATION = "OBSERVATION"
-"""The level of clauses that record a legitimate choice."""
+"""The level of clauses that record legitimate choices."""
 
 
 class Portability(StrEnum):
-    """What is said of a clause across frameworks; the module says when."""
+    """The words; the module defines them."""
 
     BROKEN = "broken"
     NOT_JUDGED = "not judged"
@@ -65,13 +65,13 @@ class Portability(StrEnum):
 
 
 _MEANINGS = {
-    Portability.BROKEN: "it does not hold in X; since V, if an older record shows that it held before",
-    Portability.NOT_JUDGED: "a framework abstained or was not the same twice, and none breaks it",
-    Portability.NOT_OFFERED: "no adapter has a call for it, so that nothing is known",
-    Portability.UNSUPPORTED: "no framework has it, of those whose adapters have a call for it",
-    Portability.DIFFERS: "it holds in some frameworks and is unsupported in others, or they observed different values",
-    Portability.HELD: "it holds in the only framework that is asked here",
-    Portability.PORTABLE: "it holds in every framework that is asked",
+    Portability.BROKEN: "fails in X; since V, if an older record shows that it passed before",
+    Portability.NOT_JUDGED: "a framework abstained or was unstable, and none fails it",
+    Portability.NOT_OFFERED: "no adapter has a call for it, so nothing is known",
+    Portability.UNSUPPORTED: "no framework supports it, among those whose adapters have a call for it",
+    Portability.DIFFERS: "passes in some frameworks and is unsupported in others, or they observe different values",
+    Portability.HELD: "passes in the only framework that was judged",
+    Portability.PORTABLE: "passes in every framework that was judged",
 }
 
 
@@ -97,7 +97,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Word:
-    """What is said of a clause; `broken` is empty for all kinds but one."""
+    """The word of a clause; `broken` is empty for all other kinds."""
 
     kind: Portability
     broken: tuple[Broken, ...] = ()
@@ -222,7 +222,7 @@ def _observed(runs: Sequence[_VersionRun]) -> dict[str, dict[Place, list[tuple[s
 
 
 def _broken(clause: str, having: Sequence[_VersionRun], runs: Sequence[_VersionRun]) -> Broken:
-    """What is said of a framework some of whose runs `having` the clause break it."""
+    """The framework whose runs `having` the clause break it, in some or all of them."""
     failing = [run for run in having if run.breaks(clause)]
     judging = [run for run in having if outcome(run.verdicts[clause]) not in REFUSED]
     began = [_began(clause, run, runs) for run in failing]

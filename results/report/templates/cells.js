@@ -130,5 +130,13 @@
     byId("cell-body").scrollTop = 0;
     byId("cell-title").focus();
   };
+  /** Says in place of a cell's tests why this browser cannot show them. */
+  const refuse = () => {
+    byId("cell-title").textContent = "The tests cannot be shown";
+    byId("cell-run").textContent = "";
+    byId("cell-body").replaceChildren(make("p", {}, byId("too-old").textContent));
+    opened = "";
+    if (!dialog.open) dialog.showModal();
+  };
   byId("cell-close").addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
