@@ -26,8 +26,8 @@ ENSEMBLE_SPREAD = 0.5
 If the largest deviation is at a different parameter or update, the two bounds are not comparable."""
 
 WIDER = 10.0
-"""How many times as wide a bound has to be to count as weaker. Derived bounds of one test in records of two versions were
-up to 5.4 times apart (JAX 0.6.2 and 0.10.2)."""
+"""How many times as wide a bound has to be to count as weaker. Derived bounds of one test in records of two versions
+were up to 5.4 times apart (JAX 0.6.2 and 0.10.2)."""
 
 LEVELS = ("MEASUREMENT", "OBSERVATION", "MAY", "SHOULD", "MUST")
 """How binding a clause is, the least first."""

@@ -1,4 +1,4 @@
-"""Refusals in records of schema 1 and 2, which called every one `unsupported`, as schema 3 has them."""
+"""Refusals in records of schema 1 and 2, where all are `unsupported`, converted to schema 3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The matrix: clauses down by family, runs across, every outcome counted; a word a clause; what one alone fails."""
+"""The matrix: clauses by family down, runs across, tests counted by outcome; clauses that only one framework fails."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _REASONS = 3
 
 @dataclass(frozen=True)
 class Tally:
-    """How many have each outcome, the gravest first."""
+    """Counts by outcome, the gravest first."""
 
     counts: tuple[tuple[Outcome, int], ...]
 
@@ -60,7 +60,7 @@ class Totals:
 
     @classmethod
     def of(cls, count: Count) -> Totals:
-        """A count made fit to be shown."""
+        """The totals of a count."""
         return cls(Tally.of(count.clauses), Tally.of(count.tests))
 
 
@@ -87,7 +87,7 @@ class Cell:
 
     @property
     def unconfirmed(self) -> int:
-        """How many known failures were judged in another series only."""
+        """The number of known failures that were observed only in another series."""
         return sum(map(inferred, self.verdicts))
 
 
@@ -96,7 +96,7 @@ class ClauseRow:
     """A clause across the runs.
 
     Attributes:
-        word: what is said of it across frameworks, None if no run of the newest versions judges it.
+        word: its word across frameworks, None if no run of the newest versions judges it.
         alone: the only framework that fails the clause while another one passes it, or "".
         passing: the frameworks that pass it and do not fail it.
     """
@@ -136,7 +136,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Alone:
-    """A clause that one framework alone does not keep: in which runs, and why."""
+    """A clause that only one framework fails, with the failing cells and the reasons."""
 
     row: ClauseRow
     cells: tuple[Cell, ...]
@@ -169,7 +169,7 @@ def families(records: Sequence[Record]) -> tuple[Family, ...]:
 
 
 def alone(matrix: Sequence[Family]) -> tuple[Alone, ...]:
-    """The clauses that exactly one framework does not keep while another one that supports them does."""
+    """The clauses that exactly one framework fails while another one passes them."""
     found = []
     for row in sorted((row for family in matrix for row in family.rows if row.alone), key=lambda row: row.alone):
         cells = tuple(cell for cell in row.cells if _fails(cell.verdicts))

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, scripts and data inside, that asks nobody for anything."""
+"""The page: one self-contained HTML file that makes no request."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
 
 
 def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterator[str]:
-    """The page in pieces, for that of hundreds of records is large."""
+    """The page in pieces, because hundreds of records make a large one."""
     records = by_framework(records)
     columns = runs(records)
     groups = frameworks(records)
@@ -97,13 +97,13 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
 
 
 def _outcomes() -> list[list[str | bool]]:
-    """Word, symbol, and whether the clause was not kept, the gravest first."""
+    """Word, symbol, and whether it is a failure, the gravest first."""
     return [[outcome.value, matrix.SYMBOLS[outcome], outcome in NOT_KEPT] for outcome in GRAVITY]
 
 
 @cache
 def _behaviour() -> str:
-    """The script of the page, of which every part sees the ones before it."""
+    """The script of the page: its parts in one scope, in order."""
     return "\n".join(['(() => {\n  "use strict";', *map(_text, _PARTS), "})();"])
 
 

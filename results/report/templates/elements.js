@@ -3,7 +3,7 @@
   /** The tests behind the cells, once `unpacked`. */
   const data = () => parsed;
 
-  /** The document with each verdict where it belongs: it has distinct verdicts, without their seconds, and checks once. */
+  /** The document with verdicts and checks in place of their numbers: it stores equal ones once. */
   const whole = ({ checks, verdicts, ...rest }) => {
     for (const verdict of verdicts) verdict[9] = verdict[9].map((place) => checks[place]);
     const placed = ([place, seconds]) => [...verdicts[place].slice(0, 8), seconds, ...verdicts[place].slice(8)];
@@ -46,7 +46,7 @@
     try {
       localStorage.setItem("conformance-theme", root.dataset.theme);
     } catch {
-      // Not remembered then.
+      // The choice is not saved.
     }
     tellTheme();
   });
