@@ -87,7 +87,7 @@ class _OfSeries:
 
 
 def load(path: Path) -> Record:
-    """The record in a .json or .json.gz file, or what a .jsonl journal has seen so far.
+    """The record in a .json or .json.gz file, or the record so far of a .jsonl journal.
 
     Raises:
         RecordError: the file cannot be read, or is no record of a version that this suite reads.

@@ -39,8 +39,9 @@ def sentences(
     """
     rows = [row for family in families for row in family.rows]
     records = sum(len(each.runs) for each in frameworks)
-    read = f"{number(records, 'record')} of {number(len(frameworks), 'framework')}"
-    yield (Piece(f"{read} {'was' if records == 1 else 'were'} read: {number(len(rows), 'clause')}, {tests:,} tests."),)
+    was, test = "was" if records == 1 else "were", "test" if tests == 1 else "tests"
+    read = f"{number(records, 'record')} of {number(len(frameworks), 'framework')} {was} read"
+    yield (Piece(f"{read}: {number(len(rows), 'clause')}, {tests:,} {test}."),)
     yield _failing(rows, frameworks)
     if len(frameworks) > 1:
         yield _disagreeing(rows)
