@@ -107,7 +107,7 @@ def test_a_loss_that_is_no_number_any_more_drifts() -> None:
 
 def test_another_number_of_updates_drifts() -> None:
     (change,) = moved((1.0, 2.0), (1.0,), bound=(0.1, 0.1)).changes
-    assert (change.old, change.new, change.detail) == ("2 updates", "1 updates", "another number of updates")
+    assert (change.old, change.new, change.detail) == ("2 updates", "1 updates", "different numbers of updates")
 
 
 def test_words_that_hold_numbers_name_the_same_check() -> None:

@@ -18,7 +18,7 @@ from tests.small_record import BASE
 from tests.support import ROOT, environment
 from tests.test_fuzz import call, refused
 
-TITLE = "**Conformance: nothing is worse: identical.**"
+TITLE = "**Conformance: no regressions: identical.**"
 
 
 @pytest.fixture

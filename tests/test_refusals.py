@@ -71,7 +71,7 @@ def test_a_pipe_in_a_records_place_ends_a_run_before_it_begins(copied: Path, tmp
     os.mkfifo(tmp_path / "run.jsonl")
     ended = judge(f"--record={tmp_path / 'run.json'}", root=copied)
     assert (ended.status, len(ended.lines)) == (2, 1), ended.lines
-    assert "run.jsonl: is no regular file" in ended.lines[0]
+    assert "run.jsonl: is not a regular file" in ended.lines[0]
 
 
 # ---------------------------------------------------------------- adapters and options

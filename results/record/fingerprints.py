@@ -1,4 +1,4 @@
-"""What a record has of an array: equal ones have equal fingerprints.
+"""Fingerprints of arrays in a record: equal arrays have equal fingerprints.
 
 `results.record.arrays` takes and compares them.
 """
@@ -14,7 +14,7 @@ from results.record.texts import END, NonEmpty
 from results.record.values import Number, number
 
 SAMPLE = 32
-"""How many values of an array a fingerprint has."""
+"""Number of sampled values in a fingerprint."""
 
 Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
