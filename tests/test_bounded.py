@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from results.record.files import MAX_BYTES, read
 from results.record.folders import find
 from results.record.reading import MAX_SIGNS, SIGNS, RecordError, load
 from tests.hostile_files import NAMES, make
-from tests.support import ROOT, environment
+from tests.support import ROOT, run
 
 MEMORY, SECONDS = 10**9, 5.0
 _READER = """
@@ -37,10 +36,10 @@ print(json.dumps([int(peak.split()[1]) * 1024, used.ru_utime + used.ru_stime, sa
 def test_a_file_is_read_or_refused_in_bounds(name: str, tmp_path: Path) -> None:
     path = make(name, tmp_path)
     words = [sys.executable, "-c", _READER, str(path)]
-    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    done = run(words)
     path.unlink()
-    assert done.returncode == 0, done.stderr[-500:]
-    memory, seconds, said = json.loads(done.stdout)
+    assert done.status == 0, done.errors[-500:]
+    memory, seconds, said = json.loads(done.output)
     assert "\n" not in said
     assert (memory <= MEMORY, seconds <= SECONDS) == (True, True), (memory, seconds, said)
 

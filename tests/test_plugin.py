@@ -14,7 +14,7 @@ import pytest
 from results.record.model import Measurement, Record
 from results.record.outcomes import Outcome
 from results.record.reading import load
-from tests.support import ROOT, TIMEOUTS, WORKERS, by_case, checkout, expect, judge, outcomes, run
+from tests.support import ROOT, TIMEOUTS, WORKERS, by_case, checkout, expect, hang_limit, judge, outcomes, run
 
 SUITE = """
 import pytest
@@ -251,7 +251,7 @@ def test_a_crash_costs_one_test(small: Path) -> None:
 
 def test_a_hang_costs_one_test(small: Path) -> None:
     pytest.importorskip("pytest_timeout")
-    record = judged(small, "--framework=tests.misbehaving:Hanging", *TIMEOUTS, "--timeout=5")
+    record = judged(small, "--framework=tests.misbehaving:Hanging", *TIMEOUTS, f"--timeout={hang_limit(5.0):g}")
     found = by_case(record)
     assert found.pop("test_settings") is Outcome.TIMEOUT
     assert len(found) == 8
