@@ -26,7 +26,12 @@ class Tool:
     words: tuple[str, ...]
 
 
-WITH_FRAMEWORKS = ("tests/test_cache_folder.py", "tests/test_deepspeed_mode.py", "tests/test_keras_mode.py")
+WITH_FRAMEWORKS = (
+    "tests/test_cache_folder.py",
+    "tests/test_deepspeed_mode.py",
+    "tests/test_keras_mode.py",
+    "tests/test_temporary_directory.py",
+)
 """Tests of the suite's own that are skipped where a framework is not installed, as it is not in `tox -e self`."""
 
 TOOLS: Mapping[str, Tool] = {

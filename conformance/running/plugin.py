@@ -35,6 +35,7 @@ from conformance.running.containment import (
     end_despite_threads,
     end_with_parent,
     judged,
+    own_temporary_directory,
     traceback_of,
 )
 from conformance.running.pytest_reports import described, junit_properties, show
@@ -104,9 +105,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker := hasattr(config, "workerinput"):
         end_with_parent()
     else:
-        output = ExitStack()
-        output.enter_context(no_commands())
-        config.add_cleanup(output.close)
+        around = ExitStack()
+        around.enter_context(no_commands())
+        around.enter_context(own_temporary_directory())
+        config.add_cleanup(around.close)
     try:
         if option.seed < 0:
             raise ValueError(f"a seed is 0 or more, not {option.seed}")
