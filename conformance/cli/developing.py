@@ -35,7 +35,10 @@ WITH_FRAMEWORKS = (
 """Tests of the suite's own that are skipped where a framework is not installed, as it is not in `tox -e self`."""
 
 TOOLS: Mapping[str, Tool] = {
-    "test": Tool("The suite's own tests, by pytest.", ("pytest", "--numprocesses=2", "--timeout=900", "tests")),
+    "test": Tool(
+        "The suite's own tests, by pytest.",
+        ("pytest", "--numprocesses=2", "--dist=worksteal", "--timeout=900", "tests"),
+    ),
     "mutants": Tool("Is every fault of tests/mutants caught by its clauses?", ("tests.mutants",)),
     "inventions": Tool("Rounds of faults by authors who had not seen the suites.", ("tests.inventions",)),
     "drawn": Tool("What the laws draw, and what they never do.", ("conformance.laws.coverage",)),
