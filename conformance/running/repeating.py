@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from conformance.inventory.tests import ROOT, node_of
 from conformance.running.baselines import former
@@ -133,7 +134,7 @@ def repeat(path: Path, command: Sequence[str], tell: Callable[[str], object] = p
 def _with_parts(record: Record, other: Record, tests: Sequence[str]) -> Record:
     """The record with what another one has of these tests beside their verdicts."""
     cases = {test.partition("/")[2] for test in tests}
-    parts = {
+    parts: dict[str, Any] = {
         name: (
             *(part for part in getattr(record, name) if part.case not in cases),
             *(part for part in getattr(other, name) if part.case in cases),
