@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from frameworks import install
 from frameworks.installing import locks, wishes
@@ -18,6 +19,9 @@ from tests.browser import Browser
 from tests.pips import LOCKS, Pip
 from tests.recorded import filled, header
 from tests.runner import Runner
+
+settings.register_profile("without-time", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("without-time")
 
 
 @pytest.fixture

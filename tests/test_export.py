@@ -147,7 +147,7 @@ def test_hostile_records_keep_to_the_schema(text: str) -> None:
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_a_record_says_keeps_to_the_schema(text: str) -> None:
     held_against_the_schema(hostile(text.encode("utf-8", "replace").decode("utf-8")))
 

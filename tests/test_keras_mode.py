@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, hang_limit
 
 MISSING = """
 import frameworks.jax
@@ -40,7 +40,7 @@ print(frameworks.jax.adapter("cpu").mode)
 def test_the_mode_is_refused_and_the_others_are_not(state: str, reason: str) -> None:
     pytest.importorskip("jax")
     done = subprocess.run(
-        [sys.executable, "-c", state + MADE], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", state + MADE], cwd=ROOT, capture_output=True, text=True, timeout=hang_limit(), check=True
     )
     said, mode = done.stdout.splitlines()
     assert said.endswith(reason)

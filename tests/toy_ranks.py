@@ -54,6 +54,12 @@ class ToyTrainer:
         """Sleeps where no other thread of Python can run."""
         ctypes.PyDLL(None).sleep(seconds)
 
+    def interrupt(self) -> None:
+        """Interrupts the process that asks, once, and does not answer."""
+        if self.rank == 0:
+            os.kill(os.getppid(), signal.SIGALRM)
+        time.sleep(3600)
+
     def fail(self, what: str) -> None:
         match what:
             case "value":
@@ -90,10 +96,10 @@ class ToyTrainer:
         if how == "fork":
             child = os.fork()
             if child == 0:
-                time.sleep(60)
+                time.sleep(3600)
                 os._exit(0)
             return child
-        return subprocess.Popen(["sleep", "60"]).pid
+        return subprocess.Popen(["sleep", "3600"]).pid
 
     def chatter(self) -> str:
         """Writes to what a rank does not use, and reads from it."""
@@ -124,7 +130,7 @@ class Toy:
         if device == "broken-1" and rank == 1:
             raise OSError("no such device")
         if mode == "slow":
-            time.sleep(60)
+            time.sleep(3600)
         self.barrier()
 
     def trainer(self, model: int, recipe: str, weights: Any) -> Any:

@@ -26,17 +26,25 @@ class Tool:
     words: tuple[str, ...]
 
 
-WITH_FRAMEWORKS = ("tests/test_cache_folder.py", "tests/test_deepspeed_mode.py", "tests/test_keras_mode.py")
+WITH_FRAMEWORKS = (
+    "tests/test_cache_folder.py",
+    "tests/test_deepspeed_mode.py",
+    "tests/test_keras_mode.py",
+    "tests/test_temporary_directory.py",
+)
 """Tests of the suite's own that are skipped where a framework is not installed, as it is not in `tox -e self`."""
 
 TOOLS: Mapping[str, Tool] = {
-    "test": Tool("The suite's own tests, by pytest.", ("pytest", "--numprocesses=2", "--timeout=120", "tests")),
+    "test": Tool(
+        "The suite's own tests, by pytest.",
+        ("pytest", "--numprocesses=2", "--dist=worksteal", "--timeout=900", "tests"),
+    ),
     "mutants": Tool("Is every fault of tests/mutants caught by its clauses?", ("tests.mutants",)),
     "inventions": Tool("Rounds of faults by authors who had not seen the suites.", ("tests.inventions",)),
     "drawn": Tool("What the laws draw, and what they never do.", ("conformance.laws.coverage",)),
     "programs": Tool(
         "The program of every finding, and tests of adapters that need their framework.",
-        ("pytest", "--numprocesses=2", "--timeout=180", "tests/programs.py", *WITH_FRAMEWORKS),
+        ("pytest", "--numprocesses=2", "--timeout=900", "tests/programs.py", *WITH_FRAMEWORKS),
     ),
     "vacuity": Tool(
         "Which tests does no blinded framework fail?",

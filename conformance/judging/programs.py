@@ -60,7 +60,7 @@ def run(program: Traversable) -> Shown:
 def _ended(program: Traversable) -> subprocess.CompletedProcess[str]:
     with as_file(program) as path, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-P", str(path.resolve())]
-        environment = os.environ | _QUIET | {"PYTHONPATH": os.pathsep.join(_foreign_folders())}
+        environment = os.environ | _QUIET | {"PYTHONPATH": os.pathsep.join(_foreign_folders()), "TMPDIR": folder}
         try:
             return subprocess.run(
                 command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Generator, Sequence
@@ -117,6 +118,21 @@ def clipped(text: str) -> str:
     """The end of a text, in characters that every terminal accepts."""
     tail = text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in tail)
+
+
+@contextmanager
+def own_temporary_directory() -> Generator[None]:
+    """Inside, this process and those that it starts have a temporary directory that goes with all that is left in it.
+
+    So nothing stays of a framework that removes none of its files, or of a worker that was killed.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 def end_despite_threads(status: int) -> None:

@@ -74,21 +74,27 @@ def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[
     status = run_to_end([*_command(framework, mode, device, workers), *words], ROOT)
     if status not in (0, 1) or not repeatable(words):
         return 0 if status == 5 else status
+    limits = [f"--timeout={value}" for value in _values(words, "--timeout")]
     for path in _written(words, begun):
-        repeated = repeat(path, _command(framework, mode, device, 1))
+        repeated = repeat(path, [*_command(framework, mode, device, 1), *limits])
         for line in repeated.lines:
             print(line, flush=True)
-        if repeated.unstable and not any(verdict.outcome.bad for verdict in repeated.record.verdicts):
+        if repeated.asked and not any(verdict.outcome.bad for verdict in repeated.record.verdicts):
             status = 0
     return status
 
 
 def _written(words: Sequence[str], begun: float) -> list[Path]:
     """The records that a run with these words has written since."""
-    chosen = [ROOT / word for before, word in pairwise(("", *words)) if before == "--record"]
-    chosen += [ROOT / word.partition("=")[2] for word in words if word.startswith("--record=")]
+    chosen = [ROOT / value for value in _values(words, "--record")]
     places = chosen[-1:] or sorted(LAST_RUNS.glob("*.json"))
     return [path for path in places if path.is_file() and path.stat().st_mtime >= begun]
+
+
+def _values(words: Sequence[str], option: str) -> list[str]:
+    """What the words give an option, once for each time."""
+    given = [word for before, word in pairwise(("", *words)) if before == option]
+    return [*given, *(word.partition("=")[2] for word in words if word.startswith(f"{option}="))]
 
 
 def _named(words: Sequence[str], mode: str) -> list[str]:

@@ -36,6 +36,7 @@ from conformance.running.containment import (
     end_despite_threads,
     end_with_parent,
     judged,
+    own_temporary_directory,
     traceback_of,
 )
 from conformance.running.pytest_reports import described, junit_properties, show
@@ -110,9 +111,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker := hasattr(config, "workerinput"):
         end_with_parent()
     else:
-        output = ExitStack()
-        output.enter_context(no_commands())
-        config.add_cleanup(output.close)
+        around = ExitStack()
+        around.enter_context(no_commands())
+        around.enter_context(own_temporary_directory())
+        config.add_cleanup(around.close)
     try:
         if option.seed < 0:
             raise ValueError(f"--seed: got {option.seed}, want 0 or more")

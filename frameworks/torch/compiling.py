@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from inspect import signature
@@ -9,9 +10,12 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
+from frameworks.cache_folder import cache_folder
+
 P = ParamSpec("P")
 R = TypeVar("R")
 _ISOLATION = "isolate_recompiles"
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))  # else in the temporary directory
 
 
 def begin_anew() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from conformance.inventory.tests import SUITES
 from conformance.running.runs import TrainedRun, recorded_runs, run_of
 from fixtures.models import exact_stack
 from fixtures.recipe import BFLOAT16, Adam, DynamicScaling, Offload, Recipe, Recompute
@@ -71,8 +72,8 @@ def test_a_framework_whose_methods_cannot_be_replaced_is_judged_all_the_same() -
 
 
 def test_a_failure_names_fixture_and_recipe(tmp_path: Path) -> None:
-    selection = ("-k", "changes_nothing and nan", f"--record={tmp_path / 'twin.json'}")
-    ended = judge("--framework=tests.broken:AppliesOverflow", *selection)
+    selection = (SUITES / "test_scaling_skip.py", "-k", "changes_nothing and nan")
+    ended = judge("--framework=tests.broken:AppliesOverflow", *selection, f"--record={tmp_path / 'twin.json'}")
     lines = [line for line in ended.lines if line.startswith("run: ")]
     assert lines
     assert all(" under " in line and "scaling=DynamicScaling(" in line for line in lines)

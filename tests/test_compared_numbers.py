@@ -50,7 +50,7 @@ def records(draw: st.DrawFn) -> Record:
 
 
 @given(records(), records())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_the_numbers_are_they_are_classed_and_told(old: Record, new: Record) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
