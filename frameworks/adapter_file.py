@@ -23,7 +23,8 @@ class AdapterFile:
     Attributes:
         imports: top-level modules of the framework, which only this adapter imports; the framework's own first.
         modes: those that `conformance run` judges unless others are asked for; empty for the framework's first one.
-        serial: modes whose tests run in one process, in their order, because the framework keeps state between them.
+        serial: modes whose tests each worker runs in the same order in every run, because the framework keeps state
+            between them.
         laws: how drawn programs read this adapter's state, as `conformance.laws.declared` has it.
         distribution: what to install, as `frameworks.installing.distributions` reads it; None for nothing.
     """
