@@ -27,6 +27,7 @@ from conformance.judging.verdict import Verdict
 from conformance.measuring import exclusive
 from conformance.running import machine
 from conformance.running.budget import Budget, durations, seconds_of
+from conformance.running.cached_programs import CachedPrograms
 from conformance.running.completeness import Completeness
 from conformance.running.containment import (
     LONGEST,
@@ -128,6 +129,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(plugin, "conformance-budget")
         completeness = Completeness(config)
         config.pluginmanager.register(completeness, "conformance-completeness")
+        config.pluginmanager.register(CachedPrograms(), "conformance-programs")
         if not worker and not config.option.collectonly:
             config.pluginmanager.register(LostWorkers(), "conformance-workers")
             config.pluginmanager.register(Recorder(config, framework, known, completeness), "conformance-recorder")
