@@ -1,15 +1,19 @@
-"""The one crew that this process has at a time."""
+"""The crews that this process keeps: two, so that tests that go back and forth between two sizes start no others."""
 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from frameworks.ranks.crew import Crew
 from frameworks.ranks.limits import LIMITS, Limits
 
+MOST = 2
+"""How many crews live at a time."""
+
 _living: dict[tuple[Any, ...], Crew] = {}
+"""In the order in which they were asked for last."""
 
 
 def crew_of(
@@ -24,19 +28,25 @@ def crew_of(
 ) -> Crew:
     """The living crew of these properties, started if there is none; arguments and errors are those of `Crew`.
 
-    A process has one crew at most: the former one, if it is another, is ended with all its runs.
+    Of more than `MOST` crews the one that was asked for least recently is ended with all its runs.
     """
     key = (kind, count, device, mode, tuple(sorted(environment.items())), processes, limits)
-    crew = _living.get(key)
+    crew = _living.pop(key, None)
     if crew is None or not crew.alive:
-        close_all("ranks of another kind or number have been started since")
+        _end([crew] if crew is not None else [])
+        _end([_living.pop(next(iter(_living))) for _ in range(len(_living) - MOST + 1)])
         crew = Crew(kind, count, device, mode, environment, processes=processes, limits=limits)
-        _living[key] = crew
+    _living[key] = crew
     return crew
 
 
+def _end(crews: Iterable[Crew]) -> None:
+    for crew in crews:
+        crew.close("ranks of another kind or number have been started since")
+
+
 def close_all(why: str = "they were closed") -> None:
-    """Ends this process' crew, if it has one."""
+    """Ends this process' crews."""
     while _living:
         _, crew = _living.popitem()
         crew.close(why)
