@@ -12,10 +12,10 @@ import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import jax
-import jaxlib
 
 from frameworks.cache_folder import PROGRAMS, cache_folder, prune
 
@@ -56,7 +56,10 @@ def processor(listing: Path = _CPUINFO) -> str:
 
 def libraries() -> list[Path]:
     """The shared objects of jaxlib, the compiler among them."""
-    return sorted(path for path in Path(jaxlib.__file__).parent.rglob("*") if path.suffix in (".so", ".dylib", ".pyd"))
+    found = find_spec("jaxlib")
+    folders = [] if found is None else found.submodule_search_locations or []
+    paths = [path for folder in folders for path in Path(folder).rglob("*")]
+    return sorted(path for path in paths if path.suffix in (".so", ".dylib", ".pyd"))
 
 
 def build(paths: Sequence[Path], known: Path) -> str:
