@@ -23,7 +23,8 @@ class AdapterFile:
     Attributes:
         imports: top-level modules of the framework, which only this adapter imports; the framework's own first.
         modes: default modes of `conformance run`; empty for the framework's first one.
-        serial: modes whose tests run in one process, in order, because the framework keeps state between them.
+        serial: modes whose tests each worker runs in the same order in every run, because the framework keeps state
+            between them.
         laws: settings of generated tests, for `conformance.laws.declared`.
         distribution: packages to install, for `frameworks.installing.distributions`; None for none.
     """

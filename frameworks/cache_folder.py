@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 
 CACHE_FOLDER = "CONFORMANCE_CACHE"
+
+
+@dataclass
+class Uses:
+    """How often this process asked for a stored program, and how often it got one."""
+
+    asked: int = 0
+    found: int = 0
+
+
+PROGRAMS = Uses()
+"""Of compiled programs. A framework that does not take what is stored says nothing, so that only the count shows it."""
 
 
 def cache_folder() -> Path:

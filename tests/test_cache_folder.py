@@ -88,3 +88,31 @@ def test_the_users_own_folder_and_a_folder_that_cannot_be_written(tmp_path: Path
     assert not (tmp_path / "cache" / "jax").exists()
     write(tmp_path / "file", 1, 1)
     assert steps(tmp_path / "file") == (numbers, "None")
+
+
+def test_another_build_of_the_compiler_has_another_name(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    from frameworks.jax.programs import build, libraries
+
+    first, second = write(tmp_path / "a.so", 9, 5), write(tmp_path / "b.so", 9, 5)
+    known = tmp_path / "builds"
+    name = build([first, second], known)
+    assert build([first, second], known) == name
+    (damaged, _) = sorted(known.iterdir())
+    damaged.write_text("")
+    assert build([first, second], known) == name
+    second.write_bytes(b"of the size")
+    assert build([first, second], known) != name
+    assert any(path.stat().st_size > 2**26 for path in libraries())
+
+
+def test_programs_that_were_taken_from_the_cache_are_counted(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    counted = STEP + "from frameworks.cache_folder import PROGRAMS; print(PROGRAMS.asked, PROGRAMS.found, end='')\n"
+    environment = {**os.environ, CACHE_FOLDER: str(tmp_path), "PYTHONPATH": str(ROOT)}
+    told = [
+        subprocess.run([sys.executable, "-c", counted], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    (asked, _), warm = (map(int, each.stdout.splitlines()[-1].split()) for each in told)
+    assert [*warm] == [asked, asked] != [0, 0]

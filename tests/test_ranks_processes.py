@@ -214,16 +214,17 @@ def test_ranks_that_do_not_start_in_time(monkeypatch: pytest.MonkeyPatch) -> Non
         Crew(TOY, 2, "cpu", "slow", {}, limits=Limits(start_s=50.0))
 
 
-def test_one_crew_at_a_time() -> None:
-    two = toy(2)
+def test_two_crews_at_a_time() -> None:
+    close_all()
+    two, three = toy(2), toy(3)
+    runs = company(two), company(three)
     assert toy(2) is two
-    pids = two.pids
-    run = company(two)
-    three = toy(3)
-    assert all(map(gone, pids))
-    assert company(three).all("add", 1) == ((0, 1), (1, 1), (2, 1))
+    one = toy(1)
+    assert all(map(gone, three.pids))
+    assert company(one).all("add", 1) == ((0, 1),)
+    assert runs[0].all("add", 1) == ((0, 1), (1, 1))
     with pytest.raises(RankFailed, match="ranks of another kind or number were started since"):
-        run.all("add", 1)
+        runs[1].all("add", 1)
 
 
 # ending

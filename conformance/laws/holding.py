@@ -15,6 +15,8 @@ from conformance.laws.searching import Search
 
 Excluded = tuple[Exclusion, ...]
 
+ALL_LEFT_OUT = "every generated case is excluded by a known defect"
+
 
 def explore(
     subject: Subject,
@@ -39,6 +41,8 @@ def explore(
     need(subject, *law.needs)
     if profile == Profile() and (reason := laws.not_judged.get(subject.framework.mode)):
         verdict.abstain(reason)
+    if law.leaves_nothing(excluded):
+        verdict.abstain(ALL_LEFT_OUT)
     before = subject.framework.global_state()
 
     def judge(instance: Instance) -> Failure | None:
@@ -56,7 +60,7 @@ def explore(
     if not search.judged and search.refusal is not None:
         raise search.refusal
     if not search.judged:
-        verdict.abstain("every generated case is excluded by a known defect")
+        verdict.abstain(ALL_LEFT_OUT)
     what = f"{search.judged} drawn, {search.refused} refused"
     verdict.checks.append(Check("the law holds for every drawn case", True, what, "all"))
 

@@ -37,6 +37,7 @@ class Law:
         share: of an adapter's number of programs, for all parts together; 0 for a single one.
         needs: capabilities that the framework must declare.
         together: instances of what is drawn and allowed, where a test takes several at once.
+        always: features that every instance has.
     """
 
     number: int
@@ -45,6 +46,11 @@ class Law:
     share: float
     needs: tuple[Capability, ...] = ()
     together: Callable[[SearchStrategy[Any], Callable[[Any], bool]], SearchStrategy[Any]] = SearchStrategy.filter
+    always: frozenset[str] = frozenset()
+
+    def leaves_nothing(self, excluded: Collection[Exclusion]) -> bool:
+        """Whether an exclusion leaves every instance out, so that none need be drawn to find that."""
+        return any(entry.leaves_out(self.always) for entry in excluded)
 
     def instances(self, framework: Framework, excluded: Collection[Exclusion]) -> SearchStrategy[Instance]:
         """The strategy of the law's instances, without known defects."""
@@ -70,7 +76,9 @@ class Law:
 
 LAWS: Mapping[str, Law] = {
     "laws.programs": Law(0, drawing_variations.programs, 8, 1.0),
-    "laws.recomputation": Law(1, drawing_variations.recomputed, 2, 1 / 8, (Capability.RECOMPUTE,)),
+    "laws.recomputation": Law(
+        1, drawing_variations.recomputed, 2, 1 / 8, (Capability.RECOMPUTE,), always=frozenset({"recompute"})
+    ),
     "laws.scales": Law(2, drawing_variations.scaled, 1, 1 / 16, (Capability.DYNAMIC_SCALING,)),
     "laws.restores": Law(3, drawing_variations.resumed, 2, 1 / 8, (Capability.CHECKPOINT,)),
     "laws.second-run": Law(4, drawing_variations.second_runs, 2, 1 / 8),

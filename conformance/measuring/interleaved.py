@@ -5,7 +5,7 @@ Other workers of the same run wait meanwhile (`conformance.measuring.exclusive`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from conformance.measuring import exclusive
 from frameworks.base import elapsed
 
 WARM_UP = 3
-"""Warm-up rounds."""
+"""Warm-up rounds. Other workers run during the first, in which frameworks compile."""
 
 
 def interleaved(
@@ -31,11 +31,16 @@ def interleaved(
     """
     names = list(works)
     times: dict[str, list[int]] = {name: [] for name in names}
-    with exclusive.alone():
-        for turn in range(-WARM_UP, rounds):
+
+    def run(turns: Iterable[int]) -> None:
+        for turn in turns:
             for place in rng.permutation(len(names)):
                 name = names[place]
                 spent = timed(works[name])
                 if turn >= 0:
                     times[name].append(spent)
+
+    run([-WARM_UP])
+    with exclusive.alone():
+        run(range(1 - WARM_UP, rounds))
     return times

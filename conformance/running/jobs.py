@@ -112,8 +112,8 @@ def _named(words: Sequence[str], mode: str) -> list[str]:
 def job(framework: str, modes: Sequence[str], serial: Collection[str], device: str, words: Sequence[str]) -> int:
     """Judges a framework in some modes ("" for its first) and tells how its records differ from the baselines.
 
-    Two workers share the tests of a mode; one runs those of a serial mode, in their order. `words` go to pytest, but
-    the modes share a `--budget` out among them.
+    Two workers share the tests of a mode, always in the same way where the mode is serial; one runs those of a serial
+    mode that fit in a `--budget`. `words` go to pytest, but the modes share a budget out among them.
 
     Returns:
         0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made.
@@ -135,7 +135,7 @@ def job(framework: str, modes: Sequence[str], serial: Collection[str], device: s
         if budget:
             share = max(0.0, begun + budget - time.time()) / (len(modes) - place)
             own.append(f"--budget={max(share, 1.0):.0f}s")
-        statuses.append(judge(framework, mode, device, 1 if mode and mode in serial else 2, own))
+        statuses.append(judge(framework, mode, device, 1 if budget and mode in serial else 2, own))
     if any(status not in (0, 1) for status in statuses):
         return 2
     if not any(LAST_RUNS.glob("*.json")):

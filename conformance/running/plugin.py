@@ -26,7 +26,8 @@ from conformance.judging.subject import Profile, Subject
 from conformance.judging.verdict import Verdict
 from conformance.measuring import exclusive
 from conformance.running import machine
-from conformance.running.budget import Budget, seconds_of
+from conformance.running.budget import Budget, durations, seconds_of
+from conformance.running.cached_programs import CachedPrograms
 from conformance.running.completeness import Completeness
 from conformance.running.containment import (
     LONGEST,
@@ -44,6 +45,7 @@ from conformance.running.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.running.runs import TrainedRun, recorded_runs
 from conformance.running.streams import no_commands
 from conformance.running.workers import LostWorkers
+from frameworks.adapter_file import adapter_file
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import UnknownFramework, clashes, load
 from results.record.files import RecordError, one_line
@@ -129,6 +131,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(plugin, "conformance-budget")
         completeness = Completeness(config)
         config.pluginmanager.register(completeness, "conformance-completeness")
+        config.pluginmanager.register(CachedPrograms(), "conformance-programs")
         if not worker and not config.option.collectonly:
             config.pluginmanager.register(LostWorkers(), "conformance-workers")
             config.pluginmanager.register(Recorder(config, framework, known, completeness), "conformance-recorder")
@@ -170,19 +173,41 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Orders timed cases after all others, and cases whose failure affects later tests last.
+    """Orders cases whose failure affects later tests last, and deals the others out to the workers.
 
-    Other workers wait while a timed case runs; at the end they have nothing left to do.
+    Without workers, timed cases come right before the former.
     """
     if _FRAMEWORK not in config.stash:
         return
+    framework = config.stash[_FRAMEWORK]
     spoiling = [entry for entry in config.stash[_KNOWN].expectations if entry.spoils_process]
+    last = [item for item in items if any(entry.covers(*_named(item)) for entry in spoiling)]
+    alone = [item for item in items if _named(item)[0] in TIMED]
+    workers = int(getattr(config, "workerinput", {}).get("workercount", 1))
+    if workers == 1 or config.option.budget or _serial(config):
+        items.sort(key=lambda item: (item in last, item in alone))
+        return
+    from conformance.running.ordering import dealt  # pytest-xdist need not be installed
 
-    def place(item: pytest.Item) -> tuple[bool, bool]:
-        clause, case = _named(item)
-        return any(entry.covers(clause, case) for entry in spoiling), clause in TIMED
+    took = durations(framework.name, framework.mode, framework.device)
+    names = {item: id_of(item.nodeid) for item in items if code_of(item.nodeid)}
+    seconds = {item: took.get(name, took.get(name.partition("[")[0], 0.0)) for item, name in names.items()}
+    items[:] = dealt(items, workers, frozenset(alone), frozenset(last), seconds)
 
-    items.sort(key=place)
+
+def _serial(config: pytest.Config) -> bool:
+    """Whether the adapter says that the mode keeps state between tests."""
+    return config.stash[_FRAMEWORK].mode in adapter_file(config.option.framework).serial
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Fixed shares of the tests where the adapter calls the mode serial; else as the command line says."""
+    if _FRAMEWORK not in config.stash or config.option.budget or not _serial(config):
+        return None
+    from conformance.running.ordering import FixedShares  # pytest-xdist need not be installed
+
+    return FixedShares(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
