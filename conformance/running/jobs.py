@@ -79,7 +79,9 @@ def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[
         repeated = repeat(path, [*_command(framework, mode, device, 1), *limits])
         for line in repeated.lines:
             print(line, flush=True)
-        if repeated.asked and not any(verdict.outcome.bad for verdict in repeated.record.verdicts):
+        if (repeated.unstable or repeated.late) and not any(
+            verdict.outcome.bad for verdict in repeated.record.verdicts
+        ):
             status = 0
     return status
 
