@@ -24,6 +24,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
     "Start": (
         Entry("quickstart", "starting:quickstart", "The suite in half a minute, without any framework."),
         Entry("spec", "specifying:spec", "The clauses: list, search, show."),
+        Entry("docs", "documenting:docs", "The documentation as a site that works offline, or one page of it."),
         Entry("frameworks", "adapters:frameworks", "Which adapters are there, and what each declares; a new one."),
         Entry("install", "starting:install", "Install frameworks, at the pinned versions or at others."),
     ),

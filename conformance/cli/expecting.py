@@ -163,7 +163,7 @@ def _report(outcome: Updated, name: str, *, changed: bool, written: bool) -> Non
         click.echo(one_line(f"  added: {line}"))
     _list(outcome.unnamed)
     if changed and written and _is_ours(name):
-        click.echo("`conformance self pages` makes the pages that show it")
+        click.echo("`conformance self pages` makes the counts in the README")
 
 
 def _list(unnamed: Sequence[TestVerdict]) -> None:
