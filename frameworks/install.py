@@ -82,7 +82,9 @@ def install(names: list[str], request: InstallRequest) -> list[str]:
         pip.install([*requirements, *beside], pins, [index for name in names if (index := _index(name, request))])
     except Unavailable as refusal:
         ways = " or ".join(f"{name.upper()}_VERSION" for name in names)
-        hint = "".join(f", or {name.upper()}_INDEX to an index that has it" for name in names if request.gpu is not None)
+        hint = "".join(
+            f", or {name.upper()}_INDEX to an index that has it" for name in names if request.gpu is not None
+        )
         what = ", ".join(requirements).replace("==", " ")
         raise Unavailable(f"{what} cannot be installed ({refusal}); set {ways} to another version{hint}") from refusal
     _note(names, request, pins)
@@ -117,7 +119,7 @@ def _index(name: str, request: InstallRequest) -> str:
 
 
 def _pins(names: list[str], request: InstallRequest, suite: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """The versions of everything that comes with the frameworks, without their own; a remark on how they were chosen."""
+    """The versions of what comes with the frameworks, without their own; a remark on how they were chosen."""
     own = {canonicalize_name(bare(package)) for name in names for package in _packages(DISTRIBUTIONS[name])}
     pins: Mapping[str, str] = {}
     remark = ""
@@ -127,7 +129,9 @@ def _pins(names: list[str], request: InstallRequest, suite: Mapping[str, str]) -
         (name,) = names
         package, wanted = DISTRIBUTIONS[name].cpu, request.version(name)
         try:
-            pins = uv.of_its_time(package, wanted, [f"{package}=={wanted}", *_beside(names, request)], request.packages, suite)
+            pins = uv.of_its_time(
+                package, wanted, [f"{package}=={wanted}", *_beside(names, request)], request.packages, suite
+            )
         except Unavailable as refusal:
             remark = f"{NEWEST} ({refusal})"
     else:

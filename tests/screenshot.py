@@ -1,6 +1,7 @@
 """The README's picture of the report: `python -m conformance self screenshot docs/report.png`.
 
-It wants Chromium, chromedriver, selenium and the packages of requirements-report.txt. Exit status 0, or 2 and one line.
+It wants Chromium, chromedriver, selenium and the dependency group `report`. The picture in
+docs has 16 colours and its upper half, for docs has at most 250 KB. Exit status 0, or 2 and one line.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 from tests.support import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+PAGES = (*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.glob("*.md")))
 SHOWN = ("conformance/cli", "results/show", "results/report")
 """Packages whose texts users read."""
 

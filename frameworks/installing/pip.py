@@ -50,7 +50,7 @@ def install(requirements: Sequence[str], pins: Mapping[str, str], indexes: Seque
         ended = subprocess.run(words, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise Unavailable(reason(ended))
-    if lacking := re.search(r"WARNING: (\S+ \S+ does not provide the extra \S+)", ended.stderr):
+    if lacking := re.search(r"^warning: (.* does not (?:provide the|have an) extra .*)", ended.stderr, re.I | re.M):
         raise Unavailable(lacking[1])
 
 
