@@ -1,6 +1,6 @@
 """The README's picture of the report: `python -m conformance self screenshot docs/report.png`.
 
-It needs Chromium, chromedriver, selenium and the packages of requirements-report.txt. Exit status 0, or 2 and one line.
+It needs Chromium, chromedriver, selenium and the dependency group `report`. Exit status 0, or 2 and one line.
 """
 
 from __future__ import annotations

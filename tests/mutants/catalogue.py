@@ -1,4 +1,4 @@
-"""Which mutants there are, read from their source without importing it, and the page of them, docs/mutants.md."""
+"""Which mutants there are, read from their source without importing it, and the page of them."""
 
 from __future__ import annotations
 
@@ -97,8 +97,6 @@ def markdown(listed: Iterable[Mutant]) -> str:
     listed = list(listed)
     lines = [
         "# Mutants",
-        "",
-        "<!-- Made by `conformance self pages` from tests/mutants; do not edit. -->",
         "",
         f"{len(listed)} faults, each of which brings a real bug back. `conformance self mutants CLASS` runs one and",
         "`python -m pytest --framework=tests.mutants.MODULE:CLASS` shows what the suites say of it.",

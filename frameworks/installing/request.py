@@ -20,7 +20,7 @@ _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]*")
 
 
 @dataclass(frozen=True)
-class Wish:
+class InstallRequest:
     """What the user asks for.
 
     Attributes:
@@ -46,7 +46,7 @@ class Wish:
         return usual and not any(variable.endswith("_REQUIREMENT") for variable in self.places)
 
 
-def wishes(names: list[str]) -> Wish:
+def read_request(names: list[str]) -> InstallRequest:
     """What the environment asks for the named frameworks.
 
     Raises:
@@ -69,7 +69,7 @@ def wishes(names: list[str]) -> Wish:
         for variable in (f"{name.upper()}_INDEX", f"{name.upper()}_REQUIREMENT")
         if _placed(variable)
     }
-    return Wish(versions, packages, places, driver())
+    return InstallRequest(versions, packages, places, driver())
 
 
 def driver() -> str | None:
