@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from results.record.reading import Outcome, TestVerdict
+from tests.faults import engine
+from tests.faults.engine import Engine, RunError
 from tests.inventions import __main__ as command
 from tests.inventions import rounds
 from tests.inventions.rounds import Invention, Seen
-from tests.mutants import engine
-from tests.mutants.engine import Engine, RunError
 
 FAULTS = [Invention(f"package.faults_1:{name}", "Something is wrong.", "", "laws.programs", "real") for name in "AB"]
 CAUGHT = Seen("A", "test_laws.py::test_a", "laws.programs", "scaling.automaton", "it differs")

@@ -59,7 +59,7 @@ def test_a_stale_page_is_told_and_made_anew(tmp_path: Path, monkeypatch: pytest.
 
 def test_each_page_is_named_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    pages = [ROOT / "docs" / name for name in ("clauses.md", "mutants.md")]
+    pages = [ROOT / "docs" / name for name in ("clauses.md", "faults.md")]
     resolve = generate.resolve
     monkeypatch.setattr(generate, "resolve", lambda source: (steps.append(source), resolve(source))[1])
     generate.stale(pages, write=False, report=lambda page: steps.append(page.name))

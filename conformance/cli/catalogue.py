@@ -50,7 +50,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("comment", "commenting:comment", "Keep one comment on a pull request up to date."),
     ),
     "Develop the suite": (
-        Entry("self", "developing:development", "Its tests, mutants, generated pages, locks and benchmarks."),
+        Entry("self", "developing:development", "Its tests, faults, generated pages, locks and benchmarks."),
     ),
 }
 """Commands by the heading that the help shows."""

@@ -31,7 +31,7 @@ WITH_FRAMEWORKS = ("tests/test_cache_folder.py", "tests/test_deepspeed_mode.py",
 
 TOOLS: Mapping[str, Tool] = {
     "test": Tool("The suite's own tests, by pytest.", ("pytest", "--numprocesses=2", "--timeout=120", "tests")),
-    "mutants": Tool("Is every fault of tests/mutants caught by its clauses?", ("tests.mutants",)),
+    "faults": Tool("Is every fault of tests/faults caught by its clauses?", ("tests.faults",)),
     "inventions": Tool("Rounds of faults by authors who had not seen the suites.", ("tests.inventions",)),
     "drawn": Tool("What the laws draw, and what they never do.", ("conformance.laws.coverage",)),
     "programs": Tool(
@@ -65,7 +65,7 @@ def development() -> None:
 
     \b
     conformance self test -k scaling
-    conformance self mutants ScaleGrowsToInfinity
+    conformance self faults ScaleGrowsToInfinity
     conformance self overhead torch
     """
 

@@ -47,13 +47,13 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 
 WHOLE: Mapping[str, str] = {
     "docs/clauses.md": "conformance.pages.clauses:page",
-    "docs/mutants.md": "tests.mutants.catalogue:page",
+    "docs/faults.md": "tests.faults.catalogue:page",
     "results/schema.json": "results.record.schema:text",
 }
 """Pages that are made as a whole, with what returns their text."""
 
-MEASURED = frozenset({"mutants"})
-"""Blocks that only a run makes, and puts there: `conformance self mutants --write`."""
+MEASURED = frozenset({"faults"})
+"""Blocks that only a run makes, and puts there: `conformance self faults --write`."""
 
 _MARKER = re.compile(r"<!-- ([^\n:]+): begin -->")
 

@@ -13,8 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.inventions import FAULTS
 from tests.mutants.engine import FIRST, LAW_TESTS, SUITES, UNENDED, Engine, RunError, first_failure
+
+from tests.inventions import FAULTS
 
 FOLDER = Path(__file__).parent
 RESULT, PARTIAL = "result.json", "result.partial.json"
