@@ -32,7 +32,6 @@ WITH_FRAMEWORKS = ("tests/test_cache_folder.py", "tests/test_deepspeed_mode.py",
 TOOLS: Mapping[str, Tool] = {
     "test": Tool("The suite's own tests, by pytest.", ("pytest", "--numprocesses=2", "--timeout=120", "tests")),
     "faults": Tool("Is every fault of tests/faults caught by its clauses?", ("tests.faults",)),
-    "inventions": Tool("Rounds of faults by authors who had not seen the suites.", ("tests.inventions",)),
     "drawn": Tool("What the laws draw, and what they never do.", ("conformance.laws.coverage",)),
     "programs": Tool(
         "The program of every finding, and tests of adapters that need their framework.",

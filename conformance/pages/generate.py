@@ -29,7 +29,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "conformance.pages.blocks:promises": tuple(PROMISES),
     "conformance.pages.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
     "conformance.pages.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
-    "tests.inventions.rounds:blocks": ("scores", "inventions", "inventions by family", "missed inventions"),
+    "tests.faults.rounds:blocks": ("scores", "rounds", "rounds by family", "missed faults"),
     "benchmarks.overhead.tables:blocks": ("overhead",),
     "benchmarks.encoder.tables:blocks": ("encoder in eight bits",),
     "benchmarks.roofline.tables:blocks": ("roofline",),

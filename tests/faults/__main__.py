@@ -6,6 +6,7 @@
     conformance self faults --write                  and puts the table into the page that has a place for it
     conformance self faults --alone                  those of the reference by drawn programs alone, which is no score
     conformance self faults --sample 40              so many of them, others for each commit
+    conformance self faults --matrix                 measures again which tests fail on each, kills.json.gz
     conformance self faults --list                   names them
 
 Exit status 0 if every fault is caught by every clause that is about it and no MUST clause is unproven; 1 if not; 2 if
@@ -27,7 +28,7 @@ from importlib.util import find_spec
 from conformance.pages import generate
 from conformance.spec.clauses import load_clauses
 from frameworks.adapter_file import adapter_file
-from tests.faults import alone
+from tests.faults import alone, kills, matrix
 from tests.faults.catalogue import Fault, faults
 from tests.faults.engine import LAWS, ROOT, Baseline, Engine, Fate, Group, RunError
 from tests.faults.score import Score, must_clauses
@@ -103,9 +104,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true", help="puts the table into the page with the block `faults`")
     parser.add_argument("--alone", action="store_true", help="by drawn programs alone; the reference's faults only")
     parser.add_argument("--sample", type=int, metavar="COUNT", help="only so many of them, others for each commit")
+    parser.add_argument("--matrix", action="store_true", help="which tests fail on each; the reference's faults only")
     parser.add_argument("--list", action="store_true", help="names the faults and runs none")
     given = parser.parse_args(arguments)
-    every = [m for m in faults() if m.framework == "reference" or not given.alone]
+    every = [m for m in faults() if m.framework == "reference" or not (given.alone or given.matrix)]
     chosen = [
         m
         for m in every
@@ -119,8 +121,8 @@ def main(arguments: Sequence[str]) -> int:
     if given.sample is not None and chosen:
         chosen = sampled(chosen, given.sample)
     whole = len(chosen) == len(every)
-    if given.write and (given.alone or not whole):
-        return _refuse("--write takes the score of all faults: leave out names, --of, --sample and --alone")
+    if given.write and (given.alone or given.matrix or not whole):
+        return _refuse("--write takes the score of all faults: leave out names, --of, --sample, --alone and --matrix")
     if given.list:
         for m in chosen:
             print(f"{m.name}  {m.component}: {m.text} [{', '.join(m.clauses)}] {m.link}")
@@ -128,6 +130,8 @@ def main(arguments: Sequence[str]) -> int:
     if given.alone:
         print("", alone.table(alone.run(chosen, given.workers)), sep="\n")
         return 0
+    if given.matrix:
+        return _measure(chosen, every, given.workers)
     needed = {framework: adapter_file(framework).imports for framework in {m.framework for m in chosen}}
     if absent := sorted(framework for framework, modules in needed.items() if not all(map(find_spec, modules[:1]))):
         return _refuse(f"{', '.join(absent)} not installed: `conformance install NAME`, or choose with --of")
@@ -142,6 +146,19 @@ def main(arguments: Sequence[str]) -> int:
     if given.write:
         generate.place({"faults": f"```text\n{table}\n```"})
     return 1 if problems else 0
+
+
+def _measure(chosen: Sequence[Fault], every: Sequence[Fault], workers: int) -> int:
+    """Measures which tests fail on the chosen faults, and keeps what is known of the others."""
+    known = kills.read()
+    try:
+        for count, (fault, tests) in enumerate(matrix.measured(chosen, workers), 1):
+            known[fault.id] = tests
+            print(f"{count} of {len(chosen)}  {fault.id}: {len(tests)} tests fail", flush=True)
+            kills.write({each.id: known[each.id] for each in every if each.id in known})
+    except RunError as error:
+        return _refuse(str(error))
+    return 0
 
 
 def _refuse(line: str) -> int:

@@ -22,6 +22,7 @@ import pytest
 from conformance.inventory.tests import inventory, node_of
 from conformance.running.recorder import SETTINGS
 from results.record.reading import Outcome, RecordError, TestVerdict, load
+from tests.faults import kills
 from tests.faults.catalogue import Fault
 
 ROOT = Path(__file__).parent.parent.parent
@@ -171,6 +172,8 @@ class Engine:
         own = judged(baseline.tests(fault.clauses))
         found = failing(own)
         if {*fault.clauses} - found:
+            found |= failing(judged(_known_laws(fault)))
+        if {*fault.clauses} - found:
             found |= failing(judged(baselines.laws().others(())))
         unnamed = tuple(
             v.test for v in own if v.outcome in counted and v.clause in fault.clauses and fault.names not in v.message
@@ -230,6 +233,12 @@ def first_failure(verdicts: Iterable[TestVerdict]) -> TestVerdict | None:
 def _named_by_a_law(verdict: TestVerdict) -> str:
     """The clause that a failing law says is broken, the test's own where it is no law."""
     return (verdict.signature or verdict.clause) if verdict.clause.startswith(LAWS) else verdict.clause
+
+
+def _known_laws(fault: Fault) -> list[str]:
+    """Node ids of the laws that failed on a fault before, which are tried first."""
+    tests = kills.read().get(fault.id, ()) if fault.framework == "reference" else ()
+    return [node for test in tests if test.startswith(LAWS) and (node := node_of(test)) is not None]
 
 
 def _light(framework: str) -> bool:
