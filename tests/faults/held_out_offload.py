@@ -7,18 +7,35 @@ import io
 import shutil
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from autograd.extend import defvjp, primitive
 
 from fixtures.arrays import Array
 from fixtures.recipe import Offload
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.eight_bit_state import EightBitMoments
 from frameworks.reference.offload import ArrayStore, DiskStore
+from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.faults import fault
+
+
+@primitive
+def _through(x: Array, change: Callable[[Array], Array]) -> Array:
+    del change
+    return x
+
+
+defvjp(_through, lambda _ans, _x, change: lambda gradient: change(gradient), None)
+
+
+def changed(x: Tensor, change: Callable[[Array], Array]) -> Tensor:
+    """The same tensor, whose gradient `change` turns into another one."""
+    return Tensor(_through(x.value, change), x.format, x.owned)
 
 
 class _SharedFolder(DiskStore):
