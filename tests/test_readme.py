@@ -16,15 +16,10 @@ from conformance.spec.clauses import load_clauses
 ROOT = Path(__file__).parent.parent
 
 
-SLOW = {"benchmarks.calibration.tables:blocks"}
-"""What takes minutes; tests/test_calibration.py checks samples of it."""
-
-
 @pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in generate.pages()])
 def test_the_pages_are_up_to_date(page: str) -> None:
     path, text = ROOT / page, (ROOT / page).read_text("utf-8")
-    slow = {name for source in SLOW for name in generate.SOURCES[source]}
-    blocks = generate.texts([name for name in generate.markers(path) if name not in slow | generate.MEASURED])
+    blocks = generate.texts([name for name in generate.markers(path) if name not in generate.MEASURED])
     assert generate.placed(path, text, blocks) == text, "run `conformance self pages`"
     if page in generate.WHOLE:
         assert generate.resolve(generate.WHOLE[page])() == text, "run `conformance self pages`"
@@ -36,7 +31,7 @@ def test_every_block_has_one_place() -> None:
     assert places == Counter(names)
 
 
-@pytest.mark.parametrize("source", [source for source in generate.SOURCES if source not in SLOW])
+@pytest.mark.parametrize("source", generate.SOURCES)
 def test_a_source_makes_the_blocks_that_it_is_listed_with(source: str) -> None:
     assert set(generate.resolve(source)()) == set(generate.SOURCES[source])
 

@@ -33,15 +33,6 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "benchmarks.overhead.tables:blocks": ("overhead",),
     "benchmarks.encoder.tables:blocks": ("encoder in eight bits",),
     "benchmarks.roofline.tables:blocks": ("roofline",),
-    "benchmarks.suite.tables:blocks": ("suite cost",),
-    "benchmarks.planted.outcomes:blocks": ("planted",),
-    "benchmarks.calibration.tables:blocks": (
-        "promise",
-        "interleaved, quiet",
-        "interleaved, disturbed",
-        "separate, quiet",
-        "separate, disturbed",
-    ),
 }
 """The blocks by what makes them, a function that returns the text of each by its name."""
 
@@ -174,7 +165,7 @@ def resolve(source: str) -> Any:
     try:
         return resolve_name(source)
     except ModuleNotFoundError as error:
-        remedy = "pip install -r requirements-calibration.txt, or tox -e dev -- self pages"
+        remedy = "tox -e dev -- self pages"
         raise PageError(f"{error.name} is missing: {remedy}") from None
 
 

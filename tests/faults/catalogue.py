@@ -8,7 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-OWN = {"__init__", "__main__", "alone", "catalogue", "engine", "kills", "matrix", "rounds", "score", "stop", "warm"}
+OWN = {
+    "__init__",
+    "__main__",
+    "alone",
+    "catalogue",
+    "engine",
+    "kills",
+    "matrix",
+    "mutation",
+    "rounds",
+    "score",
+    "stop",
+    "warm",
+}
 
 
 @dataclass(frozen=True)
