@@ -158,6 +158,7 @@ def _measure(chosen: Sequence[Fault], every: Sequence[Fault], workers: int) -> i
             kills.write({each.id: known[each.id] for each in every if each.id in known})
     except RunError as error:
         return _refuse(str(error))
+    print(*(f"dominated: {name}" for name in kills.dominated(known) if name.startswith("held_out_")), sep="\n")
     return 0
 
 

@@ -27,14 +27,13 @@ def write(kills: Kills, path: Path = FILE) -> None:
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
-def dominators(kills: Kills) -> list[str]:
-    """The faults to keep by mutant subsumption: those whose failing tests include no other fault's.
+def dominated(kills: Kills) -> list[str]:
+    """The faults to leave out by mutant subsumption: those whose failing tests include all of another fault's.
 
-    A fault that fails a superset of another's tests is caught by whatever catches that one. Of faults with the same
-    failing tests the first is kept; a fault that no test fails on is left out.
+    Whatever catches the other one catches them. Of faults with the same failing tests all but the first are left out.
     """
-    sets: dict[str, frozenset[str]] = {}
+    first: dict[frozenset[str], str] = {}
     for fault, tests in kills.items():
-        if tests and frozenset(tests) not in sets.values():
-            sets[fault] = frozenset(tests)
-    return [fault for fault, tests in sets.items() if not any(other < tests for other in sets.values())]
+        first.setdefault(frozenset(tests), fault)
+    hardest = {tests: fault for tests, fault in first.items() if not any(other < tests for other in first)}
+    return [fault for fault in kills if fault not in hardest.values()]

@@ -4,7 +4,7 @@
     conformance self mutation --sample 20 --seed 7 conformance/suites/test_scaling.py
 
 A copy of frameworks/reference is mutated, so that what the suites expect still comes from the reference itself.
-Exit status 0 if every mutant of the sample is killed, 1 if one survives, 2 if cosmic-ray is not installed.
+Exit status 0 if every mutant of the sample is killed, 1 if one survives, 2 if the sample cannot be run.
 """
 
 from __future__ import annotations
@@ -50,8 +50,14 @@ def main(arguments: Sequence[str]) -> int:
     if find_spec("cosmic_ray") is None:
         print("cosmic-ray is not installed: pip install -r requirements-mutation.txt", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        survivors = survived(Path(folder), [str(ROOT / suite) for suite in given.suites], given.sample, given.seed)
+    if given.sample < 1:
+        parser.error(f"--sample: got {given.sample}, want 1 or more")
+    try:
+        with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+            survivors = survived(Path(folder), [str(ROOT / suite) for suite in given.suites], given.sample, given.seed)
+    except subprocess.CalledProcessError as error:
+        print(f"cosmic-ray {error.cmd[3]} failed: do the suites pass on the reference?", file=sys.stderr)
+        return 2
     print(*survivors, f"{len(survivors)} of {given.sample} mutants survive", sep="\n")
     return 1 if survivors else 0
 
@@ -70,13 +76,14 @@ def survived(folder: Path, suites: Sequence[str], size: int, seed: int) -> list[
     words += ["--exitfirst", "-q", "-p", "no:xdist", "--timeout=300", f"--record={folder / 'record.json'}", *suites]
     text = CONFIGURATION.format(subject=SUBJECT, limit=LIMIT_S, command=shlex.join(words))
     (folder / "cosmic-ray.toml").write_text(text, "utf-8")
-    _cosmic_ray(folder, "init")
+    _cosmic_ray(folder, "baseline", "cosmic-ray.toml")
+    _cosmic_ray(folder, "init", "cosmic-ray.toml", "session.sqlite")
     with use_db(folder / "session.sqlite") as session:
         mutants = [item for item in session.work_items if not item.mutations[0].operator_name.startswith(ANNOTATIONS)]
         chosen = {item.job_id for item in random.Random(seed).sample(mutants, size)}
         left_out = [item.job_id for item in session.work_items if item.job_id not in chosen]
         session.set_multiple_results(left_out, WorkResult(WorkerOutcome.SKIPPED))
-    _cosmic_ray(folder, "exec")
+    _cosmic_ray(folder, "exec", "cosmic-ray.toml", "session.sqlite")
     with use_db(folder / "session.sqlite") as session:
         results = [(item, result) for item, result in session.completed_work_items if item.job_id in chosen]
         return [str(result.diff) for _, result in results if result.test_outcome is TestOutcome.SURVIVED]
@@ -90,10 +97,10 @@ def copy(package: Path) -> None:
         module.write_text(text.replace("frameworks.reference", package.name), "utf-8")
 
 
-def _cosmic_ray(folder: Path, command: str) -> None:
+def _cosmic_ray(folder: Path, *words: str) -> None:
     path = os.pathsep.join(filter(None, (str(folder), str(ROOT), os.environ.get("PYTHONPATH"))))
-    words = [sys.executable, "-m", "cosmic_ray.cli", command, "cosmic-ray.toml", "session.sqlite"]
-    subprocess.run(words, cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=True)
+    command = [sys.executable, "-m", "cosmic_ray.cli", *words]
+    subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=True)
 
 
 if __name__ == "__main__":
