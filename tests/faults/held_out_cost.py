@@ -14,3 +14,11 @@ class CastsPileUp(ReferenceTrainer):
     def saved_bytes(self, batch: Batch) -> int:
         copies = sum(2 * value.size for value in self.values.values()) if self.recipe.precision.level == "O1" else 0
         return super().saved_bytes(batch) + self.steps * copies
+
+
+@fault("", component="copies", clauses=("cost.accumulation-bytes",))
+class EarlierMicroBatchesHeld(ReferenceTrainer):
+    """What a micro-batch keeps for backward is not let go before the window ends, so later ones hold that too."""
+
+    def saved_bytes(self, batch: Batch) -> int:
+        return super().saved_bytes(batch) * (1 + self.window.micro_batches)

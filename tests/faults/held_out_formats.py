@@ -7,11 +7,55 @@ from collections.abc import Sequence
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.narrow import NarrowFormat
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
 from tests.faults import fault
+
+
+class _ForgetsZeroSteps(ReferenceDelayedProduct):
+    def shifted(self, maxima: Array, newest: float) -> Array:
+        return super().shifted(maxima, newest) if newest != 0.0 else maxima
+
+
+@fault("", component="formats", clauses=("formats.delayed-scaling",))
+class ZeroStepsAreNotRemembered(ReferenceFramework):
+    """Under delayed scaling a step in which an operand is zero everywhere is not entered into that operand's history,
+    so that a large value from before it counts for a step longer than the history is long."""
+
+    delayed_class = _ForgetsZeroSteps
+
+
+class _DecodesByShift(ReferenceFormats):
+    """Reads exponent and mantissa of a code without a look at its special values."""
+
+    def decode(self, codes: Array, format_name: str) -> Array:
+        values = super().decode(codes, format_name)
+        if format_name != "float8_e4m3fn":
+            return values
+        return np.where(np.isnan(values), np.where(codes > 127, -480.0, 480.0), values).astype(np.float32)
+
+
+@fault("https://github.com/ml-explore/mlx/issues/4135", component="formats", clauses=("formats.decode",))
+class NaNIsDecodedAs480(ReferenceFramework):
+    """The two NaN codes of float8_e4m3fn come back as the numbers 480 and -480."""
+
+    formats_class = _DecodesByShift
+
+
+class _OneTable(ReferenceFormats):
+    """Decodes both operands by the format of the first."""
+
+    def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
+        return super().float8_product(a, b, (formats[0], formats[0]))
+
+
+@fault("", component="formats", clauses=("formats.products",))
+class ProductsKnowOneFormat(ReferenceFramework):
+    """A product of operands in two formats of eight bits, such as activations and gradients, decodes both by the format
+    of the first."""
+
+    formats_class = _OneTable
 
 
 class _ForgetsAfterSixteen(ReferenceDelayedProduct):
@@ -44,19 +88,6 @@ class LaterNaNIsOverlooked(ReferenceFramework):
     delayed_class = _ComparesInTurn
 
 
-class _ForgetsZeroSteps(ReferenceDelayedProduct):
-    def shifted(self, maxima: Array, newest: float) -> Array:
-        return super().shifted(maxima, newest) if newest != 0.0 else maxima
-
-
-@fault("", component="formats", clauses=("formats.delayed-scaling",))
-class ZeroStepsAreNotRemembered(ReferenceFramework):
-    """Under delayed scaling a step in which an operand is zero everywhere is not entered into that operand's history,
-    so that a large value from before it counts for a step longer than the history is long."""
-
-    delayed_class = _ForgetsZeroSteps
-
-
 class _InMemoryOrder(ReferenceFormats):
     """Codes are written in the order in which the values lie in memory."""
 
@@ -71,131 +102,3 @@ class CastsInTheOrderOfMemory(ReferenceFramework):
     codes row by row, so that those of a transposed matrix come out at other places."""
 
     formats_class = _InMemoryOrder
-
-
-class _NeverFalls(ReferenceDelayedProduct):
-    """A history of one value keeps the larger one."""
-
-    def shifted(self, maxima: Array, newest: float) -> Array:
-        return super().shifted(maxima, max(newest, float(maxima[0])) if len(maxima) == 1 else newest)
-
-
-@fault("", component="formats", clauses=("formats.delayed-scaling",))
-class HistoryOfOneNeverFalls(ReferenceFramework):
-    """Delayed scaling with a history of one step keeps the largest value of all steps so far in the place of the last
-    step's."""
-
-    delayed_class = _NeverFalls
-
-
-class _DecodesByShift(ReferenceFormats):
-    """Reads exponent and mantissa of a code without a look at its special values."""
-
-    def decode(self, codes: Array, format_name: str) -> Array:
-        values = super().decode(codes, format_name)
-        if format_name != "float8_e4m3fn":
-            return values
-        return np.where(np.isnan(values), np.where(codes > 127, -480.0, 480.0), values).astype(np.float32)
-
-
-@fault("https://github.com/ml-explore/mlx/issues/4135", component="formats", clauses=("formats.decode",))
-class NaNIsDecodedAs480(ReferenceFramework):
-    """The two NaN codes of float8_e4m3fn come back as the numbers 480 and -480."""
-
-    formats_class = _DecodesByShift
-
-
-class _NeverReset(ReferenceDelayedProduct):
-    """The largest value of a step begins at that of the step before."""
-
-    def shifted(self, maxima: Array, newest: float) -> Array:
-        before = float(maxima[0])
-        return super().shifted(maxima, max(newest, before) if np.isfinite([newest, before]).all() else newest)
-
-
-@fault("https://github.com/Azure/MS-AMP/pull/17", component="formats", clauses=("formats.delayed-scaling",))
-class LargestValueIsNeverReset(ReferenceFramework):
-    """The running largest value is not set back between steps, so that a scale never falls however long ago it was."""
-
-    delayed_class = _NeverReset
-
-
-class _TiesOfExponentsGoUp(ReferenceFormats):
-    def codes(self, magnitude: Array, narrow: NarrowFormat) -> Array:
-        codes = super().codes(magnitude, narrow)
-        if narrow.signed:
-            return codes
-        positive = narrow.positive
-        places = np.clip(codes, 0, len(positive) - 2)
-        halfway = (positive[places] + positive[places + 1]) / 2
-        return np.where((codes < len(positive) - 1) & (magnitude == halfway), codes + 1, codes)
-
-
-@fault("https://github.com/jax-ml/ml_dtypes/pull/398", component="formats", clauses=("formats.round-to-nearest",))
-class TiesOfExponentsGoUp(ReferenceFramework):
-    """A cast to the format of exponents alone rounds every half-way value up instead of to the even code.
-
-    A scale of 3 becomes 4, and one of 0.75 becomes 1.
-    """
-
-    formats_class = _TiesOfExponentsGoUp
-
-
-class _ForgetsWhatIsNotFinite(ReferenceDelayedProduct):
-    def largest(self, values: Array) -> float:
-        found = super().largest(values)
-        return found if np.isfinite(found) else 0.0
-
-
-@fault("", component="formats", clauses=("formats.delayed-scaling",))
-class DelayedHistoryForgetsWhatIsNotFinite(ReferenceFramework):
-    """A training step whose largest value is not finite enters the history of delayed scaling as 0.
-
-    The scale of the steps after it follows the rest of the history, where it was to stay as it is.
-    """
-
-    delayed_class = _ForgetsWhatIsNotFinite
-
-
-class _RunningLargest(ReferenceDelayedProduct):
-    def shifted(self, maxima: Array, newest: float) -> Array:
-        return super().shifted(maxima, float(np.maximum(newest, maxima[0])))
-
-
-@fault("https://github.com/Azure/MS-AMP/pull/17", component="formats", clauses=("formats.delayed-scaling",))
-class LargestIsNeverReset(ReferenceFramework):
-    """The largest value of a step is taken on top of the last step's, which is not set back to zero: once large, the
-    scales of a product never come down.
-    """
-
-    delayed_class = _RunningLargest
-
-
-class _NeverForgets(ReferenceDelayedProduct):
-    """The largest value of a step is joined with that of the step before."""
-
-    def shifted(self, maxima: Array, newest: float) -> Array:
-        return super().shifted(maxima, max(newest, float(maxima[0])))
-
-
-@fault("https://github.com/Azure/MS-AMP/pull/17", component="formats", clauses=("formats.delayed-scaling",))
-class LargestValueIsNotResetBetweenSteps(ReferenceFramework):
-    """The largest value of a step is not set to zero before the next one, so that a single large value is remembered
-    for ever and later steps are cast too coarsely."""
-
-    delayed_class = _NeverForgets
-
-
-class _OneTable(ReferenceFormats):
-    """Decodes both operands by the format of the first."""
-
-    def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
-        return super().float8_product(a, b, (formats[0], formats[0]))
-
-
-@fault("", component="formats", clauses=("formats.products",))
-class ProductsKnowOneFormat(ReferenceFramework):
-    """A product of operands in two formats of eight bits, such as activations and gradients, decodes both by the format
-    of the first."""
-
-    formats_class = _OneTable

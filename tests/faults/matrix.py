@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from conformance.inventory.tests import node_of
+from conformance.running.recorder import SETTINGS
 from results.record.reading import Outcome, TestVerdict, load
 from tests.faults.catalogue import Fault
-from tests.faults.engine import FIRST, LAWS, QUICK, RAISED, ROOT, SEEN, SETTINGS, Engine, first_failure
+from tests.faults.engine import FIRST, LAWS, QUICK, RAISED, ROOT, SEEN, Engine, first_failure
 
 BASELINE = ROOT / "results" / "baselines" / "reference-1-cpu-emulated.json.gz"
 """Which tests pass on the reference, and how long each takes."""
