@@ -182,7 +182,7 @@ def test_some_members_allow_no_value_more_than_all(case: DrawnCase) -> None:
 
 
 def test_micro_batches_that_weigh_too_much_are_seen_where_values_are_large() -> None:
-    judged = Subject(load("tests.mutants.drawn:ItemsCountedInWholeBatches", "cpu"))
+    judged = Subject(load("tests.faults.drawn:ItemsCountedInWholeBatches", "cpu"))
     failed = LARGE.failure(judged, laws_of(judged.framework))
     assert failed is not None
     assert failed.name == "result/gradient_norm"

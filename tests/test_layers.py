@@ -33,7 +33,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.trainer import ReferenceTrainer
 from results.record.arrays import fingerprint
 from results.record.reading import load
-from tests.mutants import layers as mutants
+from tests.faults import layers as faults
 from tests.recorded import by_name
 from tests.support import judge
 
@@ -73,9 +73,9 @@ def test_rounding_names_no_layer(fixture: str, precision: Precision, seed: int) 
 @pytest.mark.parametrize(
     ("made", "fixture", "where"),
     [
-        (mutants.LayerNormWithAnotherEpsilon, "encoder", "2.body.0 (LayerNorm), output"),
-        (mutants.AttentionScaledByAnotherWidth, "encoder", "2.body.1 (SelfAttention), output"),
-        (mutants.FilterGradientHasItsSidesExchanged, "digits-convolution", "4 (Convolution), gradient of weight"),
+        (faults.LayerNormWithAnotherEpsilon, "encoder", "2.body.0 (LayerNorm), output"),
+        (faults.AttentionScaledByAnotherWidth, "encoder", "2.body.1 (SelfAttention), output"),
+        (faults.FilterGradientHasItsSidesExchanged, "digits-convolution", "4 (Convolution), gradient of weight"),
     ],
 )
 def test_a_layer_that_is_slightly_wrong_is_named(made: Any, fixture: str, where: str) -> None:
@@ -194,7 +194,7 @@ def failing(made: Any, model: Model, batch: Batch, recipe: Recipe = RECIPE) -> s
 
 
 def test_the_message_of_a_violation_names_the_layer() -> None:
-    said = failing(mutants.AttentionScaledByAnotherWidth, encoder(blocks=1), token_batch(4))
+    said = failing(faults.AttentionScaledByAnotherWidth, encoder(blocks=1), token_batch(4))
     assert said.startswith("distance: got 1.0")
     assert "first layer further from the reference than its rounding explains: 2.body.1 (SelfAttention), out" in said
 

@@ -17,8 +17,8 @@ from tests.browser import chromium, in_browser
 from tests.support import ROOT
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-SLOW = {"benchmarks.calibration.tables:blocks", "conformance.pages.laws:blocks"}
-"""What takes minutes; tests of calibration and laws check parts of it, and `tox -e docs` makes the pages of laws."""
+SLOW = {"conformance.pages.laws:blocks"}
+"""What takes minutes; tests of laws check parts of it, and `tox -e docs` makes the pages of laws."""
 
 
 @pytest.fixture(scope="module")

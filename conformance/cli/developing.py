@@ -39,8 +39,8 @@ TOOLS: Mapping[str, Tool] = {
         "The suite's own tests, by pytest.",
         ("pytest", "--numprocesses=2", "--dist=worksteal", "--timeout=900", "tests"),
     ),
-    "mutants": Tool("Is every fault of tests/mutants caught by its clauses?", ("tests.mutants",)),
-    "inventions": Tool("Rounds of faults by authors who had not seen the suites.", ("tests.inventions",)),
+    "faults": Tool("Is every fault of tests/faults caught by its clauses?", ("tests.faults",)),
+    "mutation": Tool("A sample of first-order mutants of the reference, by cosmic-ray.", ("tests.faults.mutation",)),
     "drawn": Tool("What the laws draw, and what they never do.", ("conformance.laws.coverage",)),
     "programs": Tool(
         "The program of every finding, and tests of adapters that need their framework.",
@@ -57,11 +57,7 @@ TOOLS: Mapping[str, Tool] = {
     "overhead": Tool("What an adapter adds to the time of a step.", ("benchmarks.overhead",)),
     "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("benchmarks.steps",)),
     "roofline": Tool("How far steps are from what the device's rates allow.", ("benchmarks.roofline",)),
-    "suite-cost": Tool("Start-up, workers, and time as clauses are added.", ("benchmarks.suite",)),
     "encoder": Tool("What loading in eight bits does to a real sentence encoder.", ("benchmarks.encoder",)),
-    "planted": Tool("Does a comparison show a cost that was planted in an adapter?", ("benchmarks.planted",)),
-    "killed": Tool("What is left of a run whose processes are killed at random moments.", ("benchmarks.killed",)),
-    "calibration": Tool("How often rules for comparing times are wrong.", ("benchmarks.calibration",)),
 }
 """By the name of the command."""
 
@@ -73,7 +69,7 @@ def development() -> None:
 
     \b
     conformance self test -k scaling
-    conformance self mutants ScaleGrowsToInfinity
+    conformance self faults ScaleGrowsToInfinity
     conformance self overhead torch
     """
 

@@ -12,7 +12,7 @@ import click
 @click.option("--page", metavar="NAME", help="Print this page as Markdown instead, such as upgrades or clauses.")
 def docs(folder: Path, page: str | None) -> None:
     """Builds the documentation: the pages of docs with their generated tables, and the lists of all clauses and
-    mutants. The site needs no network and no server: open FOLDER/index.html. MkDocs builds it (`tox -e docs`); --page
+    faults. The site needs no network and no server: open FOLDER/index.html. MkDocs builds it (`tox -e docs`); --page
     needs nothing but the suite.
 
     \b

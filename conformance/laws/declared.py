@@ -50,7 +50,7 @@ class LawsOfAdapter:
 
 
 def laws_of(framework: Framework) -> LawsOfAdapter:
-    """The settings of a framework's adapter; the reference and its mutants need none.
+    """The settings of a framework's adapter; the reference and its faults need none.
 
     Raises:
         ValueError: a key or value is not valid.

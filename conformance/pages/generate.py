@@ -34,23 +34,14 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "conformance.pages.blocks:promises": tuple(PROMISES),
     "conformance.pages.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
     "conformance.pages.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
-    "tests.inventions.rounds:blocks": ("scores", "inventions", "inventions by family", "missed inventions"),
+    "tests.faults.rounds:blocks": ("scores", "rounds", "rounds by family", "missed faults"),
     "benchmarks.overhead.tables:blocks": ("overhead",),
     "benchmarks.encoder.tables:blocks": ("encoder in 8 bits",),
     "benchmarks.roofline.tables:blocks": ("roofline",),
-    "benchmarks.suite.tables:blocks": ("suite cost",),
-    "benchmarks.planted.outcomes:blocks": ("planted",),
-    "benchmarks.calibration.tables:blocks": (
-        "promise",
-        "interleaved, quiet",
-        "interleaved, disturbed",
-        "separate, quiet",
-        "separate, disturbed",
-    ),
 }
 """The blocks by what makes them, a function that returns the text of each by its name."""
 
-MEASURED = frozenset({"mutants", "planted", *SOURCES["benchmarks.calibration.tables:blocks"]})
+MEASURED = frozenset({"faults"})
 """Blocks that only a measurement makes, which puts them into the committed page."""
 
 README = "README.md"

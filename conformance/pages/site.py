@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-WHOLE = {"clauses": "conformance.pages.clauses:page", "mutants": "tests.mutants.catalogue:page"}
+WHOLE = {"clauses": "conformance.pages.clauses:page", "faults": "tests.faults.catalogue:page"}
 """Pages of the site that are generated as a whole, with what returns their text."""
 
 PROJECT, INDEX = "project", "README"

@@ -22,7 +22,7 @@ Round = Callable[..., Any]
 
 
 class Operations:
-    """The operations under one rounding. Mutants override `formats` and `cast`.
+    """The operations under one rounding. Faults override `formats` and `cast`.
 
     Attributes:
         variance: as in `Conventions`.

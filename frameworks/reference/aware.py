@@ -1,4 +1,4 @@
-"""QAT of dense layers: one small method for each decision, which mutants override."""
+"""QAT of dense layers: one small method for each decision, which faults override."""
 
 from __future__ import annotations
 

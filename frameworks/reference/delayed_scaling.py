@@ -1,4 +1,4 @@
-"""Delayed scaling: one small method for each decision, which mutants override."""
+"""Delayed scaling: one small method for each decision, which faults override."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""8-bit moments by blocks: one small method for each decision, which mutants override.
+"""8-bit moments by blocks: one small method for each decision, which faults override.
 
 Source: Dettmers et al. 2022, arXiv:2110.02861, section 2: dynamic quantization with blocks.
 """

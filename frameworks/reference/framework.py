@@ -56,7 +56,7 @@ _OFFLOADS = (
 
 
 class ReferenceFramework(BaseFramework):
-    """The oracle. A mutant replaces one of the classes below.
+    """The oracle. A fault replaces one of the classes below.
 
     Args:
         device: "auto" or "cpu".

@@ -1,4 +1,4 @@
-"""Quantizers: one small method for each decision, which mutants override."""
+"""Quantizers: one small method for each decision, which faults override."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class RankTrainer(ReferenceTrainer):
 
 @cache
 def rank_of(trainer_class: type[ReferenceTrainer]) -> type[RankTrainer]:
-    """A rank whose run is of this class, such as a mutant."""
+    """A rank whose run is of this class, such as a fault."""
     return type(trainer_class.__name__, (RankTrainer, trainer_class), {"__module__": trainer_class.__module__})
 
 

@@ -1,6 +1,6 @@
 """Several ranks simulated in one process: one trainer each, in lockstep, with one small method for each decision.
 
-A mutant is a subclass of `ReferenceCompany` that overrides one of these:
+A fault is a subclass of `ReferenceCompany` that overrides one of these:
 
     start       starting_weights, stream_seed
     reduction   reduce (over ranks), reduced_format, mean_over_ranks, received (what a rank then has)

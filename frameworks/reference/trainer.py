@@ -1,6 +1,6 @@
 """The reference's training run: one small method for each decision.
 
-A mutant is a subclass that overrides one of these:
+A fault is a subclass that overrides one of these:
 
     forward     draw_mask, running_statistics, update_running_statistics
     recompute   recompute_segment (all of the next three), replay_random, replay_buffers, replay_precision
