@@ -118,7 +118,7 @@ def _cover(candidates: Sequence[Candidate], tried: set[str]) -> list[Candidate]:
 def kills() -> Mapping[str, frozenset[str]]:
     """The planted faults that each test of the reference catches, by test; also by test function, of any of its cases.
 
-    Made by `conformance self faults --kills`.
+    Made by `conformance self faults --matrix`.
     """
     stored = json.loads(gzip.decompress(KILLS.read_bytes()))
     found: dict[str, set[str]] = {}

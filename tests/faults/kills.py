@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-FILE = Path(__file__).parent / "kills.json.gz"
+from conformance.running.budget import KILLS as FILE
 
 Kills = Mapping[str, Sequence[str]]
 """Test ids, CLAUSE/function[parameters], by MODULE.CLASS of a fault; a test that is not named passed or was not run."""
