@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.inventory.tests import code_of, id_of, inventory
+from conformance.running.budget import planted_faults
 from conformance.spec.clauses import Level, load_clauses
 from conformance.spec.findings import Workaround
 from results.record.files import one_line
@@ -111,8 +112,11 @@ def _within(budget: str, chosen: Collection[str], judged: Collection[str]) -> li
     """What a run came to in its budget."""
     must = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
     tried = {test.partition("/")[0] for test in judged} & must
-    note = f"budget of {budget}: {len(judged)} of {len(chosen)} chosen tests, {len(tried)} of {len(must)} MUST clauses"
-    return [note]
+    faults, caught = planted_faults(), planted_faults(judged)
+    return [
+        f"budget of {budget}: {len(judged)} of {len(chosen)} chosen tests, {len(tried)} of {len(must)} MUST clauses, "
+        f"{len(caught)} of {len(faults)} planted faults of the reference"
+    ]
 
 
 def _has_parameters(item: pytest.Item) -> bool:
