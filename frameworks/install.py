@@ -109,7 +109,7 @@ def _beside(names: list[str], request: InstallRequest) -> list[str]:
 
 
 def _index(name: str, request: InstallRequest) -> str:
-    """Address of the index besides the main one that has the framework, "" if none is needed."""
+    """Address of the additional index that has the framework, "" if none is needed."""
     places = request.places
     if index := places.get(f"{name.upper()}_INDEX"):
         return index
@@ -151,7 +151,7 @@ def _marker(names: list[str]) -> Path:
 
 
 def _note(names: list[str], request: InstallRequest, pins: Mapping[str, str]) -> None:
-    """Notes what was asked for and what it came to, where this environment can be written to."""
+    """Notes the request and the installed packages, where this environment can be written to."""
     own = {bare(package) for name in names for package in _packages(DISTRIBUTIONS[name])}
     here = {package: version for package in own if (version := installed(package))}
     with suppress(OSError):

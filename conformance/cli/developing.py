@@ -57,7 +57,7 @@ TOOLS: Mapping[str, Tool] = {
     "overhead": Tool("What an adapter adds to the time of a step.", ("benchmarks.overhead",)),
     "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("benchmarks.steps",)),
     "roofline": Tool("How far steps are from what the device's rates allow.", ("benchmarks.roofline",)),
-    "encoder": Tool("What loading in eight bits does to a real sentence encoder.", ("benchmarks.encoder",)),
+    "encoder": Tool("The effect of 8-bit loading on a real sentence encoder.", ("benchmarks.encoder",)),
 }
 """By the name of the command."""
 

@@ -34,13 +34,13 @@ KILLS = Path(__file__).with_name("kills.json.gz")
 UNKNOWN_S = 1.0
 """Assumed duration of a test that no baseline has."""
 OVERHEAD_S = 0.02
-"""What pytest takes for each test beside the test itself."""
+"""Time that pytest adds to each test."""
 CLAUSE_WEIGHT = 20.0
 """How many faults the first test of a MUST clause is worth."""
 AGAIN = 0.5
 """What a fault is worth to one more test that catches it, compared with the test before."""
 ANY = 0.1
-"""How many faults any test is worth besides."""
+"""How many faults a test is worth in addition, whatever it catches."""
 FINISH_S = 4.0
 """Kept free at the end of the budget: for the record, the table and the comparison."""
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h)?")
@@ -191,12 +191,12 @@ class Budget:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tells a worker when the time is over."""
+        """Passes the deadline to a worker."""
         node.workerinput[_DEADLINE] = self._deadline
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Keeps the tests that fit, in the order of their worth, dealt out so that each worker begins with the best."""
+        """Keeps the tests that fit, in the order of their worth; each worker begins with the best."""
         nodes = {id_of(item.nodeid): item for item in items if code_of(item.nodeid) is not None}
         took = durations(self._framework.name, self._framework.mode, self._framework.device)
         chosen: list[Candidate] = []

@@ -109,7 +109,7 @@ class Completeness:
 
 
 def _within(budget: str, chosen: Collection[str], judged: Collection[str]) -> list[str]:
-    """What a run came to in its budget."""
+    """The note about what a run judged in its budget."""
     must = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
     tried = {test.partition("/")[0] for test in judged} & must
     faults, caught = planted_faults(), planted_faults(judged)

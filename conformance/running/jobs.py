@@ -1,4 +1,4 @@
-"""One framework's whole job: installs it, runs the suites in each of its modes, sets the records beside each other."""
+"""One framework's whole job: installs it, runs the suites in each of its modes, and compares the records."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def parted(words: Sequence[str]) -> tuple[float, list[str]]:
 
 
 def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
-    """Runs the suites in a process of their own and repeats what got worse.
+    """Runs the suites in a separate process and repeats regressions.
 
     Returns:
         pytest's exit status; 0 also if nothing was selected, or if no failure came out so again.
@@ -100,7 +100,7 @@ def _values(words: Sequence[str], option: str) -> list[str]:
 
 
 def _named(words: Sequence[str], mode: str) -> list[str]:
-    """The words with the mode, if any, in the name of the JUnit report, lest the modes' reports replace each other."""
+    """The words with the mode, if any, in the name of the JUnit report, so that each mode has its own."""
     found: list[str] = []
     for before, word in zip(("", *words), words, strict=False):
         option, given, path = word.partition("=")
@@ -112,7 +112,7 @@ def _named(words: Sequence[str], mode: str) -> list[str]:
 
 
 def job(framework: str, modes: Sequence[str], serial: Collection[str], device: str, words: Sequence[str]) -> int:
-    """Judges a framework in some modes ("" for its first) and tells how its records differ from the baselines.
+    """Judges a framework in some modes ("" for its first) and prints how its records differ from the baselines.
 
     Two workers share the tests of a mode, always in the same way where the mode is serial; one runs those of a serial
     mode that fit in a `--budget`. `words` go to pytest, but the modes share a budget out among them.

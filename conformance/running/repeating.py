@@ -62,7 +62,7 @@ class Repeated:
         if self.unstable:
             told.append(f"unstable, regressions that did not repeat in {TIMES} new processes: {_some(self.unstable)}")
         if self.late:
-            told.append(f"timed out beside other tests, and not when repeated alone: {_some(self.late)}")
+            told.append(f"timed out while other tests ran, and not when repeated alone: {_some(self.late)}")
         if lost := [test for test in self.asked if not self._repeats(test)]:
             told.append(f"could not be repeated: {_some(lost)}")
         if self.left:

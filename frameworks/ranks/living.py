@@ -10,7 +10,7 @@ from frameworks.ranks.crew import Crew
 from frameworks.ranks.limits import LIMITS, Limits
 
 MOST = 2
-"""How many crews live at a time."""
+"""How many worker groups live at a time."""
 
 _living: dict[tuple[Any, ...], Crew] = {}
 """In the order in which they were asked for last."""

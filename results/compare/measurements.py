@@ -1,7 +1,7 @@
 """Costs in two records: counts are compared exactly, timings are not judged.
 
 Two records come from two moments. Identical code differs by several percent between processes, and a busy machine moves
-times further, whatever they are held against (docs/measuring.md): times are compared where they are taken in turn,
+times further, whatever they are compared with (docs/measuring.md): times are compared where they are taken in turn,
 inside one process (`results.compare.ratio.ratio`), and not here.
 """
 

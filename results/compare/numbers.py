@@ -44,7 +44,7 @@ CHAOTIC = 0.1
 class Movement(StrEnum):
     """How far a test's numbers moved, the least first.
 
-    IDENTICAL: losses and arrays to the last bit, and errors. ROUNDING: something differs, and nothing below holds.
+    IDENTICAL: losses and arrays bit for bit, and errors. ROUNDING: something differs, and nothing below holds.
     DRIFT: an error at least tripled and passes `TELLING_SHARE` of its bound, a loss moved by more than its bound, or an
     array's norm by more than rounding explains.
     FAILING: the verdict fails, and passed or failed differently before.

@@ -27,7 +27,7 @@ class VersionError(ValueError):
 
     def __init__(self, version: object) -> None:
         super().__init__(f"schema_version is {str(version)[:40]!r} where this suite reads 1 to {SCHEMA_VERSION}")
-        anew = "run the suite again to write it anew, or remove it"
+        anew = "run the suite to write it again, or remove it"
         newer = isinstance(version, int) and version > SCHEMA_VERSION
         self.remedy = f"a newer suite wrote it: update this one, {anew}" if newer else anew
 

@@ -21,7 +21,7 @@ Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """An array to the last bit, without all of its values.
+    """An array bit for bit, without all of its values.
 
     Attributes:
         name: "output/PATH" or "gradient/PATH" of a layer, or "parameter/NAME" for a parameter's gradient.

@@ -30,7 +30,7 @@ def read(
     """The records of files and folders; of the last runs if none is named. `watch` sees each file as it is read.
 
     Args:
-        kept: what is kept of a record as soon as it is read, such as its outline.
+        kept: makes of a record what the caller needs, as soon as it is read, such as its outline.
 
     Raises:
         RecordError: one cannot be read, or there is none.
@@ -44,7 +44,7 @@ def read(
 def find(paths: Sequence[Path]) -> list[Path]:
     """The record files that `paths` name: files as they are, of a folder its records in order.
 
-    A folder's NAME.interrupted-N.json or NAME.partial-N.json is left out if NAME.json lies beside it.
+    A folder's NAME.interrupted-N.json or NAME.partial-N.json is left out if NAME.json lies next to it.
 
     Raises:
         RecordError: a folder cannot be read or holds no record.

@@ -42,7 +42,7 @@ def recover(path: Path) -> Record:
 
 
 def journal_of(path: Path) -> Path:
-    """The journal of the record NAME.json: NAME.jsonl beside it.
+    """The journal of the record NAME.json: NAME.jsonl next to it.
 
     Raises:
         ValueError: `path` ends neither in .json nor in .jsonl.

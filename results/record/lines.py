@@ -1,8 +1,8 @@
 r"""The lines of a journal, and the record that they make.
 
 A journal is JSON Lines. Every line is `{"crc32":"XXXXXXXX","entry":ENTRY}`, where XXXXXXXX is the CRC-32 of ENTRY's
-bytes in hexadecimal, so that a line that was cut short or damaged is told from data. ENTRY has `at`, the seconds since
-the journal began, and a `kind`: `header`, with the record's header and the version of the schema; `started`, with the
+bytes in hexadecimal, which shows whether the line was cut short or damaged. ENTRY has `at`, the seconds since the
+journal began, and a `kind`: `header`, with the record's header and the version of the schema; `started`, with the
 verdict of a test from which nothing follows; `judged`, with what a test leaves in the record; or `end`.
 """
 

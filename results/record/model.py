@@ -114,14 +114,14 @@ class TestVerdict:
         signature: short name of the way it failed, or "".
         reason, link: why a failure is known or a capability refused, or "".
         finding: id of the finding that a known failure rests on, or "".
-        setup_hash: of a scenario, hash of what a side was trained on besides its recipe; verdicts with different
+        setup_hash: of a scenario, hash of what a side was trained on in addition to its recipe; verdicts with different
             hashes are not comparable. Else "".
         repro: command that repeats the test.
         leaks: global settings that the test left changed.
         inferred_from: the judged series whose expectation was taken, its version alone where device and mode are the
             same, where nobody has judged this one, or "".
-        repeats: what each repeat in a new process came to, of a verdict that was new: an outcome, and in parentheses
-            its signature if it has one.
+        repeats: of a new verdict, the outcome of each repetition in a new process, with its signature in parentheses
+            if it has one.
         runs: the training runs that the verdict rests on, in order, each once.
     """
 
@@ -274,7 +274,7 @@ class Record(Header):
     """One run: its header and its results.
 
     Attributes:
-        verdicts: sorted by test, one a test.
+        verdicts: sorted by test, one for each test.
         observations, measurements, traces, tensors: sorted by place, one a place.
         notes: what a reader should know about the record itself, such as damaged journal lines that were left out.
     """

@@ -101,7 +101,7 @@ def load(path: Path) -> Record:
     except VersionError as error:
         raise RecordError(path, f"is a record of another version ({error})", error.remedy) from None
     except (ValueError, RecursionError) as error:
-        remedy = "run the suite again to write it anew, or remove it"
+        remedy = "run the suite to write it again, or remove it"
         raise RecordError(path, f"is not a valid record ({error})", remedy) from None
 
 

@@ -30,8 +30,7 @@ class ClauseText:
     """A clause as it was when it was judged.
 
     Attributes:
-        revision: of its meaning; verdicts of different revisions are not comparable. 0 where an old record does not
-            tell which it was.
+        revision: of its meaning; verdicts of different revisions are not comparable. 0 where an old record lacks it.
     """
 
     level: str
