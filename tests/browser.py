@@ -24,7 +24,7 @@ AXE_VARIABLE = "CONFORMANCE_AXE"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _AXE_PLACES = ("node_modules/axe-core/axe.min.js", "/usr/lib/node_modules/axe-core/axe.min.js")
 _AXE_PACKAGE = "axe_playwright_python"
-PATIENCE = 300
+PATIENCE = 900
 """Seconds after which a page counts as hung, however busy the machine is."""
 
 _VOID = frozenset({"meta", "link", "input", "br", "wbr", "hr", "img"})
@@ -81,6 +81,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
     driver = Chrome(options=options, service=ChromeService(shutil.which("chromedriver")))
     try:
         driver.set_script_timeout(PATIENCE)
+        driver.command_executor.client_config.timeout = PATIENCE
         yield Browser(driver)
     finally:
         driver.quit()

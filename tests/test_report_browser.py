@@ -14,7 +14,7 @@ from tests.browser import Browser, in_browser, visible_clauses
 from tests.recorded import by_name
 from tests.reporting import HOSTILE, baselines
 
-ELEMENTS = 100_000
+ELEMENTS = 60_000
 """Most elements of the page of the baselines."""
 
 with_axe = pytest.mark.skipif(not browser.axe(), reason=f"{browser.AXE_VARIABLE} names no axe.min.js (npm's axe-core)")
@@ -295,7 +295,7 @@ def test_the_abridged_page_has_every_kind_of_element(shown: Browser, pages: Path
 
 @in_browser
 @with_axe
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(4 * browser.PATIENCE)
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_violation(shown: Browser, pages: Path, scheme: str, width: int) -> None:
