@@ -96,10 +96,10 @@ class ToyTrainer:
         if how == "fork":
             child = os.fork()
             if child == 0:
-                time.sleep(3600)
+                time.sleep(60)
                 os._exit(0)
             return child
-        return subprocess.Popen(["sleep", "3600"]).pid
+        return subprocess.Popen(["sleep", "60"]).pid
 
     def chatter(self) -> str:
         """Writes to what a rank does not use, and reads from it."""
