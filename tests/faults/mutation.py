@@ -80,7 +80,8 @@ def survived(folder: Path, suites: Sequence[str], size: int, seed: int) -> list[
     _cosmic_ray(folder, "init", "cosmic-ray.toml", "session.sqlite")
     with use_db(folder / "session.sqlite") as session:
         mutants = [item for item in session.work_items if not item.mutations[0].operator_name.startswith(ANNOTATIONS)]
-        chosen = {item.job_id for item in random.Random(seed).sample(mutants, size)}
+        mutants.sort(key=lambda item: str(item.mutations[0]))
+        chosen = {item.job_id for item in random.Random(seed).sample(mutants, min(size, len(mutants)))}
         left_out = [item.job_id for item in session.work_items if item.job_id not in chosen]
         session.set_multiple_results(left_out, WorkResult(WorkerOutcome.SKIPPED))
     _cosmic_ray(folder, "exec", "cosmic-ray.toml", "session.sqlite")
