@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from frameworks.installing import locks, uv
 from frameworks.installing.distributions import DISTRIBUTIONS, Unavailable
 
-GROUPS = {locks.TOOLS: ("run", "report", "self", "lint", "docs")}
+GROUPS = {locks.TOOLS: ("run", "report", "self", "lint", "docs", "mutation")}
 """The dependency groups of pyproject.toml that a lock is about, where they are not `run` alone."""
 
 
