@@ -45,7 +45,7 @@ def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -
     assert found.status == 0
     for told in (to_text(Comparisons((found,))), markdown(Comparisons((found,)))):
         assert "1 timing not judged here" in told
-        assert "run both versions in turn on one machine" in " ".join(told.split())
+        assert "run both versions alternately on one machine" in " ".join(told.split())
 
 
 def test_a_time_beside_a_count_is_not_judged() -> None:

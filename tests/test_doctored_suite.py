@@ -178,7 +178,7 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
     ),
     "spreads of losses wider": (curves(100.0, "spread"), 1, [ChangeKind.BOUND_WIDER], "spread of the losses: × 100"),
     "bounds of losses wider": (curves(1000.0, "bound"), 1, [ChangeKind.BOUND_WIDER], "bound of the losses: × 1000"),
-    "oracle losses alone moved": (curves(1.01, "exact"), 1, [ChangeKind.ORACLE_CHANGED], "the loss that the reference"),
+    "oracle losses alone moved": (curves(1.01, "exact"), 1, [ChangeKind.ORACLE_CHANGED], "final loss of the reference"),
     "runs removed": (
         each(lambda v: replace(v, runs=())),
         CANNOT,

@@ -78,8 +78,8 @@ def nested(depth: int) -> Any:
     ("change", "told"),
     [
         (deepened, "nested more than 56 deep"),
-        (lambda entry: entry.update(at="inf"), "no number of seconds"),
-        (lambda entry: entry.update(at=True), "no number of seconds"),
+        (lambda entry: entry.update(at="inf"), "not a number of seconds"),
+        (lambda entry: entry.update(at=True), "not a number of seconds"),
         (lambda entry: entry.get("header", {}).update(seed=1e308), "Expected `int`"),
     ],
 )

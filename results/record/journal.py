@@ -75,7 +75,7 @@ class Journal:
         Raises:
             ValueError: the header breaks the schema.
             RecordBusy: another run is writing it.
-            RecordError: the folder or the file cannot be written, or record or journal is no regular file there.
+            RecordError: the folder or the file cannot be written, or record or journal is not a regular file there.
         """
         _check_place(path)
         document = part(header, Header)
@@ -219,7 +219,7 @@ def _check_place(path: Path) -> None:
         except OSError:
             continue
         if not stat.S_ISREG(mode):
-            what = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
+            what = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
             raise RecordError(place, f"is {what}, which a record cannot replace", "remove it or choose another name")
 
 
