@@ -90,7 +90,7 @@ def test_a_block_without_a_place_is_refused() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(generate.SOURCES, "no_such_package.tables:blocks", ("such a block",))
-    with pytest.raises(generate.PageError, match="no_such_package is missing: pip install"):
+    with pytest.raises(generate.PageError, match="no_such_package is missing: run `tox -e dev"):
         generate.texts(["such a block"])
 
 

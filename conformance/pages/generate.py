@@ -165,8 +165,7 @@ def resolve(source: str) -> Any:
     try:
         return resolve_name(source)
     except ModuleNotFoundError as error:
-        remedy = "tox -e dev -- self pages"
-        raise PageError(f"{error.name} is missing: {remedy}") from None
+        raise PageError(f"{error.name} is missing: run `tox -e dev -- self pages`") from None
 
 
 def _call(source: str) -> Mapping[str, str]:
