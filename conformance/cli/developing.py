@@ -71,8 +71,7 @@ def development() -> None:
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a page is not as it would be made.")
 def pages(pages: tuple[Path, ...], check: bool) -> int:
     """Makes what commands make of README and docs: of these pages, of all if none is named. Tables of measurements are
-    made from the committed samples, those of docs/measuring.md in some minutes. Each page is named as it starts;
-    nothing is written before all of them are made.
+    made from the committed samples. Each page is named as it starts; nothing is written before all of them are made.
 
     \b
     conformance self pages
