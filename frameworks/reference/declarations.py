@@ -14,5 +14,5 @@ REFUSALS = {
     Capability.TF32: "the reference multiplies in float64 and rounds what comes out",
 }
 
-WHOLE_BLOCKS = "blocks of a shard are not those of the whole parameter, so moments of eight bits are not sharded"
+WHOLE_BLOCKS = "blocks of a shard are not those of the whole parameter, so 8-bit moments are not sharded"
 """Why sharded optimizer state excludes 8-bit Adam."""
