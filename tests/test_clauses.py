@@ -119,7 +119,7 @@ def test_a_wrong_entry_is_refused_by_name(tmp_path: Path, old: str, new: str, me
 @pytest.mark.parametrize(
     ("history", "message"),
     [
-        ('"https://github.com/a/b/issues/1"', "not an array of tables"),
+        ('"https://github.com/a/b/issues/1"', "want an array of tables"),
         ('[{ url = "https://example.org/1", what = "x" }]', "is not the address of an issue or a pull request"),
         ('[{ url = "https://github.com/a/b/issues/1" }]', "history 1: what is missing"),
         ('[{ url = "https://github.com/a/b/issues/1", what = "x", by = "y" }]', "history 1: unknown key 'by'"),

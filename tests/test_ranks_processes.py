@@ -102,7 +102,7 @@ def test_dropped_runs_are_gone() -> None:
     runs = [company(crew, start) for start in range(3)]
     assert crew.held() == ((1, 2, 3),) * 2
     runs[1].close()
-    with pytest.raises(ValueError, match="this run has been closed"):
+    with pytest.raises(ValueError, match="this run is closed"):
         runs[1].all("add", 1)
     assert crew.held() == ((1, 3),) * 2
     runs.clear()

@@ -67,7 +67,7 @@ class Envelope:
         """
         count = self.judged()
         if not count:
-            raise ValueError("the spread is beyond what can be learnt from at the first update already")
+            raise ValueError("the spread is too large to judge at the first update already")
         deviation = np.abs(losses[:count] - self.exact.losses[:count])
         bounds = self.loss_bounds()[:count]
         worst = int(np.argmax(np.where(np.isnan(deviation), np.inf, deviation / bounds)))

@@ -31,7 +31,7 @@ def ranks_of(recipe: Recipe) -> Ranks:
         ValueError: it names none.
     """
     if recipe.ranks is None:
-        raise ValueError("the recipe names no ranks: give it some, as Recipe(ranks=Ranks(2))")
+        raise ValueError("recipe.ranks is required, e.g. Recipe(ranks=Ranks(2))")
     return recipe.ranks
 
 

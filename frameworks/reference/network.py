@@ -100,7 +100,7 @@ class Pass:
                 x = ops.shared(x)
                 return ops.add(x, self.layers(inner, x))
             case Heads():
-                raise ValueError("heads end a model; `heads` computes them")
+                raise ValueError("heads must be the last layer; evaluate them with `heads()`")
 
     def heads(self, path: str, layer: Heads, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
         """The outputs of the heads in `names`; a float64 head takes its features in float64."""

@@ -70,7 +70,7 @@ class QuantizedForward(Forward):
             Unsupported: the recipe does not ask for it.
         """
         if self.aware is None:
-            raise Unsupported(Capability.AWARE, "this recipe asks for no QAT")
+            raise Unsupported(Capability.AWARE, "the recipe has no QAT")
         return self.aware
 
     def take_magnitudes(self, seen: Mapping[str, float]) -> None:
@@ -95,5 +95,5 @@ class QuantizedForward(Forward):
             Unsupported: the recipe does not ask for it.
         """
         if self.float8 is None:
-            raise Unsupported(Capability.FLOAT8_TRAINING, "this recipe asks for no float8 training")
+            raise Unsupported(Capability.FLOAT8_TRAINING, "the recipe has no float8 training")
         return self.float8

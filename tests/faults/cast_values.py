@@ -161,7 +161,7 @@ class WeightGradientIsOff(_Products):
     "https://github.com/pytorch/pytorch/issues/68048",
     component="autocast",
     clauses=("autocast.bf16-parity", "autocast.fp16-parity"),
-    names="gradient of bias: relative distance 1,",
+    names="gradient of bias: relative distance got 1,",
 )
 class BiasGradientIsLost(_Products):
     """The bias of a low product gets no gradient."""
