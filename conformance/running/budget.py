@@ -35,7 +35,7 @@ UNKNOWN_S = 1.0
 """Assumed duration of a test that no baseline has."""
 OVERHEAD_S = 0.02
 """Time that pytest adds to each test."""
-CLAUSE_WEIGHT = 20.0
+CLAUSE_WEIGHT = 60.0
 """How many faults the first test of a MUST clause is worth."""
 AGAIN = 0.5
 """What a fault is worth to one more test that catches it, compared with the test before."""
