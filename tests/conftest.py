@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,16 @@ from tests.runner import Runner
 
 settings.register_profile("without-time", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("without-time")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests and processes that they kill leave in the temporary directory goes with pytest's own files."""
+    folder = str(tmp_path_factory.mktemp("t"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture

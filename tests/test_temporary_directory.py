@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_files_of_a_test_and_of_a_killed_worker_are_removed(tmp_path: Path) -> N
     assert found["test_that_leaves_a_folder"] is Outcome.PASS, ended.lines
     assert found["test_that_dies"] is Outcome.CRASH, ended.lines
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_killed_runs_directory_is_removed_by_the_next(tmp_path: Path) -> None:
+    root, temporary = checkout(tmp_path / "checkout", leaving=SUITE), tmp_path / "temporary"
+    temporary.mkdir()
+    words = command("--framework=reference", "-p", "no:faulthandler")
+    assert run(words, root, TMPDIR=str(temporary)).status == -signal.SIGABRT
+    (left,) = temporary.iterdir()
+    run([*words, "-k", "folder"], root, TMPDIR=str(temporary))
+    assert list(temporary.iterdir()) == [], left
 
 
 @pytest.mark.parametrize("framework", ["reference", *install.DISTRIBUTIONS])

@@ -19,6 +19,7 @@ from conformance.expectations.entries import Expectation
 from conformance.judging.outcome import Judgement, conclude
 from conformance.running.process_state import ProcessState
 from frameworks.contract import Framework
+from frameworks.ranks.folders import CrewFolder
 from results.record.files import one_line
 from results.record.outcomes import Outcome
 
@@ -124,15 +125,17 @@ def clipped(text: str) -> str:
 def own_temporary_directory() -> Generator[None]:
     """Inside, this process and those that it starts have a temporary directory that goes with all that is left in it.
 
-    So nothing stays of a framework that removes none of its files, or of a worker that was killed.
+    So nothing stays of a framework that removes none of its files, or of a worker that was killed. If this process is
+    killed, the next run removes the directory.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("TMPDIR", folder)
-        patch.setattr(tempfile, "tempdir", folder)
-        yield
+    folder = CrewFolder("conformance-")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TMPDIR", str(folder.path))
+            patch.setattr(tempfile, "tempdir", str(folder.path))
+            yield
+    finally:
+        folder.remove()
 
 
 def end_despite_threads(status: int) -> None:

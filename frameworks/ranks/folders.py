@@ -20,10 +20,10 @@ class CrewFolder:
         path: of the folder.
     """
 
-    def __init__(self) -> None:
-        """Creates the folder, and removes those of dead processes."""
-        _remove_stale(Path(tempfile.gettempdir()))
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    def __init__(self, prefix: str = PREFIX) -> None:
+        """Creates the folder, and removes those with this prefix of dead processes."""
+        _remove_stale(Path(tempfile.gettempdir()), prefix)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
         new = self.path / "locking"
         self._lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -41,8 +41,8 @@ class CrewFolder:
             self._lock = -1
 
 
-def _remove_stale(among: Path) -> None:
-    for folder in among.glob(f"{PREFIX}*"):
+def _remove_stale(among: Path, prefix: str) -> None:
+    for folder in among.glob(f"{prefix}*"):
         with suppress(OSError):
             if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
                 _remove_if_stale(folder)
