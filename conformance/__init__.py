@@ -1,1 +1,1 @@
-"""What must hold: the specification as data, the suites that judge it, and the failures that are known."""
+"""The conformance suite: the specification as data, the tests, and known failures."""

@@ -1,1 +1,1 @@
-"""How each framework does it: the contract, the registry, and one package an adapter."""
+"""Adapters: the contract, the registry, and one package for each adapter."""

@@ -1,4 +1,4 @@
-"""`adapter.toml`: what the suite has to know of an adapter before its framework is imported, or installed at all."""
+"""`adapter.toml`: metadata of an adapter that the suite needs before its framework is imported or installed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 from frameworks.registry import UnknownFramework, path_of
 
 FILE = "adapter.toml"
-"""Next to the module that the adapter's entry names; an adapter may be without one."""
+"""Name of the file, next to the module of the adapter's entry; optional."""
 
 
 @dataclass(frozen=True)
 class AdapterFile:
-    """What the file of an adapter says.
+    """The content of an adapter's file.
 
     Attributes:
         imports: top-level modules of the framework, which only this adapter imports; the framework's own first.
-        modes: those that `conformance run` judges unless others are asked for; empty for the framework's first one.
+        modes: default modes of `conformance run`; empty for the framework's first one.
         serial: modes whose tests each worker runs in the same order in every run, because the framework keeps state
             between them.
-        laws: how drawn programs read this adapter's state, as `conformance.laws.declared` has it.
-        distribution: what to install, as `frameworks.installing.distributions` reads it; None for nothing.
+        laws: settings of generated tests, for `conformance.laws.declared`.
+        distribution: packages to install, for `frameworks.installing.distributions`; None for none.
     """
 
     imports: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class AdapterFile:
 
 @cache
 def adapter_file(name: str) -> AdapterFile:
-    """What the adapter called `name`, or at the import path `name`, says of itself, without importing its framework.
+    """The file of the adapter `name` (a name or an import path), without importing its framework.
 
     Raises:
         UnknownFramework: there is no such adapter, or its file cannot be read.
@@ -52,12 +52,12 @@ def adapter_file(name: str) -> AdapterFile:
         lists: dict[str, Any] = {key: _names(key, values.pop(key, [])) for key in ("imports", "modes", "serial")}
         return AdapterFile(**lists, **values)
     except (ValueError, TypeError) as error:
-        raise UnknownFramework(f"{path}: {error}; docs/adapters.md says what the file has") from None
+        raise UnknownFramework(f"{path}: {error}; see docs/adapters.md") from None
 
 
 def _names(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise ValueError(f"{key} is a list of names")
+        raise ValueError(f"{key}: want a list of names")
     return tuple(value)
 
 

@@ -1,6 +1,6 @@
-"""Steps written by hand in each framework, which an adapter's step is compared with, and what both sides train.
+"""Native training loops of each framework, with which an adapter's step is compared, and their workloads.
 
-The steps are `frameworks/NAME/by_hand.py`. Neither they nor this module import more of ours than the fixtures.
+The loops are in `frameworks/NAME/by_hand.py`. They and this module import only the fixtures from the suite.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HandCase:
 
     @property
     def recipe(self) -> Recipe:
-        """How both sides train."""
+        """The recipe of both sides."""
         precision = FLOAT16 if self.mixed else FLOAT32
         return Recipe(Adam(RATE), precision, DynamicScaling() if self.mixed else None)
 
@@ -49,7 +49,7 @@ CASES = tuple(HandCase(fixture, mixed) for fixture in FIXTURES for mixed in (Fal
 
 
 class ByHand(Protocol):
-    """A module of steps written by hand; MODES are the adapter's modes that run what it runs."""
+    """A module of native loops; MODES are the adapter's equivalent modes."""
 
     MODES: tuple[str, ...]
 
@@ -60,21 +60,21 @@ class ByHand(Protocol):
 
 
 def steps(framework: str, mode: str) -> ByHand:
-    """The steps written by hand in a framework, by its adapter's name, for one of the adapter's modes.
+    """The native loops of a framework, by its adapter's name, for one of the adapter's modes.
 
     Raises:
         LookupError: there are none.
     """
     if not framework.isidentifier() or not Path(__file__).with_name(framework).joinpath("by_hand.py").is_file():
-        raise LookupError(f"no step is written by hand in {framework!r}")
+        raise LookupError(f"{framework!r} has no native training loop")
     hand = cast(ByHand, import_module(f"frameworks.{framework}.by_hand"))
     if mode not in hand.MODES:
-        raise LookupError(f"no step is written by hand in {framework!r} for its mode {mode!r}")
+        raise LookupError(f"{framework!r} has no native training loop for mode {mode!r}")
     return hand
 
 
 def parts(fixture: str) -> dict[str, str]:
-    """Where the fixture keeps each part of a model that is written by hand, by the part's dotted name there."""
+    """The fixture's path of each part of a native model, by the part's dotted name."""
     if fixture == "digits-mlp":
         return {"0": "0", "2": "2", "4": "4", "6": "6.output"}
     found = {"tokens": "0", "positions": "1"}

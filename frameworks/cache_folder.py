@@ -1,4 +1,4 @@
-"""Where derived things are stored between runs: bounds, compiled programs. It may be emptied at any time."""
+"""Cache of derived data between runs: bounds, compiled programs. It may be emptied at any time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def cache_folder() -> Path:
 
 
 def prune(folder: Path, largest: int) -> None:
-    """Removes files, least recently used first, until at most half of `largest` bytes is left, if there are more.
+    """If there are more than `largest` bytes, removes files, least recently used first, down to half of it.
 
-    Other processes may read and write the same files meanwhile; one that is gone is derived anew.
+    Other processes may use the same files meanwhile; a removed one is derived again.
     """
     files = []
     for path in folder.rglob("*"):

@@ -37,14 +37,14 @@ def built_in() -> dict[str, str]:
 
 
 def known() -> dict[str, str]:
-    """Every adapter's import path by name; of several a built-in one stands, else the first by its import path."""
+    """Every adapter's import path by name; if several have the name, a built-in one, else the first by import path."""
     return {name: paths[0] for name, paths in _claims().items()}
 
 
 def clashes(name: str | None = None) -> list[str]:
-    """Which adapters are passed over because another has their name, one line each; of one name or of all."""
+    """One line for each adapter that is ignored because another has its name; for one name or all."""
     return [
-        f"{claimed}: the adapter {path} is passed over, for {paths[0]} has that name; rename one of them"
+        f"{claimed}: adapter {path} is ignored, because {paths[0]} has the same name; rename one of them"
         for claimed, paths in sorted(_claims().items())
         for path in paths[1:]
         if name in (None, claimed)
@@ -61,10 +61,10 @@ def _claims() -> dict[str, list[str]]:
 
 
 def path_of(name: str) -> str:
-    """The import path, package.module:Class, of the adapter called `name`, which may be such a path itself.
+    """The import path, package.module:Class, of the adapter `name`, which may also be such a path.
 
     Raises:
-        UnknownFramework: no such name.
+        UnknownFramework: the name is unknown.
     """
     adapters = known()
     path = name if ":" in name else adapters.get(name)
@@ -76,11 +76,12 @@ def path_of(name: str) -> str:
 
 
 def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
-    """The adapter called `name`, bound to a device and a mode. Only now is its framework imported.
+    """The adapter `name`, bound to a device and a mode; imports its framework.
 
     Raises:
-        UnknownFramework: no such name, its module cannot be imported, or it follows another version of the contract.
-        MissingDevice: the device is not there.
+        UnknownFramework: the name is unknown, the module cannot be imported, or it needs another version of the
+            contract.
+        MissingDevice: the device is not available.
         ValueError: the adapter has no such mode.
     """
     module, _, attribute = path_of(name).partition(":")
@@ -100,13 +101,12 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
         raise
     except Exception as error:
         raise UnknownFramework(
-            f"framework {name!r} cannot be made ({type(error).__name__}: {error}); an adapter is a class that is called"
-            " with a device and a mode"
+            f"cannot initialise adapter {name!r}: {type(error).__name__}: {error}; want a class of device and mode"
         ) from error
     if lacking := [member for member in dir(Framework) if member[0] != "_" and not hasattr(framework, member)]:
         raise UnknownFramework(
-            f"framework {name!r} is no adapter: it lacks {', '.join(lacking[:3])}"
-            f"{f' and {len(lacking) - 3} more' if lacking[3:] else ''}; docs/adapters.md says what one has"
+            f"framework {name!r} is not an adapter: it lacks {', '.join(lacking[:3])}"
+            f"{f' and {len(lacking) - 3} more' if lacking[3:] else ''}; see docs/adapters.md"
         )
     return cast("Framework", framework)
 
@@ -118,6 +118,6 @@ def _check_contract(name: str, adapter: object) -> None:
     written_for = getattr(adapter, "contract", CONTRACT_VERSION)
     if written_for != CONTRACT_VERSION:
         raise UnknownFramework(
-            f"framework {name!r} is written for version {str(written_for)[:40]} of the adapter contract, and this suite"
-            f" has version {CONTRACT_VERSION}: update the adapter, or use a release of the suite that has its version"
+            f"contract version of adapter {name!r}: got {str(written_for)[:40]}, want {CONTRACT_VERSION};"
+            " update the adapter, or use a release of the suite that has its version"
         )

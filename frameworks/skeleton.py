@@ -1,4 +1,4 @@
-"""Writes a new adapter: the files of `frameworks/template`, in a package of its own, under a name of its own."""
+"""Creates a new adapter from the files of `frameworks/template`."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 def write_adapter(name: str, folder: Path) -> list[Path]:
-    """Writes an adapter that offers nothing yet, and returns its files.
+    """Writes an adapter without capabilities, and returns its files.
 
     Nearly every test of it is `not offered`: two that look only at the suite pass, and the test of the adapter's
     overhead abstains.
 
     Args:
-        name: what `--framework` and records call it.
-        folder: of the package; it is made, and has to be empty if it is there.
+        name: its name for `--framework` and records.
+        folder: of the package; created if necessary, otherwise empty.
 
     Raises:
-        ValueError: the name cannot be taken, or the folder is not empty; the message is one line.
+        ValueError: the name is invalid or taken, or the folder is not empty; the message is one line.
         OSError: a file cannot be written.
     """
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise ValueError(f"{name!r} is no name of an adapter: write one such as my_framework")
+        raise ValueError(f"name of an adapter: got {name!r}, want one such as my_framework")
     if name in known():
-        raise ValueError(f"there is an adapter {name!r} already; choose another name")
+        raise ValueError(f"adapter {name!r} exists already; choose another name")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is there and not empty; name a new folder")
+        raise ValueError(f"{folder} is not empty; choose a new folder")
     package = f"{name}_conformance"
     sources = {folder / file: _TEMPLATE / file for file in _OUTSIDE}
     sources |= {folder / package / file: _TEMPLATE / file for file in _INSIDE}

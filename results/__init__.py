@@ -1,1 +1,1 @@
-"""What was seen: records of runs, the crash-safe journal that they are written through, tables drawn from them."""
+"""Records of runs, their crash-safe journal, comparisons, tables and the report."""

@@ -24,7 +24,9 @@ AXE_VARIABLE = "CONFORMANCE_AXE"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _AXE_PLACES = ("node_modules/axe-core/axe.min.js", "/usr/lib/node_modules/axe-core/axe.min.js")
 _AXE_PACKAGE = "axe_playwright_python"
-_PATIENCE = 20
+PATIENCE = 900
+"""Seconds after which a page counts as hung, however busy the machine is."""
+
 _VOID = frozenset({"meta", "link", "input", "br", "wbr", "hr", "img"})
 _OWN = ("file:", "data:", "about:")
 
@@ -78,7 +80,8 @@ def chromium(folder: Path) -> Iterator[Browser]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = Chrome(options=options, service=ChromeService(shutil.which("chromedriver")))
     try:
-        driver.set_script_timeout(180)
+        driver.set_script_timeout(PATIENCE)
+        driver.command_executor.client_config.timeout = PATIENCE
         yield Browser(driver)
     finally:
         driver.quit()
@@ -106,6 +109,13 @@ class Browser:
         """Makes the system prefer "light" or "dark"."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    @contextmanager
+    def beforehand(self, script: str) -> Iterator[None]:
+        """While this is open, every page that loads runs a script before its own ones."""
+        added = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": script})
+        yield
+        self.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
     def console(self) -> list[str]:
         """What the console got since the last call, the browser's own errors included."""
@@ -147,9 +157,14 @@ class Browser:
             text,
         )
 
+    def open_cell(self, button: str) -> None:
+        """Presses the first button that a selector finds, and waits for the tests of its cell."""
+        self.run(f"document.querySelector({json.dumps(button)}).click()")
+        self.wait("document.getElementById('cell').open")
+
     def wait(self, condition: str) -> None:
         """Waits until a JavaScript expression is true."""
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + PATIENCE
         while not self.run(f"return Boolean({condition})"):
             assert time.monotonic() < end, condition
             time.sleep(0.05)
@@ -162,10 +177,8 @@ class Browser:
             const all = [...document.querySelectorAll(".canvas")];
             (async () => {
               const pause = () => new Promise((go) => setTimeout(go, 25));
-              for (const canvas of all) {
-                for (let i = 0; i < 600 && !canvas.querySelector("svg"); i++) await pause();
-              }
-              done(all.filter((canvas) => canvas.querySelector("svg")).length);
+              for (const canvas of all) while (!canvas.querySelector("svg")) await pause();
+              done(all.length);
             })();
             """
         )

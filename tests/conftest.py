@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from frameworks import install
-from frameworks.installing import locks, wishes
+from frameworks.installing import locks
 from results.record.journal import Journal
 from tests import browser
 from tests.browser import Browser
-from tests.pips import LOCKS, Pip
 from tests.recorded import filled, header
 from tests.runner import Runner
+
+settings.register_profile("without-time", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("without-time")
 
 
 @pytest.fixture
@@ -74,18 +74,3 @@ def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         name = "installed_version" if module is locks else "installed"
         monkeypatch.setattr(module, name, packages.get)
     return packages
-
-
-@pytest.fixture
-def pip(here: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:  # noqa: ARG001
-    """A machine without GPU and without any framework, whose locks are `LOCKS`."""
-    made = Pip()
-    for variable in list(os.environ):
-        if variable.endswith(("_VERSION", "_INDEX", "_REQUIREMENT")) or variable.startswith("PIP_"):
-            monkeypatch.delenv(variable)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(wishes, "driver", lambda: None)
-    monkeypatch.setattr(locks, "read", LOCKS.__getitem__)
-    monkeypatch.setattr(locks, "examples", LOCKS.__getitem__)
-    monkeypatch.setattr(subprocess, "run", made)
-    return made

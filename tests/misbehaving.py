@@ -84,12 +84,12 @@ class AbortingAtOnce(ReferenceFramework):
 
 class _HangingTrainer(ReferenceTrainer):
     def scaler_settings(self) -> dict[str, float]:
-        time.sleep(60.0)
+        time.sleep(3600.0)
         return super().scaler_settings()
 
 
 class Hanging(ReferenceFramework):
-    """Reading its scaler's settings takes a minute."""
+    """Reading its scaler's settings takes an hour."""
 
     trainer_class = _HangingTrainer
 
@@ -103,11 +103,3 @@ class Flaky(ReferenceFramework):
         if not path.exists():
             path.write_text(str(os.getppid()))
         return path.read_text() != str(os.getppid())
-
-
-class Slow(ReferenceFramework):
-    """Making a trainer takes a tenth of a second."""
-
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
-        time.sleep(0.1)
-        return super().trainer(model, recipe, weights)

@@ -12,13 +12,15 @@ from conformance.judging import programs
 from conformance.running.machine import devices, instruction_sets
 from conformance.spec.findings import Finding
 from frameworks.install import installed_version
+from tests.support import hang_limit
 
 KNOWN = load_known()
 SHOWN = [finding for finding in KNOWN.findings if finding.program is not None]
 
 
 @pytest.mark.parametrize("finding", SHOWN, ids=lambda each: f"{each.framework}-{each.id}")
-def test_the_program_shows_what_its_finding_says(finding: Finding) -> None:
+def test_the_program_shows_what_its_finding_says(finding: Finding, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "LIMIT_S", hang_limit())
     version = installed_version(finding.framework)
     assert finding.program is not None
     assert version is not None, f"{finding.framework} is not installed"

@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from frameworks.base import Arguments
 from frameworks.ranks import Crew, Limits, RemoteCompany, crew_of
+from frameworks.ranks.messages import Answer
+from frameworks.ranks.process import RankProcess
+from tests.support import hang_limit, wait_for
 
 TOY = "tests.toy_ranks:Toy"
-SHORT = Limits(group_s=2.0, grace_s=0.5, answer_s=30.0, start_s=60.0)
-HASTY = Limits(group_s=0.5, grace_s=0.2, answer_s=0.8, start_s=60.0)
-PROMPT_S = 10.0
-"""Seconds that an end which is noticed takes at most, on a crowded machine too; one that is not takes `answer_s`."""
+PATIENT = Limits(hang_limit(60.0), hang_limit(60.0), hang_limit(), hang_limit())
+
+
+class Clock:
+    """A crew's clock for limits that are to pass: it stands until ranks have answered, then moves with each look.
+
+    Attributes:
+        now: what it shows, in seconds.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, answers: int, step_s: float) -> None:
+        """Replaces the crews' own; it moves by `step_s` once so many answers have come."""
+        self.now = 0.0
+        self._left, self._step_s = answers, step_s
+        receive = RankProcess.receive
+
+        def received(process: RankProcess) -> Answer:
+            answer = receive(process)
+            self._left -= 1
+            return answer
+
+        patch.setattr(RankProcess, "receive", received)
+        patch.setattr("frameworks.ranks.crew.monotonic", self._look)
+
+    def _look(self) -> float:
+        if self._left <= 0:
+            self.now += self._step_s
+        return self.now
 
 
 def toy(count: int = 2, kind: str = TOY, processes: int | None = None, **variables: str) -> Crew:
-    return crew_of(kind, count, "cpu", "", variables, processes, limits=SHORT)
+    return crew_of(kind, count, "cpu", "", variables, processes, limits=PATIENT)
 
 
 def company(crew: Crew, start: int = 0, recipe: str = "") -> RemoteCompany:
@@ -43,11 +71,9 @@ def gone(pid: int) -> bool:
         return Path("/proc").is_dir()
 
 
-def assert_gone(pids: Sequence[int], within: float = 10.0) -> None:
-    until = time.monotonic() + within
-    while left := [pid for pid in pids if not gone(pid)]:
-        assert time.monotonic() < until, f"still there: {left}"
-        time.sleep(0.02)
+def assert_gone(pids: Sequence[int]) -> None:
+    """Waits for the processes to end."""
+    wait_for(lambda: all(map(gone, pids)))
 
 
 def assert_clean(crew: Crew, pids: Sequence[int]) -> None:

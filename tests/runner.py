@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support import ROOT, environment
+from tests.support import ROOT, environment, hang_limit
 
 ACTION = ROOT / ".github" / "actions" / "conformance"
 
@@ -49,7 +49,7 @@ class Runner:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=hang_limit(),
             check=False,
         )
         self.status, self.log = done.returncode, done.stdout + done.stderr

@@ -41,6 +41,15 @@ class Ended:
         return [line for line in f"{self.output}\n{self.errors}".splitlines() if line.strip()]
 
 
+def hang_limit(seconds: float = 300.0) -> float:
+    """Seconds after which something counts as hung: `seconds` on a quiet machine, more where its processors are shared.
+
+    CONFORMANCE_PATIENCE multiplies it, for a slow machine.
+    """
+    crowd = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return seconds * max(1.0, crowd) * float(os.environ.get("CONFORMANCE_PATIENCE", "1"))
+
+
 def environment(**changes: str) -> dict[str, str]:
     """This process' environment without what pytest, its plugins and the suite's user put there."""
     left_out = ("PYTEST_", "CONFORMANCE_", "GITHUB_ACTIONS")
@@ -56,7 +65,13 @@ def command(*arguments: str | Path) -> list[str]:
 def run(words: list[str], root: Path = ROOT, **changes: str) -> Ended:
     """Runs a command to its end."""
     done = subprocess.run(
-        words, cwd=root, env=environment(**changes), capture_output=True, text=True, timeout=100, check=False
+        words,
+        cwd=root,
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=hang_limit(),
+        check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)
 
@@ -67,14 +82,16 @@ def judge(*arguments: str | Path, root: Path = ROOT) -> Ended:
 
 
 @contextmanager
-def judging(*arguments: str | Path, root: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def judging(*arguments: str | Path, root: Path, log: Path, **changes: str) -> Iterator[subprocess.Popen[bytes]]:
     """The suites of a checkout while they run, their output in a file; killed at the end if they still do.
 
     They heed Ctrl-C even where this process was started in the background of a shell and does not.
     """
     words, heed = command(*arguments), partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with log.open("wb") as file:
-        process = subprocess.Popen(words, cwd=root, env=environment(), stdout=file, stderr=file, preexec_fn=heed)
+        process = subprocess.Popen(
+            words, cwd=root, env=environment(**changes), stdout=file, stderr=file, preexec_fn=heed
+        )
         try:
             yield process
         finally:
@@ -125,16 +142,17 @@ def clauses_of(record: Record, wanted: Collection[Outcome]) -> set[str]:
     return {verdict.clause for verdict in record.verdicts if verdict.outcome in wanted}
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_for(condition: Callable[[], bool]) -> None:
     """Returns as soon as the condition holds.
 
     Raises:
-        TimeoutError: it never did.
+        TimeoutError: it does not hold within `hang_limit`.
     """
-    end = time.monotonic() + seconds
+    limit = hang_limit()
+    end = time.monotonic() + limit
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"nothing happened for {seconds} seconds")
+            raise TimeoutError(f"the condition does not hold after {limit:g} s")
         time.sleep(0.02)
 
 

@@ -153,7 +153,7 @@ def test_a_worse_run_is_told(told: Runner) -> None:
     }
     assert (out / "summary.md").read_text("utf-8") == markdown([WORSE])
     assert json.loads((out / "ctrf.json").read_bytes())["results"]["summary"]["failed"] == 1
-    assert told.summary.index("(1 of 3 tests)") < told.summary.index("something is worse")
+    assert told.summary.index("(1 of 3 tests)") < told.summary.index("regressions found")
 
 
 def test_the_same_run_is_no_worse_and_other_series_do_not_matter(told: Runner) -> None:
@@ -161,7 +161,7 @@ def test_the_same_run_is_no_worse_and_other_series_do_not_matter(told: Runner) -
     reference = next((ROOT / "results" / "baselines").glob("reference*.json.gz"))
     write(told.folder / "base" / "reference.json", load(reference))
     assert told.step("tell.sh") == {"comparison": "0"}, told.log
-    assert "nothing is worse" in told.summary
+    assert "no regressions" in told.summary
 
 
 @pytest.mark.parametrize(("fail_on", "status"), [("failures", "0"), ("worse", "0"), ("drift", "1")])
@@ -170,7 +170,7 @@ def test_a_drift_is_told_and_counts_where_it_was_asked_for(told: Runner, fail_on
     write(told.folder / "base" / "old.json", near)
     write(told.folder / "out" / "records" / "new.json", far)
     assert told.step("tell.sh", FAIL_ON=fail_on) == {"comparison": status}, told.log
-    assert "nothing is worse, 1 test drifted" in told.summary
+    assert "no regressions, 1 test drifted" in told.summary
     assert "| drift |" in told.summary
 
 

@@ -80,8 +80,8 @@ def test_an_adapter_may_be_without_the_file(path: str) -> None:
     ("text", "problem"),
     [
         ("modes = [", "Invalid value"),
-        ('modes = "a"', "modes is a list of names"),
-        ("serial = [1]", "serial is a list of names"),
+        ('modes = "a"', "modes: want a list of names"),
+        ("serial = [1]", "serial: want a list of names"),
         ("mode = []", "unexpected keyword argument 'mode'"),
         ("\udcff", "can't decode"),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.inventory.tests import SUITES
 from results.record.model import Record, TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import load
@@ -30,7 +31,7 @@ def failures(record: Record, clause: str) -> list[TestVerdict]:
 @pytest.mark.parametrize(
     ("twin", "selection", "named"),
     [
-        ("AppliesOverflow", "scaling_skip", "scaling.skip-is-atomic"),
+        ("AppliesOverflow", "test_scaling_skip", "scaling.skip-is-atomic"),
         ("MeanOfMeans", "test_accumulation", "accumulation.weighs-items"),
         ("RedrawsDropout", "test_recompute", "recompute.replays-dropout"),
     ],
@@ -38,8 +39,9 @@ def failures(record: Record, clause: str) -> list[TestVerdict]:
 def test_a_twin_fails_what_its_fault_breaks_and_nothing_else(
     twin: str, selection: str, named: str, tmp_path: Path
 ) -> None:
-    quick = f"({selection} or test_resume) and not adam and not envelope and not encoder"
-    ended = judge(f"--framework=tests.broken:{twin}", "-k", quick, f"--record={tmp_path / 'twin.json'}")
+    files = [path for name in (selection, "test_resume") for path in sorted(SUITES.glob(f"{name}*.py"))]
+    quick = ("-k", "not adam and not envelope and not encoder", f"--record={tmp_path / 'twin.json'}")
+    ended = judge(f"--framework=tests.broken:{twin}", *quick, *files)
     assert ended.status == 1, ended.output
     record = load(tmp_path / "twin.json")
     assert record.status == "partial"
@@ -55,6 +57,7 @@ def test_a_failure_says_what_was_seen_and_its_command_repeats_it(tmp_path: Path)
         "-k",
         "changes_nothing and nan",
         f"--record={tmp_path / 'twin.json'}",
+        SUITES / "test_scaling_skip.py",
     )
     found = failures(load(tmp_path / "twin.json"), "scaling.skip-is-atomic")
     for verdict in found:

@@ -1,4 +1,4 @@
-"""The specification can be read, says what it must about every clause, and its page is not stale."""
+"""The specification can be read and says what it must about every clause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from conformance.pages.clauses import markdown
 from conformance.spec.clauses import SPECIFICATION, Clause, Level, load_clauses, read_clauses
 
-PAGE = Path(__file__).parent.parent / "docs" / "clauses.md"
 CLAUSES = load_clauses()
 BRANDS = re.compile(r"\b(?:torch|pytorch|tensorflow|tf|keras|paddle|paddlepaddle|jax|flax|optax|apex)\b", re.IGNORECASE)
 SOURCED = re.compile(r"https://\S+\.\S+|arXiv:\d{4}\.\d{4,5}|doi:10\.\S+|\b(?:19|20)\d\d\b")
@@ -94,16 +93,16 @@ def test_an_incident_has_a_short_name(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("level", "levle", "scaling.toml: clause 1 (scaling.one): unknown key 'levle'"),
-        ("MUST", "WILL", "scaling.toml: clause 1 (scaling.one): level 'WILL' is none of MUST, SHOULD, MAY"),
+        ("MUST", "WILL", "scaling.toml: clause 1 (scaling.one): level: got 'WILL', want one of MUST, SHOULD, MAY"),
         ("scaling.one", "Scaling.One", "is not family.slug"),
         ("scaling.one", "scaling", "is not family.slug"),
         ("scaling.one", "scaling.one.two", "is not family.slug"),
         ("scaling.one", "scaling.one_two", "is not family.slug"),
-        ("scaling.one", "master.one", "begins with 'master', but the file holds the family 'scaling'"),
+        ("scaling.one", "master.one", "begins with 'master', but the family of the file is 'scaling'"),
         ('source = "https://example.org/scale"', "", "source is missing"),
         ('source = "https://example.org/scale"', 'source = " "', "source is empty"),
         ('id = "scaling.one"', "", "scaling.toml: clause 1 (no id): id is missing"),
-        ('"It is read."', "3", "observed_by is 3, not a string"),
+        ('"It is read."', "3", "observed_by: got 3, want a string"),
         ("[[clause]]", "[clause]", "clause is not an array of tables"),
         ("[[clause]]", "[[clauses]]", "unknown key 'clauses'"),
         ("[[clause]]", "[[clause", "scaling.toml: not TOML"),
@@ -120,7 +119,7 @@ def test_a_wrong_entry_is_refused_by_name(tmp_path: Path, old: str, new: str, me
 @pytest.mark.parametrize(
     ("history", "message"),
     [
-        ('"https://github.com/a/b/issues/1"', "not an array of tables"),
+        ('"https://github.com/a/b/issues/1"', "want an array of tables"),
         ('[{ url = "https://example.org/1", what = "x" }]', "is not the address of an issue or a pull request"),
         ('[{ url = "https://github.com/a/b/issues/1" }]', "history 1: what is missing"),
         ('[{ url = "https://github.com/a/b/issues/1", what = "x", by = "y" }]', "history 1: unknown key 'by'"),
@@ -137,12 +136,12 @@ def test_a_wrong_history_is_refused(tmp_path: Path, history: str, message: str) 
 
 
 def test_an_id_stands_once(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=re.escape("scaling.toml: clause 2 (scaling.one): this id stands twice")):
+    with pytest.raises(ValueError, match=re.escape("scaling.toml: clause 2 (scaling.one): duplicate id")):
         read(tmp_path, GOOD + GOOD)
 
 
 def test_a_folder_without_clauses_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no clause"):
+    with pytest.raises(ValueError, match="no clause"):
         read_clauses(tmp_path)
 
 

@@ -48,8 +48,8 @@ def test_help_shows_how(words: tuple[str, ...]) -> None:
     ("words", "told"),
     [
         (("comapre",), "Did you mean 'compare'?"),
-        (("mutants",), "No such command 'mutants'; `conformance --help`"),
-        (("self", "mutant"), "No such command 'mutant'"),
+        (("faults",), "No such command 'faults'; `conformance --help`"),
+        (("self", "fault"), "No such command 'fault'"),
         (("install", "caffe"), "'caffe' is not one of 'torch'"),
         (("install", "torch", "torch"), "a framework is named twice"),
         (("stress", "caffe"), "unknown framework 'caffe'"),
@@ -91,10 +91,10 @@ def test_help_and_tables_start_without_numpy_and_adapters() -> None:
 
 
 def test_tools_of_the_suite_get_the_words_and_give_their_status(tmp_path: Path) -> None:
-    ended = run([sys.executable, "-m", "conformance", "self", "mutants", "--list", "ScaleGrowsToInfinity"])
+    ended = run([sys.executable, "-m", "conformance", "self", "faults", "--list", "ScaleGrowsToInfinity"])
     assert ended.status == 0
-    assert ended.output.startswith("tests.mutants.")
-    refused = conformance("self", "mutants", "NoSuchMutant")
+    assert ended.output.startswith("tests.faults.")
+    refused = conformance("self", "faults", "NoSuchFault")
     assert (refused.status, len(refused.lines)) == (2, 1)
     shown = run([sys.executable, "-m", "conformance", "self", "overhead", "--help"], tmp_path, PYTHONPATH=str(ROOT))
     assert shown.output.startswith("usage: conformance self overhead")
@@ -209,7 +209,7 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     assert baselines.former(whole, folder) == (folder / f"{second.name}.gz", load(folder / f"{second.name}.gz"))
     shutil.copy(first, tmp_path / "part.json")
     parts: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"selection": "-k scaling"}, "of some tests only"),
+        ({"selection": "-k scaling"}, "of selected tests only"),
         ({"status": "interrupted"}, "of an interrupted run"),
         ({"status": "partial", "notes": ("1 tests were deselected",)}, "of some tests only .1 tests were deselected"),
         ({"verdicts": whole.verdicts[1:]}, "lacks 1 of the suites"),

@@ -178,6 +178,15 @@ def test_an_observation_is_compared_leaf_by_leaf() -> None:
     assert compare(BASE, new).status == 1
 
 
+def test_the_words_of_a_reason_are_not_compared() -> None:
+    old, new, other = (
+        observed(**{"optimizer.clip/test_a": {"declared": declared, "reason": reason}})
+        for declared, reason in ((False, "there is no clipping"), (False, "no clipping"), (True, ""))
+    )
+    assert compare(old, new).changes == ()
+    assert [change.subject for change in compare(old, other).changes] == [f"{CLAUSE}/optimizer.clip/test_a › declared"]
+
+
 @pytest.mark.parametrize(("new", "kind"), [(0.906, None), (0.91, None), (0.7, ChangeKind.OBSERVATION_CHANGED)])
 def test_an_observed_number_is_judged_by_the_bound_of_its_test(new: float, kind: ChangeKind | None) -> None:
     near = replace(BOUND, what="distance of the accuracy", measured=0.0, bound=0.05)
@@ -237,10 +246,10 @@ def test_another_draw_of_the_same_ensemble_is_no_other_bound() -> None:
 @pytest.mark.parametrize(
     ("new", "told"),
     [
-        (replace(BASE, series=replace(BASE.series, framework="tf")), "another framework: torch and tf"),
-        (replace(BASE, series=replace(BASE.series, mode="")), "another mode: eager and none"),
-        (replace(BASE, series=replace(BASE.series, device_kind="H100")), "another kind of device: cpu and H100"),
-        (replace(BASE, seed=3), "another seed: 0 and 3"),
+        (replace(BASE, series=replace(BASE.series, framework="tf")), "different frameworks: torch and tf"),
+        (replace(BASE, series=replace(BASE.series, mode="")), "different modes: eager and none"),
+        (replace(BASE, series=replace(BASE.series, device_kind="H100")), "different kinds of device: cpu and H100"),
+        (replace(BASE, seed=3), "different seeds: 0 and 3"),
         (replace(BASE, status="interrupted"), "the new run was interrupted"),
         (replace(BASE, verdicts=()), ""),
     ],
@@ -288,7 +297,7 @@ def test_sets_are_paired_by_series() -> None:
     )
     for text in (markdown(lonely), to_text(lonely)):
         assert "tf graph cpu: only among the old records" in text
-    with pytest.raises(RecordError, match=r"two of them are of torch eager cpu \(2.13.0 and 2.13.0\)"):
+    with pytest.raises(RecordError, match=r"include two records of torch eager cpu \(2.13.0 and 2.13.0\)"):
         compare_sets([BASE, BASE], [BASE, tf])
 
 

@@ -44,8 +44,8 @@ def test_times_of_two_records_are_never_judged(times: float, controlled: bool) -
     assert [c.kind for c in found.changes] == [ChangeKind.NOT_JUDGED]
     assert found.status == 0
     for told in (to_text(Comparisons((found,))), markdown(Comparisons((found,)))):
-        assert "1 time not judged here" in told
-        assert "run both versions in turn on one machine" in " ".join(told.split())
+        assert "1 timing not judged here" in told
+        assert "run both versions alternately on one machine" in " ".join(told.split())
 
 
 def test_a_time_beside_a_count_is_not_judged() -> None:
@@ -58,7 +58,7 @@ def test_many_times_are_told_in_one_line() -> None:
         for m in (timed(1, 2.0).measurements[1], timed(2, 2.0).measurements[1])
     ]
     found = Comparisons((compare(*records),))
-    assert "200 times not judged here" in markdown(found)
+    assert "200 timings not judged here" in markdown(found)
     assert all(len(told.splitlines()) < 15 for told in (to_text(found), markdown(found)))
 
 

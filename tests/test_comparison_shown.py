@@ -66,6 +66,6 @@ def test_the_forms_say_the_same() -> None:
 def test_the_headline_says_why_tests_are_not_comparable() -> None:
     found = compare(BASE, verdict(BASE, 0, setup_hash="d"))
     assert "1 not comparable" in headline(found)
-    assert "1: another setup was trained" in to_text(compare_sets([BASE], [found.new]))
+    assert "1: different training setups" in to_text(compare_sets([BASE], [found.new]))
     uncounted = compare(BASE, measured({"bytes/test_a": (math.nan,)}))
     assert "1 not comparable" in headline(uncounted)

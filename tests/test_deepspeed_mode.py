@@ -85,7 +85,7 @@ def test_where_deepspeed_is_missing_its_ranks_say_what_to_install(monkeypatch: p
     monkeypatch.setattr(engine_start, "installed", lambda: False)
     engine_start.problem.cache_clear()
     try:
-        with pytest.raises(RuntimeError, match=r"pip install --no-build-isolation -r requirements-deepspeed\.txt"):
+        with pytest.raises(RuntimeError, match=r"pip install --no-build-isolation --group deepspeed"):
             engine_start.require()
     finally:
         engine_start.problem.cache_clear()

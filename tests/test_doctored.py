@@ -58,8 +58,8 @@ def test_the_identical_record_is_identical() -> None:
     assert set(movements(found).values()) == {Movement.IDENTICAL}
     assert len(found.numbers) > 60
     assert ": identical (" in headline(found)
-    assert said(found).endswith("nothing is worse: identical")
-    assert "**Conformance: nothing is worse: identical.**" in markdown(Comparisons((found,)))
+    assert said(found).endswith("no regressions: identical")
+    assert "**Conformance: no regressions: identical.**" in markdown(Comparisons((found,)))
     assert document(Comparisons((found,)))["pairs"][0]["identical"] is True
 
 
@@ -127,7 +127,7 @@ def test_another_flag_is_said_and_nothing_else() -> None:
     old = baseline()
     found = compare(old, with_variant(old, environment={"deterministic": "True", "threads": "2"}))
     assert (found.changes, found.status, found.identical) == ((), 0, False)
-    assert "deterministic: False → True: kernels may be others, and round differently" in said(found)
+    assert "deterministic: False → True: other kernels may run, which round differently" in said(found)
     assert "threads: 1 → 2: sums may round differently" in said(found)
     assert "no change; numbers:" in headline(found)
 
@@ -136,7 +136,7 @@ def test_another_companion_is_said_with_the_command_that_crosses_it() -> None:
     old = baseline()
     found = compare(old, with_variant(old, packages={"numpy": "2.5.0", "protobuf": "7.0"}))
     assert (found.changes, found.status, found.identical) == ((), 0, False)
-    assert "companions, whose change it may be: numpy: 2.4.6 → 2.5.0" in said(found)
+    assert "companion packages, which may be the cause: numpy: 2.4.6 → 2.5.0" in said(found)
     assert "TORCH_VERSION=2.13.0 NUMPY_VERSION=2.4.6 tox -e torch" in said(found)
     assert "1 other package differs" in said(found)
     assert "protobuf: 6.33.1 → 7.0" in markdown(Comparisons((found,)))
@@ -223,4 +223,4 @@ def test_what_a_comparison_fails_on_can_be_chosen(
     words = [f"{tmp_path}/old.json", f"{tmp_path}/new.json", f"--fail-on={fail_on}", "--format=json"]
     ended = CliRunner().invoke(command, words, standalone_mode=False)
     assert ended.return_value == drift
-    assert json.loads(ended.output)["verdict"] == "nothing is worse, 1 test drifted"
+    assert json.loads(ended.output)["verdict"] == "no regressions, 1 test drifted"

@@ -117,12 +117,12 @@ def without(field: str, share: int = 1) -> Doctor:
 
 
 DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
-    # the twelve that were once reported as "nothing is worse"
+    # the twelve that were once reported as "no regressions"
     "every failure passes": (judged_leniently, 1, [ChangeKind.CONTRADICTED], "the suite differs: judging"),
     "all checks removed": (each(lambda v: replace(v, checks=())), 1, [ChangeKind.FEWER_CHECKS], "0 checks"),
     "all traces removed": (without("traces"), 1, [ChangeKind.TRACE_MISSING], "curves 'loss'"),
     "bounds wider by their multiplier": (derived("multiplier", 1000, 1000), 1, [ChangeKind.BOUND_WIDER], "multiplier"),
-    "every recipe changed": (each(other_recipe), CANNOT, [ChangeKind.NOT_COMPARABLE], "other recipes were trained"),
+    "every recipe changed": (each(other_recipe), CANNOT, [ChangeKind.NOT_COMPARABLE], "different training recipes"),
     "all clauses are SHOULD": (clauses(level="SHOULD"), 1, [ChangeKind.LEVEL_LOWERED], "MUST → SHOULD"),
     "all gradient norms doubled": (norms(2.0), 0, [ChangeKind.DRIFT], "tests drifted"),
     "losses and oracle doubled": (curves(2.0, "loss", "exact"), 1, [ChangeKind.ORACLE_CHANGED], "oracle changed"),
@@ -140,7 +140,7 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
         each(lambda v: replace(v, checks=v.checks[: len(v.checks) // 2])),
         1,
         [ChangeKind.FEWER_CHECKS],
-        "without: ",
+        "missing: ",
     ),
     "one check of one test removed": (
         first(lambda v: replace(v, checks=v.checks[1:]), bounded),
@@ -178,18 +178,18 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
     ),
     "spreads of losses wider": (curves(100.0, "spread"), 1, [ChangeKind.BOUND_WIDER], "spread of the losses: × 100"),
     "bounds of losses wider": (curves(1000.0, "bound"), 1, [ChangeKind.BOUND_WIDER], "bound of the losses: × 1000"),
-    "oracle losses alone moved": (curves(1.01, "exact"), 1, [ChangeKind.ORACLE_CHANGED], "the loss that the reference"),
+    "oracle losses alone moved": (curves(1.01, "exact"), 1, [ChangeKind.ORACLE_CHANGED], "final loss of the reference"),
     "runs removed": (
         each(lambda v: replace(v, runs=())),
         CANNOT,
         [ChangeKind.NOT_COMPARABLE],
-        "other recipes were trained",
+        "different training recipes",
     ),
     "other fixtures": (
         each(lambda v: replace(v, runs=tuple(replace(run, fixture="small") for run in v.runs))),
         CANNOT,
         [ChangeKind.NOT_COMPARABLE],
-        "other recipes were trained",
+        "different training recipes",
     ),
     "other setups": (each(lambda v: replace(v, setup_hash="other")), CANNOT, [], "cannot be judged"),
     "clauses are observations": (clauses(level="OBSERVATION"), 1, [ChangeKind.LEVEL_LOWERED], "MUST → OBSERVATION"),
@@ -204,7 +204,7 @@ DOCTORED: Mapping[str, tuple[Doctor, int, Sequence[ChangeKind], str]] = {
         ),
         0,
         [ChangeKind.NOT_COMPARABLE],
-        "another revision of the clause: 1 and 2",
+        "different revisions of the clause: 1 and 2",
     ),
     "nine tenths of the tests removed": (all_but(136), CANNOT, [], "cannot be judged"),
     "one test removed": (all_but(-1), 1, [ChangeKind.REMOVED], "1 removed"),
@@ -244,7 +244,7 @@ def test_a_changed_suite_is_reported_for_what_it_is(name: str) -> None:
     if status != 1:
         assert not {kind for kind in kinds if kind.worse} or status == CANNOT
     last = verdict(Comparisons((comparison,)))
-    assert last not in ("nothing is worse", "nothing is worse: identical") or name in (
+    assert last not in ("no regressions", "no regressions: identical") or name in (
         "another suite version",
         "multipliers smaller",
         "areas forgotten",

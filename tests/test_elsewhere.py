@@ -124,7 +124,7 @@ def test_it_is_listed_beside_the_built_in_ones_and_what_is_wrong_with_another_is
         "crooked: framework 'crooked' cannot be imported (RuntimeError: it is crooked); "
         "check its name and what it imports"
     ]
-    passed_over = "is passed over, for {} has that name; rename one of them"
+    passed_over = "is ignored, because {} has the same name; rename one of them"
     assert f"torch: the adapter awkward:Torch {passed_over.format('frameworks.torch:TorchFramework')}" in told
     assert f"mine: the adapter zzz:Mine {passed_over.format('my_package.adapter:MyFramework')}" in told
 
@@ -141,7 +141,7 @@ def test_a_built_in_name_stands_whoever_lays_claim_to_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(registry, "entry_points", lambda group: [point for point in points if point.group == group])
     known = registry.known()
     assert (known["torch"], known["mine"]) == (registry.built_in()["torch"], "a:M")
-    told = "mine: the adapter b:M is passed over, for a:M has that name; rename one of them"
+    told = "mine: adapter b:M is ignored, because a:M has the same name; rename one of them"
     assert registry.clashes("mine") == [told]
     assert [line.split(":")[0] for line in registry.clashes()] == ["mine", "torch"]
     judging = SimpleNamespace(option=SimpleNamespace(framework="mine"), stash={plugin._FRAMEWORK: None})
@@ -183,7 +183,7 @@ def test_it_has_a_column_in_the_report(package: Path, record: Path, tmp_path: Pa
         (("scale-zero", "another"), 1, "expectation of mine ==1.0 for scaling.stays-positive says 'another'"),
         (("==1.0", "==2.0"), 1, "[fail]"),
         ((FLOOR_ENTRY, FINITE_ENTRY), 1, "take it out of my_package/expectations.toml"),
-        ((FLOOR, "scaling.nothing"), 2, "expectations.toml: expectation 1 (scaling.nothing): there is no clause"),
+        ((FLOOR, "scaling.nothing"), 2, "expectations.toml: expectation 1 (scaling.nothing): unknown clause"),
     ],
 )
 def test_an_expectation_of_its_own_is_held_to_what_it_says(

@@ -35,10 +35,10 @@ def test_companions_are_told_apart_from_packages_that_compute_nothing() -> None:
     assert [step.name for step in told.companions] == ["flax", "jaxlib", "numpy"]
     assert told.packages == (ChangedSetting("protobuf", "6", "7"),)
     assert told.crossing == "JAX_VERSION=0.10.2 FLAX_VERSION=0.12.6 NUMPY_VERSION=2.3 tox -e jax"
-    assert told.crossed == "the new framework with the old companions"
+    assert told.crossed == "the new framework with the old companion packages"
     assert list(told.lines()) == [
         "jax: 0.10.1 → 0.10.2",
-        "companions, whose change it may be: flax: 0.12.6 → 0.12.8; jaxlib: 0.10.1 → 0.10.2; numpy: 2.3 → 2.4",
+        "companion packages, which may be the cause: flax: 0.12.6 → 0.12.8; jaxlib: 0.10.1 → 0.10.2; numpy: 2.3 → 2.4",
         "1 other package differs",
     ]
 
@@ -47,7 +47,7 @@ def test_what_comes_with_the_wheel_is_crossed_only_under_the_same_framework() ->
     packages, gpu = {"nvidia-cudnn-cu12": "9.1", "triton": "3.4"}, {"device": "cuda"}
     old, new = (run("torch", "2.13.0", {**packages, "nvidia-cudnn-cu12": version}, **gpu) for version in ("9.1", "9.2"))
     assert environment(old, new).crossing == "TORCH_VERSION=2.13.0 NVIDIA_CUDNN_CU12_VERSION=9.1 tox -e torch"
-    assert environment(old, new).crossed == "the same framework with the old companions"
+    assert environment(old, new).crossed == "the same framework with the old companion packages"
     later = run("torch", "2.15.0", {**packages, "nvidia-cudnn-cu12": "9.2"}, **gpu)
     assert environment(old, later).crossing == ""
     assert [step.name for step in environment(old, later).companions] == ["nvidia-cudnn-cu12"]
@@ -107,9 +107,9 @@ def test_variables_and_instruction_sets_are_told() -> None:
     new = run("torch", "2", packages, variables={"TF32": "1"}, instruction_sets=("avx2", "avx512f"))
     assert list(environment(old, new).lines()) == [
         "variable OMP_NUM_THREADS: 1 → none: sums may round differently",
-        "variable TF32: none → 1: kernels may be others, and round differently",
+        "variable TF32: none → 1: other kernels may run, which round differently",
         "instruction sets: fma only on the old machine; avx512f only on the new machine: "
-        "kernels may be others, and round differently",
+        "other kernels may run, which round differently",
     ]
     unknown = run("torch", "2", packages, variables={"OMP_NUM_THREADS": "1"})
     assert environment(old, unknown).same, "a platform that does not tell is no difference"

@@ -25,7 +25,7 @@ from frameworks.contract import Conventions
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.rounding import Nearest, Rounding, Stochastic
 from frameworks.reference.trainer import ReferenceTrainer
-from tests.support import ROOT, environment
+from tests.support import ROOT, environment, hang_limit
 
 PRECISIONS = [FLOAT32, FLOAT16, BFLOAT16]
 each_precision = pytest.mark.parametrize("precision", PRECISIONS, ids=lambda p: p.label)
@@ -251,7 +251,7 @@ def test_two_processes_may_derive_the_same_envelope_at_once(own: Path) -> None:
     words = [sys.executable, "-c", program]
     around = environment(**{CACHE_FOLDER: str(own), "PYTHONPATH": os.fspath(ROOT)})
     running = [subprocess.Popen(words, cwd=ROOT, env=around, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    printed = {line for process in running for line in process.communicate(timeout=60)[0].splitlines()}
+    printed = {line for process in running for line in process.communicate(timeout=hang_limit())[0].splitlines()}
     assert [process.returncode for process in running] == [0, 0]
     assert printed == {str(derived(exact_case(FLOAT16)).loss_spread.tolist())}
     assert [path.suffix for path in own.iterdir()] == [".npz"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.measuring import exclusive
+from tests.support import hang_limit
 
 pytestmark = pytest.mark.skipif(exclusive.fcntl is None, reason="POSIX locks only")
 PROCESSES = multiprocessing.get_context("spawn")
@@ -43,9 +44,9 @@ def test_nobody_tests_while_another_takes_times(others_take_times: bool, tmp_pat
     for one in workers:
         one.start()
     count = 3 * TESTS + TESTS // 3 * (1 + others_take_times)
-    seen = [told.get(timeout=60) for _ in range(count)]
+    seen = [told.get(timeout=hang_limit()) for _ in range(count)]
     for one in workers:
-        one.join(60)
+        one.join(hang_limit())
         assert one.exitcode == 0
     for name, what, begin, end in seen:
         if what == "alone":
@@ -57,12 +58,12 @@ def test_a_worker_that_was_killed_keeps_nobody_waiting(tmp_path: Path) -> None:
     ready = PROCESSES.Event()
     holder = PROCESSES.Process(target=holding, args=(tmp_path, ready))
     holder.start()
-    assert ready.wait(60)
+    assert ready.wait(hang_limit())
     holder.kill()
     company_of_one = exclusive.Workers(tmp_path)
     with company_of_one.entered(), company_of_one.alone():
         pass
-    holder.join(60)
+    holder.join(hang_limit())
 
 
 def holding(folder: Path, ready: multiprocessing.synchronize.Event) -> None:
@@ -70,7 +71,7 @@ def holding(folder: Path, ready: multiprocessing.synchronize.Event) -> None:
     exclusive.join(folder)
     with exclusive.entered(), exclusive.alone():
         ready.set()
-        time.sleep(600)
+        time.sleep(3600.0)
 
 
 def test_a_run_in_one_process_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,13 +35,13 @@ def test_the_first_in_the_order_of_the_computation_is_named() -> None:
 @pytest.mark.parametrize(
     ("new", "told"),
     [
-        (later(digest="0" * 16), "gradient/a (float32), in values that are not among the sampled ones"),
+        (later(digest="0" * 16), "gradient/a (float32), outside the sampled values"),
         (later(format="float16"), "gradient/a, float32[5] before and float16[5] now"),
         (later(shape=(1, 5)), "gradient/a, float32[5] before and float32[1, 5] now"),
-        (later(digest="0" * 16, sample="AAAA"), "gradient/a (float32), whose sampled values cannot be read"),
-        (later(digest="0" * 16, sample="A"), "gradient/a (float32), whose sampled values cannot be read"),
-        (later(name="gradient/b"), "gradient/b (float32), which only the new record has"),
-        (BOTH[:1], "gradient/a (float32), which only the old record has"),
+        (later(digest="0" * 16, sample="AAAA"), "gradient/a (float32), with unreadable sampled values"),
+        (later(digest="0" * 16, sample="A"), "gradient/a (float32), with unreadable sampled values"),
+        (later(name="gradient/b"), "gradient/b (float32), only in the new record"),
+        (BOTH[:1], "gradient/a (float32), only in the old record"),
         (BOTH[::-1], "the order of the same arrays"),
     ],
 )
@@ -52,9 +52,9 @@ def test_whatever_differs_is_told(new: tuple[Fingerprint, ...], told: str) -> No
 def test_a_value_that_is_no_number_any_more_is_told() -> None:
     broken = VALUES.copy()
     broken[0] = np.inf
-    assert "finite in one record alone" in first_difference(BOTH, (fingerprint("output/a", broken), BOTH[1]))
+    assert "finite in only one record" in first_difference(BOTH, (fingerprint("output/a", broken), BOTH[1]))
 
 
 def test_formats_that_have_no_last_place_are_told_without_one() -> None:
     old, new = (fingerprint("output/a", np.array([value])) for value in (1, 2))
-    assert first_difference((old,), (new,)) == "output/a (int64), whose sampled values cannot be read"
+    assert first_difference((old,), (new,)) == "output/a (int64), with unreadable sampled values"

@@ -47,15 +47,15 @@ def test_samples_are_read_as_they_were_written_a_row_a_line(tmp_path: Path) -> N
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"cases": 3}', '{"cases": [{"case": 4}]}', "\udcff", "[[1"])
 def test_a_file_without_samples_is_refused_by_name(content: str, tmp_path: Path) -> None:
     (tmp_path / "some.json").write_text(content, "utf-8", "surrogateescape")
-    with pytest.raises(ValueError, match=r"some\.json holds no samples"):
+    with pytest.raises(ValueError, match=r"some\.json has no valid samples"):
         Store(tmp_path, Sample, "cases").load("some")
 
 
 def test_a_process_that_failed_is_one_line() -> None:
     ended = python("-c", "import sys; print('first'); sys.exit('the reason')")
     assert isinstance(failed(ended), RunError)
-    assert str(failed(ended)) == "a process ended with 1: the reason"
-    assert "said nothing" in str(failed(python("-c", "raise SystemExit(3)")))
+    assert str(failed(ended)) == "a process exited with 1: the reason"
+    assert "no output" in str(failed(python("-c", "raise SystemExit(3)")))
 
 
 def test_a_measured_process_has_one_thread_and_equal_hashes() -> None:

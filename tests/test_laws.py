@@ -64,8 +64,8 @@ SEEN = Profile(shrinking_s=0.0)
 
 
 def subject(name: str = "reference", seed: int = 0) -> Subject:
-    """A framework by name, or a mutant of tests/mutants by module and class."""
-    return Subject(load(name if name == "reference" else f"tests.mutants.{name}", "cpu"), seed, SEEN)
+    """A framework by name, or a fault of tests/faults by module and class."""
+    return Subject(load(name if name == "reference" else f"tests.faults.{name}", "cpu"), seed, SEEN)
 
 
 @pytest.mark.parametrize("clause", LAWS)
@@ -78,7 +78,7 @@ def test_a_law_is_silent_on_the_reference_at_another_seed(clause: str, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("mutant", "case", "clause"),
+    ("fault", "case", "clause"),
     [
         ("skipped_updates:SkipIsAnUpdateOfZeros", SKIPPED, "scaling.skip-is-atomic"),
         ("scale_updates:OverflowKeepsTheCount", SKIPPED, "scaling.automaton"),
@@ -87,8 +87,8 @@ def test_a_law_is_silent_on_the_reference_at_another_seed(clause: str, monkeypat
         ("drawn:OutputsAreReused", READ, "accumulation.evaluation-changes-nothing"),
     ],
 )
-def test_a_failure_is_attributed_to_the_clause_that_it_breaks(mutant: str, case: DrawnCase, clause: str) -> None:
-    broken = subject(mutant)
+def test_a_failure_is_attributed_to_the_clause_that_it_breaks(fault: str, case: DrawnCase, clause: str) -> None:
+    broken = subject(fault)
     laws = laws_of(broken.framework)
     failure = against_the_oracle(broken, laws, case)
     assert failure is not None
@@ -210,7 +210,7 @@ def test_what_an_exclusion_names_is_not_drawn() -> None:
 def test_a_law_of_which_nothing_is_left_to_draw_abstains(clause: str) -> None:
     finding = load_known(["torch"]).findings[0]
     entry = Exclusion(finding, ">=0", "*", "*", ("verb=StartAgain",))
-    with pytest.raises(Abstention, match="known to go wrong"):
+    with pytest.raises(Abstention, match="excluded by a known defect"):
         explore(subject(), Verdict(), (entry,), clause)
 
 
@@ -258,8 +258,8 @@ when = ["clip"]
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('when = ["clip"]', "when = []", "names no feature"),
-        ('versions = ">=1"', 'versions = "one"', "not a PEP 440 specifier"),
+        ('when = ["clip"]', "when = []", "when is empty"),
+        ('versions = ">=1"', 'versions = "one"', "want a PEP 440 specifier"),
         ('finding = "bad"\nversions', 'finding = "other"\nversions', "other"),
     ],
 )

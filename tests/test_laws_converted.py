@@ -18,7 +18,7 @@ from frameworks.contract import QuantRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.trainer import ReferenceTrainer
-from tests.mutants import aware
+from tests.faults import aware
 
 MODEL = Model(
     "aware", (Dense(5), Activation("relu"), Heads((Head("output", 3),))), (8,), (("output", "squared_error"),)

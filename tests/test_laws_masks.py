@@ -120,7 +120,7 @@ def test_each_of_many_passes_is_read() -> None:
     [
         (SameMask, "repeated", "is the mask that layer 1 had before"),
         (OppositeNext, "repeated", "is the opposite of the mask"),
-        (OtherRate, "share", "more than its rates say"),
+        (OtherRate, "share", "deviation of the number of kept values"),
     ],
 )
 def test_what_is_wrong_with_masks_is_said(trainer: type[ReferenceTrainer], name: str, words: str) -> None:
@@ -157,4 +157,4 @@ def test_shares_within_chance_are_not_off() -> None:
         shares.add(rate, rng.random((1000, 10)) >= rate)
     assert shares.off() is None
     shares.add(0.5, np.ones((100, 10), bool))
-    assert "more than its rates say" in str(shares.off())
+    assert "deviation of the number of kept values" in str(shares.off())

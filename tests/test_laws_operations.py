@@ -24,7 +24,7 @@ from frameworks.contract import OpResult
 from frameworks.reference import ReferenceFramework, scope
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.tensor import Tensor
-from tests.inventions.round_2026_11_24_l import faults_l_3
+from tests.faults import held_out_autocast
 
 SCOPE = NestedScope("bfloat16")
 JOINED = ScopedOperation("concatenate", (4, 4), "bfloat16", (), False, (SCOPE,), 0, second="float32", empty=True)
@@ -55,7 +55,7 @@ def test_an_empty_operand_has_a_say_in_the_format() -> None:
     broken = type("Broken", (ReferenceFramework,), {"operations_class": LeavesEmptyOperandsOut})("cpu")
     failed = failure(JOINED, broken)
     assert failed is not None
-    assert "where the second operand is empty" in failed.text
+    assert "with an empty second operand" in failed.text
 
 
 class ListsAreWide(ReferenceFramework):
@@ -140,14 +140,14 @@ def test_the_reference_takes_any_kernel_and_any_row(instance: ScopedOperation) -
 
 
 def test_a_kernel_of_one_by_one_is_a_product_too() -> None:
-    failed = failure(POINTWISE, faults_l_3.PointwiseConvolutionsStayWide("cpu"))
+    failed = failure(POINTWISE, held_out_autocast.PointwiseConvolutionsStayWide("cpu"))
     assert failed is not None
     assert failed.name == "shape"
-    assert failure(replace(POINTWISE, sizes=(4, 4)), faults_l_3.PointwiseConvolutionsStayWide("cpu")) is None
+    assert failure(replace(POINTWISE, sizes=(4, 4)), held_out_autocast.PointwiseConvolutionsStayWide("cpu")) is None
 
 
 def test_a_row_far_from_zero_is_judged() -> None:
-    failed = failure(FAR, faults_l_3.SoftmaxMaximumStartsAtZero("cpu"))
+    failed = failure(FAR, held_out_autocast.SoftmaxMaximumStartsAtZero("cpu"))
     assert failed is not None
     assert failed.name == "value"
-    assert failure(NEAR, faults_l_3.SoftmaxMaximumStartsAtZero("cpu")) is None
+    assert failure(NEAR, held_out_autocast.SoftmaxMaximumStartsAtZero("cpu")) is None

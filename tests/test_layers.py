@@ -33,7 +33,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.trainer import ReferenceTrainer
 from results.record.arrays import fingerprint
 from results.record.reading import load
-from tests.mutants import layers as mutants
+from tests.faults import layers as faults
 from tests.recorded import by_name
 from tests.support import judge
 
@@ -73,9 +73,9 @@ def test_rounding_names_no_layer(fixture: str, precision: Precision, seed: int) 
 @pytest.mark.parametrize(
     ("made", "fixture", "where"),
     [
-        (mutants.LayerNormWithAnotherEpsilon, "encoder", "2.body.0 (LayerNorm), output"),
-        (mutants.AttentionScaledByAnotherWidth, "encoder", "2.body.1 (SelfAttention), output"),
-        (mutants.FilterGradientHasItsSidesExchanged, "digits-convolution", "4 (Convolution), gradient of weight"),
+        (faults.LayerNormWithAnotherEpsilon, "encoder", "2.body.0 (LayerNorm), output"),
+        (faults.AttentionScaledByAnotherWidth, "encoder", "2.body.1 (SelfAttention), output"),
+        (faults.FilterGradientHasItsSidesExchanged, "digits-convolution", "4 (Convolution), gradient of weight"),
     ],
 )
 def test_a_layer_that_is_slightly_wrong_is_named(made: Any, fixture: str, where: str) -> None:
@@ -121,9 +121,9 @@ def test_a_gradient_that_is_missing_or_no_number_or_another_ones_is_named(spoilt
     beyond = bounds_of(model, RECIPE, batch).first_beyond(replace(trace, parameters=parameters))
     assert beyond is not None
     assert (beyond.tensor, beyond.label) == ("parameter/2.weight", "2 (Dense), gradient of weight")
-    told = {"missing": "missing", "shape": "shape [1, 8] instead of [8, 8]"}
+    told = {"missing": "missing", "shape": "got shape [1, 8], want [8, 8]"}
     assert str(beyond) == f"{beyond.label}: " + told.get(
-        spoilt, f"relative distance {beyond.measured:.3g}, bound {beyond.bound:.3g}"
+        spoilt, f"relative distance got {beyond.measured:.3g}, want at most {beyond.bound:.3g}"
     )
 
 
@@ -135,7 +135,7 @@ def test_a_parameter_that_is_a_little_too_long_is_named_where_its_distance_does_
     longer = bounds.exact[name] * factor
     beyond = bounds.first_beyond(replace(trace, parameters=trace.parameters | {"0.weight": longer}))
     assert beyond is not None
-    assert beyond.what == "length along the exact one, relatively,"
+    assert beyond.what == "relative length along the exact one"
     assert beyond.label == "0 (Dense), gradient of weight"
 
 
@@ -194,8 +194,8 @@ def failing(made: Any, model: Model, batch: Batch, recipe: Recipe = RECIPE) -> s
 
 
 def test_the_message_of_a_violation_names_the_layer() -> None:
-    said = failing(mutants.AttentionScaledByAnotherWidth, encoder(blocks=1), token_batch(4))
-    assert said.startswith("distance: measured 1.0")
+    said = failing(faults.AttentionScaledByAnotherWidth, encoder(blocks=1), token_batch(4))
+    assert said.startswith("distance: got 1.0")
     assert "first layer further from the reference than its rounding explains: 2.body.1 (SelfAttention), out" in said
 
 
@@ -227,7 +227,7 @@ def framework_of(trainer: type[ReferenceTrainer]) -> type[ReferenceFramework]:
 @pytest.mark.parametrize("trainer", [Blind, Breaking])
 def test_a_violation_stays_one_where_layers_cannot_be_shown(trainer: type[ReferenceTrainer]) -> None:
     said = failing(framework_of(trainer), exact_linear(), exact_batch(8))
-    assert said == "distance: measured 1.0, expected within the bound (bound 0.5 from {})"
+    assert said == "distance: got 1.0, want at most 0.5"
 
 
 def test_a_run_whose_segments_are_not_shown_is_looked_at_without_them() -> None:

@@ -10,7 +10,7 @@ from results.record.model import Record
 from results.record.outcomes import Outcome
 from results.record.reading import load
 from tests.behaviours import BEHAVIOURS, DEADLY
-from tests.support import TIMEOUTS, WORKERS, Ended, checkout, command, run
+from tests.support import TIMEOUTS, WORKERS, Ended, checkout, command, hang_limit, run
 
 SUITE = """
 import time
@@ -68,7 +68,7 @@ def lively(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def deadly(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Record]:
-    words = (*WORKERS, "-n2", "--max-worker-restart=99", *TIMEOUTS, "--timeout=3", "-k", "step")
+    words = (*WORKERS, "-n2", "--max-worker-restart=99", *TIMEOUTS, f"--timeout={hang_limit(3.0):g}", "-k", "step")
     return ended_with(tmp_path_factory.mktemp("deadly"), "DEADLY", *words)
 
 

@@ -15,10 +15,10 @@ from conformance import cli
 from results.record.files import RecordError, replace
 from results.record.reading import load, write
 from tests.small_record import BASE
-from tests.support import ROOT, environment
+from tests.support import ROOT, environment, hang_limit
 from tests.test_fuzz import call, refused
 
-TITLE = "**Conformance: nothing is worse: identical.**"
+TITLE = "**Conformance: no regressions: identical.**"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def null(tmp_path: Path) -> Path:
 def compared(good: Path, output: Path | str, **streams: object) -> subprocess.CompletedProcess[str]:
     """A comparison by the command, in a process of its own."""
     words = [sys.executable, "-m", "conformance", "compare", good, good, "--format", "markdown", "--output", output]
-    return subprocess.run(words, cwd=ROOT, env=environment(), text=True, timeout=100, check=False, **streams)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(words, cwd=ROOT, env=environment(), text=True, timeout=hang_limit(), check=False, **streams)  # type: ignore[call-overload, no-any-return]
 
 
 @pytest.mark.parametrize("words", [("compare",), ("report",), ("export", "--format", "ctrf")])

@@ -6,11 +6,12 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support import hang_limit, wait_for
 
 STORE = Path(__file__).parent.parent / "frameworks" / "paddle" / "meeting.py"
 ADD, GET, CHECK, SET, WAIT = range(5)
@@ -22,14 +23,12 @@ def store(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     file = tmp_path / "port"
     words = [sys.executable, "-I", "-S", str(STORE), str(file)]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as server:
-        until = time.monotonic() + 20.0
-        while not file.exists() and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_for(file.exists)
         yield server, int(file.read_text("utf-8"))
 
 
 def client(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=20.0)
+    return socket.create_connection(("127.0.0.1", port), timeout=hang_limit())
 
 
 def ask(rank: socket.socket, command: int, key: str, value: bytes = b"") -> None:
@@ -65,6 +64,6 @@ def test_it_ends_with_whoever_started_it(store: tuple[subprocess.Popen[bytes], i
         ask(rank, WAIT, "/never")
         assert server.stdin is not None
         server.stdin.close()
-        assert server.wait(20.0) == 0
+        assert server.wait(hang_limit()) == 0
     with pytest.raises(ConnectionRefusedError):
         client(port)

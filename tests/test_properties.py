@@ -15,6 +15,7 @@ from conformance.judging.subject import Profile, Subject
 from conformance.judging.verdict import Abstention, Verdict, Violation
 from frameworks.contract import Capability, Unsupported
 from frameworks.reference import ReferenceFramework
+from tests.support import hang_limit
 
 LIMIT = 17
 
@@ -32,8 +33,8 @@ Act = Callable[[Verdict, Case], None]
 
 
 def subject(at: int = 0, **profile: Any) -> Subject:
-    """The reference at a seed, explored as a profile says."""
-    return Subject(ReferenceFramework("cpu"), at, Profile(**profile))
+    """The reference at a seed, explored as a profile says, with all the time that making a case smaller takes."""
+    return Subject(ReferenceFramework("cpu"), at, Profile(**{"shrinking_s": hang_limit(), **profile}))
 
 
 def seen(of: Subject, act: Act = lambda _verdict, _case: None, examples: int = 25) -> tuple[list[Case], Verdict]:

@@ -77,7 +77,7 @@ def test_every_capability_of_ranks_is_seen_to_act() -> None:
 
 
 def test_a_company_without_ranks_is_refused_in_one_line() -> None:
-    with pytest.raises(ValueError, match=r"names no ranks: give it some, as Recipe\(ranks=Ranks\(2\)\)"):
+    with pytest.raises(ValueError, match=r"recipe\.ranks is required, e\.g\. Recipe\(ranks=Ranks\(2\)\)"):
         ReferenceFramework("cpu").company(exact_linear(), Recipe(Adam()))
 
 

@@ -285,7 +285,7 @@ def mutated(content: bytes, mutations: list[tuple[float, str, bytes]]) -> bytes:
     return content
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from([".json", ".jsonl"]), st.lists(MUTATION, min_size=1, max_size=3))
 def test_mutated_bytes_give_a_record_or_an_error(
     sample: tuple[Path, bytes, bytes], suffix: str, mutations: list[tuple[float, str, bytes]]
@@ -300,7 +300,7 @@ SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 JSON = st.recursive(SCALAR, st.lists, max_leaves=4)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data())
 def test_foreign_values_give_a_record_or_an_error(sample: tuple[Path, bytes, bytes], data: st.DataObject) -> None:
     folder, journal, record = sample

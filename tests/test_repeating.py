@@ -15,7 +15,7 @@ from results.record.model import TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import Record, load, write
 from tests.small_record import BASE
-from tests.support import Ended, checkout, run
+from tests.support import Ended, checkout, hang_limit, run
 
 SUITE = """
 import os
@@ -66,7 +66,7 @@ def test_what_does_not_fail_again_is_unstable(copied: Path, tmp_path: Path) -> N
     assert (verdicts["test_passes"].outcome, verdicts["test_passes"].repeats) == (Outcome.PASS, ())
     assert record.status == "partial"
     assert "repeating 2 verdicts that got worse, 2 times, in new processes" in ended.output
-    assert "unstable, not worse again when repeated in 2 new processes: 2 (test_dies, test_flaky)" in ended.output
+    assert "unstable, regressions that did not repeat in 2 new processes: 2 (test_dies, test_flaky)" in ended.output
     assert not list(tmp_path.glob("conformance-*"))
 
 
@@ -77,7 +77,42 @@ def test_what_fails_again_stays_a_failure(copied: Path, tmp_path: Path) -> None:
     assert ended.status == 1
     assert (verdicts["test_fails"].outcome, verdicts["test_flaky"].outcome) == (Outcome.FAIL, Outcome.UNSTABLE)
     assert verdicts["test_fails"].repeats == ("fail (differs)", "fail (differs)")
-    assert "repeated in 2 new processes and worse again: 1 (test_fails)" in ended.output
+    assert "regressions that repeated in 2 new processes: 1 (test_fails)" in ended.output
+
+
+SLEEPING = """
+import time
+
+from conformance.judging.kit import Subject, Verdict, clause
+
+@clause("scaling.automaton")
+def test_sleeps_at_first(subject: Subject, verdict: Verdict) -> None:
+    if not subject.framework.steady():
+        time.sleep(3600.0)
+    verdict.observe("sleeps", False)
+
+@clause("scaling.automaton")
+def test_sleeps() -> None:
+    time.sleep(3600.0)
+"""
+
+
+def test_a_timeout_is_one_only_if_the_test_times_out_alone_too(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    words = (f"--record={path}", f"--timeout={hang_limit(3.0):g}", "-k", "sleeps")
+    ended = conformance_run(checkout(tmp_path, sleeping=SLEEPING), tmp_path, *words)
+    record = load(path)
+    verdicts = {verdict.case: verdict for verdict in record.verdicts}
+    assert (verdicts["test_sleeps_at_first"].outcome, verdicts["test_sleeps"].outcome) == (
+        Outcome.PASS,
+        Outcome.TIMEOUT,
+    )
+    assert verdicts["test_sleeps_at_first"].repeats == ("pass", "pass")
+    assert verdicts["test_sleeps"].repeats == ("timeout (timeout)",) * 2
+    assert [(seen.case, seen.value) for seen in record.observations] == [("test_sleeps_at_first", False)]
+    assert ended.status == 1
+    assert "timed out beside other tests, and not when repeated alone: 1 (test_sleeps_at_first)" in ended.output
+    assert "repeated in 2 new processes and worse again: 1 (test_sleeps)" in ended.output
 
 
 DYING = """
@@ -112,6 +147,8 @@ def test_without_a_record_nothing_is_repeated(copied: Path, tmp_path: Path) -> N
 
 FAILED = TestVerdict("c/t", "c", Outcome.FAIL, signature="differs", message="numbers")
 CALM = replace(FAILED, outcome=Outcome.KNOWN)
+LATE = replace(FAILED, outcome=Outcome.TIMEOUT, signature="timeout")
+PASSED = replace(FAILED, outcome=Outcome.PASS, signature="", message="")
 REFUSED = replace(FAILED, outcome=Outcome.UNSUPPORTED, signature="precision.O1-float16")
 
 
@@ -140,6 +177,40 @@ def test_a_verdict_stands_if_its_repeats_say_so(
     assert settled.outcome is outcome
     assert len(settled.repeats) == sum(each is not None for each in repeats)
     assert replace(settled, outcome=first.outcome, message=first.message, repeats=()) == first
+
+
+@pytest.mark.parametrize(
+    ("repeats", "wanted"),
+    [
+        ((LATE, LATE), LATE),
+        ((None, None), LATE),
+        ((PASSED, PASSED), PASSED),
+        ((CALM, CALM), CALM),
+        ((FAILED, replace(FAILED, message="others")), replace(FAILED, message="others")),
+        ((LATE, PASSED), replace(LATE, outcome=Outcome.UNSTABLE)),
+        ((CALM, PASSED), replace(LATE, outcome=Outcome.UNSTABLE)),
+    ],
+)
+def test_a_test_that_timed_out_is_judged_by_its_repeats(
+    repeats: tuple[TestVerdict | None, ...], wanted: TestVerdict
+) -> None:
+    settled = settle(LATE, repeats)
+    if wanted.outcome is Outcome.UNSTABLE:
+        wanted = replace(wanted, message=settled.message)
+    assert replace(settled, repeats=()) == wanted
+    assert len(settled.repeats) == sum(each is not None for each in repeats)
+
+
+def test_a_timeout_of_the_baseline_is_not_repeated(monkeypatch: pytest.MonkeyPatch, real: Record) -> None:
+    late = replace(
+        real, verdicts=tuple(replace(v, outcome=Outcome.TIMEOUT) if "/test_" in v.test else v for v in real.verdicts)
+    )
+    monkeypatch.setattr(repeating, "former", lambda _: (Path("baseline.json"), late))
+    assert due(late) == []
+    monkeypatch.setattr(repeating, "former", lambda _: (Path("baseline.json"), real))
+    assert len(due(late)) == 1
+    monkeypatch.setattr(repeating, "former", lambda _: None)
+    assert len(due(late)) == 1
 
 
 @pytest.fixture
@@ -199,6 +270,6 @@ def test_what_is_left_out_is_told_whatever_became_of_the_others() -> None:
     verdict = TestVerdict("s.x/test_a", "s.x", Outcome.UNSTABLE, repeats=("pass", "pass"))
     repeated = repeating.Repeated(replace(BASE, verdicts=(verdict,)), (verdict.test,), (verdict.test,), left=3)
     assert repeated.lines == [
-        "unstable, not worse again when repeated in 2 new processes: 1 (test_a)",
-        f"not repeated, for {repeating.MOST} are at most: 3 more",
+        "unstable, regressions that did not repeat in 2 new processes: 1 (test_a)",
+        f"not repeated, beyond the limit of {repeating.MOST}: 3 more",
     ]

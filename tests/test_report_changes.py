@@ -35,12 +35,12 @@ def test_a_comparison_shows_environment_numbers_and_what_is_not_judged() -> None
     changes = Reader(text)
     assert changes.wrong == []
     text = text[text.index('<section id="changes"') :]
-    assert "Nothing is worse; 1 test drifted." in text
-    assert "companions, whose change it may be: numpy: 2.4.6 → 2.5.0" in text
+    assert "No regressions; 1 test drifted." in text
+    assert "companion packages, which may be the cause: numpy: 2.4.6 → 2.5.0" in text
     assert "<code>TORCH_VERSION=2.13.0 NUMPY_VERSION=2.4.6 tox -e torch</code>" in text
     assert "<li>protobuf: 6.33.1 → 7.0</li>" in text
     assert "threads: 1 → 2: sums may round differently" in text
-    assert "6 times not judged here: two records of two moments do not show it" in text
+    assert "6 timings not judged here: times of separate runs are not comparable" in text
     assert "first tensor that differs: output/3 (bfloat16), by 2 units in the last place" in text
     assert re.search(r"<summary>\d+ not comparable</summary>", text)
     assert "1 drift.</p>" in text
@@ -50,8 +50,8 @@ def test_a_comparison_of_a_record_with_itself_says_so() -> None:
     old = doctored.baseline()
     text = render([old], Comparisons((compare(old, old),)))
     text = text[text.index('<section id="changes"') :]
-    assert "Nothing is worse: the two are identical." in text
-    assert "Tests whose numbers moved" not in text
+    assert "No regressions: the two runs are identical." in text
+    assert "Tests with moved numbers" not in text
     assert "not judged here" not in text
 
 

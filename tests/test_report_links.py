@@ -18,6 +18,7 @@ from results.record.model import Variant
 from results.record.reading import Outcome
 from results.show import clauses
 from results.show.portability import Portability, words
+from tests import browser
 from tests.browser import Browser, in_browser, visible_clauses
 from tests.reporting import HOSTILE, baselines, record
 
@@ -151,14 +152,14 @@ def test_a_verdict_that_did_not_hold_is_copied_as_an_issue(shown: Browser, pages
     text = shown.run("return document.querySelector('#cell textarea').value")
     assert copied == text
     finding = one.findings[verdict.finding]
-    assert text.startswith("# torch 2.13.0+cpu does not keep `scaling.stays-positive`\n")
+    assert text.startswith("# torch 2.13.0+cpu fails `scaling.stays-positive`\n")
     for part in (verdict.finding, finding.kind.value, verdict.repro, verdict.signature, finding.link):
         assert part in text
     for name, value in one.variant.environment.items():
         assert words_of(f"{name}: {value}") in words_of(text)
     (check, *_) = verdict.checks
     assert words_of(check.what) in words_of(text)
-    assert "| result | what | measured |" in text
+    assert "| result | what | got |" in text
     assert words_of(one.clauses[verdict.clause].requirement) in words_of(text)
 
 
@@ -169,7 +170,7 @@ def words_of(markdown: str) -> str:
 
 @in_browser
 def test_what_passed_is_no_issue(shown: Browser) -> None:
-    shown.run("document.querySelector('.matrix .w-pass').click()")
+    shown.open_cell(".matrix .w-pass")
     shown.run("for (const details of document.querySelectorAll('#cell details')) details.open = true")
     shown.wait("document.querySelector('#cell .inside')")
     assert not shown.run("return document.querySelectorAll('#cell .issue').length")
@@ -179,7 +180,7 @@ def test_what_passed_is_no_issue(shown: Browser) -> None:
 def test_an_issue_that_cannot_be_copied_is_selected(shown: Browser) -> None:
     shown.run("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     shown.run("document.execCommand = () => false")
-    shown.run("document.querySelector('.matrix .w-known').click()")
+    shown.open_cell(".matrix .w-known")
     shown.driver.find_element("css selector", "#cell .issue").click()
     shown.wait("document.getElementById('cell-status').textContent.startsWith('Selected')")
     assert shown.run(
@@ -193,7 +194,7 @@ def saved(shown: Browser, folder: Path, selector: str) -> Any:
     behavior = {"behavior": "allow", "downloadPath": str(folder)}
     shown.driver.execute_cdp_cmd("Browser.setDownloadBehavior", behavior)
     shown.run(f"document.querySelector('{selector}').nextElementSibling.querySelector('button').click()")
-    end = time.monotonic() + 20
+    end = time.monotonic() + browser.PATIENCE
     while not (files := [path for path in folder.iterdir() if path.suffix == ".json"]):
         assert time.monotonic() < end, "nothing was saved"
         time.sleep(0.05)
@@ -237,9 +238,9 @@ def test_what_nobody_confirmed_and_what_was_repeated_is_said(chromium: Browser, 
     chromium.open(tmp_path / "page.html", "#s.known@torch-m")
     chromium.wait("document.getElementById('cell').open")
     text = chromium.run("return document.getElementById('cell').innerText")
-    assert "Not confirmed here: the failure was judged in 1.9." in text
+    assert "Not confirmed here: the failure was observed in 1.9." in text
     (issue,) = issues(chromium)
-    for part in ("Judged in 1.9", "- numpy: 2.3.0", r"- TORCH\_LOGS: all", "- instruction sets: avx2"):
+    for part in ("Observed in 1.9", "- numpy: 2.3.0", r"- TORCH\_LOGS: all", "- instruction sets: avx2"):
         assert part in issue
     chromium.open(tmp_path / "page.html", "#s.shaky@torch-m")
     chromium.wait("document.getElementById('cell').open")
@@ -256,7 +257,7 @@ def test_hostile_text_in_an_issue_only_shows_itself(chromium: Browser, pages: Pa
     for number in chromium.run(
         "return [...document.querySelectorAll('.matrix [data-cell]')].map(({dataset}) => dataset.cell)"
     ):
-        chromium.run(f"document.querySelector('[data-cell=\"{number}\"]').click()")
+        chromium.open_cell(f"[data-cell='{number}']")
         texts += issues(chromium)
         chromium.run("document.getElementById('cell').close()")
     assert len(texts) == sum(outcome in clauses.NOT_KEPT for outcome in Outcome) * (len(HOSTILE) + 1)

@@ -30,7 +30,7 @@ def test_a_failure_is_alone_where_another_that_supports_the_clause_passes() -> N
         record("reference", dict.fromkeys(names, P)),
     ]
     (found,) = matrix.alone(matrix.families(records))
-    assert (found.row.name, found.row.alone, found.row.held_by) == ("s.one", "torch", ("tf",))
+    assert (found.row.name, found.row.alone, found.row.passing) == ("s.one", "torch", ("tf",))
     with_the_oracle = matrix.alone(matrix.families([records[0], records[-1]]))
     assert [one.row.name for one in with_the_oracle] == list(names), "as there is no other"
 
@@ -199,6 +199,6 @@ def test_comparisons_are_shown_worst_first() -> None:
     found = Reader(text)
     assert found.wrong == []
     assert text.index("newly failing") < text.index("newly passing")
-    assert "1 of 2 changes are worse" in text
-    assert "another framework: torch and tf" in text
+    assert "Regressions found: 1 of 2 changes." in text
+    assert "different frameworks: torch and tf" in text
     assert "only among the old records" in text

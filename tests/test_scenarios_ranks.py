@@ -96,7 +96,7 @@ class OneCrew(ReferenceCompany):
 
     def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
         if self.count != OneCrew.living:
-            raise RankFailed("these ranks are over")
+            raise RankFailed("rank group has terminated")
         return super().ask(verb, given)
 
     def apply(self) -> tuple[Any, ...]:

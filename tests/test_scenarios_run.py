@@ -74,7 +74,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "conformance", "run", "--scenario", "opt-levels", "reference"]
     ended = run(words, PYTHONPATH=str(tmp_path), CONFORMANCE_MODES="")
     assert ended.status == 2, ended.lines
-    assert ended.lines == ["reference: sklearn is missing: pip install -r requirements-run.txt"]
+    assert ended.lines == ["reference: sklearn is missing: pip install --group run"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_worker_that_dies_fails_the_command_though_another_ends(tmp_path: Path
     dying = "tests.misbehaving:AbortingAtOnce"
     ended = conformance("--folder", tmp_path, "--scenario", "segments", "--rounds", "2", "reference", dying)
     assert ended.status == 2, ended.lines
-    assert f"{dying}: the process ended with status -6" in ended.errors
+    assert f"{dying}: the process exited with status -6" in ended.errors
     assert "reference" in ended.output
 
 

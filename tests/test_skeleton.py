@@ -64,12 +64,12 @@ def test_the_adapters_are_listed_as_before_where_no_command_is_named(capsys: pyt
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("torch", "there is an adapter 'torch' already"),
-        ("My", "is no name of an adapter"),
-        ("a-b", "is no name of an adapter"),
-        ("class", "is no name of an adapter"),
-        ("../x", "is no name of an adapter"),
-        ("", "is no name of an adapter"),
+        ("torch", "adapter 'torch' exists already"),
+        ("My", "name of an adapter: got"),
+        ("a-b", "name of an adapter: got"),
+        ("class", "name of an adapter: got"),
+        ("../x", "name of an adapter: got"),
+        ("", "name of an adapter: got"),
     ],
 )
 def test_a_name_that_cannot_be_taken_ends_in_one_line(
@@ -85,7 +85,7 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "notes").write_text("mine", encoding="utf-8")
     for place in (tmp_path, tmp_path / "notes"):
         assert main(["frameworks", "new", "mine", str(place)]) == 2
-        assert "not empty; name a new folder" in capsys.readouterr().err
+        assert "not empty; choose a new folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 

@@ -192,7 +192,7 @@ def test_markdown_is_a_list_with_links_and_escapes() -> None:
     assert markdown([evil, FOUR[3]]).splitlines() == [
         "### torch · 2.13.0+cpu · eager cpu",
         "",
-        "**Without a class**",
+        "**Unclassified**",
         "",
         r"- \*a\* \<b\> \[c\](d) \# e `scaling.slug` (1 tests) (javascript:alert(1))",
         "- f `scaling.slug` (1 tests) ([source](https://a.org/x_%28y%29))",

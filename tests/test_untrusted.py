@@ -78,8 +78,8 @@ def nested(depth: int) -> Any:
     ("change", "told"),
     [
         (deepened, "nested more than 56 deep"),
-        (lambda entry: entry.update(at="inf"), "no number of seconds"),
-        (lambda entry: entry.update(at=True), "no number of seconds"),
+        (lambda entry: entry.update(at="inf"), "not a number of seconds"),
+        (lambda entry: entry.update(at=True), "not a number of seconds"),
         (lambda entry: entry.get("header", {}).update(seed=1e308), "Expected `int`"),
     ],
 )
@@ -181,7 +181,7 @@ def test_two_records_of_a_series_are_refused(good: Path) -> None:
     for pair, side in (((good.parent, good), "old"), ((good, good.parent), "new")):
         ended = call(cli.main, "compare", *pair)
         refused(ended, Path(f"the {side} records"))
-        assert "two of them are of torch eager cpu" in ended.errors
+        assert "include two records of torch eager cpu" in ended.errors
 
 
 def test_a_journal_whose_last_line_is_cut_is_an_interrupted_run(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_written_comparison_replaces_the_old_one_whole(good: Path) -> None:
     target = good.parent.parent / "told.md"
     target.write_text("old", "utf-8")
     assert call(cli.main, "compare", good, good, "--format", "markdown", "--output", target).status == 0
-    assert target.read_text("utf-8").startswith("**Conformance: nothing is worse: identical.**")
+    assert target.read_text("utf-8").startswith("**Conformance: no regressions: identical.**")
 
 
 def test_a_seed_beyond_what_can_be_written_again_is_refused(good: Path) -> None:

@@ -127,8 +127,8 @@ def test_an_entry_that_holds_nowhere_any_more_is_dropped_and_its_finding_with_th
 @pytest.mark.parametrize(
     ("cause", "problem"),
     [
-        (Cause("third"), "the file has no finding 'third'; say what it is with --class"),
-        (Cause("first", NEW), "the finding 'first' is in the file already; name it without"),
+        (Cause("third"), "the finding 'third' does not exist; describe it with --class"),
+        (Cause("first", NEW), "the finding 'first' exists already; omit"),
     ],
 )
 def test_a_cause_is_in_the_file_or_is_described(path: Path, cause: Cause, problem: str) -> None:
@@ -163,18 +163,18 @@ def test_the_command_writes_and_a_dry_run_does_not(
     known = read_known(path.parent, "twin")
     assert [entry.versions for entry in known.expectations if entry.finding.id == "new-one"] == ["==3.0"]
     assert main(["expectations", "update", str(run)]) == 0
-    assert "nothing was changed" in capsys.readouterr().out
+    assert "no change" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--clause", CLAUSE), "--finding is missing"),
+        (("--clause", CLAUSE), "need --finding"),
         (("--finding", "new-one", "--class", "error"), "'error' is not one of"),
         (("--finding", "new-one", "--class", "limitation"), "needs --class, --consequence and --reason"),
         (
             ("--finding", "b", "--class", "defect", "--consequence", "error", "--reason", "x", "--link", "http://x"),
-            "--link and --link-shows stand together",
+            "--link and --link-shows need each other",
         ),
         (
             ("--finding", "broken", "--class", "defect", "--consequence", "error", "--reason", "x"),
@@ -184,7 +184,7 @@ def test_the_command_writes_and_a_dry_run_does_not(
             ("--finding", "new-one", "--class", "numerics", "--consequence", "error", "--reason", "x"),
             "the consequence of the class numerics is last-bits, not error",
         ),
-        (("--finding", "third"), "the file has no finding 'third'"),
+        (("--finding", "third"), "the finding 'third' does not exist"),
     ],
 )
 def test_what_cannot_be_written_is_one_line_and_changes_nothing(

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from results.compare.comparison import compare
-from results.record.not_offered import not_offered
 from results.record.reading import Record, RecordError, from_json, load, to_json
-from results.record.upgrading import upgrade
+from results.record.upgrading import not_offered, upgrade
 from tests.hostile import VALUES, Raw
 from tests.small_record import BASE, CLAUSE
 

@@ -135,7 +135,7 @@ def test_an_entry_of_every_device_becomes_one_of_those_where_it_fails(
 
 def test_a_repair_in_one_of_several_judged_modes_is_for_a_hand(tmp_path: Path) -> None:
     judged = TEXT.replace("# the end", 'cpu.graph = ["2.0"]\n# the end')
-    told = r"expectation 1 \(.*\) does not hold for cpu eager, and does for cpu graph; change it by hand"
+    told = r"expectation 1 \(.*\) no longer fails for cpu eager, but still does for cpu graph; edit it by hand"
     with pytest.raises(ConfirmError, match=told):
         after(tmp_path, judged, record("2.0", passing("test_a[x]"), passing("test_b")))
     unsure = record("2.0", *(passing(case, outcome=Outcome.ABSTAIN) for case in BOTH))
@@ -145,7 +145,7 @@ def test_a_repair_in_one_of_several_judged_modes_is_for_a_hand(tmp_path: Path) -
 def test_modes_of_other_names_are_quoted_and_another_layout_is_refused(tmp_path: Path) -> None:
     text = after(tmp_path, TEXT, of("cuda:0", "a b", "2.0", A, B))
     assert '"cuda:0"."a b" = ["2.0"]' in text
-    with pytest.raises(ConfirmError, match=re.escape("judged is written in another way than as a table [judged]")):
+    with pytest.raises(ConfirmError, match=re.escape("judged must be a table [judged]")):
         after(tmp_path, TEXT.replace("[judged]\n", "[judged.cpu]\n").replace("cpu.eager", "eager"), record("3.0", A, B))
 
 

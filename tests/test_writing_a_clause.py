@@ -1,4 +1,4 @@
-"""The worked example of docs/writing-a-clause.md works as it stands: the reference passes, the mutant is caught."""
+"""The worked example of docs/writing-a-clause.md works as it stands: the reference passes, the fault is caught."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def blocks() -> dict[str, str]:
     """The page's three pieces of source, by what they begin with."""
     text = (ROOT / "docs" / "writing-a-clause.md").read_text("utf-8")
     found = re.findall(r"```(?:toml|python)\n(.*?)```", text, re.DOTALL)
-    starts = {"clause": "[[clause]]", "test": '"""Gradient', "mutant": "@fault("}
+    starts = {"clause": "[[clause]]", "test": '"""Gradient', "fault": "@fault("}
     return {name: next(block for block in found if block.startswith(start)) for name, start in starts.items()}
 
 
-def test_the_example_passes_on_the_reference_and_catches_its_mutant(tmp_path: Path) -> None:
+def test_the_example_passes_on_the_reference_and_catches_its_fault(tmp_path: Path) -> None:
     pieces = blocks()
     root = checkout(tmp_path / "checkout", accumulation_order=pieces["test"])
     for path, piece in (
         (root / "conformance" / "spec" / "accumulation.toml", pieces["clause"]),
-        (root / "tests" / "mutants" / "accumulator.py", pieces["mutant"]),
+        (root / "tests" / "faults" / "accumulator.py", pieces["fault"]),
     ):
         path.write_text(f"{path.read_text('utf-8')}\n\n{piece}", "utf-8")
     seen = {}
-    for framework in ("reference", "tests.mutants.accumulator:FirstMicroBatchCountsTwice"):
+    for framework in ("reference", "tests.faults.accumulator:FirstMicroBatchCountsTwice"):
         record = tmp_path / "record.json"
         ended = judge(f"--framework={framework}", f"--record={record}", "conformance/suites", root=root)
         seen[framework] = ended.status, outcomes(load(record), CLAUSE)

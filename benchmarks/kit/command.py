@@ -1,4 +1,4 @@
-"""The shape of a benchmark's command: measure if a framework is named, keep the samples, fill the page."""
+"""A benchmark's command line: measure a named framework, store the samples, fill the page."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from frameworks.registry import UnknownFramework
 from results.record.files import RecordError
 
 Measure = Callable[[argparse.Namespace], Sequence[str]]
-"""Measures what the options say and keeps it; a line for each result that is not as wanted."""
+"""Measures and stores samples; returns a line for each result beyond its limit."""
 
 _REFUSED = (OSError, ValueError, LookupError, UnknownFramework, MissingDevice, RecordError, RunError)
 
 
 def parser(name: str, purpose: str) -> argparse.ArgumentParser:
-    """The options of `conformance self NAME`: a framework, which may be left out, and its device."""
+    """The options of `conformance self NAME`: an optional framework, and its device."""
     made = argparse.ArgumentParser(prog=f"conformance self {name}", description=purpose)
-    made.add_argument("framework", nargs="?", help="whose adapter; only the page is filled if none is named")
-    made.add_argument("--device", default="auto", help="auto (a GPU where there is one), cpu or cuda")
+    made.add_argument("framework", nargs="?", help="framework to measure; without it, only fill the page")
+    made.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu or cuda")
     return made
 
 
 def run(options: argparse.Namespace, measure: Measure, *blocks: str) -> int:
-    """Installs the framework that is named, measures, prints these generated blocks, and puts them into their pages.
+    """Installs the named framework, measures, prints these generated blocks, and writes them into their pages.
 
     Returns:
         As `refusing`.
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, measure: Measure, *blocks: str) -> int:
 
 
 def fill(*blocks: str) -> Sequence[str]:
-    """Prints these generated blocks and puts them into their pages; there are no problems."""
+    """Prints these generated blocks and writes them into their pages; returns no problems."""
     texts = generate.texts(blocks)
     print(*texts.values(), sep="\n\n")
     generate.place(texts)
@@ -58,7 +58,8 @@ def refusing(work: Callable[[], Sequence[str]]) -> int:
     """Runs a piece of work.
 
     Returns:
-        0; 1 if something is not as wanted, a line each; 2, with one line, if it cannot be measured, read or written.
+        0; 1 if a result is beyond its limit, with one line each; 2, with one line, if it cannot be measured, read or
+        written.
     """
     try:
         problems = work()

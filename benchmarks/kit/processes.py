@@ -1,4 +1,4 @@
-"""Where and when something was measured, and processes to measure in: one thread each, and the same hashes."""
+"""Provenance of samples, and measuring processes: one thread each, and the same hash seed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TICK_NS = 100
-"""Times are kept in ticks of so many nanoseconds."""
+"""Length of a tick in nanoseconds; times are stored in ticks."""
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class RunError(RuntimeError):
-    """A process failed, so that nothing follows from it; one line says why."""
+    """A process failed; the message is one line."""
 
 
 def machine() -> str:
@@ -41,7 +41,7 @@ def now() -> str:
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment for one that is measured."""
+    """The environment of a measured process."""
     return os.environ | dict.fromkeys(_THREADS, "1") | {"PYTHONHASHSEED": "0"} | dict(more or {})
 
 
@@ -54,4 +54,4 @@ def python(*arguments: str, more: Mapping[str, str] | None = None) -> subprocess
 def failed(ended: subprocess.CompletedProcess[str]) -> RunError:
     """The error of a process that failed: its status and the last line that it wrote, on either stream."""
     lines = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
-    return RunError(f"a process ended with {ended.returncode}: {lines[-1] if lines else 'it said nothing'}")
+    return RunError(f"a process exited with {ended.returncode}: {lines[-1] if lines else 'no output'}")

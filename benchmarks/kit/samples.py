@@ -1,4 +1,4 @@
-"""Committed samples: a JSON file for each framework, one row of samples a line, so that changes can be read."""
+"""Committed samples: a JSON file for each framework, with one row of samples in a line for readable diffs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:
 
 @dataclass(frozen=True)
 class Origin:
-    """Of what, where and when samples were taken.
+    """Provenance of samples.
 
     Attributes:
         place: device and mode.
@@ -35,12 +35,12 @@ class Origin:
 
     @property
     def label(self) -> str:
-        """Framework, version and place, as tables name them."""
+        """Framework, version and place, for tables."""
         return f"{self.framework} {self.version}, {self.place}"
 
     @property
     def taken(self) -> str:
-        """When and where, as the lines below tables say it."""
+        """When and where, for the lines below tables."""
         return f"{self.framework}: {self.started}; {self.machine}"
 
 
@@ -49,9 +49,9 @@ class Store(Generic[T]):
     """The committed samples of one benchmark.
 
     Attributes:
-        folder: where the files are.
-        kind: what a file is read as.
-        rows: the field whose items stand one a line.
+        folder: folder of the files.
+        kind: class of a file's content.
+        rows: the field whose items are written one in a line.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ class Store(Generic[T]):
         return self.folder / f"{name}.json"
 
     def save(self, samples: T, name: str) -> None:
-        """Writes a file, whose rows go last."""
+        """Writes a file, with the rows last."""
         document: dict[str, Any] = asdict(samples)
         rows = document.pop(self.rows)
         lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
@@ -74,19 +74,19 @@ class Store(Generic[T]):
         """Reads a file.
 
         Raises:
-            ValueError: it holds no such samples; the message names it.
+            ValueError: it has no valid samples; the message names it.
             OSError: it cannot be read.
         """
         try:
             return msgspec.json.decode(self.path(name).read_bytes(), type=self.kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{name}.json holds no samples: {error}") from error
+            raise ValueError(f"{name}.json has no valid samples: {error}") from error
 
     def all(self) -> list[T]:
         """Every file's samples, by name.
 
         Raises:
-            ValueError: a file holds none.
+            ValueError: a file has no valid samples.
             OSError: it cannot be read.
         """
         return [self.load(path.stem) for path in sorted(self.folder.glob("*.json"))]

@@ -1,4 +1,4 @@
-"""What a step through an adapter costs.
+"""Measure the overhead of a step through an adapter.
 
     conformance self overhead torch    takes the times, keeps them, and fills the page from all kept ones
     conformance self overhead          fills the page only
@@ -23,7 +23,7 @@ from results.compare.ratio import FEWEST
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures if a framework is named, fills the page, and returns the exit status."""
-    parser = command.parser("overhead", "What a step through an adapter costs.")
+    parser = command.parser("overhead", "Measure the overhead of a step through an adapter.")
     parser.add_argument("--pairs", type=int, default=measuring.PAIRS, help=f"pairs a step, at least {FEWEST}")
     return command.run(parser.parse_args(arguments), _measured, "overhead")
 

@@ -1,4 +1,4 @@
-"""Takes the times of both sides in turn, once it is sure that they train the same."""
+"""Times both sides interleaved, after checking that they train the same."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from frameworks.contract import Framework, needs
 
 PAIRS = 240
 UPDATES = 4
-"""How many losses of both sides are held against each other."""
+"""Number of losses of both sides to compare."""
 
 
 class Apart(ValueError):
-    """The two sides do not train the same, so their times say nothing."""
+    """The two sides do not train the same, so their times are not comparable."""
 
 
 def overhead(framework: Framework, hand: ByHand, pairs: int = PAIRS) -> Overhead:
@@ -71,5 +71,5 @@ def _check(framework: Framework, hand: ByHand, case: HandCase) -> None:
     )
     for update, (one, other, bound) in enumerate(zip(by_hand, adapter, bounds, strict=True)):
         if not abs(one - other) <= bound:
-            said = f"loss {update} is {one:.6g} by hand and {other:.6g} through the adapter, and {bound:.2g} is allowed"
+            said = f"loss {update} through the adapter: got {other:.6g}, want {one:.6g} ± {bound:.2g}"
             raise Apart(f"{framework.name}, {case.label}: {said}")

@@ -25,7 +25,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Overhead(Origin):
-    """What was measured of one framework; a tick is so many seconds long."""
+    """Measurements of one framework; `tick_s` is the length of a tick in seconds."""
 
     tick_s: float
     cases: tuple[Measured, ...]

@@ -1,4 +1,4 @@
-"""The page's block: what the committed samples come to."""
+"""The page's block: a table of the committed samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.overhead.samples import STORE, Overhead
 
 LIMIT = 1.05
-"""How many times as long a step through an adapter may take."""
+"""Largest accepted ratio of a step through an adapter to a native one."""
 
 
 def blocks() -> Mapping[str, str]:
@@ -47,7 +47,7 @@ def _lines(samples: Sequence[Overhead]) -> Iterator[str]:
 def beyond(overhead: Overhead) -> list[str]:
     """One line for each case whose whole interval lies beyond the limit."""
     return [
-        f"{overhead.framework}, {case.case}: {case.ratio.told}, and {LIMIT} is wanted"
+        f"{overhead.framework}, {case.case}: {case.ratio.told}, want at most {LIMIT}"
         for case in overhead.cases
         if case.ratio.low > LIMIT
     ]

@@ -1,1 +1,1 @@
-"""How far a step is from what its operations and its bytes take at the device's measured rates."""
+"""Roofline: a step's time, compared with its operations and bytes at the device's measured rates."""

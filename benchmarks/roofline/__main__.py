@@ -1,4 +1,4 @@
-"""How far a step is from the roof that its device's rates put over it.
+"""Compare the time of a step with the roofline of its device.
 
     conformance self roofline torch    measures, keeps the samples, and fills the page from all kept ones
     conformance self roofline          fills the page only
@@ -20,7 +20,7 @@ from frameworks.registry import load
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures if a framework is named, fills the page, and returns the exit status."""
-    parser = command.parser("roofline", "How far a step is from what its device's rates allow.")
+    parser = command.parser("roofline", "Compare step times with the roofline of the device.")
     return command.run(parser.parse_args(arguments), _measured, "roofline")
 
 

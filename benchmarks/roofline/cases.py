@@ -1,4 +1,4 @@
-"""What is timed: three fixtures, in float32 and in mixed precision, as large as fills the device."""
+"""Timed workloads: three fixtures, in float32 and in mixed precision, large enough to fill the device."""
 
 from __future__ import annotations
 

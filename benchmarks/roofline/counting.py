@@ -1,4 +1,4 @@
-"""What a step has to do at least: operations of its products, and bytes that cannot stay in a cache."""
+"""Minimum work of a step: operations of its products, and bytes that do not fit into a cache."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def activations(layer: Layer, shape: Shape) -> int:
     """Elements that backward needs of a layer for one sample: its output, unless another layer's can take its place.
 
     A sum (a residual's, a table's of positions) takes the place of what was added. Attention keeps query, key and value
-    and what is mixed of them besides, no scores.
+    and their mix, but no scores.
     """
     match layer:
         case Activation(kind=kind) if kind in IN_PLACE:

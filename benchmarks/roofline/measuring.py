@@ -1,4 +1,4 @@
-"""Measures a device's rates through a framework, and the steps that are held against them."""
+"""Measures a device's rates through a framework, and steps to compare with them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from benchmarks.kit.samples import Origin, Store
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of one case, in ticks, with what it has to do at least.
+    """Times of one case, in ticks, with its minimum work.
 
     Attributes:
         format: of its products.
@@ -30,7 +30,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Roofline(Origin):
-    """What was measured of one framework on one device, whose model stands before the machine's.
+    """Measurements of one framework on one device, whose model precedes the machine's.
 
     Attributes:
         tick_s: length of a tick in seconds.

@@ -1,4 +1,4 @@
-"""The page's block: what the committed samples come to."""
+"""The page's block: tables of the committed samples."""
 
 from __future__ import annotations
 

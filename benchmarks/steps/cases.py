@@ -1,4 +1,4 @@
-"""What is timed: fixtures, and the techniques that a step is made with."""
+"""Timed workloads: fixtures and techniques."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def techniques(variants: Sequence[str]) -> tuple[Technique, ...]:
 
 
 class NotTheStep(Exception):
-    """The framework makes a step that is not the one to be timed."""
+    """The framework's step is not the one to time."""
 
 
 def settle(trainer: Trainer, window: Window) -> None:

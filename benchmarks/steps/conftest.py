@@ -1,4 +1,4 @@
-"""Loads the framework whose steps are timed, by the suites' own options, and deals out the cases."""
+"""Loads the framework whose steps are timed, by the suites' own options, and generates the cases."""
 
 from __future__ import annotations
 

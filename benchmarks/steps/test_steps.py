@@ -39,7 +39,7 @@ def test_step(benchmark: Any, framework: Framework, fixture: str, technique: Tec
 
 
 def _described(framework: Framework, fixture: str, technique: Technique, batch: Batch) -> dict[str, Any]:
-    """What a reader of the JSON needs to tell one series of times from another."""
+    """Metadata that distinguishes series of times in the JSON."""
     environment = framework.environment()
     return {
         "framework": framework.name,

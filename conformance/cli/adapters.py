@@ -1,4 +1,4 @@
-"""`conformance frameworks`: the adapters that are there, and a new one."""
+"""`conformance frameworks`: list adapters, and create one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from results.record.files import one_line
 
 
 class _ListsByDefault(click.Group):
-    """Words that name no command of the group are those of `list`."""
+    """Runs `list` unless the first word names a command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or args[0] not in (*self.commands, *ctx.help_option_names):
@@ -22,11 +22,11 @@ class _ListsByDefault(click.Group):
 
 @click.group(cls=_ListsByDefault)
 def frameworks() -> None:
-    """Which adapters are there, and what each declares; or a new one.
+    """List the adapters and what each declares, or create a new adapter.
 
     \b
     conformance frameworks                every adapter that is built in or installed
-    conformance frameworks torch          with the reasons for what it refuses
+    conformance frameworks torch          one adapter, with the reasons for unsupported capabilities
     conformance frameworks new mine FOLDER
     """
 
@@ -38,8 +38,8 @@ frameworks.add_command(listing, "list")
 @click.argument("name")
 @click.argument("folder", type=click.Path(path_type=Path))
 def new(name: str, folder: Path) -> None:
-    """Writes an adapter called NAME into the new FOLDER: a package that offers nothing yet, so that nearly
-    every test of the suites ends as `not offered`. docs/adapters.md says how it grows.
+    """Create an adapter called NAME in the new FOLDER: a package without capabilities, for which nearly every test ends
+    as `not offered`. docs/adapters.md explains how to add capabilities.
     """
     try:
         files = write_adapter(name, folder)
@@ -47,5 +47,5 @@ def new(name: str, folder: Path) -> None:
         raise click.BadParameter(str(error)) from None
     for path in files:
         click.echo(one_line(f"wrote {path}"))
-    click.echo(one_line(f"judge it with: PYTHONPATH={folder} python -m conformance run {import_path_of(name)}"))
-    click.echo(one_line(f"or install it, pip install -e {folder}, and: python -m conformance run {name}"))
+    click.echo(one_line(f"run the suite: PYTHONPATH={folder} python -m conformance run {import_path_of(name)}"))
+    click.echo(one_line(f"or install the adapter (pip install -e {folder}), then: python -m conformance run {name}"))

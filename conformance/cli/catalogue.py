@@ -1,4 +1,4 @@
-"""Which commands there are, by the step of the work in which a user needs them."""
+"""The commands, grouped by task."""
 
 from __future__ import annotations
 
@@ -22,35 +22,36 @@ class Entry:
 
 SECTIONS: Mapping[str, tuple[Entry, ...]] = {
     "Start": (
-        Entry("quickstart", "starting:quickstart", "The suite in half a minute, without any framework."),
-        Entry("spec", "specifying:spec", "The clauses: list, search, show."),
-        Entry("frameworks", "adapters:frameworks", "Which adapters are there, and what each declares; a new one."),
-        Entry("install", "starting:install", "Install frameworks, at the pinned versions or at others."),
+        Entry("quickstart", "starting:quickstart", "Demonstrate the suite in half a minute, without a framework."),
+        Entry("spec", "specifying:spec", "List, search and show clauses."),
+        Entry("docs", "documenting:docs", "Build the documentation as an offline site, or print one page."),
+        Entry("frameworks", "adapters:frameworks", "List adapters and their capabilities, or create an adapter."),
+        Entry("install", "starting:install", "Install frameworks, at the pinned or at other versions."),
     ),
-    "Judge": (
-        Entry("run", "running:run", "Judge a framework and write a record, or run a scenario."),
-        Entry("stress", "stressing:stress", "Judge it at many seeds: which verdicts are not the same at all?"),
+    "Run the suites": (
+        Entry("run", "running:run", "Run the suites on a framework and write a record, or run a scenario."),
+        Entry("stress", "stressing:stress", "Run under many seeds and list unstable verdicts."),
     ),
     "Read records": (
-        Entry("table", "tables:table", "Counts by family, or one word a clause."),
-        Entry("slowest", "tables:slowest", "The tests or clauses that took longest."),
-        Entry("report", "reporting:report", "One HTML page."),
-        Entry("export", "exporting:export", "For other tools: CTRF, or Markdown."),
-        Entry("validate", "tables:validate", "Are the files valid records?"),
-        Entry("recover", "tables:recover", "Turn the journal of a run that was killed into a record."),
+        Entry("table", "tables:table", "Show outcomes by family, or one word for each clause."),
+        Entry("slowest", "tables:slowest", "List the slowest tests or clauses."),
+        Entry("report", "reporting:report", "Write one HTML page."),
+        Entry("export", "exporting:export", "Convert records to CTRF or Markdown."),
+        Entry("validate", "tables:validate", "Check that files are valid records."),
+        Entry("recover", "tables:recover", "Convert the journal of a killed run to a record."),
     ),
     "Compare records": (
-        Entry("compare", "comparing:compare", "What changed between two records, or two sets of them."),
-        Entry("baseline", "comparing:baseline", "The committed records that runs are compared with."),
+        Entry("compare", "comparing:compare", "Show what changed between two records, or two sets of records."),
+        Entry("baseline", "comparing:baseline", "Accept a record as the baseline of later runs."),
     ),
     "Act on failures": (
-        Entry("findings", "finding:findings", "What a framework is known not to do, with programs."),
-        Entry("expectations", "expecting:expectations", "The known failures of an adapter, written from records."),
-        Entry("issue", "finding:issue", "A known failure as a report for the framework's tracker."),
-        Entry("comment", "commenting:comment", "Keep one comment on a pull request up to date."),
+        Entry("findings", "finding:findings", "List the known defects of a framework, with reproducers."),
+        Entry("expectations", "expecting:expectations", "Update the known failures of an adapter from records."),
+        Entry("issue", "finding:issue", "Draft an upstream issue for a known failure."),
+        Entry("comment", "commenting:comment", "Write or update a comment on a pull request."),
     ),
     "Develop the suite": (
-        Entry("self", "developing:development", "Its tests, mutants, generated pages, locks and benchmarks."),
+        Entry("self", "developing:development", "Test the suite itself, generate pages, update locks, run benchmarks."),
     ),
 }
-"""Commands by the heading that the help shows."""
+"""Commands by heading of the help."""

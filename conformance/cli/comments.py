@@ -1,4 +1,4 @@
-"""One comment a name on a pull request, written once and then kept up to date, by GitHub's own command `gh`."""
+"""One comment for each name on a pull request, written or updated by GitHub's own command `gh`."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ class CommentError(Exception):
 
 
 def place(repository: str, pull: int, name: str, text: str) -> str:
-    """Writes the comment of this name, or replaces its text where it is there already.
+    """Writes the comment of this name, or replaces the text of an existing one.
 
-    Only a comment of a bot or of somebody who may write to the repository is taken for it, so that the comment of a
-    stranger is never replaced.
+    Only a comment of a bot or of a user with write access is replaced, never one of a stranger.
 
     Args:
         repository: OWNER/NAME.
         pull: number of the pull request.
-        name: without "--", which would end the mark that the comment is found by.
+        name: without "--", which would end the HTML comment that marks it.
         text: Markdown, cut to `LIMIT`.
 
     Returns:
         "written" or "updated".
 
     Raises:
-        CommentError: `gh` is not there, or GitHub refuses it, as it does for pull requests from forks.
+        CommentError: `gh` is not installed, or GitHub refuses, as for pull requests from forks.
     """
     mark = f"<!-- conformance: {name} -->"
     body = {"body": f"{mark}\n{cut(text.splitlines(), LIMIT)}"}
@@ -59,7 +58,7 @@ def _ours(comment: dict[str, Any], mark: str) -> bool:
 
 
 def _pages(text: str) -> Iterator[dict[str, Any]]:
-    """The items of all lists that stand in the text one behind the other, as `gh` prints the pages."""
+    """The items of consecutive JSON lists, which is how `gh` prints pages."""
     decoder, at = json.JSONDecoder(), 0
     while text := text[at:].lstrip():
         try:
@@ -67,7 +66,7 @@ def _pages(text: str) -> Iterator[dict[str, Any]]:
         except ValueError:
             page = None
         if not isinstance(page, list) or not all(isinstance(item, dict) and "id" in item for item in page):
-            raise CommentError("gh answered with something else than a list of comments")
+            raise CommentError("gh did not return a list of comments")
         yield from page
 
 

@@ -1,4 +1,4 @@
-"""`conformance compare` and `conformance baseline`: records next to each other."""
+"""`conformance compare` and `conformance baseline`."""
 
 from __future__ import annotations
 
@@ -20,33 +20,39 @@ PATH = click.Path(path_type=Path)
 @click.command()
 @click.argument("old", type=PATH, metavar="OLD")
 @click.argument("new", type=PATH, metavar="NEW")
-@click.option("--format", "style", type=click.Choice(["table", "markdown", "json"]), default="table", show_default=True)
-@click.option("--output", type=PATH, metavar="FILE", help="Write there instead of printing.")
-@click.option("--partial", is_flag=True, help="NEW is a part: leave out what only OLD has a record of.")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["table", "markdown", "json"]),
+    default="table",
+    show_default=True,
+    help="Output format.",
+)
+@click.option("--output", type=PATH, metavar="FILE", help="Write to FILE instead of printing.")
+@click.option("--partial", is_flag=True, help="Ignore series that only OLD has.")
 @click.option(
     "--fail-on",
     type=click.Choice(["worse", "drift", "never"]),
     default="worse",
     show_default=True,
-    help="What exit status 1 stands for: worse; that, or numbers that drifted; nothing.",
+    help="Exit with 1 on a regression, on a regression or drifted numbers, or never.",
 )
 def compare(old: Path, new: Path, style: str, output: Path | None, partial: bool, fail_on: FailOn) -> int:
-    """What changed from OLD to NEW: records, journals, or folders of records that are compared series by series.
+    """Show what changed from OLD to NEW: records, journals, or folders of them, compared series by series.
 
     \b
     conformance compare results/baselines results/records
     conformance compare old.json new.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
-    Where the suite itself differs comes first, then the environments. A failure is a failure whether or not an
-    expectation names it, and a changed observation counts as worse, for a new default or another format is what an
-    upgrade surprises people with. Of tests that hold, numbers are identical, rounding or drift: an error that at
-    least tripled and passes half of its bound, or a loss that moved by more than its bound. Costs are compared as
-    counted; those that vary, such as times, are not judged: two records are of two moments. Tests are the same by
-    clause, name and the clause's revision; what cannot be compared is listed with its reason. A suite that demands
-    less (a lower level, fewer checks, a wider bound, a missing curve) is worse.
+    Differences of the suite itself come first, then those of the environments. A failure counts whether or not an
+    expectation names it. A changed observation counts as worse, because a new default or format can surprise users. In
+    passing tests, numbers are identical, rounding or drift: an error that at least tripled and exceeds half of its
+    bound, or a loss that moved by more than its bound. Counted costs are compared; costs that vary, such as times, are
+    not. Tests are matched by clause, name and the clause's revision; tests that cannot be compared are listed with the
+    reason. A suite that demands less (a lower level, fewer checks, a wider bound, a missing curve) is worse.
 
-    Exit status: 0, nothing is worse; 1, something is, or drifted with --fail-on drift; 2, it cannot be judged,
-    because of the records, or because fewer than half of the tests that OLD judged can be compared.
+    Exit status: 0, no regression; 1, a regression, or drift with --fail-on drift; 2, a record cannot be read, or fewer
+        than half of OLD's tests can be compared.
     """
     comparisons = compare_files(find([old]), find([new]), partial)
     _show(comparisons, style, output)
@@ -66,14 +72,14 @@ def _show(comparisons: Comparisons, style: str, output: Path | None) -> None:
 
 @click.group()
 def baseline() -> None:
-    """The committed records of the pinned versions, which later runs are compared with."""
+    """The committed records that later runs are compared with."""
 
 
 @baseline.command(short_help="Make a record the baseline of its series.")
 @click.argument("record", type=PATH, metavar="RECORD")
-@click.option("--reason", required=True, metavar="TEXT", help="Why the new behaviour is to be taken as it is.")
+@click.option("--reason", required=True, metavar="TEXT", help="Why the new behaviour is acceptable.")
 def accept(record: Path, reason: str) -> int:
-    """Replaces the baseline of RECORD's series, says what changes by it, and keeps the reason among the record's notes.
+    """Replace the baseline of RECORD's series, show what changes, and store the reason in the record's notes.
 
     \b
     conformance baseline accept results/records/torch-2.14.0-cpu-eager.json --reason "first run of 2.14"

@@ -26,17 +26,25 @@ class Tool:
     words: tuple[str, ...]
 
 
-WITH_FRAMEWORKS = ("tests/test_cache_folder.py", "tests/test_deepspeed_mode.py", "tests/test_keras_mode.py")
+WITH_FRAMEWORKS = (
+    "tests/test_cache_folder.py",
+    "tests/test_deepspeed_mode.py",
+    "tests/test_keras_mode.py",
+    "tests/test_temporary_directory.py",
+)
 """Tests of the suite's own that are skipped where a framework is not installed, as it is not in `tox -e self`."""
 
 TOOLS: Mapping[str, Tool] = {
-    "test": Tool("The suite's own tests, by pytest.", ("pytest", "--numprocesses=2", "--timeout=120", "tests")),
-    "mutants": Tool("Is every fault of tests/mutants caught by its clauses?", ("tests.mutants",)),
-    "inventions": Tool("Rounds of faults by authors who had not seen the suites.", ("tests.inventions",)),
+    "test": Tool(
+        "The suite's own tests, by pytest.",
+        ("pytest", "--numprocesses=2", "--dist=worksteal", "--timeout=900", "tests"),
+    ),
+    "faults": Tool("Is every fault of tests/faults caught by its clauses?", ("tests.faults",)),
+    "mutation": Tool("A sample of first-order mutants of the reference, by cosmic-ray.", ("tests.faults.mutation",)),
     "drawn": Tool("What the laws draw, and what they never do.", ("conformance.laws.coverage",)),
     "programs": Tool(
         "The program of every finding, and tests of adapters that need their framework.",
-        ("pytest", "--numprocesses=2", "--timeout=180", "tests/programs.py", *WITH_FRAMEWORKS),
+        ("pytest", "--numprocesses=2", "--timeout=900", "tests/programs.py", *WITH_FRAMEWORKS),
     ),
     "vacuity": Tool(
         "Which tests does no blinded framework fail?",
@@ -49,11 +57,7 @@ TOOLS: Mapping[str, Tool] = {
     "overhead": Tool("What an adapter adds to the time of a step.", ("benchmarks.overhead",)),
     "bench": Tool("Absolute times of a step, by pytest-benchmark.", ("benchmarks.steps",)),
     "roofline": Tool("How far steps are from what the device's rates allow.", ("benchmarks.roofline",)),
-    "suite-cost": Tool("Start-up, workers, and time as clauses are added.", ("benchmarks.suite",)),
-    "encoder": Tool("What loading in eight bits does to a real sentence encoder.", ("benchmarks.encoder",)),
-    "planted": Tool("Does a comparison show a cost that was planted in an adapter?", ("benchmarks.planted",)),
-    "killed": Tool("What is left of a run whose processes are killed at random moments.", ("benchmarks.killed",)),
-    "calibration": Tool("How often rules for comparing times are wrong.", ("benchmarks.calibration",)),
+    "encoder": Tool("The effect of 8-bit loading on a real sentence encoder.", ("benchmarks.encoder",)),
 }
 """By the name of the command."""
 
@@ -65,40 +69,32 @@ def development() -> None:
 
     \b
     conformance self test -k scaling
-    conformance self mutants ScaleGrowsToInfinity
+    conformance self faults ScaleGrowsToInfinity
     conformance self overhead torch
     """
 
 
-@development.command(short_help="Make every generated page of README and docs again.")
-@click.argument("pages", nargs=-1, type=click.Path(path_type=Path), metavar="[PAGE]...")
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a page is not as it would be made.")
-def pages(pages: tuple[Path, ...], check: bool) -> int:
-    """Makes what commands make of README and docs: of these pages, of all if none is named. Tables of measurements are
-    made from the committed samples, those of docs/measuring.md in some minutes. Each page is named as it starts;
-    nothing is written before all of them are made.
+@development.command(short_help="Make the generated parts of README and results/schema.json again.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file is not as it would be made.")
+def pages(check: bool) -> int:
+    """Makes README's blocks and results/schema.json. Each file is named as it starts; nothing is written before all of
+    them are made. `conformance docs` makes the rest of the documentation.
 
     \b
     conformance self pages
-    conformance self pages --check docs/findings.md
+    conformance self pages --check
     """
     from conformance.pages import generate
 
     try:
-        changed = generate.stale(pages, write=not check, report=_report_start)
+        changed = generate.stale(
+            write=not check, report=lambda page: click.echo(f"{page.relative_to(generate.ROOT)} …")
+        )
     except generate.PageError as error:
         raise click.ClickException(str(error)) from None
     for page in changed:
-        click.echo(f"{_shown(page)} {'is out of date' if check else 'is made again'}")
+        click.echo(f"{page.relative_to(generate.ROOT)} {'is out of date' if check else 'is made again'}")
     return 1 if check and changed else 0
-
-
-def _report_start(page: Path) -> None:
-    click.echo(f"{_shown(page)} …")
-
-
-def _shown(page: Path) -> Path:
-    return page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
 
 
 def _command(name: str, tool: Tool) -> click.Command:

@@ -1,4 +1,4 @@
-"""`conformance expectations`: what an adapter is known not to do, written from records of a version."""
+"""`conformance expectations`: an adapter's known failures, updated from records."""
 
 from __future__ import annotations
 
@@ -26,28 +26,34 @@ _SHOWN = 20
 
 @click.group()
 def expectations() -> None:
-    """The known failures of an adapter, and the series (versions, devices, modes) in which somebody has judged it."""
+    """The known failures of an adapter, and the judged series (versions, devices, modes)."""
 
 
-@expectations.command(short_help="Make an adapter's known failures those that records of a version show.")
+@expectations.command(short_help="Update an adapter's known failures from records.")
 @click.argument("records", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RECORD...")
 @click.option(
     "--framework",
     metavar="NAME",
-    help="The adapter that the records are of, as `conformance run` names it; needed where it is not registered.",
+    help="Adapter of the records, as for `conformance run` (needed if it is not registered).",
 )
-@click.option("--finding", metavar="ID", help="Failures that no entry names become entries of this finding.")
-@click.option("--clause", "clauses", multiple=True, metavar="ID", help="Of this clause alone; may be given again.")
-@click.option("--class", "kind", type=click.Choice([each.value for each in FindingKind]), help="Of a new finding.")
+@click.option("--finding", metavar="ID", help="Finding to which unexpected failures are added.")
+@click.option("--clause", "clauses", multiple=True, metavar="ID", help="Only this clause (repeatable).")
+@click.option(
+    "--class", "kind", type=click.Choice([each.value for each in FindingKind]), help="Class of the new finding."
+)
 @click.option(
     "--consequence",
     type=click.Choice([each.value for each in Consequence]),
-    help="Of a new one: what it does.",
+    help="Consequence of the new finding.",
 )
-@click.option("--reason", metavar="TEXT", help="Of a new finding: what goes wrong, in a sentence.")
-@click.option("--link", metavar="ADDRESS", help=f"Of a new finding: where to read of it, {NONE_FOUND!r} by default.")
-@click.option("--link-shows", metavar="TEXT", help="What the address shows.")
-@click.option("--dry-run", is_flag=True, help="Write nothing, print what would change.")
+@click.option("--reason", metavar="TEXT", help="Reason of the new finding: what goes wrong, in one sentence.")
+@click.option(
+    "--link",
+    metavar="ADDRESS",
+    help=f"Link of the new finding: its upstream issue or documentation (default: {NONE_FOUND!r}).",
+)
+@click.option("--link-shows", metavar="TEXT", help="What the linked page shows.")
+@click.option("--dry-run", is_flag=True, help="Print the changes without writing them.")
 def update(
     records: tuple[Path, ...],
     framework: str | None,
@@ -60,15 +66,14 @@ def update(
     link_shows: str | None,
     dry_run: bool,
 ) -> int:
-    """Writes an adapter's expectations.toml from RECORD, a whole run of one version; of an adapter with several modes
-    all records are named. Comments and layout stay. A record names no place to write to: an adapter that is neither
-    built in nor installed is named with --framework.
+    """Update an adapter's expectations.toml from RECORD, a complete run of one version; give one record for each mode.
+    Comments and layout stay. An adapter that is neither built in nor installed needs --framework.
 
-    The record's version, device and mode become a judged series. Each entry applies in it exactly where the record
-    shows the failure: its versions are widened or narrowed, its cases split, and one that would apply in no judged
-    series is dropped, with its finding if that was the last. On a device or in a mode that nobody had judged, entries
-    of the nearest series become valid too if they fail there. With --finding, failures that no entry names become
-    entries of a finding of the file, or of a new one: in this version, on this device, in this mode, of these cases.
+    The record's version, device and mode become a judged series. Each entry is changed to apply exactly where the
+    record shows its failure: its versions are widened or narrowed, its cases split. An entry that would apply in no
+    judged series is removed, and so is a finding without entries. On a new device or in a new mode, entries of the
+    nearest series also apply if they fail there. With --finding, unexpected failures become entries of an existing or a
+    new finding, for this version, device and mode and for these cases only.
 
     \b
     conformance expectations update results/records/torch-2.16.0+cpu-cpu-eager.json
@@ -76,12 +81,12 @@ def update(
     conformance expectations update RECORD --finding stale-weight-cast --clause autocast.cast-is-fresh
     conformance expectations update RECORD --finding new-one --class documented --consequence error --reason TEXT
 
-    Exit status: 0, every failure is known; 1, some still need a finding, which are listed; 2, the file was left as it
-    is, and one line says why: a record is interrupted, of some tests or another seed, or its tests have changed since.
+    Exit status: 0, every failure is known; 1, the listed failures still need a finding; 2, the file is unchanged, with
+        the reason in one line, such as a record that is incomplete, of another seed, or of older tests.
     """
     says = _says(kind, consequence, reason, link, link_shows)
     if finding is None and (says is not None or clauses):
-        raise click.UsageError("--finding is missing: it names what new entries rest on")
+        raise click.UsageError("--clause and the texts of a finding need --finding")
     loaded = [load(path) for path in records]
     path = _file(loaded[0].series.framework, framework)
     framework = loaded[0].series.framework
@@ -107,19 +112,19 @@ def update(
 def _says(
     kind: str | None, consequence: str | None, reason: str | None, link: str | None, link_shows: str | None
 ) -> FindingText | None:
-    """The text of a new finding, None where no option is about one."""
+    """The text of a new finding; None if no option describes one."""
     if kind is None and consequence is None and reason is None and link is None and link_shows is None:
         return None
     if kind is None or consequence is None or not (reason or "").strip():
         raise click.UsageError("a new finding needs --class, --consequence and --reason")
     if (link in (None, NONE_FOUND)) != (link_shows is None):
-        raise click.UsageError("--link and --link-shows stand together")
+        raise click.UsageError("--link and --link-shows need each other")
     text = " ".join((reason or "").split())
     return FindingText(FindingKind(kind), Consequence(consequence), text, link or NONE_FOUND, link_shows or "")
 
 
 def _check(path: Path, text: str, framework: str) -> None:
-    """Reads the file as it would be.
+    """Validates the new text of the file.
 
     Raises:
         ValueError: it would not be valid; the message is one line.
@@ -135,17 +140,17 @@ def _check(path: Path, text: str, framework: str) -> None:
 
 
 def _file(recorded: str, named: str | None) -> Path:
-    """The file of the adapter that a record names, which the user names too or which is registered."""
+    """The file of the record's adapter, which must be registered or named by the user."""
     if named not in (None, recorded):
         raise RecordError(
-            "the record", f"is of {recorded!r}, not of {named!r}", "name its framework, or another record"
+            "the record", f"is of {recorded!r}, not of {named!r}", "name the record's framework, or another record"
         )
     if named is None and recorded not in known():
-        remedy = "name it with --framework if you want its file written, or install it"
-        raise RecordError("the record", f"is of {recorded!r}, which is no registered adapter", remedy)
+        remedy = "name it with --framework, or install it"
+        raise RecordError("the record", f"is of {recorded!r}, which is not a registered adapter", remedy)
     folder = folder_of(path_of(recorded))
     if folder is None:
-        raise RecordError(FILE, f"has no place: the adapter {recorded} is not here", "install it first")
+        raise RecordError(FILE, f"cannot be written: adapter {recorded} is not installed", "install it first")
     return folder / FILE
 
 
@@ -153,7 +158,7 @@ def _report(outcome: Updated, name: str, *, changed: bool, written: bool) -> Non
     confirmed = outcome.confirmed
     series = ", ".join(map(str, confirmed.series))
     if not changed:
-        click.echo(f"{name} says of {series} what the record shows; nothing was changed")
+        click.echo(f"{name} already agrees with the record of {series}; no change")
     else:
         verb = "is" if written else "would be"
         click.echo(one_line(f"{name}: {series} {verb} judged; changed expectations: {len(confirmed.changes)}"))
@@ -163,12 +168,12 @@ def _report(outcome: Updated, name: str, *, changed: bool, written: bool) -> Non
         click.echo(one_line(f"  added: {line}"))
     _list(outcome.unnamed)
     if changed and written and _is_ours(name):
-        click.echo("`conformance self pages` makes the pages that show it")
+        click.echo("run `conformance self pages` to update README's counts")
 
 
 def _list(unnamed: Sequence[TestVerdict]) -> None:
     if unnamed:
-        click.echo(f"{len(unnamed)} failures need a finding: `--finding ID` makes them entries of it")
+        click.echo(f"{len(unnamed)} failures need a finding: add them to one with `--finding ID`")
     for verdict in unnamed[:_SHOWN]:
         click.echo(one_line(f"  {verdict.clause} {verdict.case} {verdict.outcome.value} ({verdict.signature})"))
     if unnamed[_SHOWN:]:

@@ -1,4 +1,4 @@
-"""`conformance export`: records in forms that other tools read."""
+"""`conformance export`: records in formats of other tools."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _FORMATS: Mapping[str, Callable[[Sequence[Record]], bytes]] = {
 
 @click.command()
 @click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]...")
-@click.option("--format", "style", type=click.Choice(list(_FORMATS)), required=True)
-@click.option("--output", type=PATH, metavar="FILE", help="Write there instead of printing.")
+@click.option("--format", "style", type=click.Choice(list(_FORMATS)), required=True, help="Output format.")
+@click.option("--output", type=PATH, metavar="FILE", help="Write to FILE instead of printing.")
 def export(paths: tuple[Path, ...], style: str, output: Path | None) -> int:
-    """Records, journals or folders of them as one document; the last runs if none is named.
+    """Convert records, journals or folders of them (by default the last runs) to one document.
 
     \b
     conformance export --format ctrf --output results/ctrf.json
     conformance export results/baselines --format markdown >> "$GITHUB_STEP_SUMMARY"
 
-    ctrf is the Common Test Report Format (https://ctrf.io), checked by its published schema before it is written.
-    Outcomes become statuses: pass is passed; unsupported and not offered are skipped; known and abstain are other;
-    whatever somebody has to act on is failed. The outcome itself stands in rawStatus and among the tags.
+    ctrf is the Common Test Report Format (https://ctrf.io), validated against its published schema. Outcomes become
+    statuses: pass is passed; unsupported and not offered are skipped; known and abstain are other; outcomes that need
+    action are failed. rawStatus and the tags contain the outcome itself.
 
-    markdown has the counts, what needs action, and the known failures folded; at most 256 KiB, and says if it was cut.
-    findings is a Markdown list of the known failures, by what they rest on.
+    markdown has the counts, the tests that need action, and the known failures folded; it is cut at 256 KiB, with a
+    note. findings is a Markdown list of the known failures by finding.
     """
     records = read(paths)
     try:

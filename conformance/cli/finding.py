@@ -1,4 +1,4 @@
-"""`conformance findings` and `conformance issue`: what frameworks are charged with, shown and said."""
+"""`conformance findings` and `conformance issue`: list known defects; draft an upstream issue."""
 
 from __future__ import annotations
 
@@ -33,19 +33,18 @@ def _known(framework: str) -> Known:
 
 @click.command()
 @click.argument("framework", shell_complete=names)
-@click.option("--run", "tried", is_flag=True, help="Run the programs with the framework that is installed here.")
+@click.option("--run", "tried", is_flag=True, help="Run the reproducers with the installed framework.")
 def findings(framework: str, tried: bool) -> int:
-    """The findings of FRAMEWORK by class, the worst consequence first; with --run what their programs show.
+    """List the findings of FRAMEWORK by class, the worst consequence first; with --run, run their reproducers.
 
     \b
     conformance findings torch
     conformance findings torch --run
 
-    Programs of findings that need a module which is not installed, or that other processors or devices show, are left
-    out.
+    Reproducers that need a missing module, or another processor or device, are skipped.
 
-    Exit status with --run: 0, every program shows what its finding says of the installed version; 1, one does not; 2,
-    one cannot be run.
+    Exit status with --run: 0, every reproducer agrees with its finding for the installed version; 1, one does not; 2,
+        one cannot be run.
     """
     known = _known(framework)
     found = sorted(known.findings, key=lambda each: (each.text.kind, each.text.consequence.rank, each.id))
@@ -73,12 +72,12 @@ def findings(framework: str, tried: bool) -> int:
 def _told(shown: programs.Shown | str) -> str:
     if isinstance(shown, str):
         return shown
-    return f"{'there' if shown.there else 'gone'}: expected {shown.expected}, seen {shown.seen}"
+    return f"{'present' if shown.there else 'gone'}: got {shown.seen}, want {shown.expected}"
 
 
 def _shown(finding: Finding) -> programs.Shown | str:
     if finding.program is None:
-        return "there is no program for it"
+        return "no reproducer"
     try:
         return programs.run(finding.program)
     except programs.ProgramError as error:
@@ -87,11 +86,11 @@ def _shown(finding: Finding) -> programs.Shown | str:
 
 @click.command()
 @click.argument("identifier", metavar="CLAUSE", shell_complete=clause_ids)
-@click.option("--framework", required=True, metavar="NAME", shell_complete=names)
+@click.option("--framework", required=True, metavar="NAME", shell_complete=names, help="Built-in adapter.")
 def issue(identifier: str, framework: str) -> int:
-    """Prints as Markdown what FRAMEWORK does not keep of CLAUSE: a program that imports the framework alone, and what
-    it shows where the framework is installed; what the clause asks, and why; what was measured against the float64
-    reference; versions and environment of the newest run, or of the baseline.
+    """Print a Markdown issue about the known failure of FRAMEWORK in CLAUSE: a reproducer that imports only the
+    framework, and its output if the framework is installed; what the clause requires, and why; the difference from the
+    float64 reference; versions and environment of the newest run, or of the baseline.
 
     \b
     conformance issue scaling.stays-positive --framework torch
@@ -100,7 +99,7 @@ def issue(identifier: str, framework: str) -> int:
     entries = [entry for entry in known.expectations if entry.clause == identifier]
     if not entries:
         failing = sorted({entry.clause for entry in known.expectations})
-        raise click.UsageError(f"no failure of {framework} is known for {identifier}; for these: {', '.join(failing)}")
+        raise click.UsageError(f"no known failure of {framework} in {identifier}; it has some in: {', '.join(failing)}")
     concerned = {entry.finding.id: entry.finding for entry in entries}
     evidence = [
         Evidence(finding, tuple(entry for entry in known.expectations if entry.finding == finding), _shown(finding))

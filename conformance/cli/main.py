@@ -1,4 +1,4 @@
-"""The front door: every command, in the order of the work, and what all of them do with an error."""
+"""Entry point: the command group, and error handling for all commands."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from results.record.files import RecordError, one_line, os_problem
 
 
 class Commands(click.Group):
-    """Commands that are imported when they are asked for, so that help and tables start without NumPy."""
+    """Imports a command when it is used, so that help and tables start without NumPy."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names, in the order of the work."""
+        """Names of the commands, in the order of the help."""
         return [entry.name for entries in SECTIONS.values() for entry in entries]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now; None without one."""
+        """The command of that name; None if there is none."""
         for entry in (entry for entries in SECTIONS.values() for entry in entries):
             if entry.name == cmd_name:
                 module, _, attribute = entry.place.partition(":")
@@ -40,7 +40,7 @@ class Commands(click.Group):
         """The command that the first word names.
 
         Raises:
-            click.UsageError: there is none; the message names the one that is like it.
+            click.UsageError: there is none; the message suggests a similar one.
         """
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-"):
@@ -49,7 +49,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """A part of the help for each step of the work."""
+        """One section of the help for each task."""
         for title, entries in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(entry.name, entry.purpose) for entry in entries], col_max=14)
@@ -66,20 +66,20 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 def commands() -> None:
-    """Does a training framework do what it promises, and did an upgrade change it?
+    """Check that a training framework does what it promises, and see what an upgrade changed.
 
     \b
-    conformance run torch                  judge a framework, write a record
-    conformance table                      what the records of the last runs say
-    conformance compare OLD NEW            what an upgrade changed
-    conformance report results/baselines   records next to each other in one page
+    conformance run torch                  run the suites on a framework and write a record
+    conformance table                      show the results of the last runs
+    conformance compare OLD NEW            show what an upgrade changed
+    conformance report results/baselines   write one HTML page of several records
 
-    Completion of commands and names in bash (zsh and fish likewise):
+    Shell completion in bash (similarly in zsh and fish):
 
     \b
     eval "$(_CONFORMANCE_COMPLETE=bash_source conformance)"
 
-    Exit status: 0, nothing to act on; 1, something is worse or failed; 2, it could not be done, and one line says why.
+    Exit status: 0, nothing needs action; 1, a failure or a regression; 2, an error, with the reason in one line.
     """
 
 
@@ -106,7 +106,7 @@ def _status(arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         place = context.command_path if context else "conformance"
-        return _refuse(f"{error.format_message()}; `{place} --help` shows the arguments")
+        return _refuse(f"{error.format_message().rstrip('.')}; `{place} --help` shows the arguments")
     except (RecordError, UnknownFramework) as error:
         return _refuse(str(error))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Progress of long work, on standard error and only where somebody watches."""
+"""Progress bars on standard error, only in a terminal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ T = TypeVar("T")
 
 
 def watched(items: Sequence[T], label: str) -> Iterable[T]:
-    """The items, with a bar that goes on as they are taken and is gone at the end."""
+    """The items, with a progress bar that disappears at the end."""
     console = Console(stderr=True)
     return track(items, label, console=console, transient=True, disable=not console.is_terminal or len(items) < 2)

@@ -1,4 +1,4 @@
-"""`conformance report`: records as one page."""
+"""`conformance report`: records as one HTML page."""
 
 from __future__ import annotations
 
@@ -18,11 +18,18 @@ PATH = click.Path(path_type=Path)
 @click.command()
 @click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]...")
 @click.option(
-    "--output", type=PATH, default=Path("results/report.html"), show_default=True, metavar="FILE", help="The page."
+    "--output",
+    type=PATH,
+    default=Path("results/report.html"),
+    show_default=True,
+    metavar="FILE",
+    help="HTML file to write.",
 )
-@click.option("--against", type=PATH, metavar="PATH", help="Records to compare with: their changes get a section.")
+@click.option(
+    "--against", type=PATH, metavar="PATH", help="Older records; the page gets a section of changes since then."
+)
 def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
-    """One page that needs no network, from records, journals or folders of them; from the last runs if none is named.
+    """Write one self-contained HTML page from records, journals or folders of them (by default the last runs).
 
     \b
     conformance report results/baselines
@@ -31,7 +38,7 @@ def report(paths: tuple[Path, ...], output: Path, against: Path | None) -> int:
     try:
         from results.report import write
     except ModuleNotFoundError as error:
-        needed = f"{error.name} is missing: pip install -r requirements-report.txt, or tox -e report"
+        needed = f"{error.name} is missing: pip install --group report, or tox -e report"
         raise click.ClickException(needed) from None
     if against is None:
         records = read(paths, lambda found: watched(found, "reading records"), Outlines(details=True))

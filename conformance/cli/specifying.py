@@ -1,4 +1,4 @@
-"""`conformance spec` and `conformance frameworks`: what is asked, and who answers."""
+"""`conformance spec` and `conformance frameworks`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from conformance.cli.progress import watched
 from conformance.doubts import reviewed
+from conformance.doubts import style as wording
 from conformance.inventory.tests import inventory
 from conformance.running.baselines import BASELINES
 from conformance.running.declared import Declared, ask
@@ -31,7 +32,7 @@ _CONFIRMED = ("autocast.request-is-honoured-or-refused", "composition.declaratio
 
 
 def clause_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    """Clauses whose ids begin so."""
+    """Ids that complete a clause."""
     return [CompletionItem(name) for name in load_clauses() if name.startswith(incomplete)]
 
 
@@ -39,7 +40,7 @@ def clause_of(identifier: str) -> Clause:
     """The clause of this id.
 
     Raises:
-        click.UsageError: there is none; the message names those that are like it.
+        click.UsageError: there is none; the message suggests similar ones.
     """
     clauses = load_clauses()
     if identifier not in clauses:
@@ -50,7 +51,7 @@ def clause_of(identifier: str) -> Clause:
 
 @click.group()
 def spec() -> None:
-    """The specification: what a framework has to do, clause by clause.
+    """The specification, clause by clause.
 
     \b
     conformance spec list --family scaling --level MUST
@@ -59,11 +60,13 @@ def spec() -> None:
     """
 
 
-@spec.command(name="list", short_help="Every clause, or those of a family or level.")
-@click.option("--family", help="Such as scaling.")
-@click.option("--level", type=click.Choice([level.value for level in Level], case_sensitive=False))
+@spec.command(name="list", short_help="List clauses, by family or level.")
+@click.option("--family", help="Only this family, such as scaling.")
+@click.option(
+    "--level", type=click.Choice([level.value for level in Level], case_sensitive=False), help="Only this level."
+)
 def list_clauses(family: str | None, level: str | None) -> int:
-    """Every clause in one line each."""
+    """List clauses, one in a line."""
     clauses = load_clauses().values()
     families = sorted({clause.family for clause in clauses})
     if family is not None and family not in families:
@@ -71,10 +74,10 @@ def list_clauses(family: str | None, level: str | None) -> int:
     return _listed(c for c in clauses if family in (None, c.family) and level in (None, c.level.value))
 
 
-@spec.command(short_help="Clauses whose text, source or history holds every word.")
+@spec.command(short_help="Find clauses by words.")
 @click.argument("words", nargs=-1, required=True)
 def search(words: tuple[str, ...]) -> int:
-    """Clauses that hold every one of WORDS, in upper or lower case."""
+    """List clauses whose text, source or history contains all WORDS (case-insensitive)."""
     return _listed(c for c in load_clauses().values() if all(word.lower() in _text(c) for word in words))
 
 
@@ -88,16 +91,16 @@ def _listed(clauses: Iterable[Clause]) -> int:
     for clause in clauses:
         table.add_row(Text(clause.id, style="bold"), clause.level.value, Text(clause.requirement))
     if not table.row_count:
-        click.echo("no clause is like that", err=True)
+        click.echo("no clause matches", err=True)
         return 1
     Console().print(table)
     return 0
 
 
-@spec.command(short_help="One clause: source, bugs, tests, how each framework does.")
+@spec.command(short_help="Show a clause: source, bugs, tests, results.")
 @click.argument("identifier", metavar="CLAUSE", shell_complete=clause_ids)
 def show(identifier: str) -> int:
-    """CLAUSE with what it rests on and how it went in the last runs, or in the baselines where there was none."""
+    """Show CLAUSE with its source, known bugs, tests, and results of the last runs or else of the baselines."""
     clause = clause_of(identifier)
     console = Console()
     _line(console, f"{clause.id}  {clause.level.value}  revision {clause.revision}", "bold")
@@ -131,7 +134,7 @@ def _did(record: Record, clause: str) -> str:
 
 
 def newest() -> list[Record]:
-    """One record of every series: this checkout's last run, or the baseline where there was none."""
+    """One record of every series: the last run in this checkout, or else the baseline."""
     by_series: dict[tuple[str, str, str], Record] = {}
     for path in (*listed(BASELINES), *listed(LAST_RUNS)):
         try:
@@ -143,21 +146,21 @@ def newest() -> list[Record]:
     return list(by_series.values())
 
 
-@spec.command(short_help="Ask whether tests whose code changed still mean the same.")
-@click.option("--refactoring", metavar="WHY", help="Record that the changes leave every meaning as it is, and why.")
-@click.option("--raised", is_flag=True, help="Record clauses that are new or have a higher revision.")
+@spec.command(short_help="Review clauses whose tests changed.")
+@click.option("--refactoring", metavar="WHY", help="Confirm that no change affects a meaning, and say why.")
+@click.option("--raised", is_flag=True, help="Confirm clauses that are new or have a higher revision.")
 def review(refactoring: str | None, raised: bool) -> int:
-    """Lists clauses whose text or tests' code has changed since somebody answered for it, and records answers.
+    """List clauses whose text or test code has changed since the last review, and store reviews.
 
-    Verdicts compare across versions of the suite as long as a clause keeps its revision. Raise it, in
-    conformance/spec/FAMILY.toml, if what the clause requires or what its tests observe has another meaning now.
+    Verdicts of two versions of the suite are compared if the clause has the same revision in both. Raise the revision,
+    in conformance/spec/FAMILY.toml, if the meaning of the clause or of its tests' results has changed.
 
     \b
     conformance spec review
     conformance spec review --refactoring "the helper started has another name"
     conformance spec review --raised
 
-    Exit status: 0, nothing has changed, or all of it was recorded; 1, something wants an answer.
+    Exit status: 0, no change is left to review; 1, some clauses need a review.
     """
     stored, now = reviewed.reviews(), reviewed.present()
     asked = reviewed.questions(stored, now, inventory())
@@ -167,21 +170,36 @@ def review(refactoring: str | None, raised: bool) -> int:
     for each in wanting or asked:
         click.echo(one_line(str(each), 1000))
     if wanting:
-        ways = "raise the revision and use --raised, or answer with --refactoring WHY"
-        click.echo(f"{len(wanting)} clauses want an answer: {'a revision never falls' if fallen else ways}", err=True)
+        ways = "raise the revision and use --raised, or use --refactoring WHY"
+        click.echo(
+            f"{len(wanting)} clauses need a review: {'a revision cannot decrease' if fallen else ways}", err=True
+        )
         return 1
     if asked or stored.keys() != now.keys():
         replace(reviewed.FILE, reviewed.answered(stored, now, asked, reason).encode())
     return 0
 
 
+@spec.command(short_help="Find phrases that need a second reading.")
+def style() -> int:
+    """Search messages, docstrings, documentation and TOML texts for phrases of conformance/doubts/style.toml, which
+    docs/style.md explains.
+
+    Exit status: 0, there are none; 1, each is listed with what to write instead.
+    """
+    found = list(wording.hits(wording.texts()))
+    for hit in found:
+        click.echo(one_line(str(hit)))
+    return 1 if found else 0
+
+
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--device", default="auto", show_default=True)
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, or auto: a GPU if there is one.")
 def frameworks(names: tuple[str, ...], device: str) -> int:
-    """Every adapter that is built in or installed: version, device, modes, what it declares, what a run confirmed.
+    """List adapters, built in or installed: version, device, modes, declared and confirmed capabilities.
 
-    With NAMEs, the reasons for what those refuse as well.
+    With NAMEs, also list the reasons for unsupported capabilities.
     """
     for name in names:
         path_of(name)
@@ -219,7 +237,7 @@ def _row(declared: Declared, records: Iterable[Record]) -> tuple[str, ...]:
     seen = [a for a in answers if isinstance(a, dict) and a.get("observed") is not None]
     agreed = sum(1 for answer in seen if answer["observed"] == answer["declared"])
     asked = len(declared.supported) + len(declared.refused)
-    confirmed = f"{agreed} of {len(seen)} that show" if seen else "no record of this version"
+    confirmed = f"{agreed} of {len(seen)} observable" if seen else "no record of this version"
     return (
         declared.name,
         declared.version,

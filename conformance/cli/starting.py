@@ -10,34 +10,34 @@ from frameworks import install as installing
 
 @click.command()
 def quickstart() -> int:
-    """Judges the scaling clauses on the float64 NumPy reference, and on a copy of it with one fault, which a clause
-    catches. It needs no framework.
+    """Run the scaling clauses on the float64 NumPy reference and on a copy of it with one bug, which a clause catches.
+    No framework is needed.
 
-    Exit status: 0, the reference passes and the fault is caught; 1, not so.
+    Exit status: 0, the reference passes and the bug is caught; 1, otherwise.
     """
     return quick.main()
 
 
 @click.command()
-@click.option("--all", "every", is_flag=True, help="Every built-in framework.")
+@click.option("--all", "every", is_flag=True, help="Install all built-in frameworks.")
 @click.argument("names", nargs=-1, type=click.Choice(list(installing.DISTRIBUTIONS)), metavar="[NAME]...")
 def install(every: bool, names: tuple[str, ...]) -> int:
-    """Installs frameworks by pip, NAME being torch, tf, paddle or jax: at the pinned versions under their lock, or at
-    those that the environment names. `conformance run` does this by itself.
+    """Install frameworks with pip (NAME is torch, tf, paddle or jax): the pinned versions and their lock, or the
+    versions that environment variables select. `conformance run` does this itself.
 
     \b
     conformance install torch
     conformance install --all
     TORCH_VERSION=2.15.0 conformance install torch
 
-    Variables, for NAME one of TORCH, TF, PADDLE and JAX: NAME_VERSION, the framework's version; PACKAGE_VERSION, that
-    of any package that comes with it; NAME_INDEX, one more index to look for the framework on; NAME_REQUIREMENT, a
-    wheel or a requirement to install in its place. Where the NVIDIA driver answers, the build for GPUs is chosen.
+    Variables, with NAME one of TORCH, TF, PADDLE and JAX: NAME_VERSION, version of the framework; PACKAGE_VERSION,
+        version of any package that comes with it; NAME_INDEX, an additional package index; NAME_REQUIREMENT, a wheel or
+        requirement to install instead. If an NVIDIA driver is present, the GPU build is chosen.
 
-    Exit status: 0; 2, something is not to be had, and one line says what.
+    Exit status: 0, installed; 2, a package is not available, with the reason in one line.
     """
     if every == bool(names):
-        raise click.UsageError("name the frameworks to install, or give --all")
+        raise click.UsageError("name the frameworks to install, or use --all")
     if len(set(names)) < len(names):
         raise click.UsageError(f"a framework is named twice: {', '.join(names)}")
     return installing.main(list(names or installing.DISTRIBUTIONS))

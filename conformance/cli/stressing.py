@@ -15,19 +15,29 @@ from frameworks.registry import path_of
 @click.command()
 @click.argument("framework", shell_complete=names)
 @click.argument("pytest_arguments", nargs=-1, metavar="[-- PYTEST ARGUMENTS]...")
-@click.option("--modes", default="", metavar="A,B", help="The framework's first mode if not given.")
-@click.option("--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True)
-@click.option("--seeds", type=click.IntRange(min=2), default=10, show_default=True, metavar="N", help="How many.")
-@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="The first seed.")
-@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Runs at once.")
+@click.option("--modes", default="", metavar="A,B", help="Modes to run (default: the framework's first).")
+@click.option(
+    "--device",
+    envvar="CONFORMANCE_DEVICE",
+    default="auto",
+    show_default=True,
+    help="cpu, cuda, or auto: a GPU if there is one.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=2), default=10, show_default=True, metavar="N", help="Number of seeds."
+)
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="First seed.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Number of runs in parallel."
+)
 @click.option(
     "--records",
     type=click.Path(path_type=Path),
     default=doubts.FOLDER,
     metavar="FOLDER",
-    help="For the records.",
+    help="Directory for records.",
 )
-@click.option("--resume", is_flag=True, help="Take the whole records that an interrupted stress left there.")
+@click.option("--resume", is_flag=True, help="Reuse complete records of an interrupted stress run.")
 def stress(
     framework: str,
     pytest_arguments: tuple[str, ...],
@@ -39,17 +49,17 @@ def stress(
     records: Path,
     resume: bool,
 ) -> int:
-    """Installs FRAMEWORK, runs the suites at many seeds and prints every verdict that is not the same at all of them.
+    """Install FRAMEWORK, run the suites under many seeds, and list verdicts that differ between seeds.
 
-    A seed draws weights, data, schedules and the cases of every property; a correct suite says the same at each.
+    A seed determines weights, data, schedules and generated cases; verdicts should not depend on it.
 
     \b
     conformance stress reference --seeds 30
     conformance stress paddle --modes dygraph,static -- -k parity
 
-    What abstains at every seed is named, and is no change.
+    Tests that abstain at every seed are listed and do not count as unstable.
 
-    Exit status: 0; 1, a verdict changed or was bad; 2, a run could not be made.
+    Exit status: 0, stable; 1, a verdict differs or needs action; 2, a run failed to start.
     """
     path_of(framework)
     if framework in install.DISTRIBUTIONS and install.main([framework]):

@@ -1,4 +1,4 @@
-"""`conformance table`, `slowest`, `validate` and `recover`: what records say, in a terminal."""
+"""`conformance table`, `slowest`, `validate` and `recover`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]...")
-@click.option("--clauses", is_flag=True, help="Instead, one word a clause: portable, differs, broken in X since V, ...")
-@click.option("--times", "timed", is_flag=True, help="Also seconds by family, and the slowest tests.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if any outcome is bad or a run was interrupted.")
-@click.option("--width", type=click.IntRange(20, 1000), metavar="N", help="Columns to fill; the terminal's by default.")
+@click.option(
+    "--clauses", is_flag=True, help="Show one word for each clause: portable, differs, broken in X since V, ..."
+)
+@click.option("--times", "timed", is_flag=True, help="Also show seconds by family, and the slowest tests.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if an outcome needs action or a run was interrupted.")
+@click.option("--width", type=click.IntRange(20, 1000), metavar="N", help="Width in columns (default: the terminal's).")
 @without_collecting()
 def table(paths: tuple[Path, ...], clauses: bool, timed: bool, strict: bool, width: int | None) -> int:
-    """Families of clauses down, frameworks across: from records, journals or folders of them; from the last runs if
-    none is named.
+    """Show outcomes by clause family and framework, from records, journals or folders of them (by default the last
+    runs).
 
     \b
     conformance table
@@ -54,10 +56,18 @@ def table(paths: tuple[Path, ...], clauses: bool, timed: bool, strict: bool, wid
 
 @click.command()
 @click.argument("paths", nargs=-1, type=PATH, metavar="[PATH]...")
-@click.option("--by", type=click.Choice(["test", "clause"]), default="test", show_default=True, help="What is listed.")
-@click.option("--count", type=click.IntRange(min=1), default=times.SLOWEST, show_default=True, help="Of each record.")
+@click.option(
+    "--by", type=click.Choice(["test", "clause"]), default="test", show_default=True, help="List tests or clauses."
+)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=times.SLOWEST,
+    show_default=True,
+    help="Number of entries for each record.",
+)
 def slowest(paths: tuple[Path, ...], by: Literal["test", "clause"], count: int) -> int:
-    """The tests or clauses of each record that took longest, in seconds; of the last runs if none is named."""
+    """List the slowest tests or clauses of each record (by default of the last runs), in seconds."""
     for line in times.listed(read(paths, kept=Outlines()), by, count):
         click.echo(line)
     return 0
@@ -66,7 +76,8 @@ def slowest(paths: tuple[Path, ...], by: Literal["test", "clause"], count: int) 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
 def validate(paths: tuple[Path, ...]) -> int:
-    """Reads records, journals or folders of them. Exit status: 0, all are valid; 2, one is not, and one line says why.
+    """Check records, journals or folders of them. Exit status: 0, all are valid; 2, one is not, with the reason in one
+    line.
 
     \b
     conformance validate results/records
@@ -80,9 +91,9 @@ def validate(paths: tuple[Path, ...]) -> int:
 @click.command()
 @click.argument("journal", type=PATH, metavar="JOURNAL")
 def recover(journal: Path) -> int:
-    """Turns JOURNAL (.jsonl), which a run that was killed leaves behind, into a record, and prints the record's path.
+    """Convert JOURNAL (.jsonl), which a killed run leaves, to a record, and print the record's path.
 
-    The next run of the same series does this by itself.
+    The next run of the same series does this automatically.
     """
     click.echo(one_line(str(convert(journal))))
     return 0

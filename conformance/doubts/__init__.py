@@ -1,1 +1,1 @@
-"""Doubts about the suite itself: blinded frameworks, vacuous tests, verdicts that depend on the seed."""
+"""Checks of the suite itself: sabotaged frameworks, vacuous tests, seed sweeps, reviews of changed tests."""

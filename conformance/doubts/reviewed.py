@@ -1,7 +1,7 @@
-"""Whether a clause's tests still mean what its revision says, wherever their code has changed.
+"""Reviews of clauses whose tests' code has changed: does the revision still describe their meaning?
 
-`reviewed.toml` has, for each clause, the revision at which somebody last looked, a digest of the clause's text and of
-the code that its tests use, and the answer: what changed, and why the meaning did not. Another digest asks again.
+`reviewed.toml` has, for each clause, the reviewed revision, a digest of the clause's text and of its tests' code, and
+the answer: what changed, and why the meaning did not. A new digest requires a new review.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RAISED = "revision raised"
 
 @dataclass(frozen=True)
 class Review:
-    """What was answered for one clause."""
+    """The stored review of a clause."""
 
     revision: int
     digest: str
@@ -42,7 +42,7 @@ class Question:
 
     Attributes:
         tests: functions of its tests, as FILE::FUNCTION.
-        former: the stored review, None of a new clause.
+        former: the stored review; None for a new clause.
         revision: what the specification says now.
     """
 
@@ -53,7 +53,7 @@ class Question:
 
     @property
     def answered(self) -> bool:
-        """Whether the revision itself is the answer: it was raised, or the clause is new."""
+        """Whether no answer is needed: the revision was raised, or the clause is new."""
         return self.former is None or self.revision > self.former.revision
 
     def __str__(self) -> str:
@@ -67,10 +67,10 @@ class Question:
 
 
 def reviews(path: Path = FILE) -> dict[str, Review]:
-    """The stored answers by clause.
+    """The stored reviews by clause.
 
     Raises:
-        ValueError: the file is not one of them; the message is one line.
+        ValueError: the file cannot be read; the message is one line.
     """
     try:
         table = tomllib.loads(path.read_text("utf-8"))
@@ -97,7 +97,7 @@ def _digest(clause: Clause, hashes: list[str]) -> str:
 
 
 def questions(stored: Mapping[str, Review], now: Mapping[str, Review], tests: Mapping[str, TestCode]) -> list[Question]:
-    """Clauses that want an answer."""
+    """Clauses that need a review."""
     named: dict[str, list[str]] = {}
     for code in tests.values():
         named.setdefault(code.clause, []).append(f"{code.file}::{code.function}")

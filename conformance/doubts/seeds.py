@@ -1,4 +1,4 @@
-"""Runs of the suites at many seeds, and every verdict that is not the same at all of them."""
+"""Seed sweeps: runs of the suites under many seeds, and the verdicts that differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "records" / "stress"
 
 Found = dict[str, dict[int, str]]
-"""What was found by test and seed: an outcome, a failure with its signature."""
+"""The outcome by test and seed, for a failure with its signature."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Stress:
 
     Attributes:
         mode: "" for its first.
-        folder: where the records are kept.
-        words: what goes to pytest.
-        resume: whether records that are there already are taken.
+        folder: directory of the records.
+        words: arguments for pytest.
+        resume: whether existing records are reused.
     """
 
     framework: str
@@ -39,7 +39,7 @@ class Stress:
     resume: bool = False
 
     def record(self, seed: int) -> Record:
-        """The record of one seed, from the folder or from a run.
+        """The record of one seed, from the folder or from a new run.
 
         Raises:
             RecordError: the run wrote none.
@@ -53,12 +53,12 @@ class Stress:
         ended = subprocess.run([*command, *self.words], cwd=ROOT, capture_output=True, text=True, check=False)
         if ended.returncode not in (0, 1, 5):
             said = (ended.stdout + ended.stderr).strip().splitlines()
-            raise RecordError(path, said[-1] if said else "pytest said nothing", "run that seed by hand")
+            raise RecordError(path, said[-1] if said else "pytest printed nothing", "run that seed by hand")
         return load(path)
 
 
 def changing(records: dict[int, Record]) -> Found:
-    """Every test whose verdict differs between seeds or is bad at one, with what it was at each.
+    """Tests whose verdict differs between seeds or needs action, with the verdict at each seed.
 
     A run with a budget may end before a test that another one reached; that is no change.
     """
@@ -86,7 +86,7 @@ def never_judged(records: dict[int, Record]) -> list[str]:
 
 
 def told(changed: Found) -> list[str]:
-    """A line a test: each verdict with the seeds that gave it, the rarest first."""
+    """One line for each test: its verdicts with their seeds, the rarest first."""
     lines = []
     for test, by_seed in sorted(changed.items()):
         counts = Counter(by_seed.values())
@@ -102,7 +102,7 @@ def stress(runs: Stress, first: int, count: int, jobs: int) -> int:
     """Runs the suites at `count` seeds, `jobs` of them at once, and prints what differs.
 
     Returns:
-        1 if a verdict changed or was bad, else 0.
+        1 if a verdict differs or needs action, else 0.
 
     Raises:
         RecordError: a run wrote no record.
@@ -116,5 +116,5 @@ def stress(runs: Stress, first: int, count: int, jobs: int) -> int:
     for line in [*told(changed), *(f"{test}: abstains at every seed" for test in never_judged(records))]:
         print(line)
     name, seconds = f"{runs.framework} {runs.mode}".strip(), time.monotonic() - begun
-    print(f"{name}: {len(changed)} of {tests} verdicts changed or were bad at {count} seeds ({seconds:.0f} s)")
+    print(f"{name}: {len(changed)} of {tests} verdicts differ between {count} seeds or need action ({seconds:.0f} s)")
     return 1 if changed else 0

@@ -1,4 +1,4 @@
-"""The vacuity probe: every test that passed is run again on blinded frameworks, and one of them has to fail it."""
+"""The vacuity probe: every passing test is run again on sabotaged frameworks until one makes it fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BINDING = (Level.MUST, Level.SHOULD)
 
 @dataclass
 class Vacuity:
-    """Plugin of `--vacuity`. The process that runs a test probes it; the one that reports lists what survived."""
+    """Plugin of `--vacuity`: workers probe tests; the main process lists the vacuous ones."""
 
     survivors: list[tuple[str, str, str]] = field(default_factory=list)
     flips: dict[str, int] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Vacuity:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-        """Probes a test that passed, while its fixtures are alive."""
+        """Probes a passing test while its fixtures exist."""
         report = yield
         code = code_of(item.nodeid)
         if (
@@ -47,7 +47,7 @@ class Vacuity:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keeps what the probe of a test came to."""
+        """Stores the result of a test's probe."""
         code = code_of(report.nodeid)
         for name, value in report.user_properties:
             if name == PROPERTY and code is not None and isinstance(value, list):
@@ -70,7 +70,7 @@ class Vacuity:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """One line a test whose verdict no blinding changed, and the counts."""
+        """One line for each vacuous test, and the counts."""
         terminalreporter.section("vacuity")
         for clause, test, tried in sorted(self.survivors):
             terminalreporter.line(f"{clause}  {test}  not changed by {tried}")
@@ -84,9 +84,9 @@ class Vacuity:
 
 
 def _probed(item: pytest.Function) -> tuple[str, str]:
-    """The first blinding under which the test fails, and how; every blinding and "survived" if there is none.
+    """The first blinding under which the test fails, and its outcome; if there is none, all blindings and "survived".
 
-    An error counts only where no blinding brings about a failure: it may be the blinding's own.
+    An error counts only if no blinding causes a failure: it may be the blinding's own.
     """
     erring = ""
     for name in BLINDINGS:
@@ -99,7 +99,7 @@ def _probed(item: pytest.Function) -> tuple[str, str]:
 
 
 def _rerun(item: pytest.Function, blinding: str) -> str:
-    """What the test comes to on a blinded framework, with a verdict and a folder of its own."""
+    """Runs the test on a sabotaged framework, with a new verdict and folder."""
     given = {name: item.funcargs[name] for name in inspect.signature(item.obj).parameters}
     subject = given.get("subject")
     if not isinstance(subject, Subject):

@@ -1,1 +1,1 @@
-"""Known failures: the entries, the versions they hold in, and the edits a record makes to them."""
+"""Known failures: entries, their versions, and updates from records."""

@@ -1,5 +1,4 @@
-"""What records of a version confirm of an adapter's expectations: versions, devices and modes are written anew from
-what they show."""
+"""Confirms an adapter's expectations by records of a version: versions, devices and modes are updated."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ _UNSURE = frozenset({Outcome.ABSTAIN, Outcome.UNSTABLE})
 
 
 class _Shown(Enum):
-    """What records show of one case.
+    """What records say about one case.
 
     YES: it fails as the entry says. NO: it does not, or is not there. EITHER: the framework refuses what it needs.
-    BEFORE: nothing that counts, so that it is as in the nearest judged series.
+    BEFORE: no evidence, so that the nearest judged series decides.
     """
 
     YES = "yes"
@@ -39,7 +38,7 @@ class _Shown(Enum):
 
 
 class ConfirmError(Exception):
-    """Records cannot confirm a version, for a problem in one line; the remedy says what to do."""
+    """Records cannot confirm a version; problem and remedy in one line each."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}; {remedy}")
@@ -48,14 +47,14 @@ class ConfirmError(Exception):
 
 @dataclass(frozen=True)
 class Confirmed:
-    """What an adapter's file becomes.
+    """The update of an adapter's file.
 
     Attributes:
         text: the whole new file.
-        series: what is judged now, one for each record.
+        series: the judged series, one for each record.
         judged: every series that was judged, those of the records among them.
         changes: clause, former versions and new ones of each entry that changed, a split one by its parts, with device
-            and mode where these are new; of one that would hold in no judged series, "dropped".
+            and mode where these are new; "dropped" for one that would apply in no judged series.
         unnamed: failures that no entry names.
     """
 
@@ -67,15 +66,15 @@ class Confirmed:
 
 
 def confirm(records: Sequence[Record], known: Known, text: str) -> Confirmed:
-    """What an adapter's file becomes by records of one version.
+    """The update of an adapter's file by records of one version.
 
     Args:
-        known: what the file says.
-        text: the file as it stands.
+        known: content of the file.
+        text: present text of the file.
 
     Raises:
-        ConfirmError: a record is of an interrupted run, of some tests, of another seed, version or framework, or what
-            they show cannot be expressed.
+        ConfirmError: a record is of an interrupted run, of selected tests, of another seed, version or framework, or no
+            entry can express the result.
     """
     for record in records:
         _refuse(record, records[0])
@@ -84,7 +83,7 @@ def confirm(records: Sequence[Record], known: Known, text: str) -> Confirmed:
 
 @dataclass(frozen=True)
 class _Confirmation:
-    """Records of one version of one adapter, held against its expectations."""
+    """Records of one version of one adapter, compared with its expectations."""
 
     records: tuple[Record, ...]
     known: Known
@@ -95,13 +94,13 @@ class _Confirmation:
 
     @cached_property
     def version(self) -> str:
-        """The version as it is to be judged: with its local label where companions are named."""
+        """The version to judge, with its local label if companions are named."""
         here = parsed(self._framework, self.records[0].variant.framework_version)
         return str(here) if any(Version(each).local for each in every_version(self._before)) else here.public
 
     @property
     def _before(self) -> Judged:
-        """What was judged without these records."""
+        """Series judged without these records."""
         return self.known.judged.get(self._framework, {})
 
     @cached_property
@@ -110,7 +109,7 @@ class _Confirmation:
         return merged(self._before, dict.fromkeys(map(_where, self.records), (self.version,)))
 
     def file(self, text: str) -> Confirmed:
-        """What the file becomes, given its text."""
+        """The update of the file's text."""
         parts: dict[int, tuple[Part, ...]] = {}
         changes: list[tuple[str, str, str]] = []
         for place, entry in enumerate(self.known.expectations):
@@ -131,19 +130,19 @@ class _Confirmation:
         return Confirmed(after, series, self.judged, tuple(changes), tuple(self._unnamed()))
 
     def _idle(self, text: str) -> list[str]:
-        """Findings of which the last entry was dropped, and that no workaround and no exclusion names."""
+        """Findings whose last entry was dropped, and that no workaround or exclusion names."""
         content = tomllib.loads(text)
         tables = [entry for heading in ("expectation", "workaround", "exclusion") for entry in content.get(heading, ())]
         used = {table["finding"] for table in tables}
         return [finding.id for finding in self.known.findings if finding.id not in used]
 
     def _parts(self, place: int, entry: Expectation) -> tuple[Part, ...]:
-        """The entry as it is to be: one, or several for what fails in some cases, on some devices or in some modes."""
+        """The updated entry, or several if it fails only in some cases, on some devices or in some modes."""
         try:
             return self._grown(entry, self._kept(entry))
         except ValueError as error:
             where = f"expectation {place + 1} ({entry.clause}, {entry.versions})"
-            raise ConfirmError(f"{where} {error}", "change it by hand") from None
+            raise ConfirmError(f"{where} {error}", "edit it by hand") from None
 
     def _kept(self, entry: Expectation) -> tuple[Part, ...]:
         """The entry by records of its devices and modes: one, or one for the cases that fail and one for the others."""
@@ -162,7 +161,7 @@ class _Confirmation:
             if holding and self.version in former:
                 less = narrowed(entry, self.version, here, self.judged)
             if less is None:
-                raise ValueError(f"does not hold for {' '.join(here[0])}, and does for {', '.join(others)}")
+                raise ValueError(f"no longer fails for {' '.join(here[0])}, but still does for {', '.join(others)}")
             apart = failing if less is not same or self.version not in former else ()
             return (less, *(alone(self.version, where, self.judged, apart) for where in here if apart))
         with_it, without = former | {self.version}, former - {self.version}
@@ -171,13 +170,13 @@ class _Confirmation:
         if not failing or not holding:
             return (Part(rewritten(entry.versions, with_it if failing else without, judged)),)
         if not entry.cases:
-            raise ValueError(f"fails in some cases only, in {', '.join(failing[:3])} and so on; list its cases")
+            raise ValueError(f"fails only in some cases ({', '.join(failing[:3])}, ...); list its cases")
         first = tuple(case for case in entry.cases if case not in holding)
         begun = Part(rewritten(entry.versions, with_it, judged), first)
         return (begun, Part(rewritten(entry.versions, without, judged), holding)) if without else (begun,)
 
     def _grown(self, entry: Expectation, kept: tuple[Part, ...]) -> tuple[Part, ...]:
-        """The entry with what records of devices and modes that nobody had judged show of it."""
+        """The entry, updated for new devices and modes."""
         whole: list[tuple[str, str]] = []
         new: list[Part] = []
         for record in self._inferring(entry):
@@ -203,7 +202,7 @@ class _Confirmation:
         ]
 
     def _cases(self, entry: Expectation, records: Sequence[Record]) -> Mapping[str, _Shown]:
-        """What the records show of each case of an entry, nothing without records."""
+        """The records' evidence for each case of an entry, empty without records."""
         cases = entry.cases or tuple(
             {v.case: None for record in records for v in record.verdicts if entry.covers(v.clause, v.case)}
         )
@@ -214,12 +213,12 @@ class _Confirmation:
                 each = (each - {_Shown.BEFORE}) or {self._formerly(entry, records)}
             if len(each) > 1:
                 problem = f"{entry.clause}, {case}: fails in one mode and not in another"
-                raise ConfirmError(problem, "name the mode by hand")
+                raise ConfirmError(problem, "set its mode by hand")
             states[case] = each.pop() if each else _Shown.EITHER
         return states
 
     def _formerly(self, entry: Expectation, records: Sequence[Record]) -> _Shown:
-        """What the entry says of the records' series without them; of one that it is not written for, nothing."""
+        """The entry's claim about the records' series; None for a series that it does not name."""
         if not any(self._says(entry, record) for record in records):
             return _Shown.NO
         return _Shown.YES if any(means(entry.device, entry.mode, _where(each)) for each in records) else _Shown.BEFORE
@@ -233,7 +232,7 @@ class _Confirmation:
 
     @staticmethod
     def _shows(record: Record, entry: Expectation) -> bool:
-        """Whether a run of this processor and seed can show the entry."""
+        """Whether a run on this processor and at this seed can show the failure."""
         return entry.means(record.variant.instruction_sets) and entry.says_something_at(record.seed)
 
     def _inferring(self, entry: Expectation) -> list[Record]:
@@ -285,12 +284,12 @@ def _where(record: Record) -> tuple[str, str]:
 
 
 def _stray(verdict: TestVerdict) -> bool:
-    """Whether a verdict is about an entry that matched no test, rather than about the framework."""
+    """Whether a verdict is about an unmatched entry instead of the framework."""
     return verdict.case.startswith(EXPECTATION)
 
 
 def _exists(case: str) -> bool:
-    """Whether the suites have the test: a record without the case is of earlier ones, or of a CPU that draws others."""
+    """Whether the suites have the test: a record may lack it if it is older, or of a CPU with other cases."""
     return case.partition("[")[0] in inventory()
 
 
@@ -299,19 +298,21 @@ def _refuse(record: Record, first: Record) -> None:
     if record.status == "interrupted":
         raise ConfirmError(f"{name} is of an interrupted run", "run the suites to their end")
     if record.selection or record.status == "partial":
-        raise ConfirmError(f"{name} is of some tests only ({record.selection or 'partial'})", "run all of them")
+        raise ConfirmError(f"{name} is of selected tests only ({record.selection or 'partial'})", "run all tests")
     if record.seed:
         raise ConfirmError(f"{name} is of seed {record.seed}", "run the suites at seed 0")
     here = record.series.framework, record.variant.framework_version
     if here != (first.series.framework, first.variant.framework_version):
-        raise ConfirmError(f"{name} is of another framework or version than the first", "confirm one after the other")
+        raise ConfirmError(
+            f"{name} is of another framework or version than the first record", "confirm them separately"
+        )
     present = load_clauses()
     if any(name in present and text.revision != present[name].revision for name, text in record.clauses.items()):
-        raise ConfirmError(f"{name} is of clauses that have changed since", "run the suites again")
+        raise ConfirmError(f"{name} is of older revisions of clauses", "run the suites again")
 
 
 def told(changes: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Lines that say what changed: entries by their former and new versions, with their clauses."""
+    """One line for each kind of change: former and new versions, with the clauses of the entries."""
     by_range: dict[tuple[str, str], list[str]] = {}
     for clause, old, new in changes:
         by_range.setdefault((old, new), []).append(clause)

@@ -1,10 +1,9 @@
-"""Known failures as data: which clause, in which framework, in which versions, how it fails, and what finding that is.
+"""Known failures as data: clause, framework, versions, signature and finding.
 
-`expectations.toml` in an adapter's package holds its findings, the expectations that rest on them, its workarounds, and
-the series in which somebody has judged it: versions by device and mode. An entry never skips a test: the test runs, and
-an entry whose case passes, fails in another way or was not there at all is an error until the entry is changed or taken
-out. In a series that nobody has judged yet the entries of the nearest judged one are taken, and what rests on them is
-marked.
+`expectations.toml` in an adapter's package has its findings, their expectations, its workarounds, and the judged
+series: versions by device and mode. An entry never skips a test: the test runs, and an entry whose case passes, fails
+in another way or does not exist is an error until the entry is changed or removed. In a series that nobody has judged
+yet, the entries of the nearest judged series apply, and verdicts based on them are marked.
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ from frameworks.registry import built_in
 from results.record.renames import present_case
 
 FILE = "expectations.toml"
-"""What an adapter's package calls its own, beside the module that its class is in."""
+"""Name of the file, next to the module of the adapter's class."""
 
 EXPECTATION = "expectation: "
-"""How the case begins of a verdict about an entry that matched no test."""
+"""Prefix of the case in a verdict about an unmatched entry."""
 
 SEED, OTHER_SEEDS = "seed", "other-seeds"
-"""What a failure may depend on: it is there at seed 0, and at others it may be."""
+"""Seeds on which a failure may depend."""
 
 _EXPECTATION = Kind(
     "clause",
@@ -78,7 +77,7 @@ _EXPECTATION = Kind(
     ),
 )
 _PLAIN = "composition.plain-way"
-"""The clause whose tests are the programs of findings."""
+"""The clause whose tests are the findings' programs."""
 _SIGNATURE = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -91,17 +90,17 @@ class Expectation:
         framework: name of the adapter.
         versions: PEP 440 specifiers of the framework's versions, such as ">=2.4,<3.4". A local label ("2.13.0+cpu") is
             overlooked unless the specifier has one; pre-releases count.
-        device, mode: a name, several with commas, or "*" for every one.
-        processor: as of a finding, where processors that show it do so in other cases.
+        device, mode: a name, several with commas, or "*" for all.
+        processor: as for a finding, if the failing cases depend on the processor.
         cases: exact ids of the cases that fail; empty if every case of the clause does.
         signature: the slug under which the suite reports the failure.
-        finding: what goes wrong, and where it is to be read of.
-        spoils_process: whether the failure changes what later tests of the same process find; such cases run last.
-        depends_on: "seed" where other weights or data than those of seed 0 may not show the failure, "other-seeds"
-            where those of some other seeds alone do, so that it says nothing of a run at seed 0, else "".
-        file: where the entry stands.
-        inferred_from: in a run: the judged series that the entry was taken from, "" in one that was judged itself.
-        may_pass: in a run: whether its cases may as well pass.
+        finding: the cause.
+        spoils_process: whether the failure affects later tests in the same process; such cases run last.
+        depends_on: "seed" if the failure occurs at seed 0 and may not at others, "other-seeds" if it occurs only at
+            some other seeds, so that the entry does not apply at seed 0, else "".
+        file: the file of the entry.
+        inferred_from: in a run, the judged series from which the entry is inferred; "" in a judged series.
+        may_pass: in a run, whether its cases may also pass.
     """
 
     clause: str
@@ -126,38 +125,38 @@ class Expectation:
 
     @property
     def link(self) -> str:
-        """Where it is to be read of, or "none found"."""
+        """Its address, or "none found"."""
         return self.finding.text.link
 
     def bearing(self, place: Place) -> Bearing | None:
-        """What the entry says of a series, whatever the processor; None if it says nothing."""
+        """How the entry applies to a series, on any processor; None if it does not."""
         return place.bearing(self.versions, self.device, self.mode)
 
     def means(self, instructions: Collection[str]) -> bool:
-        """Whether processors of these instruction sets are meant; where none is listed, an entry that wants one is
-        not."""
+        """Whether the entry applies to processors with these instruction sets; an entry that needs one does not if none
+        is listed."""
         return all(matched(words, instructions) for words in (self.processor, self.finding.processor))
 
     def says_something_at(self, seed: int) -> bool:
-        """Whether runs at this seed are meant."""
+        """Whether the entry applies to runs at this seed."""
         return seed != 0 or self.depends_on != OTHER_SEEDS
 
     def taken(self, bearing: Bearing, seed: int) -> Expectation:
-        """This entry as it is held against a run of a series, on which it bears so, at a seed."""
+        """The entry for a run of a series at a seed."""
         may_pass = not bearing.settled or (self.depends_on != "" and seed != 0)
         return replace(self, inferred_from=bearing.inferred_from, may_pass=may_pass)
 
     def covers(self, clause: str, case: str) -> bool:
-        """Whether this case of this clause is meant; a test without parameters has the case ""."""
+        """Whether the entry covers this case of this clause; a test without parameters has the case ""."""
         return clause == self.clause and (not self.cases or case in self.cases)
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of one or several adapters.
+    """Findings, expectations and workarounds of one or several adapters.
 
     Attributes:
-        judged: in what somebody has judged the one adapter, by its name.
+        judged: judged series by adapter.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -167,7 +166,7 @@ class Known:
     exclusions: tuple[Exclusion, ...] = ()
 
     def place(self, framework: str, series: VersionSeries) -> Place:
-        """Where a series of a framework stands among those that were judged.
+        """The position of a series among the judged series.
 
         Raises:
             ValueError: its version is not a PEP 440 version.
@@ -178,7 +177,7 @@ class Known:
     def applying(
         self, framework: str, series: VersionSeries, seed: int = 0, instructions: Collection[str] = ()
     ) -> Known:
-        """What applies to runs of a series of a framework, at a seed, on a processor of these instruction sets.
+        """The entries for runs of a series, at a seed, on a processor with these instruction sets.
 
         Raises:
             ValueError: as `place`.
@@ -199,7 +198,7 @@ class Known:
         )
 
     def expected(self, finding: Finding, version: str) -> bool:
-        """Whether a failure at this version, or what drawn programs leave out, rests on the finding."""
+        """Whether an expectation or exclusion at this version names the finding."""
         framework = finding.framework
         known = Versions(parsed(framework, version), every_version(self.judged.get(framework, {})))
         ranges = [entry.versions for entry in self.expectations if entry.finding == finding]
@@ -218,7 +217,7 @@ class Known:
 
 
 def known_of(framework: Framework, seed: int = 0, instructions: Collection[str] = ()) -> Known:
-    """What applies to a run of this framework, of the adapter of its name and of the package that its class is in.
+    """The entries for a run of this framework, from the adapter of its name and from the package of its class.
 
     Args:
         instructions: instruction sets of the processor.
@@ -238,12 +237,12 @@ def known_of(framework: Framework, seed: int = 0, instructions: Collection[str] 
 
 
 def series_of(framework: Framework) -> VersionSeries:
-    """The series that a run of this framework is of."""
+    """The series of a run of this framework."""
     return VersionSeries(framework.version(), framework.device, framework.mode)
 
 
 def load_known(names: Iterable[str] = ()) -> Known:
-    """What is known of built-in adapters, of all if none is named, without importing their frameworks.
+    """The entries of built-in adapters (by default all), without importing their frameworks.
 
     Raises:
         ValueError: as `read_known`.
@@ -258,10 +257,10 @@ def _built_in(name: str) -> Iterator[Path]:
 
 
 def read_known(folder: Traversable, framework: str, clauses: Collection[str] | None = None) -> Known:
-    """What `expectations.toml` in a folder says, nothing without one; `clauses` are the ids that exist.
+    """Content of `expectations.toml` in a folder, empty without the file; `clauses` are the existing ids.
 
     Raises:
-        ValueError: an entry is none; the message is one line that names the file and the entry.
+        ValueError: an entry is invalid; the message is one line that names the file and the entry.
     """
     source, name = folder.joinpath(FILE), f"{folder.name}/{FILE}"
     if not source.is_file():
@@ -277,9 +276,11 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
         failing = {entry.finding.id for entry in expectations}
         used = failing | {each.finding.id for each in workarounds} | {each.finding.id for each in exclusions}
         if idle := sorted(findings.keys() - used):
-            raise ValueError(f"{FILE}: no expectation, workaround or exclusion rests on the finding {idle[0]!r}")
+            raise ValueError(
+                f"{FILE}: no expectation, workaround or exclusion names the finding {idle[0]!r}; remove it"
+            )
         if unshown := [each.id for each in findings.values() if each.program is None and each.id not in failing]:
-            raise ValueError(f"{FILE}: no expectation rests on the finding {unshown[0]!r}, so it needs a program")
+            raise ValueError(f"{FILE}: finding {unshown[0]!r} needs a program or an expectation")
     except ValueError as error:
         raise ValueError(f"{folder.name}/{error}") from None
     return Known(tuple(findings.values()), expectations, workarounds, {framework: judged} if judged else {}, exclusions)
@@ -290,7 +291,7 @@ def _by_id(tables: Iterable[Table], framework: str, folder: Traversable) -> dict
     for table in tables:
         finding = read_finding(table, framework, folder)
         if finding.id in findings:
-            raise ValueError(f"{table.where}: this id stands twice")
+            raise ValueError(f"{table.where}: duplicate id")
         findings[finding.id] = finding
     return findings
 
@@ -328,15 +329,15 @@ def _expectation(
         depends_on=table.text("depends_on", "") if "depends_on" in table.values else "",
     )
     if entry.depends_on not in ("", SEED, OTHER_SEEDS):
-        raise ValueError(f"{table.where}: depends_on {entry.depends_on!r} is neither {SEED!r} nor {OTHER_SEEDS!r}")
+        raise ValueError(f"{table.where}: depends_on: got {entry.depends_on!r}, want {SEED!r} or {OTHER_SEEDS!r}")
     if entry.clause not in (load_clauses() if clauses is None else clauses):
-        raise ValueError(f"{table.where}: there is no clause {entry.clause!r}")
+        raise ValueError(f"{table.where}: unknown clause {entry.clause!r}")
     try:
         SpecifierSet(entry.versions)
     except InvalidSpecifier:
-        raise ValueError(f"{table.where}: versions {entry.versions!r} is not a PEP 440 specifier") from None
+        raise ValueError(f"{table.where}: versions: got {entry.versions!r}, want a PEP 440 specifier") from None
     if not _SIGNATURE.fullmatch(entry.signature):
-        raise ValueError(f"{table.where}: signature {entry.signature!r} is not one word of letters, digits, . _ and -")
+        raise ValueError(f"{table.where}: signature: got {entry.signature!r}, want letters, digits, . _ and -")
     return entry
 
 

@@ -1,4 +1,4 @@
-"""What drawn programs leave out because a framework is known to do it wrongly, as data next to the expectations."""
+"""Exclusions: conditions that generated programs avoid because of a known defect, stored with the expectations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ EXCLUSION = Kind("finding", frozenset({"finding", "versions", "device", "mode", 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A condition under which a finding shows; programs that meet it are not drawn.
+    """A condition under which a finding occurs; programs that meet it are not generated.
 
     Attributes:
-        finding: what goes wrong under it.
-        versions: PEP 440 specifiers of the framework's versions that do so.
-        device, mode: a name, several with commas, or "*" for every one.
-        when: features that a program has, all of them; `conformance.laws.features` names them.
+        finding: the defect.
+        versions: PEP 440 specifiers of the affected versions.
+        device, mode: a name, several with commas, or "*" for all.
+        when: features of `conformance.laws.features`, all of which a program has.
     """
 
     finding: Finding
@@ -31,7 +31,7 @@ class Exclusion:
     when: tuple[str, ...]
 
     def leaves_out(self, features: Collection[str]) -> bool:
-        """Whether a program with these features is left out."""
+        """Whether a program with these features is excluded."""
         return all(feature in features for feature in self.when)
 
 
@@ -39,7 +39,7 @@ def read_exclusion(table: Table, findings: dict[str, Finding]) -> Exclusion:
     """One entry `[[exclusion]]`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     entry = Exclusion(
         found(table, findings),
@@ -49,9 +49,9 @@ def read_exclusion(table: Table, findings: dict[str, Finding]) -> Exclusion:
         table.texts("when"),
     )
     if not entry.when:
-        raise ValueError(f"{table.where}: when names no feature, so that nothing would be drawn")
+        raise ValueError(f"{table.where}: when is empty, which would exclude every program")
     try:
         SpecifierSet(entry.versions)
     except InvalidSpecifier:
-        raise ValueError(f"{table.where}: versions {entry.versions!r} is not a PEP 440 specifier") from None
+        raise ValueError(f"{table.where}: versions: got {entry.versions!r}, want a PEP 440 specifier") from None
     return entry

@@ -1,7 +1,7 @@
-"""Series in which somebody has judged an adapter, and what is to be expected in those that nobody has judged yet.
+"""Judged series of an adapter, and the expectations of series that nobody has judged yet.
 
-A series is a version on a device in a mode. In one that nobody has judged the expectations of the nearest judged one
-apply. What is nearest is decided by, in this order:
+A series is a version on a device in a mode. In an unjudged series the expectations of the nearest judged one apply.
+The nearest one is chosen by, in this order:
 
 1. the same mode before another one, then the same device before another one;
 2. the same version before another one;
@@ -23,7 +23,7 @@ from conformance.spec.findings import named
 from conformance.spec.tables import Table
 
 JUDGED = "judged"
-"""The table of the series in which somebody has judged the adapter."""
+"""Name of the table of judged series."""
 
 Judged = Mapping[tuple[str, str], tuple[str, ...]]
 """Judged versions by device and mode, from the lowest to the highest."""
@@ -42,7 +42,7 @@ class VersionSeries:
 
 
 def parsed(framework: str, version: str) -> Version:
-    """A version that can be compared.
+    """A comparable version.
 
     Raises:
         ValueError: it is none of PEP 440.
@@ -50,18 +50,18 @@ def parsed(framework: str, version: str) -> Version:
     try:
         return Version(version)
     except InvalidVersion:
-        raise ValueError(f"{framework} calls its version {version!r}, which PEP 440 cannot compare") from None
+        raise ValueError(f"{framework}: version {version!r} is not a PEP 440 version") from None
 
 
 @dataclass(frozen=True)
 class Bearing:
-    """What an entry says of a run.
+    """How an entry applies to a run.
 
     Attributes:
-        inferred_from: the judged version that it is taken from, with device and mode where these differ; "" where the
+        inferred_from: the judged version from which it is inferred, with device and mode if these differ; "" if the
             run's own series was judged.
-        settled: whether the entry must come true; False between two judged versions that disagree on it, and where it
-            is taken from another device or mode.
+        settled: whether the failure must occur; False between two judged versions that disagree, and if it is inferred
+            from another device or mode.
     """
 
     inferred_from: str = ""
@@ -70,7 +70,7 @@ class Bearing:
 
 @dataclass(frozen=True)
 class Versions:
-    """A version among those that were judged on a device in a mode; none of them is the same as every one of them.
+    """A version among the judged versions of a device and mode; no judged version counts as all of them.
 
     Attributes:
         version: the version that is asked for.
@@ -82,12 +82,12 @@ class Versions:
 
     @cached_property
     def confirmed(self) -> bool:
-        """Whether the version was judged, or none is named."""
+        """Whether the version was judged, or no version is named."""
         return not self.judged or self.same != ""
 
     @cached_property
     def same(self) -> str:
-        """The judged version that stands for this one, "" if there is none."""
+        """The judged version equal to this one, "" if there is none."""
         return next((each for each in self.judged if self._stands(Version(each))), "")
 
     def _stands(self, judged: Version) -> bool:
@@ -95,12 +95,12 @@ class Versions:
 
     @cached_property
     def below(self) -> str:
-        """The highest judged version below, "" if there is none."""
+        """The highest judged version below this one, "" if there is none."""
         return max((each for each in self.judged if Version(each) < self.version), key=Version, default="")
 
     @cached_property
     def above(self) -> str:
-        """The lowest judged version above, "" if there is none."""
+        """The lowest judged version above this one, "" if there is none."""
         return min((each for each in self.judged if Version(each) > self.version), key=Version, default="")
 
     @cached_property
@@ -112,7 +112,7 @@ class Versions:
         return self.same or (alike or near or [""])[0]
 
     def bearing(self, versions: str) -> Bearing | None:
-        """What an entry of these PEP 440 specifiers says of the version; None if it says nothing."""
+        """How an entry with these PEP 440 specifiers applies to the version; None if it does not."""
         meant = SpecifierSet(versions)
         here = meant.contains(self.version, prereleases=True)
         if self.confirmed:
@@ -125,7 +125,7 @@ class Versions:
 
 @dataclass(frozen=True)
 class Place:
-    """A series among those that were judged.
+    """A series among the judged ones.
 
     Attributes:
         version, device, mode: the series that is asked for.
@@ -139,7 +139,7 @@ class Place:
 
     @cached_property
     def confirmed(self) -> bool:
-        """Whether expectations are strict: the series was judged, or the adapter does not say which ones were."""
+        """Whether expectations are strict: the series was judged, or the adapter lists no judged series."""
         return not self.judged or (self._here in self.judged and self._at(self._here).confirmed)
 
     @property
@@ -148,10 +148,10 @@ class Place:
         return self._label(self._nearest[0], self._at(self._nearest[0]).nearest) if self.judged else ""
 
     def bearing(self, versions: str, device: str, mode: str) -> Bearing | None:
-        """What an entry for these versions, device and mode says of the series; None if it says nothing.
+        """How an entry for these versions, device and mode applies to the series; None if it does not.
 
-        One that is written for the device and mode that are asked for is taken from the nearest judged series that it
-        is written for; any other one says something if it is written for the nearest judged series.
+        An entry that names this device and mode is inferred from the nearest judged series that it names; any other
+        entry applies if it names the nearest judged series.
         """
 
         def meant(where: tuple[str, str]) -> bool:
@@ -181,7 +181,7 @@ class Place:
 
     @cached_property
     def _nearest(self) -> list[tuple[str, str]]:
-        """Devices and modes from the nearest to the farthest."""
+        """Devices and modes, the nearest first."""
 
         def distance(where: tuple[str, str]) -> tuple[bool, bool, bool]:
             device, mode = where
@@ -205,16 +205,16 @@ def every_version(judged: Judged) -> tuple[str, ...]:
 
 
 def merged(first: Judged, second: Judged) -> Judged:
-    """What either of the two names."""
+    """The union of both."""
     places = dict.fromkeys([*first, *second])
     return {where: ordered(JUDGED, {*first.get(where, ()), *second.get(where, ())}) for where in places}
 
 
 def read_judged(above: Table) -> Judged:
-    """What the table `[judged]` of a file says, nothing without one.
+    """The table `[judged]` of a file, empty without one.
 
     Raises:
-        ValueError: it is no table of versions by device and mode; the message is one line.
+        ValueError: it is not a table of versions by device and mode; the message is one line.
     """
     content = above.values.get(JUDGED, {})
     if not isinstance(content, dict):
@@ -227,7 +227,7 @@ def read_judged(above: Table) -> Judged:
         for mode, versions in modes.items():
             judged[device, mode] = _versions(Table(f"{above.where}, {JUDGED}", {f"{device}.{mode}": versions}))
     if JUDGED in above.values and not judged:
-        raise ValueError(f"{above.where}: {JUDGED} is empty; take it out where no series was judged")
+        raise ValueError(f"{above.where}: {JUDGED} is empty; remove it if no series was judged")
     return judged
 
 
@@ -235,7 +235,7 @@ def _versions(line: Table) -> tuple[str, ...]:
     (name,) = line.values
     versions = line.texts(name)
     if not versions:
-        raise ValueError(f"{line.where}: {name} is empty; take it out where no version was judged")
+        raise ValueError(f"{line.where}: {name} is empty; remove it if no version was judged")
     try:
         return ordered(name, versions)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Changes in the text of an `expectations.toml` that leave every other character as it is.
+"""Edits of an `expectations.toml` that leave all other text unchanged.
 
-tomlkit keeps layout too, but not the order of `[[finding]]` and `[[expectation]]` tables that alternate. So lines are
-changed here, and what they say afterwards is read and held against what was meant.
+tomlkit keeps layout too, but not the order of alternating `[[finding]]` and `[[expectation]]` tables. So this module
+edits lines, and then reads the result and compares it with the intended content.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _WIDTH = 120
 
 @dataclass(frozen=True)
 class Part:
-    """An entry, or one of several that it becomes: its versions, and its cases, device and mode, which stay as they are
-    if None."""
+    """A changed entry, or one of the parts of a split one: its versions, and its cases, device and mode (None leaves
+    them unchanged)."""
 
     versions: str
     cases: tuple[str, ...] | None = None
@@ -45,10 +45,10 @@ class Part:
 
 
 def edited(text: str, entries: Mapping[int, Sequence[Part]], judged: Judged) -> str:
-    """The text with these series as the judged ones and these entries, by their place, changed, split or left out.
+    """The text with these judged series, and with these entries, by position, changed, split or removed.
 
     Raises:
-        ValueError: the text is laid out so that this cannot be done; the message says what to do by hand.
+        ValueError: the layout does not allow this edit; the message says what to do by hand.
     """
     blocks = _blocks(text, "expectation")
     for place in sorted(entries, reverse=True):
@@ -67,10 +67,10 @@ def without_findings(text: str, names: Collection[str]) -> str:
 
 
 def inserted(text: str, finding: str, says: FindingText | None, entries: Sequence[str]) -> str:
-    """The text with new entries behind those of a finding, or with a new finding and these at the end.
+    """The text with new entries after those of a finding, or with a new finding and its entries at the end.
 
     Args:
-        says: what a new finding says, None for one of the text.
+        says: text of a new finding, None for an existing one.
         entries: as `table` writes them.
     """
     if says is not None:
@@ -88,7 +88,7 @@ def inserted(text: str, finding: str, says: FindingText | None, entries: Sequenc
 
 
 def table(heading: str, values: Mapping[str, str | Sequence[str]]) -> str:
-    """A table as the files have it: strings and arrays of strings, none for an empty array, long strings wrapped."""
+    """A table in the layout of the files: strings and arrays of strings; empty arrays omitted, long strings wrapped."""
     lines = [f"[[{heading}]]"]
     for key, value in values.items():
         if not isinstance(value, str):
@@ -117,7 +117,7 @@ def _cut(text: str, begin: int, end: int) -> str:
 
 
 def check(before: str, after: str, entries: Mapping[int, Sequence[Part]], judged: Judged) -> None:
-    """Makes sure that the edited text says what was meant and all else that it said before.
+    """Verifies that the edited text has the intended changes and no others.
 
     Raises:
         ValueError: it does not.
@@ -132,11 +132,11 @@ def check(before: str, after: str, entries: Mapping[int, Sequence[Part]], judged
         series.setdefault(device, {})[mode] = list(versions)
     said = {"expectation": [], **tomllib.loads(after)}
     if said != {**meant, "expectation": changed, JUDGED: series}:
-        raise ValueError("its layout cannot be kept; change judged and versions by hand")
+        raise ValueError("the layout cannot be kept; edit judged and versions by hand")
 
 
 def _blocks(text: str, heading: str) -> list[tuple[int, int]]:
-    """Where each `[[heading]]` begins and where its last line ends; comments below belong to the next one."""
+    """Start of each `[[heading]]` and end of its last line; comments below belong to the next one."""
     blocks = []
     for match in re.finditer(rf"^\[\[{heading}\]\][^\n]*\n", text, re.MULTILINE):
         header = _HEADER.search(text, match.end())
@@ -162,10 +162,10 @@ def _part(block: str, part: Part) -> str:
 
 
 def _below(block: str, key: str, new: str) -> str:
-    """The block with a new line below the one of a key."""
+    """The block with a new line below a key."""
     line = re.search(rf"^{key}[ \t]*=[^\n]*\n", block, re.MULTILINE) if key else None
     if line is None:
-        raise ValueError("an entry's versions are no string on one line; write them so")
+        raise ValueError("an entry's versions must be a string on one line")
     return f"{block[: line.end()]}{new}\n{block[line.end() :]}"
 
 
@@ -173,7 +173,7 @@ def _with_judged(text: str, judged: Judged) -> str:
     header = re.search(rf"^\[{JUDGED}\][^\n]*\n", text, re.MULTILINE)
     if header is None:
         if JUDGED in tomllib.loads(text):
-            raise ValueError(f"{JUDGED} is written in another way than as a table [{JUDGED}]; write it so")
+            raise ValueError(f"{JUDGED} must be a table [{JUDGED}]")
         above = re.match(r"(?:#[^\n]*\n)*", text)
         place = above.end() if above else 0
         lines = [_array(_key(*where), versions) for where, versions in judged.items()]
@@ -201,7 +201,7 @@ def _with_array(text: str, key: str, values: Sequence[str]) -> str:
     match = re.search(rf"^{re.escape(key)}[ \t]*=[ \t]*", text, re.MULTILINE)
     end = None if match is None else _array_end(text, match.end())
     if match is None or end is None:
-        raise ValueError(f"an array {key} has a comment inside or another layout; split it by hand")
+        raise ValueError(f"an array {key} contains a comment or has another layout; split it by hand")
     return text[: match.start()] + _array(key, values) + text[end:]
 
 
@@ -212,6 +212,6 @@ def _array(key: str, values: Sequence[str]) -> str:
 
 
 def _array_end(text: str, begin: int) -> int | None:
-    """Where an array of strings ends, None if it is none or has a comment."""
+    """End of an array of strings; None if it is not one or has a comment."""
     array = re.compile(r"""\[(?:\s|,|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')*\]""").match(text, begin)
     return array.end() if array else None

@@ -1,4 +1,4 @@
-"""What records make of an adapter's expectations: ranges, dropped entries, and entries for failures that none names."""
+"""Updates an adapter's expectations from records: versions, dropped entries, and entries for unexpected failures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from results.record.texts import FindingText
 
 @dataclass(frozen=True)
 class Cause:
-    """The finding that new entries rest on.
+    """The finding of new entries.
 
     Attributes:
-        id: of a finding of the file, or of a new one.
-        text: what a new one says, None for one of the file.
-        clauses: whose failures it is the cause of; all if there is none.
+        id: of an existing or new finding.
+        text: of a new finding, None for an existing one.
+        clauses: clauses whose failures it causes; empty for all.
     """
 
     id: str
@@ -34,13 +34,13 @@ class Cause:
 
 @dataclass(frozen=True)
 class Updated:
-    """What an adapter's file becomes.
+    """The update of an adapter's file.
 
     Attributes:
         text: the whole new file.
-        confirmed: what its former entries became.
-        added: new entries, or new cases of former ones, one line each.
-        unnamed: failures that still no entry names.
+        confirmed: changes of existing entries.
+        added: new entries, or new cases of existing ones, one line each.
+        unnamed: failures without an entry.
     """
 
     text: str
@@ -65,19 +65,18 @@ class _Entry:
 
 
 def update(records: Sequence[Record], known: Known, text: str, cause: Cause | None) -> Updated:
-    """What an adapter's file becomes by records of one version.
+    """The update of an adapter's file by records of one version.
 
-    An entry applies in their series exactly where the records show its failure; one that would apply in no judged
-    series is dropped, and its finding with the last of them. With a cause, failures that no entry names become entries
-    of it: in this version, on this device, in this mode, of these cases, for more is not shown. Of a failure in every
-    one of several records the mode is left open.
+    Entries are changed to apply exactly where the records show their failure; one that would apply in no judged series
+    is dropped, and so is a finding without entries. With a cause, unexpected failures become its entries, for this
+    version, device and mode and for these cases only. A failure in all of several records gets no mode.
 
     Args:
-        known: what the file says.
-        text: the file as it stands.
+        known: content of the file.
+        text: present text of the file.
 
     Raises:
-        ConfirmError: as `confirm`; the cause is no finding of the file and its text is missing, or the other way round.
+        ConfirmError: as `confirm`; the cause is a new finding without a text, or an existing one with a text.
     """
     confirmed = confirm(records, known, text)
     if cause is None:
@@ -86,7 +85,7 @@ def update(records: Sequence[Record], known: Known, text: str, cause: Cause | No
     chosen = {id(v) for v in confirmed.unnamed if v.outcome in FAILED and v.signature and _meant(v, cause.clauses)}
     entries = list(_entries(records, chosen))
     if not entries:
-        raise ConfirmError("no failure needs an entry of this finding", "leave --finding out, or name other clauses")
+        raise ConfirmError("no failure needs an entry of this finding", "omit --finding, or name other clauses")
     version = confirmed.series[0].version
     versions = rewritten(f"=={version}", {version}, every_version(confirmed.judged))
     after = confirmed.text
@@ -106,10 +105,10 @@ def update(records: Sequence[Record], known: Known, text: str, cause: Cause | No
 def _check(cause: Cause, known: Known) -> None:
     there = cause.id in {finding.id for finding in known.findings}
     if there and cause.text is not None:
-        raise ConfirmError(f"the finding {cause.id!r} is in the file already", "name it without --class and --reason")
+        raise ConfirmError(f"the finding {cause.id!r} exists already", "omit --class and --reason")
     if not there and cause.text is None:
-        remedy = "say what it is with --class, --consequence, --reason and --link"
-        raise ConfirmError(f"the file has no finding {cause.id!r}", remedy)
+        remedy = "describe it with --class, --consequence, --reason and --link"
+        raise ConfirmError(f"the finding {cause.id!r} does not exist", remedy)
 
 
 def _meant(verdict: TestVerdict, clauses: Collection[str]) -> bool:
@@ -117,7 +116,7 @@ def _meant(verdict: TestVerdict, clauses: Collection[str]) -> bool:
 
 
 def _entries(records: Sequence[Record], chosen: Collection[int]) -> Iterator[_Entry]:
-    """New entries for verdicts that are chosen by their identities."""
+    """New entries for the chosen verdicts."""
     modes = [record.series.mode for record in records]
     places: dict[_Entry, list[str]] = {}
     for record in records:
@@ -144,7 +143,7 @@ def _of_record(record: Record, chosen: Collection[int]) -> Iterator[_Entry]:
 def _place(
     entries: Iterable[Mapping[str, Any]], new: _Entry, finding: str, versions: str, *, alone: bool
 ) -> int | None:
-    """The entry of the file that takes the cases of a new one, None if there is none."""
+    """The existing entry to which the cases of a new one can be added, None if there is none."""
     for place, entry in enumerate(entries):
         same = (entry["finding"], entry["clause"], entry["signature"]) == (finding, new.clause, new.signature)
         mode = entry.get("mode", "*")

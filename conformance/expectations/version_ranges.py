@@ -1,4 +1,4 @@
-"""PEP 440 specifiers of an expectation, changed so that they hold in these judged versions and in no other ones."""
+"""PEP 440 specifiers that match exactly the given judged versions."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ _UPPER, _LOWER = ("<=", "<"), (">=", ">")
 
 
 def contains(versions: str, version: str) -> bool:
-    """Whether specifiers hold in a version; pre-releases count."""
+    """Whether specifiers match a version, pre-releases included."""
     return SpecifierSet(versions).contains(version, prereleases=True)
 
 
 def rewritten(versions: str, wanted: Collection[str], judged: Sequence[str]) -> str:
-    """Specifiers that hold in the wanted ones of the judged versions and in no other one.
+    """Specifiers that match the wanted judged versions and no others.
 
-    They stay as they are where they do; else a bound is moved, or a version left out; else they are one version, or a
-    range from the lowest to the highest.
+    They stay unchanged if they already do. Otherwise a bound is moved or a version excluded; failing that, the result
+    is one version, or a range from the lowest to the highest.
 
     Raises:
-        ValueError: no specifier says it; the message is a clause of a sentence.
+        ValueError: there is no such specifier; the message is part of a sentence.
     """
     if _fits(versions, wanted, judged):
         return versions
     if not wanted:
-        raise ValueError("would hold in no judged version")
+        raise ValueError("would apply to no judged version")
     chosen, left = sorted(wanted, key=Version), [each for each in judged if each not in wanted]
     for text in (*_moved(versions, chosen, left), _anew(chosen, left)):
         if _fits(text, wanted, judged):
             return text
-    raise ValueError(f"would hold in {', '.join(chosen)} and not in {', '.join(left)}, which no specifier says")
+    raise ValueError(f"would apply to {', '.join(chosen)} but not to {', '.join(left)}, which no specifier can express")
 
 
 def _moved(versions: str, chosen: Sequence[str], left: Sequence[str]) -> Iterator[str]:
-    """The specifiers with another upper bound, another lower one, or something left out."""
+    """The specifiers with a new upper bound, a new lower bound, or an excluded version."""
     first, last = Version(chosen[0]).public, Version(chosen[-1]).public
     clauses = [clause.strip() for clause in versions.split(",")]
     yield _bounded(clauses, _UPPER, f"<={last}")
@@ -45,7 +45,7 @@ def _moved(versions: str, chosen: Sequence[str], left: Sequence[str]) -> Iterato
 
 
 def _bounded(clauses: Sequence[str], kinds: tuple[str, ...], bound: str) -> str:
-    """The clauses with this bound in the place of the one of these kinds, behind them if there is none."""
+    """The clauses with this bound in place of one of these kinds, or appended if there is none."""
     if not any(clause.startswith(kinds) for clause in clauses):
         return ",".join([*clauses, bound])
     return ",".join(bound if clause.startswith(kinds) else clause for clause in clauses)

@@ -1,4 +1,4 @@
-"""An entry made to apply in more or fewer judged series: by its versions, devices and modes, or by a further entry."""
+"""Widens or narrows the judged series of an entry, by its versions, devices and modes or by another entry."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from conformance.spec.findings import named
 
 
 def means(device: str, mode: str, where: tuple[str, str]) -> bool:
-    """Whether an entry's device and mode mean these ones."""
+    """Whether an entry names this device and mode."""
     return named(device, where[0]) and named(mode, where[1])
 
 
 def versions_of(judged: Judged, device: str, mode: str) -> tuple[str, ...]:
-    """Versions that were judged on an entry's devices in its modes."""
+    """Judged versions on an entry's devices in its modes."""
     return every_version({where: versions for where, versions in judged.items() if means(device, mode, where)})
 
 
 def alone(version: str, where: tuple[str, str], judged: Judged, cases: tuple[str, ...] | None) -> Part:
-    """An entry for one series alone."""
+    """An entry for a single series."""
     return Part(rewritten(f"=={version}", {version}, judged[where]), cases, *where)
 
 
 def widened(
     entry: Expectation, versions: str, version: str, new: Sequence[tuple[str, str]], judged: Judged
 ) -> Part | None:
-    """The entry for a version on further devices or in further modes too; None if it would then apply in another
-    judged series in which it does not apply now.
+    """The entry, widened to a version on more devices or in more modes; None if this would add another judged series.
 
     Args:
         versions: the entry's versions on its present devices, in its present modes.
@@ -50,8 +49,8 @@ def widened(
 
 
 def narrowed(entry: Expectation, version: str, gone: Sequence[tuple[str, str]], judged: Judged) -> Part | None:
-    """The entry without these devices and modes at a version, in whose other series it goes on to apply; None if
-    neither its devices nor its modes can say so."""
+    """The entry, narrowed to exclude these devices and modes at a version; None if neither its devices nor its modes
+    can express this."""
     wanted = _judged(judged, entry.device, entry.mode, entry.versions) - {(where, version) for where in gone}
     devices = ", ".join(dict.fromkeys(where[0] for where in judged if where in {each for each, _ in wanted}))
     modes = ", ".join(dict.fromkeys(where[1] for where in judged if where in {each for each, _ in wanted}))

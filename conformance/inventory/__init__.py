@@ -1,1 +1,1 @@
-"""Which tests the suites hold and what each depends on, read from source without importing it."""
+"""Inventory of the suites' tests and their dependencies, read from source without importing it."""

@@ -1,10 +1,10 @@
-"""What a test depends on, read from the source without importing it.
+"""A test's dependencies, read from source without importing it.
 
-That is every definition of ours that the test names, and every one that these name: helpers, constants, strategies,
-fixtures, recipes, models, the automaton. Of a class count its fields, the methods that Python calls, and those methods
-whose name is read somewhere among all this; of the classes in `fixtures` count all methods, for adapters call them.
-The subject, the oracle and the container of results are none of it: versions, derived bounds and schema tell of them.
-The steps written by hand in each framework, which adapters are compared with, count whole.
+These are the suite's definitions that the test names, and all that they name in turn: helpers, constants, strategies,
+fixtures, recipes, models, the automaton. A class contributes its fields, its special methods, and the methods whose
+name occurs in these definitions; a class in `fixtures` contributes all methods, since adapters call them. The subject,
+the oracle and the container of results do not count: versions, derived bounds and schema identify them. The baseline
+loops of each framework, which adapters are compared with, count completely.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pathlib import Path
 from conformance.inventory.syntax import Chain, Reading, imported, read, statements
 
 COUNTED = ("conformance", "fixtures")
-"""Folders whose definitions count."""
+"""Folders of the suite's definitions."""
 
 CONTROL = ("frameworks", "by_hand")
-"""The module with what adapters are compared with; those of its name in the folders next to it count with it."""
+"""The module of baseline loops; modules of the same name in the adapters' folders count too."""
 
 UNCOUNTED = ("conformance", "oracle", "bounds_cache")
-"""The cache of the oracle, which changes what a bound takes and not what it is."""
+"""The oracle's cache, which affects the cost of a bound but not its value."""
 
 WHOLE = "fixtures"
-"""The folder whose classes count with all of their methods."""
+"""The folder whose classes contribute all methods."""
 
 PROVIDED = {
     "subject": ("conformance", "judging", "subject", "Subject"),
@@ -39,7 +39,7 @@ PROVIDED = {
     "workaround": ("conformance", "spec", "findings", "Workaround"),
     "excluded": ("conformance", "expectations", "exclusions", "Exclusion"),
 }
-"""What the plugin gives a test under the name of a parameter."""
+"""Classes of the plugin's fixtures, by name."""
 
 _PLAIN = frozenset({"property", "cached_property", "classmethod", "staticmethod", "contextmanager", "override"})
 _MAIN, _ALWAYS = "__main__", "*"
@@ -62,7 +62,7 @@ class Definition:
 
     @cached_property
     def reading(self) -> Reading:
-        """What its source says, without the members."""
+        """The reading of its source, without the members."""
         return read(self.nodes)
 
     @cached_property
@@ -72,7 +72,7 @@ class Definition:
 
     @cached_property
     def named(self) -> tuple[Definition, ...]:
-        """The definitions that it names."""
+        """Definitions that it names."""
         tree, local = self.module.tree, dict(self.reading.imports)
         chains = [tree.resolve((*local[c[0]], *c[1:])) for c in self.reading.names if c[0] in local]
         chains += [self.module.resolve(chain) for chain in self.reading.names if chain[0] not in local]
@@ -109,7 +109,7 @@ class Module:
                     self._nodes[name].append(node)
 
     def _bound(self, node: ast.stmt) -> Iterator[str]:
-        """Names that a statement of the module binds; what it imports is noted."""
+        """Names that a statement of the module binds; imports are recorded."""
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                 yield part.id
@@ -145,7 +145,7 @@ class Module:
         return (*own, *(member for definition in own for _, member in definition.members))
 
     def resolve(self, chain: Chain) -> tuple[Definition, ...]:
-        """The definitions that a name means in this module; none for a name of somebody else's."""
+        """Definitions behind a name in this module; none for a name from outside the suite."""
         if chain not in self._resolved:
             self._resolved[chain] = ()
             self._resolved[chain] = self._resolve(chain)
@@ -159,11 +159,11 @@ class Module:
         return meant
 
     def always(self) -> tuple[Definition, ...]:
-        """What every definition of the module depends on: statements that bind nothing."""
+        """Statements without a name, on which every definition of the module depends."""
         return (self.definitions[_ALWAYS],) if _ALWAYS in self.definitions else ()
 
     def main(self) -> tuple[Definition, ...]:
-        """What runs when the module is started."""
+        """Code that runs when the module is executed."""
         return (self.definitions[_MAIN],) if _MAIN in self.definitions else ()
 
 
@@ -175,7 +175,7 @@ def _counts(name: Chain) -> bool:
 
 
 def _waits(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a method counts only where it is named: neither Python nor a library's decorator calls it."""
+    """Whether a method counts only if it is named: neither Python nor a decorator calls it."""
     if node.name.startswith("__") and node.name.endswith("__"):
         return False
     return all(_last(mark) in _PLAIN or _last(mark) in ("setter", "abstractmethod") for mark in node.decorator_list)
@@ -199,7 +199,7 @@ class Tree:
         self._modules: dict[Chain, Module | None] = {}
 
     def module(self, name: Chain) -> Module | None:
-        """A module by its dotted name, None if it is none of those that count."""
+        """A module by its dotted name, None if it does not count."""
         if name not in self._modules:
             path = self._path(name)
             self._modules[name] = None if path is None else Module(self, name, path)
@@ -212,7 +212,7 @@ class Tree:
         return next((p for p in (place.with_suffix(".py"), place / "__init__.py") if p.is_file()), None)
 
     def controls(self) -> Iterator[Module]:
-        """The modules of steps written by hand in one framework each."""
+        """The modules of baseline loops."""
         folder, name = CONTROL
         for path in sorted(self._root.joinpath(folder).glob(f"*/{name}.py")):
             module = self.module((folder, path.parent.name, name))
@@ -220,7 +220,7 @@ class Tree:
                 yield module
 
     def resolve(self, chain: Chain) -> tuple[Definition, ...]:
-        """What a dotted name from the root means: definitions of a module, or all of one if only it is named."""
+        """Definitions behind an absolute dotted name: of one name in a module, or of the whole module."""
         for length in range(len(chain), 0, -1):
             module = self.module(chain[:length])
             if module is not None:
@@ -229,13 +229,13 @@ class Tree:
         return ()
 
     def started(self, text: str) -> tuple[Definition, ...]:
-        """What runs when a process is started with the module that a string names, if it names one."""
+        """Code that runs if a process executes the module that a string names."""
         module = self.module(tuple(text.split("."))) if text.startswith(COUNTED) else None
         return () if module is None else module.main()
 
 
 def closure(roots: Sequence[Definition]) -> set[Definition]:
-    """The definitions, and every one that they depend on."""
+    """The definitions and all their dependencies."""
     reached: set[Definition] = set()
     attributes: set[str] = set()
     waiting: defaultdict[str, list[Definition]] = defaultdict(list)
@@ -256,14 +256,14 @@ def closure(roots: Sequence[Definition]) -> set[Definition]:
 
 
 def code_hash(module: Module, test: ast.FunctionDef) -> str:
-    """Hash of a test and of all that it depends on; the same wherever unchanged definitions are moved to."""
+    """Hash of a test and its dependencies, independent of where the definitions are."""
     reached = closure([module.definitions[test.name], *_given(module, test)])
     parts = "\n".join(sorted(definition.digest for definition in reached))
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 
 def _given(module: Module, test: ast.FunctionDef) -> Iterator[Definition]:
-    """What pytest gives a test: fixtures by its parameters' names, and marks of the whole module."""
+    """Inputs that pytest passes to a test: fixtures by parameter name, and the module's marks."""
     for argument in (*test.args.args, *test.args.kwonlyargs):
         yield from module.resolve((argument.arg,))
         if argument.arg in PROVIDED:

@@ -1,4 +1,4 @@
-"""What a piece of source says, without its layout: its text in one form, and the names that it reads."""
+"""Normalised source: its text without layout, and the names that it reads."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class _Scope:
     outer: set[str] = field(default_factory=set)
 
     def free(self) -> Iterator[Chain]:
-        """Names that are read and are not this scope's own."""
+        """Names read from outer scopes."""
         own = self.bound - self.outer
         return (chain for chain in self.read if chain[0] not in own)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What one piece of source says.
+    """A normalised piece of source.
 
     Attributes:
         text: its syntax in one form, the same in every version of Python, whatever its comments, docstrings,
@@ -37,7 +37,7 @@ class Reading:
         names: the names that it reads from outside.
         attributes: names of every attribute that it reads, sets or matches.
         strings: its string constants.
-        imports: what it imports inside of functions, by the name that it gives it.
+        imports: imports within functions, by bound name.
     """
 
     text: str
@@ -48,7 +48,7 @@ class Reading:
 
 
 def read(nodes: Iterable[ast.AST]) -> Reading:
-    """What these pieces of source say together."""
+    """The union of these pieces."""
     reader = _Reader()
     for node in nodes:
         reader.visit(node)
@@ -59,14 +59,14 @@ def read(nodes: Iterable[ast.AST]) -> Reading:
 
 
 def statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a body that do something: neither docstrings nor `pass`."""
+    """The statements of a body without docstrings and `pass`."""
     for node in body:
         if not isinstance(node, ast.Pass) and not (isinstance(node, ast.Expr) and _is_text(node.value)):
             yield node
 
 
 def imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Chain]]:
-    """The names that an import binds, each with what it stands for: a module, or a module's name behind it."""
+    """The names that an import binds, each with the imported module or attribute."""
     for alias in node.names:
         if isinstance(node, ast.ImportFrom):
             yield alias.asname or alias.name, (*(node.module or "").split("."), alias.name)

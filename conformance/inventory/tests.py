@@ -1,4 +1,4 @@
-"""Which tests the suites have, read from their source without importing it."""
+"""The suites' tests, read from source without importing it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TestCode:
         file: name of the module that defines it.
         function: its name, which no other test of the suites has.
         clause: the clause that it names.
-        parameters: names of its parameters: what the plugin gives it and what it is parametrized with.
+        parameters: names of its parameters, both fixtures and parametrized ones.
     """
 
     __test__ = False
@@ -50,7 +50,7 @@ def read_inventory(root: Path) -> dict[str, TestCode]:
     """The tests of a checkout by their functions' names.
 
     Raises:
-        ValueError: a test names no clause, or two functions have one name.
+        ValueError: a test names no clause, or two functions have the same name.
     """
     tests: dict[str, TestCode] = {}
     for path in _files(root):
@@ -92,20 +92,20 @@ def _clause(path: Path, node: ast.FunctionDef) -> str:
 
 
 def code_of(node_id: str) -> TestCode | None:
-    """The test that a pytest node id names, None if it is none of the suites'."""
+    """The test of a pytest node id, None if it is not in the suites."""
     path, _, case = node_id.partition("::")
     code = inventory().get(case.partition("[")[0])
     return code if code is not None and code.file == path.rpartition("/")[2] else None
 
 
 def id_of(node_id: str) -> str:
-    """CLAUSE/function[parameters] of a pytest node id of the suites, the node id itself of any other."""
+    """CLAUSE/function[parameters] for a pytest node id of the suites; any other node id unchanged."""
     code = code_of(node_id)
     return f"{code.clause}/{node_id.partition('::')[2]}" if code else node_id
 
 
 def node_of(test: str) -> str | None:
-    """The pytest node id of a test of the suites by its id; None if they have no such test now."""
+    """The pytest node id of a test by its id; None if the suites have no such test now."""
     clause, _, case = test.partition("/")
     code = inventory().get(case.partition("[")[0])
     return f"conformance/suites/{code.file}::{case}" if code is not None and code.clause == clause else None

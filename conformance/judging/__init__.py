@@ -1,1 +1,1 @@
-"""What a test holds in its hands, and how what happened in it becomes an outcome."""
+"""API for tests, and classification of outcomes."""

@@ -1,4 +1,4 @@
-"""What integer codes must be and what their layers must compute, checked against the rule that is declared."""
+"""Checks of integer codes and of quantized layers against the rule that the framework declares."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ OF_ITS_BOUND = {"method": "in units of the bound that is derived for each value"
 
 
 def example(where: Array, values: Array, measured: Array, expected: Array) -> str:
-    """How many places differ, and the first of them; "all" hold where none does."""
+    """The first element that differs, as `got X, want Y for VALUE (N of M elements differ)`; "all" if none differs."""
     if not where.any():
         return "all"
     place = tuple(int(index[0]) for index in np.nonzero(where))
     value, got, wanted = (float(each[place]) for each in (values, measured, expected))
-    return f"{int(where.sum())} of {where.size}, first {value!r}: {got!r} for {wanted!r}"
+    return f"got {got!r}, want {wanted!r} for {value!r} ({int(where.sum())} of {where.size} elements differ)"
 
 
 def broadcast(quantized: Quantized) -> tuple[Array, Array]:
@@ -33,7 +33,7 @@ def broadcast(quantized: Quantized) -> tuple[Array, Array]:
 
 
 def check_scale(verdict: Verdict, values: Array, quantized: Quantized, rule: QuantRule, what: str) -> None:
-    """Each scale is the one that the rule gives the range."""
+    """Each scale is the rule's for the range."""
     scale, _ = broadcast(quantized)
     wanted = quantizing.scale_of(values, rule)
     derivation = {"method": "four roundings of float32", "u": quantizing.U}
@@ -43,18 +43,18 @@ def check_scale(verdict: Verdict, values: Array, quantized: Quantized, rule: Qua
 
 
 def check_zero_point(verdict: Verdict, values: Array, quantized: Quantized, rule: QuantRule) -> None:
-    """Each zero point is an integer among the codes, the nearest one to where the range begins."""
+    """Each zero point is an integer between the lowest and highest code, and the nearest one to the range's start."""
     scale, zero = broadcast(quantized)
     verdict.holds(bool((zero == np.rint(zero)).all()), "zero points are integers", signature="zero-point")
     inside = bool((zero >= rule.low).all() and (zero <= rule.high).all())
-    verdict.holds(inside, "zero points are among the codes", signature="zero-point")
+    verdict.holds(inside, "zero points are between the lowest and highest code", signature="zero-point")
     gap = quantizing.zero_point_gap(values, scale, zero, rule)
     half = Bound(0.5 * (1 + quantizing.NEAR_A_TIE), {"method": "half a code, from low - min / scale"})
     verdict.within(gap, half, "zero point", "zero-point")
 
 
 def check_codes(verdict: Verdict, values: Array, quantized: Quantized, rule: QuantRule, what: str = "") -> None:
-    """Each code is the rule's for the scale that is reported, and stands for its product with the scale."""
+    """Each code is the rule's for the reported scale, and dequantizes to its product with the scale."""
     scale, zero = broadcast(quantized)
     wrong = quantizing.wrong_codes(values, quantized.codes, scale, zero, rule)
     verdict.equal(wrong, 0, f"codes{what} that are not the rule's", "codes")
@@ -68,7 +68,7 @@ def check_codes(verdict: Verdict, values: Array, quantized: Quantized, rule: Qua
 
 
 def comes_back(verdict: Verdict, values: Array, quantized: Quantized, what: str) -> None:
-    """All of it is finite, within the bound, and zero is zero."""
+    """Dequantized values are finite and within the bound, and zeros stay zero."""
     scale, _ = broadcast(quantized)
     verdict.finite({"scale": scale, "values": quantized.values}, what)
     excess = quantizing.round_trip_excess(values, quantized.values, scale)
@@ -79,7 +79,7 @@ def comes_back(verdict: Verdict, values: Array, quantized: Quantized, what: str)
 
 
 def unlike_weights(model: Model, seed: int = 0) -> dict[str, Array]:
-    """Weights whose columns have magnitudes of their own, and biases and norms that are not zeros and ones."""
+    """Weights whose columns differ in magnitude, with biases other than 0 and norms other than 1."""
     rng = np.random.default_rng([seed, 3])
     weights = model.weights(seed)
     for name, value in weights.items():
@@ -96,12 +96,12 @@ def quantized_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...
 
 
 def small_layers(model: Model, rule: LinearRule) -> dict[str, tuple[int, ...]]:
-    """Shapes of the weights that have too few entries for a technique."""
+    """Shapes of the weights that are too small for a technique."""
     return {name: shape for name, shape in dense_weights(model).items() if math.prod(shape) < rule.smallest}
 
 
 def stored(quantized: QuantizedModel) -> dict[str, Array]:
-    """All that a quantized model consists of, to the last bit."""
+    """Every array of a quantized model, bit for bit."""
     arrays = dict(quantized.kept())
     for name, weight in quantized.weights().items():
         if weight is not None:
@@ -114,15 +114,15 @@ def stored(quantized: QuantizedModel) -> dict[str, Array]:
 
 
 def check_chosen(verdict: Verdict, quantized: QuantizedModel, weights: dict[str, Array], wanted: Sequence[str]) -> None:
-    """Exactly these layers are quantized, and every other parameter is as it was."""
+    """Exactly these layers are quantized, and every other parameter is unchanged."""
     found = sorted(name for name, weight in quantized.weights().items() if weight is not None)
-    verdict.equal(found, sorted(wanted), "layers that are quantized", "other-layers")
+    verdict.equal(found, sorted(wanted), "quantized layers", "other-layers")
     kept = {name: value for name, value in weights.items() if name not in wanted}
-    verdict.same_state(quantized.kept(), kept, "parameters that are not", "kept-differ")
+    verdict.same_state(quantized.kept(), kept, "other parameters", "kept-differ")
 
 
 def check_weights(verdict: Verdict, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
-    """Each weight that is quantized has the scales and codes of the rule."""
+    """Each quantized weight has the rule's scales and codes."""
     for name, weight in quantized.weights().items():
         if weight is not None:
             cast = post_training.cast(weights[name], rule)
@@ -140,7 +140,7 @@ def check_near(verdict: Verdict, measured: Array, exact: Array, bound: Array, wh
 def check_layer(
     verdict: Verdict, rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None
 ) -> None:
-    """What a layer makes of inputs is what its codes say."""
+    """A layer's output follows from its codes."""
     weight, calibrated = model.weights()[name], model.calibrated().get(name)
     assert weight is not None
     measured = model.layer(name, inputs)
@@ -149,11 +149,11 @@ def check_layer(
         check_near(verdict, measured, exact, bound, f"what {name} gives", "layer-differs")
     else:
         wrong = post_training.wrong_output_codes(measured, exact, bound, rule.outputs, calibrated.outputs)
-        verdict.equal(wrong, 0, f"results of {name} that have another code", "layer-differs")
+        verdict.equal(wrong, 0, f"wrong output codes of {name}", "layer-differs")
 
 
 def float_result(inputs: Array, weight: Array, bias: Array | None) -> tuple[Array, Array]:
-    """What a layer that was left out makes of inputs, float64, and how far one of float32 may be off."""
+    """Output of a layer that is not quantized, float64, and how far a float32 result may be from it."""
     added = np.zeros(weight.shape[1]) if bias is None else bias
     exact = inputs.astype(np.float64) @ weight + added
     return exact, (len(weight) + 2) * quantizing.U * (np.abs(inputs) @ np.abs(weight) + np.abs(added))
@@ -162,7 +162,7 @@ def float_result(inputs: Array, weight: Array, bias: Array | None) -> tuple[Arra
 def check_float_layer(
     verdict: Verdict, model: QuantizedModel, name: str, inputs: Array, weight: Array, bias: Array | None
 ) -> None:
-    """What a layer that was left out makes of inputs is what its weight says."""
+    """The output of a layer that is not quantized follows from its weight."""
     exact, bound = float_result(inputs, weight, bias)
     check_near(
         verdict, model.layer(name, inputs), exact, bound, f"what {name} gives, which was left out", "skipped-differs"
@@ -178,7 +178,7 @@ def check_dense(
     seed: int,
     weights: dict[str, Array],
 ) -> None:
-    """What a layer makes of inputs (rows, ...) that are drawn for it is what the rule says of a weight of its size."""
+    """A layer's output for generated inputs (rows, ...) follows from the rule for a weight of its size."""
     weight, bias = weights[name], weights.get(name.replace(".weight", ".bias"))
     if weight.size < rule.smallest:
         inputs = np.random.default_rng([seed, 8]).standard_normal((rows, len(weight))).astype(np.float32)
@@ -191,7 +191,7 @@ def check_dense(
 def check_ranges(
     verdict: Verdict, rule: LinearRule, name: str, given: Calibrated, seen: tuple[Array, Array], terms: int
 ) -> None:
-    """What calibration gave a layer is the range of what came in and went out, sums of `terms` terms apart."""
+    """A layer's calibrated ranges are those of its inputs and outputs, up to the rounding of sums of `terms` terms."""
     for what, values, wanted, found in (
         ("inputs", seen[0], rule.inputs, given.inputs),
         ("outputs", seen[1], rule.outputs, given.outputs),
@@ -207,7 +207,7 @@ def check_ranges(
 
 
 def ranges_of(observed: Mapping[str, Calibrated]) -> dict[str, Array]:
-    """Ranges of inputs and outputs, to the last bit."""
+    """Ranges of inputs and outputs, bit for bit."""
     found: dict[str, Array] = {}
     for name, each in observed.items():
         found[f"inputs of {name}"] = np.array([each.inputs.scale, each.inputs.zero_point])
@@ -217,7 +217,7 @@ def ranges_of(observed: Mapping[str, Calibrated]) -> dict[str, Array]:
 
 
 def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known: Calibrated) -> None:
-    """A converted layer has the ranges that the run had."""
+    """A converted layer has the run's ranges."""
     rounding = Bound(4 * quantizing.U, {"method": "four roundings of float32", "u": quantizing.U})
     for what, theirs, ours in (
         ("inputs", converted.inputs, known.inputs),
@@ -232,7 +232,7 @@ def check_same_ranges(verdict: Verdict, name: str, converted: Calibrated, known:
 def check_following(
     verdict: Verdict, rule: AwareRule, given: CodeRange, seen: Sequence[tuple[float, float]], what: str
 ) -> None:
-    """A range of inputs is the moving average of the lowest and highest values of the batches, (lowest, highest) each.
+    """An input range is the moving average of the batches' ranges, each given as (lowest, highest).
 
     Raises:
         ValueError: inputs have no codes.
@@ -248,7 +248,7 @@ def check_following(
 
 
 def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: Array, bias: Array | None) -> Array:
-    """The rows of a layer's inputs of which every value, and every result, lies within its range."""
+    """The rows of a layer's inputs whose values and results all lie within their ranges."""
     weight, calibrated = model.weights()[name], model.calibrated().get(name)
     if weight is None or calibrated is None:
         return inputs
@@ -265,7 +265,7 @@ def rows_with_codes(rule: LinearRule, model: QuantizedModel, name: str, inputs: 
 
 
 def input_values(rule: LinearRule, model: QuantizedModel, name: str, rows: int, width: int, seed: int) -> Array:
-    """Inputs of a layer for which every code is certain."""
+    """Inputs of a layer whose codes no rounding can change."""
     calibrated = model.calibrated().get(name)
     given = calibrated.inputs if calibrated else None
     step = post_training.STEP if rule.operands == "float32" else post_training.step_of(rule)

@@ -1,7 +1,7 @@
-"""Techniques in combination: a covering array in which every two values that a framework declares meet in a row.
+"""Techniques in combination: a pairwise covering array of the values that a framework declares.
 
-The array comes from `allpairspy` (Czerwonka, "Pairwise testing in the real world", PNSQC 2006). A row says which value
-every factor takes; `Row.recipe` and `Row.model` make something to train of it.
+The array comes from `allpairspy` (Czerwonka, "Pairwise testing in the real world", PNSQC 2006). A row gives each factor
+a value; `Row.recipe` and `Row.model` turn it into a training run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ OFFLOADS: dict[str, Any] = {
 """And one for frameworks that declare an offload."""
 _WHERE_DECLARED = ("ranks", "offload")
 LAYERS = {"dropout": ("kept", "dropout"), "norm": ("plain", "norm")}
-"""What the model holds, beside what the recipe says."""
+"""Layers of the model that are factors too."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Row:
     Attributes:
         values: name of the value by factor, in the order of the factors.
         recipe: how it is trained.
-        dropout, norm: whether the model holds dropout and batch norm.
+        dropout, norm: whether the model has dropout and batch norm.
     """
 
     values: tuple[tuple[str, str], ...]
@@ -89,12 +89,12 @@ class Row:
 
     @cached_property
     def model(self) -> Model:
-        """The model to be judged: its dropout meets nothing but zeros, so that no mask makes a difference."""
+        """The model to judge: its dropout sees only zeros, so that masks make no difference."""
         return _model(self.dropout, self.norm, -1.0)
 
     @cached_property
     def masked(self) -> Model:
-        """The same model with a branch that is alive, so that masks do make a difference."""
+        """The same model with a nonzero branch, so that masks make a difference."""
         return _model(self.dropout, self.norm, 1.0)
 
     @property
@@ -158,7 +158,7 @@ def _row(factors: Mapping[str, Mapping[str, Any]], names: Mapping[str, Any], tak
 
 
 def covered(array: tuple[Row, ...]) -> set[tuple[tuple[str, str], tuple[str, str]]]:
-    """Every pair of values of two factors that stand together in a row."""
+    """Every pair of values that some row covers."""
     return {pair for row in array for pair in combinations(row.values, 2)}
 
 

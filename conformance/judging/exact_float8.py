@@ -1,4 +1,4 @@
-"""Runs of training by delayed scaling that float32 computes exactly, so that what is remembered is known to the bit."""
+"""Float8 training runs that float32 computes exactly, so that the amax history is known bit for bit."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def drawn(shape: tuple[int, int], power: int, seed: Sequence[int]) -> Array:
 
 
 class Followed:
-    """A run beside what it must remember.
+    """A run and its expected amax history.
 
     Attributes:
         run: the framework's.
-        exact: what a correct one has seen.
+        exact: the expected state.
     """
 
     def __init__(self, subject: Subject, verdict: Verdict, recipe: Recipe) -> None:
@@ -72,7 +72,7 @@ class Followed:
         self._windows = 0
 
     def window(self, *powers: Powers, target: float | None = None, given: float | None = None) -> Window:
-        """The next window, of as many micro-batches; what it makes a correct run remember is known to `take`.
+        """The next window, of as many micro-batches; `take` then updates the expected history.
 
         Args:
             target: takes the place of one target of the last micro-batch.
@@ -99,11 +99,11 @@ class Followed:
         return tuple(batches)
 
     def take(self) -> None:
-        """A correct run has taken the last window in."""
+        """Updates the expected history by the last window."""
         self.exact.take(*self._seen)
 
     def update(self, *powers: Powers, target: float | None = None, given: float | None = None) -> Update:
-        """An update by a window, after which what is remembered is checked."""
+        """An update by a window, followed by a check of the amax history."""
         update = self.run.update(self.window(*powers, target=target, given=given))
         if not update.skipped or self.rule.skipped == "moves":
             self.take()
@@ -111,14 +111,14 @@ class Followed:
         return update
 
     def check(self, when: str, run: Trainer | None = None) -> None:
-        """Every history bit for bit, and every scale within what its quotient may be off."""
+        """Every history bit for bit, and every scale within the rounding of its quotient."""
         found = (run or self.run).remembered()
-        self._verdict.equal(sorted(found), sorted(NAMES), f"layers that remember {when}", "other-layers")
+        self._verdict.equal(sorted(found), sorted(NAMES), f"layers with an amax history {when}", "other-layers")
         for (name, operand), _ in self.exact.seen.items():
             remembered = found[name][operand]
             what = f"{operand} of {name} {when}"
             expected = self.exact.maxima(name, operand)
-            self._verdict.equal(np.sort(remembered.maxima), expected, f"largest magnitudes of the {what}", "history")
+            self._verdict.equal(np.sort(remembered.maxima), expected, f"amax history of the {what}", "history")
             apart = abs(remembered.scale / self.exact.stored(name, operand) - 1.0)
             self._verdict.within(apart, SCALE, f"scale of the {what}, relative", "scale")
 
@@ -129,7 +129,7 @@ class Followed:
 
 
 def memory(run: Trainer) -> dict[str, Array]:
-    """What a run remembers, as named arrays."""
+    """A run's amax history and scales, as named arrays."""
     return {
         f"{name} {operand} {part}": np.array(value)
         for name, operands in run.remembered().items()

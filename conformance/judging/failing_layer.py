@@ -1,9 +1,9 @@
-"""Where a run leaves its oracle: the first tensor of its first pass that rounding does not explain.
+"""Locates a failure: the first tensor of a run's first pass that rounding does not explain.
 
 The same ensemble of randomly rounded reference runs as for an envelope (`conformance.oracle.errormodel`) shows for the
-output of every layer, for the gradient with respect to it and for every parameter's gradient how far rounding brings
-it from the exact one. Tensors are gone through in the order in which a pass computes them, so that the first one beyond
-its bound is where the error begins, and not where it is carried to.
+output of every layer, for the gradient with respect to it and for every parameter's gradient how far rounding brings it
+from the exact one. Tensors are checked in the order in which a pass computes them, so that the first one beyond its
+bound is where the error begins.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Deviation:
     Attributes:
         tensor: its name in a record, such as "output/2.body.1".
         label: the layer with its kind, and which of its tensors it is.
-        what: what was measured of it.
-        unlike: why nothing could be measured, or "": it is missing, or of another shape.
+        what: the measured quantity.
+        unlike: why nothing could be measured ("missing", or a wrong shape), or "".
     """
 
     tensor: str
@@ -55,7 +55,7 @@ class Deviation:
     def __str__(self) -> str:
         if self.unlike:
             return f"{self.label}: {self.unlike}"
-        return f"{self.label}: {self.what} {self.measured:.3g}, bound {self.bound:.3g}"
+        return f"{self.label}: {self.what} got {self.measured:.3g}, want at most {self.bound:.3g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class LayerBounds:
         shown = tensors(self.model, trace)
         for what, bounds, measure in (
             ("relative distance", self.distances, _distance),
-            ("length along the exact one, relatively,", self.gains, _gain),
+            ("relative length along the exact one", self.gains, _gain),
         ):
             for name, bound in bounds.items():
                 measured = measure(shown.get(name), self.exact[name])
@@ -90,7 +90,7 @@ class LayerBounds:
 def _unlike(measured: Array | None, exact: Array) -> str:
     if measured is None:
         return "missing"
-    return "" if measured.shape == exact.shape else f"shape {list(measured.shape)} instead of {list(exact.shape)}"
+    return "" if measured.shape == exact.shape else f"got shape {list(measured.shape)}, want {list(exact.shape)}"
 
 
 def tensors(model: Model, trace: LayerTrace) -> dict[str, Array]:
@@ -171,7 +171,7 @@ def layer_bounds(conventions: Conventions, model: Model, recipe: Recipe, batch: 
 
 
 def _bound(spread: float, exact: Array) -> float:
-    """What a spread allows; anything where the exact tensor is zero or little but rounding errors."""
+    """The bound for a spread; infinite where the exact tensor is zero or mostly rounding error."""
     return float(IMPLEMENTATION_FREEDOM * spread) if spread <= LEARNABLE and exact.any() else np.inf
 
 
@@ -202,9 +202,9 @@ def record_layers(subject: Subject, verdict: Verdict, model: Model, recipe: Reci
 
 @contextmanager
 def naming_the_layer(subject: Subject, model: Model, recipe: Recipe, batch: Batch) -> Generator[None]:
-    """Adds to a violation that is raised inside in which layer of a new run's first pass it begins.
+    """Adds to a violation raised inside the layer in which a new run's first pass goes wrong.
 
-    Nothing is added where the framework does not show its layers, or fails to: a violation stays what it is.
+    The violation stays as it is where the framework does not show its layers, or fails to.
     """
     try:
         yield

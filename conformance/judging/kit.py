@@ -26,7 +26,7 @@ __all__ = [
 
 
 def of_one_pass(subject: Subject, verdict: Verdict) -> None:
-    """Leaves a test of what one backward pass gives where the mode trains everything with several ranks.
+    """Abstains from a test of a single backward pass where the mode trains every recipe with several ranks.
 
     Raises:
         Abstention: their gradients are sums of several passes.

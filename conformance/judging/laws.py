@@ -1,4 +1,4 @@
-"""Laws that are held over drawn cases: Hypothesis draws and shrinks, and a failure ends as a plain test to paste.
+"""Property tests: Hypothesis generates and shrinks cases, and a failure prints a plain test to paste.
 
 A law takes `subject`, `verdict`, `case` and other fixtures; `explore` turns it into a test:
 
@@ -6,8 +6,8 @@ A law takes `subject`, `verdict`, `case` and other fixtures; `explore` turns it 
     @explore(schedules(), examples=40)
     def test_the_scale_follows_the_automaton(subject, verdict, case): ...
 
-Draws are seeded by the session's seed, so that a run can be repeated; `--profile=nightly` draws many more, from a seed
-of its own.
+The session's seed seeds the generator, so that a run can be repeated; `--profile=nightly` generates many more cases
+from a new seed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Law = Callable[..., None]
 
 
 def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[Law], Law]:
-    """Makes a law a test over `examples` cases, which are values whose `repr` makes them again.
+    """Makes a law a test over `examples` cases, which are values whose `repr` recreates them.
 
-    A case that the framework does not support is left out; if all are, so is the test.
+    Cases that the framework does not support are skipped; if all are, the test is unsupported.
     """
 
     def decorate(law: Law) -> Law:
@@ -54,7 +54,7 @@ def explore(cases: SearchStrategy[Any], examples: int) -> Callable[[Law], Law]:
 
 
 class _Search:
-    """One exploration: what was judged, what was refused, and the smallest case that failed."""
+    """One search: counts of judged cases, the last refusal, and the smallest failing case."""
 
     def __init__(
         self, law: Law, cases: SearchStrategy[Any], examples: int, subject: Subject, fixtures: dict[str, Any]
@@ -70,7 +70,7 @@ class _Search:
         self._end = math.inf
 
     def run(self, verdict: Verdict, marks: list[Any]) -> None:
-        """Holds the law over the cases; leaves in `verdict` what the last or the smallest failing case showed."""
+        """Checks the law for the cases; `verdict` gets the checks of the smallest failing case, or of the last one."""
         __tracebackhide__ = True
         chosen = self._subject.profile.seed
         drawn = settings(

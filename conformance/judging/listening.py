@@ -1,4 +1,4 @@
-"""On which addresses a process and those below it listen, as Linux shows it in /proc."""
+"""Addresses on which a process and its descendants listen, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 PAUSE_S = 0.005
-"""How long nothing is looked at after each look."""
+"""Seconds between two looks."""
 
 _PROC = Path("/proc")
 _LISTENING = "0A"
@@ -21,7 +21,7 @@ _LISTENING = "0A"
 
 @dataclass(frozen=True)
 class Listener:
-    """A TCP socket that waits for connections, and a process that has it."""
+    """A listening TCP socket and a process that has it open."""
 
     pid: int
     address: str
@@ -37,7 +37,7 @@ class Listener:
 
 @contextmanager
 def listeners_below(pid: int) -> Iterator[set[Listener]]:
-    """Gathers what a process and all below it listen on, again and again until the end; nothing where /proc is not."""
+    """Collects what a process and its descendants listen on until the context ends; empty without /proc."""
     seen: set[Listener] = set()
     over = Event()
 

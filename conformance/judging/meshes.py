@@ -1,4 +1,4 @@
-"""Meshes of ranks that the sharding suites try, and how a batch is dealt out unequally."""
+"""Meshes of ranks for the sharding suites, and unequal splits of a batch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PAIRS: Mapping[str, Ranks] = {
     "gradients": Ranks(2, "gradients"),
     "full": Ranks(2, "full"),
 }
-"""Two ranks, with more and more of what they hold sharded."""
+"""Two ranks, from replicated to fully sharded."""
 
 FOURS = (Ranks(4), *(Ranks(4, "full", replicas=n) for n in (1, 2, 4)), Ranks(4, "gradients", replicas=2))
-"""Four ranks, hybrid meshes of all shapes included."""
+"""Four ranks, including hybrid meshes of all shapes."""
 
 each_level = pytest.mark.parametrize("ranks", PAIRS.values(), ids=PAIRS)
 
@@ -30,7 +30,7 @@ RANK = pytest.mark.parametrize("rank", [0, 1], ids=["rank-0", "rank-1"])
 
 
 def declared(subject: Subject, meshes: Sequence[Ranks]) -> list[Ranks]:
-    """Those meshes that the framework declares."""
+    """The meshes that the framework declares."""
     there = subject.framework.declares
     return [ranks for ranks in meshes if all(there(c).supported for c in Capability.of_ranks(ranks))]
 
@@ -41,19 +41,19 @@ def shared(batch: Batch, *sizes: int) -> list[Window]:
 
 
 def windows_of(*windows: Sequence[Window]) -> list[Window]:
-    """A window for each rank, of the micro-batches that it has in each of these."""
+    """A window for each rank, of its micro-batches in each of these windows."""
     return [tuple(batch for window in own for batch in window) for own in zip(*windows, strict=True)]
 
 
 def one_place(subject: Subject, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
-    """A run of the framework in one place, whatever its mode."""
+    """A run without ranks, whatever the mode."""
     return subject.framework.trainer(model, recipe.but(ranks=None, seed=recipe.seed + subject.seed), weights)
 
 
 def given_one(
     ranks: Ranks, rank: int, own: Mapping[str, Array], others: Mapping[str, Array]
 ) -> list[Mapping[str, Array]]:
-    """What each rank is given: one rank its own, all others the same."""
+    """Arguments by rank: one rank gets its own, all others the same."""
     return [own if each == rank else others for each in range(ranks.count)]
 
 

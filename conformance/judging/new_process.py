@@ -1,9 +1,9 @@
-"""Runs of the subject in a process of their own.
+"""Runs the subject in a new process.
 
     python -m conformance.judging.new_process TASK RESULT    two pickle files
 
-A saved run that a new process goes on with owes nothing to the old one, and some allocators tell the peak of their
-process alone. The new process leaves the oracle out, whose import takes longer than the run.
+A run that is restored in a new process cannot use state of the old one, and some allocators report the peak of their
+process only. The new process does not import the oracle, which takes longer than the run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIMIT_S = 240
 
 
 class Runnable(Protocol):
-    """What can be run in a process of its own; it and what it returns can be pickled."""
+    """A task for a new process; it and its result can be pickled."""
 
     def run(self) -> Any:
         """Does the work."""
@@ -60,7 +60,7 @@ class Task:
 
 @dataclass(frozen=True)
 class PeakTask:
-    """A run whose peak is asked for, and the window of its updates; `framework` as above."""
+    """A run whose memory peak is measured, and the window of its updates; `framework` as above."""
 
     framework: str
     device: str
@@ -79,7 +79,7 @@ class PeakTask:
 
 @dataclass(frozen=True)
 class PredictTask:
-    """A quantized model to restore, after it was made of other weights, and samples for it; `framework` as above."""
+    """A quantized model, made from other weights and then restored, and samples for it; `framework` as above."""
 
     framework: str
     device: str
@@ -115,7 +115,7 @@ def peak_bytes(subject: Subject, model: Model, recipe: Recipe, window: Window, p
     """What `PeakTask.run` returns in a new process of the same framework, device, mode and seed.
 
     Args:
-        place: where two files may be written beside.
+        place: two files are written next to it.
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """
@@ -129,10 +129,10 @@ def same_framework(subject: Subject) -> tuple[str, str, str]:
 
 
 def apart(task: Runnable, place: Path) -> Any:
-    """What a task's `run` returns in a process of its own.
+    """What a task's `run` returns in a new process.
 
     Args:
-        place: where two files may be written beside.
+        place: two files are written next to it.
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote.
     """

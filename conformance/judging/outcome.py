@@ -1,4 +1,4 @@
-"""From what happened in a test to its outcome, with the expectations that apply."""
+"""Classifies the end of a test as an outcome, given the expectations that apply."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Judgement:
 
     @property
     def mark(self) -> str:
-        """What is said of an expectation that nobody has confirmed in this series, or ""."""
+        """The note on an expectation that nobody has confirmed in this series, or ""."""
         return f"not confirmed here, expected as in {self.inferred_from}" if self.inferred_from else ""
 
 
 def conclude(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
-    """What a test came to, given the exception that ended it and the expectations that cover it."""
+    """The outcome of a test, given the exception that ended it and the expectations that cover it."""
     match error:
         case Unsupported():
             return _refused(framework, error)
@@ -52,15 +52,15 @@ def _resting(entry: Expectation, outcome: Outcome, signature: str, message: str)
 
 
 def _refused(framework: Framework, error: Unsupported) -> Judgement:
-    """A refusal is `unsupported` if a try of it did not act, `not offered` if there was nothing to try."""
+    """A refusal is `unsupported` if a direct call had no effect, `not offered` if there was no call to try."""
     signature = str(error.capability)
     declared = framework.declares(error.capability)
     if error.attempt is None and declared.supported:
-        message = f"{error.capability} is declared as supported, but: {error.reason}"
+        message = f"adapter declares {error.capability} supported, but refuses it: {error.reason}"
         return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
     acted = _acted(framework, error)
     if acted:
-        message = f"{error.capability} is refused, but the framework's own call was seen to act: {error.reason}"
+        message = f"adapter declares {error.capability} unsupported ({error.reason}), but a direct call succeeded"
         return Judgement(Outcome.MISDECLARED, signature, message, error.reason)
     tried = acted is False and (error.attempt is not None or declared != NOT_OFFERED)
     outcome, asked = (Outcome.UNSUPPORTED, "tried") if tried else (Outcome.NOT_OFFERED, "nothing to try")
@@ -68,7 +68,7 @@ def _refused(framework: Framework, error: Unsupported) -> Judgement:
 
 
 def _acted(framework: Framework, error: Unsupported) -> bool | None:
-    """What a try of what is refused shows; the settings that it leaves changed are put back."""
+    """Whether a direct call of the refused capability works; settings that it changes are restored."""
     settings = framework.global_state()
     try:
         return framework.probe(error.capability) if error.attempt is None else observed(error.attempt)
@@ -104,11 +104,11 @@ def judge(outcome_is_failure: bool, signature: str, matching: Sequence[Expectati
 
     Returns:
         "known" and the entry: it failed with that entry's signature.
-        "fail" and None, or an entry whose signature is another: it failed as nobody foresaw. `explain` says which.
+        "fail" and None, or an entry with another signature: an unexpected failure. `explain` says which.
         "fixed" and the entry: it did not fail although the entry says so.
         "pass" and None: it did not fail, and no entry says that it must.
 
-    A test in which nothing was judged is neither: no entry is confirmed or refuted by it.
+    A test that judged nothing is neither: it confirms or refutes no entry.
     """
     first = matching[0] if matching else None
     if not outcome_is_failure:
@@ -122,30 +122,31 @@ def explain(verdict: str, signature: str, expectation: Expectation | None) -> st
     """What `judge` decided, in one sentence; empty where there is nothing to say."""
     if expectation is None:
         return ""
-    named = f"the expectation of {expectation.framework} {expectation.versions} for {expectation.clause}"
+    named = f"{expectation.clause} on {expectation.framework} {expectation.versions}"
     match verdict:
         case "known":
             return f"known: {expectation.reason} ({expectation.link})"
         case "fixed" if expectation.inferred_from:
-            before = f"fails in {expectation.inferred_from}, and does not in this version"
-            return f"{named}: it {before}; `conformance expectations update` narrows its versions"
+            update = "`conformance expectations update` narrows `versions`"
+            return f"expected failure of {named} did not occur, unlike in {expectation.inferred_from}; {update}"
         case "fixed":
-            return f"{named} did not come true: take it out of {expectation.file}, or narrow its versions"
+            remedy = f"remove the entry from {expectation.file} or narrow `versions`"
+            return f"expected failure of {named} did not occur; {remedy}"
         case "fail":
-            return f"the signature differs: it failed with {signature!r}, and {named} says {expectation.signature!r}"
+            return f"signature differs: got {signature!r}, want {expectation.signature!r} for {named}"
         case _:
             return ""
 
 
 def unmatched(expectations: Iterable[Expectation], verdicts: Iterable[tuple[str, str]]) -> tuple[Expectation, ...]:
-    """Entries, or cases of entries, that no verdict of a whole run has matched.
+    """Entries, or cases of entries, that matched no verdict of a complete run.
 
     Args:
         expectations: those that apply to the run.
         verdicts: clause and case of every verdict.
 
     Returns:
-        Each entry of which something went unmatched, its `cases` narrowed to those that did.
+        Each entry with unmatched cases, its `cases` narrowed to these.
     """
     seen: dict[str, set[str]] = {}
     for clause, case in verdicts:

@@ -1,4 +1,4 @@
-"""What a framework is declared to do against what its own call was seen to do."""
+"""Compares what an adapter declares with the effect of the framework's own call."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from frameworks.contract import Capability, Unsupported
 
 PRECISIONS = tuple(each for each in Capability if each.startswith("precision.O"))
 REQUESTS = (*PRECISIONS, Capability.AUTOCAST_SCOPE, Capability.AUTOCAST_LISTS, Capability.DYNAMIC_SCALING)
-"""What a request for mixed precision asks for."""
+"""Capabilities that a request for mixed precision may need."""
 
 OTHERS = tuple(each for each in Capability if each not in REQUESTS)
 
 
 def compare(subject: Subject, verdict: Verdict, capability: Capability) -> None:
-    """Holds the declaration of a capability against its attempt.
+    """Compares the declaration of a capability with its attempt.
 
     Raises:
         Misdeclared: the attempt shows otherwise.
@@ -24,8 +24,9 @@ def compare(subject: Subject, verdict: Verdict, capability: Capability) -> None:
     declared, acted = subject.framework.declares(capability), subject.framework.probe(capability)
     verdict.observe(str(capability), {"declared": declared.supported, "observed": acted, "reason": declared.reason})
     if acted is not None and acted != declared.supported:
-        said = "supported, and was not seen to act" if declared.supported else "not supported, and was seen to act"
-        raise Misdeclared("misdeclared", f"{capability} is declared as {said}")
+        effect = "a direct call succeeded" if acted else "a direct call had no effect"
+        said = "supported" if declared.supported else "unsupported"
+        raise Misdeclared("misdeclared", f"adapter declares {capability} {said}, but {effect}")
     if not declared.supported:
         reason = declared.reason
         verdict.holds(bool(reason), "a refusal has a reason", reason, "a reason", "refused-without-reason")

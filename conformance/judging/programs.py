@@ -1,7 +1,7 @@
-"""Runs the program of a finding: in a process of its own, without anything of the suite.
+"""Runs the reproducer of a finding in a new process, without the suite.
 
-A program prints one line `expected: ...` and one line `seen: ...`, and ends with 1 while the finding is there, with 0
-when it is gone. Whatever else happens is neither.
+A program prints one line `expected: ...` and one line `seen: ...`, and exits with 1 if the finding is present, with 0
+if it is gone. Anything else is an error.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ LIMIT_S = 120
 """How long a program may take, in seconds."""
 
 ATTEMPTS = 2
-"""How often a program is run that ends otherwise than it should: a framework may die now and then at its exit."""
+"""How often a program that fails otherwise is run: a framework may crash at exit now and then."""
 
 _ROOT = os.path.realpath(Path(__file__).parents[2])
 _QUIET = {"PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "2", "GLOG_minloglevel": "3"}
 
 
 class ProgramError(Exception):
-    """A program ended otherwise than a program of a finding does; the message is one line."""
+    """A reproducer failed to report; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a program showed: the value or behaviour that was to be expected, what was seen, and whether they differ."""
+    """What a program reports: expected and observed behaviour, and whether the finding is present."""
 
     expected: str
     seen: str
@@ -50,17 +50,17 @@ def run(program: Traversable) -> Shown:
         said = {key: _said(ended.stdout, key) for key in ("expected", "seen")}
         if ended.returncode in (0, 1) and all(len(lines) == 1 for lines in said.values()):
             return Shown(said["expected"][0], said["seen"][0], ended.returncode == 1)
-    words = [line for line in ended.stderr.splitlines() if line.strip()] or ["it said nothing"]
+    words = [line for line in ended.stderr.splitlines() if line.strip()] or ["it printed nothing"]
     if words[-1].startswith("ModuleNotFoundError"):
         raise ProgramError(f"{words[-1]}; `python -m conformance install NAME` installs a framework")
     printed = ", ".join(f"{len(lines)} lines `{key}:`" for key, lines in said.items())
-    raise ProgramError(f"{program.name} ended with {ended.returncode} and {printed}: {words[-1]}")
+    raise ProgramError(f"{program.name} exited with {ended.returncode}, printed {printed}: {words[-1]}")
 
 
 def _ended(program: Traversable) -> subprocess.CompletedProcess[str]:
     with as_file(program) as path, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-P", str(path.resolve())]
-        environment = os.environ | _QUIET | {"PYTHONPATH": os.pathsep.join(_foreign_folders())}
+        environment = os.environ | _QUIET | {"PYTHONPATH": os.pathsep.join(_foreign_folders()), "TMPDIR": folder}
         try:
             return subprocess.run(
                 command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
@@ -70,7 +70,7 @@ def _ended(program: Traversable) -> subprocess.CompletedProcess[str]:
 
 
 def _foreign_folders() -> list[str]:
-    """Where PYTHONPATH has packages, such as a cluster's frameworks, without the folder of the suite itself."""
+    """PYTHONPATH without the suite's own folder; a cluster may provide frameworks by it."""
     given = [os.path.realpath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     return [folder for folder in given if folder != _ROOT]
 

@@ -1,4 +1,4 @@
-"""Runs with recomputation against runs without: bit for bit, or within rounding where a compiler may round otherwise.
+"""Compares runs with and without recomputation: bit for bit, or within rounding where a compiler may round differently.
 
 A compiler may fuse operations of one program in another way than those of the other, and keep more precision than was
 asked for. Each of the two runs is then allowed the oracle's bound, so the two may be twice as far apart.
@@ -94,7 +94,7 @@ def of_two_runs(one: Bound) -> Bound:
 
 
 def without_masks(model: Model) -> Model:
-    """The model with dropout that drops nothing, whose rounding is that of any mask."""
+    """The model with dropout rate 0, which rounds as with any mask."""
     return replace(model, layers=tuple(_kept(layer) for layer in model.layers))
 
 

@@ -1,4 +1,4 @@
-"""The framework under judgement, as a test sees it, beside the oracle that follows its conventions."""
+"""The framework under test, and the oracle that follows its conventions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from frameworks.reference.rounding import Exact
 
 @dataclass(frozen=True)
 class Profile:
-    """How far properties are explored.
+    """How many cases property tests generate.
 
     Attributes:
         factor: how many times as many cases are drawn.
@@ -42,7 +42,7 @@ class Subject:
 
     @property
     def conventions(self) -> Conventions:
-        """What the framework declares to do in its own way."""
+        """The conventions that the framework declares."""
         return self.framework.conventions()
 
     def seeded(self, recipe: Recipe) -> Recipe:
@@ -55,11 +55,11 @@ class Subject:
         )
 
     def in_place(self, recipe: Recipe) -> Recipe:
-        """The same with everything kept on the device: what is offloaded changes no value."""
+        """The same without offload, which changes no value."""
         return self.seeded(recipe).but(offload=None)
 
     def envelope(self, model: Model, recipe: Recipe, windows: Sequence[Window]) -> errormodel.Envelope:
-        """Where a correct run of this recipe may be, with the framework's conventions."""
+        """Where a correct run of this recipe may end up, under the framework's conventions."""
         return errormodel.envelope(self.conventions, model, self.in_place(recipe), windows)
 
     def quality(self, model: Model, recipe: Recipe, windows: Sequence[Window], test: Batch) -> tuple[float, Bound]:
@@ -73,7 +73,7 @@ class Subject:
         return errormodel.evaluation(self.conventions, model, self.in_place(recipe), windows, inputs)
 
     def state(self, trainer: Trainer) -> dict[str, Array]:
-        """The run's whole state and the process-wide settings: nothing that a run depends on is left out."""
+        """The run's full state, with the process-wide settings."""
         settings = {f"global/{name}": np.array(value) for name, value in self.framework.global_state().items()}
         return trainer.state() | settings
 
@@ -92,7 +92,7 @@ class Subject:
 
 
 def need(subject: Subject, *capabilities: Capability | None) -> None:
-    """Leaves the test if the framework declares that it does not do one of these here.
+    """Ends the test unless the framework declares all of these as supported.
 
     Raises:
         Unsupported: with the declared reason.
@@ -103,7 +103,7 @@ def need(subject: Subject, *capabilities: Capability | None) -> None:
 
 
 def need_device(subject: Subject) -> None:
-    """Leaves the test on a CPU, and where the device's allocator tells no peak.
+    """Ends the test on a CPU, and where the device's allocator reports no peak.
 
     Raises:
         Unsupported: "no device", or the declared reason.

@@ -1,4 +1,4 @@
-"""What a test says about a clause: checks with what was measured, against what, and how the bound came about."""
+"""A test's result for a clause: checks with measured and expected values, bounds and their derivations."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Violation(AssertionError):
 
 
 class Misdeclared(Violation):
-    """What was observed of the framework is not what its adapter declares."""
+    """The framework does not behave as its adapter declares."""
 
 
 class Abstention(Exception):
-    """The control of the experiment failed, so the clause is not judged."""
+    """A control failed, so the clause is not judged."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ _FOLDER = re.compile(r"(?<![\w/.])(?:/[\w.+~-]+)+/(?=[\w.+-])")
 
 
 def cleaned(text: str) -> str:
-    """A framework's message without the stack frames that it quotes and without this machine's folders."""
+    """A framework's message without quoted stack frames and without this machine's paths."""
     lines = _FOLDER.sub("", _FRAME.sub("", text)).splitlines()
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
@@ -88,7 +88,7 @@ def same_bits(a: object, b: object) -> bool:
 
 
 def _same_bytes(left: Array, right: Array) -> bool:
-    """Of arrays of one format and shape; sign and payload of a NaN, which no standard fixes, differ by processor."""
+    """For arrays of one dtype and shape. Sign and payload of a NaN are ignored: they differ by processor."""
     if left.tobytes() == right.tobytes():
         return True
     if left.dtype.kind != "f" and "float" not in left.dtype.name:
@@ -98,35 +98,70 @@ def _same_bytes(left: Array, right: Array) -> bool:
     return np.where(blank, empty, left).tobytes() == np.where(blank, empty, right).tobytes()
 
 
-def difference(a: Mapping[str, Array], b: Mapping[str, Array]) -> str:
-    """Names the first entries in which two mappings of arrays differ, and by how much."""
+def difference(measured: Mapping[str, Array], expected: Mapping[str, Array]) -> str:
+    """The first three entries in which two mappings of arrays differ, as `NAME got X, want Y`; "" without any."""
     parts: list[str] = []
-    for name in sorted(a.keys() | b.keys()):
-        if name not in a or name not in b:
-            parts.append(f"{name} only {'after' if name not in a else 'before'}")
-        elif not same_bits(a[name], b[name]):
-            parts.append(f"{name}: {_apart(a[name], b[name])}")
+    for name in sorted(measured.keys() | expected.keys()):
+        if name not in measured or name not in expected:
+            parts.append(f"{name} is {'missing' if name not in measured else 'unexpected'}")
+        elif not same_bits(measured[name], expected[name]):
+            parts.append(f"{name} {got_want(measured[name], expected[name])}")
     return "; ".join(parts[:3]) + (f"; and {len(parts) - 3} more" if len(parts) > 3 else "")
 
 
-def _apart(a: Array, b: Array) -> str:
-    if (a.dtype != b.dtype and a.dtype.kind not in "US") or a.shape != b.shape:
-        return f"{a.dtype.name}{list(a.shape)} against {b.dtype.name}{list(b.shape)}"
-    if a.dtype.kind in "US":
-        return f"{shown(a.tolist())} against {shown(b.tolist())}"
-    wide = (a.astype(np.float64), b.astype(np.float64))
+def got_want(measured: Array, expected: Array) -> str:
+    """The element in which two unequal arrays differ most, as `got X, want Y at [i, j] (N of M elements differ)`."""
+    if (measured.dtype != expected.dtype and measured.dtype.kind not in "US") or measured.shape != expected.shape:
+        return f"got {measured.dtype.name}{list(measured.shape)}, want {expected.dtype.name}{list(expected.shape)}"
+    if measured.dtype.kind in "US":
+        return f"got {shown(measured.tolist())}, want {shown(expected.tolist())}"
+    differing = measured != expected
+    if measured.dtype.kind not in "biu":
+        left, right = (np.asarray(each, np.float64) for each in (measured, expected))
+        differing = ((left != right) & ~(np.isnan(left) & np.isnan(right))) | (np.signbit(left) != np.signbit(right))
+    return element(measured, expected, differing)
+
+
+def element(measured: Array, expected: Array, differing: Array, allowed: float = 0.0) -> str:
+    """The furthest of the elements that differ, as `got X, want Y at [i, j] (N of M elements differ)`.
+
+    Args:
+        measured, expected: arrays of one shape.
+        differing: bool of that shape, which elements are wrong.
+        allowed: how far each may be from the expected one.
+    """
+    left, right = (np.asarray(each, np.float64) for each in (measured, expected))
     with np.errstate(invalid="ignore"):
-        gap = np.abs(wide[0] - wide[1])
-    worst = int(np.argmax(np.where(np.isnan(gap), np.inf, gap)))
-    count = int(np.sum(~((wide[0] == wide[1]) | (np.isnan(wide[0]) & np.isnan(wide[1])))))
-    return (
-        f"{count} of {a.size} differ, most {wide[0].ravel()[worst].item()!r} against {wide[1].ravel()[worst].item()!r}"
-    )
+        gap = np.abs(left - right)
+    gap = np.where(differing, np.where(np.isnan(gap), np.inf, gap), -1.0)
+    place = tuple(int(index) for index in np.unravel_index(int(np.argmax(gap)), gap.shape))
+    values = f"got {measured[place]!s}, want {expected[place]!s}" + (f" ± {allowed:.3g}" if allowed else "")
+    count = f"({int(differing.sum())} of {differing.size} elements differ)"
+    return f"{values} at {list(place)} {count}" if place else values
+
+
+def _first_difference(measured: object, expected: object) -> str:
+    """Where two unequal arrays, or mappings of arrays, differ first; "" for anything else, which is shown whole."""
+    if isinstance(measured, np.ndarray) and isinstance(expected, np.ndarray):
+        return got_want(measured, expected)
+    if not (isinstance(measured, Mapping) and isinstance(expected, Mapping)):
+        return ""
+    arrays = all(isinstance(each, np.ndarray) for each in (*measured.values(), *expected.values()))
+    return difference(measured, expected) if arrays else ""
+
+
+def _failed(check: Check) -> str:
+    if check.bound is not None:
+        derivation = f" (from {shown(dict(check.derivation))})" if check.derivation else ""
+        return f"got {check.measured}, want at most {check.bound:.6g}{derivation}"
+    if check.expected:
+        return f"got {check.measured}, want {check.expected}"
+    return f"does not hold, got {check.measured}" if check.measured else "does not hold"
 
 
 @dataclass
 class Verdict:
-    """Collects what one test found. The check methods raise `Violation` as soon as one does not hold."""
+    """Collects the results of one test. The check methods raise `Violation` as soon as one does not hold."""
 
     checks: list[Check] = field(default_factory=list)
     observations: dict[str, Any] = field(default_factory=dict)
@@ -134,17 +169,18 @@ class Verdict:
     traces: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     fingerprints: dict[str, list[Fingerprint]] = field(default_factory=dict)
 
-    def _add(self, check: Check, signature: str) -> None:
+    def _add(self, check: Check, signature: str, apart: str = "") -> None:
         __tracebackhide__ = True
         self.checks.append(check)
         if not check.passed:
-            bound = "" if check.bound is None else f" (bound {check.bound:.6g} from {shown(dict(check.derivation))})"
-            raise Violation(signature, f"{check.what}: measured {check.measured}, expected {check.expected}{bound}")
+            raise Violation(signature, f"{check.what}: {apart or _failed(check)}")
 
     def equal(self, measured: object, expected: object, what: str, signature: str = "differs") -> None:
         """Bit for bit equal: numbers, strings, arrays, or mappings and sequences of them."""
         __tracebackhide__ = True
-        self._add(Check(what, same_bits(measured, expected), shown(measured), shown(expected)), signature)
+        equal = same_bits(measured, expected)
+        apart = "" if equal else _first_difference(measured, expected)
+        self._add(Check(what, equal, shown(measured), shown(expected)), signature, apart)
 
     def same_state(
         self,
@@ -155,13 +191,13 @@ class Verdict:
         *,
         but: Sequence[str] = (),
     ) -> None:
-        """Two whole states are equal bit for bit, leaving out entries that begin with one of `but`."""
+        """Two full states are equal bit for bit, except for entries that begin with one of `but`."""
         __tracebackhide__ = True
         left = {k: v for k, v in measured.items() if not k.startswith(tuple(but))}
         right = {k: v for k, v in expected.items() if not k.startswith(tuple(but))}
-        apart = difference(right, left)
+        apart = difference(left, right)
         measured_text = apart or f"{len(left)} equal entries"
-        self._add(Check(what, not apart, measured_text, f"{len(right)} equal entries"), signature)
+        self._add(Check(what, not apart, measured_text, f"{len(right)} equal entries"), signature, apart)
 
     def same_gradients(
         self,
@@ -170,7 +206,7 @@ class Verdict:
         what: str,
         signature: str = "gradient-differs",
     ) -> None:
-        """The same parameters have gradients, and these are equal bit for bit."""
+        """The same parameters have gradients, and all gradients are equal bit for bit."""
         __tracebackhide__ = True
         self.equal(sorted(measured), sorted(expected), "parameters that have a gradient", "gradient-missing")
         self.same_state(measured, expected, what, signature)
@@ -178,7 +214,7 @@ class Verdict:
     def holds(
         self, condition: bool, what: str, measured: object = "", expected: object = "", signature: str = "does-not-hold"
     ) -> None:
-        """A condition with the values that it was read from."""
+        """A condition, with the values that it depends on."""
         __tracebackhide__ = True
         self._add(Check(what, bool(condition), shown(measured), shown(expected)), signature)
 
@@ -186,10 +222,11 @@ class Verdict:
         """Every value of every array is finite."""
         __tracebackhide__ = True
         bad = [name for name, value in values.items() if not np.isfinite(value.astype(np.float64)).all()]
-        self._add(Check(what, not bad, f"not finite in {', '.join(bad)}" if bad else "finite", "finite"), signature)
+        measured = f"inf or NaN in {', '.join(bad)}" if bad else "finite"
+        self._add(Check(what, not bad, measured, "finite values"), signature)
 
     def within(self, measured: float, bound: Bound, what: str, signature: str = "beyond-bound") -> None:
-        """A deviation of at most the bound; NaN is beyond every bound."""
+        """A deviation is at most the bound; NaN exceeds every bound."""
         __tracebackhide__ = True
         passed = bool(measured <= bound.value)
         check = Check(what, passed, float(measured), "within the bound", bound.value, bound.derivation)
@@ -198,10 +235,10 @@ class Verdict:
     def changed(
         self, before: Mapping[str, Array], after: Mapping[str, Array], what: str, signature: str = "unchanged"
     ) -> None:
-        """At least one value moved, so that the test has shown something."""
+        """At least one value changed, so that the test is not vacuous."""
         __tracebackhide__ = True
-        apart = difference(before, after)
-        self._add(Check(what, bool(apart), apart or "nothing changed", "a change"), signature)
+        apart = difference(after, before)
+        self._add(Check(what, bool(apart), apart or "no change", "a change"), signature)
 
     def observe(self, key: str, value: object) -> None:
         """Records a legitimate difference, to be compared across frameworks and versions."""
@@ -211,8 +248,8 @@ class Verdict:
         """Records raw samples of a cost, in `unit`.
 
         Args:
-            control: of a cost that varies, such as a time: samples of the same framework's work without what is
-                measured, each taken right next to its sample, in an order that varies.
+            control: for a cost that varies, such as a time: samples of the same work without the measured technique,
+                each taken next to its sample, in random order.
         """
         self.measurements[name] = (unit, [float(s) for s in samples], [float(s) for s in control])
 
@@ -221,15 +258,15 @@ class Verdict:
         self.traces[name] = {key: [float(v) for v in values] for key, values in series.items()}
 
     def tensors(self, kind: str, arrays: Mapping[str, Array]) -> None:
-        """Records arrays of a run to the last bit, by name in the order of the computation.
+        """Records fingerprints of a run's arrays, by name in the order of the computation.
 
         Args:
-            kind: "first" for the gradients of the first window, "layers" for all that a pass shows.
+            kind: "first" for the gradients of the first window, "layers" for every tensor of a pass.
         """
         self.fingerprints[kind] = [fingerprint(name, array) for name, array in arrays.items()]
 
     def abstain(self, reason: str) -> None:
-        """Leaves the clause unjudged, because the control failed.
+        """Ends the test without a judgement, because a control failed.
 
         Raises:
             Abstention: always.

@@ -1,6 +1,6 @@
-"""Laws: any program of verbs, on any model, under any recipe, does what the oracle does.
+"""Property-based tests: any program of verbs, on any model, under any recipe, matches the oracle.
 
-`programs` says what a case is, `drawing` draws cases, `player` plays one on a framework or on the oracle, `comparing`
-judges the states that two plays went through, `attribution` names the clause that a difference breaks, `variations`
-plays a case in another way that has to end alike, `features` names what a case holds.
+`programs` defines a case, `drawing` generates cases, `player` runs one on a framework or on the oracle, `comparing`
+compares the states of two runs, `attribution` names the clause that a difference breaks, `variations` runs a case in
+another way that must give the same result, `features` names the properties of a case.
 """

@@ -1,4 +1,4 @@
-"""Names the clause that a failing case breaks: by what it goes away without, by verb and by part of the state."""
+"""Attributes a failure to a clause: by the part of the case that it needs, by verb and by part of the state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BrokenClause:
 
     Attributes:
         clause: id of the clause.
-        without: what the failure goes away without, "" if nothing of that kind is needed.
+        without: the part of the case without which the failure disappears, "" if there is none.
     """
 
     failure: Failure
@@ -45,7 +45,7 @@ class BrokenClause:
     without: str
 
     def __str__(self) -> str:
-        without = f"; it goes away without {self.without}" if self.without else ""
+        without = f"; without {self.without} it disappears" if self.without else ""
         return f"{self.failure.text}{without}; this breaks {self.clause}"
 
 
@@ -66,12 +66,12 @@ def _no_loads_in_windows(case: DrawnCase) -> DrawnCase:
 
 
 def _as_saved(field: str) -> Simpler:
-    """The case whose loaded runs go on by the ranks, or with the offload, of its own recipe."""
+    """The case with every restore under its own recipe's ranks or offload."""
     return lambda case: case.loaded_under(lambda under: replace(under, **{field: getattr(case.recipe, field)}))
 
 
 def _wide_moments(case: DrawnCase) -> DrawnCase:
-    """The case with moments of 32 bits."""
+    """The case with 32-bit moments."""
     optimizer = case.recipe.optimizer
     wide = replace(optimizer, state_bits=32) if isinstance(optimizer, Adam) else optimizer
     return replace(case, recipe=case.recipe.but(optimizer=wide))
@@ -92,7 +92,7 @@ CAUSES: dict[str, Simpler] = {
     "ranks": _but(ranks=None),
     "the offload": _but(offload=None),
     "quantization": _but(quantization=None),
-    "moments of eight bits": _wide_moments,
+    "8-bit moments": _wide_moments,
     "recomputation": _but(recompute=None),
     "the average": _but(average=None),
     "evaluation": _less(Predict),
@@ -104,7 +104,7 @@ CAUSES: dict[str, Simpler] = {
     "the schedule": _but(schedule=None),
     "low precision": _but(precision=Precision()),
 }
-"""What may be taken out of a case, in this order, by what it is called."""
+"""Parts that may be removed from a case, by name, in this order."""
 
 
 def attributed(case: DrawnCase, failure: Failure, judge: Judge) -> BrokenClause:
@@ -135,7 +135,7 @@ _BY_CAUSE = {
     "ranks": "sharding.equals-whole",
     "the offload": "offload.same-bits",
     "quantization": "quantization.aware-values",
-    "moments of eight bits": "quantization.adam8-encoding",
+    "8-bit moments": "quantization.adam8-encoding",
     "recomputation": "recompute.same-state",
     "the average": "master.average-follows-updates",
     "evaluation": "accumulation.evaluation-changes-nothing",
@@ -147,7 +147,7 @@ _BY_CAUSE = {
 
 
 def clause_of(case: DrawnCase, failure: Failure, cause: str) -> str:
-    """The clause that is about a part of the state after a verb, and about what the failure goes away without."""
+    """The clause about a part of the state after a verb, and about the part of the case that the failure needs."""
     verb, part = case.program[failure.place], failure.name
     if part == "apart":
         return "sharding.replicas-equal"
@@ -223,7 +223,7 @@ def _of_update(case: DrawnCase, failure: Failure, cause: str) -> str:
 
 
 def reachable() -> frozenset[str]:
-    """The clauses that a failure can be attributed to."""
+    """Clauses to which a failure can be attributed."""
     return frozenset(_BY_CAUSE.values()) | _OTHERS
 
 

@@ -1,4 +1,4 @@
-"""Laws that are checked as suites check: a check that does not hold names the clause that it breaks."""
+"""Laws that use the checks of `Verdict`: a failed check names the clause that it breaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from conformance.laws.judging import Failure
 
 
 class ClauseBroken(Exception):
-    """A check does not hold; `clause` is what that breaks."""
+    """A check failed; `clause` is the one that it breaks."""
 
     def __init__(self, clause: str, text: str) -> None:
         super().__init__(text)
@@ -22,10 +22,10 @@ class ClauseBroken(Exception):
 
 @contextmanager
 def breaking(clause: str) -> Iterator[Verdict]:
-    """A verdict for checks of one clause.
+    """A verdict for the checks of one clause.
 
     Raises:
-        ClauseBroken: one of them does not hold.
+        ClauseBroken: one of them fails.
     """
     try:
         yield Verdict()
@@ -38,14 +38,14 @@ class CheckedInstance(ABC):
 
     @abstractmethod
     def check(self, subject: Subject) -> None:
-        """Holds the law.
+        """Checks the law.
 
         Raises:
             ClauseBroken: it does not hold.
         """
 
     def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
-        """The first check that does not hold; its clause is the failure's name."""
+        """The first failed check; its clause is the failure's name."""
         try:
             self.check(subject)
         except ClauseBroken as broken:
@@ -53,5 +53,5 @@ class CheckedInstance(ABC):
         return None
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the sentence that says so."""
+        """The clause that a failure breaks, and the message."""
         return failure.name, failure.breaking(failure.name)

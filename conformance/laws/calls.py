@@ -1,4 +1,4 @@
-"""The law of recomputed calls: a function that is run again gives what the plain call gives."""
+"""The law of recomputed calls: recomputation gives the result of the plain call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from frameworks.contract import RecomputeCase, RecomputeResult, Unsupported
 
 TRACELESS = "recompute.failure-leaves-no-trace"
 REFUSABLE: tuple[RecomputeCase, ...] = ("tuple", "list", "dict", "keyword", "raises")
-"""Ways to pass arguments that a framework may refuse by an exception, and the one that is to raise."""
+"""Ways to pass arguments that a framework may refuse with an exception, and the one that must raise."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Calls:
         return frozenset(word for call in self.calls for word in call.words()) | scope
 
     def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
-        """The first difference of a call from the plain one, which is made before all of them in such a scope."""
+        """The first difference from the plain call, which is made before all others in the same scope."""
         plain: list[RecomputeResult] = []
         for call in self.calls:
             try:
@@ -55,7 +55,7 @@ class Calls:
         return nullcontext() if self.scope is None else opened(subject, self.scope)
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the sentence that says so."""
+        """The clause that a failure breaks, and the message."""
         clause = "recompute.same-loss" if failure.name == "value" else "recompute.same-gradients"
         if len(self.calls) > 1 and Calls(self.calls[-1:], self.scope).failure(subject, laws) is None:
             clause = TRACELESS
@@ -102,5 +102,6 @@ class Call:
                 if apart <= of_two_runs(bounds[name]).value:
                     continue
             if not same_bits(mine, other):
-                return failed(name, f"{name} of the recomputed call is {shown(mine)}, of the plain one {shown(other)}")
+                values = f"got {shown(mine)}, want {shown(other)} as in the plain call"
+                return failed(name, f"{name} of the recomputed call: {values}")
         return None

@@ -1,4 +1,4 @@
-"""What chance explains of dropout's masks: how many values are kept, and when two masks are the same."""
+"""Statistics of dropout masks: the number of kept values, and when two masks are equal by chance."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from fixtures.arrays import Array
 
 TELLING = 40.0
-"""Bits of chance in a mask: one of so many is another one's by chance once in 10^12."""
+"""Random bits of a mask beyond which two masks are equal with probability below 1e-12."""
 DEVIATIONS = 6.0
-"""How many standard deviations the share that is kept may be off: by chance it is once in 500 million."""
+"""Standard deviations by which the kept share may be off: chance exceeds it once in 500 million."""
 
 
 @dataclass
 class Shares:
-    """How many values were kept, and by how many that is more than their rates say.
+    """Number of kept values, and its excess over the expected number.
 
-    Values that are zero are counted like all others: a mask is not what is zero of the output.
+    Zeros count like all other values: a mask is not the zero pattern of the output.
     """
 
     deviation: float = 0.0
@@ -33,18 +33,18 @@ class Shares:
         self.variance += mask.size * rate * (1.0 - rate)
 
     def off(self) -> str | None:
-        """What is wrong with the shares, if they are beyond chance."""
+        """The problem with the kept shares; "" if chance explains them."""
         allowed = DEVIATIONS * float(np.sqrt(self.variance)) + 1.0
         if abs(self.deviation) <= allowed:
             return None
         return (
-            f"dropout keeps {self.deviation:+.0f} values more than its rates say, where chance explains {allowed:.0f}"
+            f"deviation of the number of kept values: got {self.deviation:+.0f}, want at most {allowed:.0f} by chance"
         )
 
 
 @dataclass(frozen=True)
 class ShownMask:
-    """A mask that a pass shows, of the dropout at a path; `place` is the verb's."""
+    """The mask of the dropout at a path in one pass; `place` is the verb's."""
 
     place: int
     path: str
@@ -52,13 +52,13 @@ class ShownMask:
     mask: Array
 
     def telling(self, values: int) -> bool:
-        """Whether no two masks of so many values are the same by chance."""
+        """Whether masks of so many values practically never coincide by chance."""
         kept = 1.0 - self.rate
         return -values * math.log2(kept**2 + self.rate**2) >= TELLING
 
     @property
     def repeats_itself(self) -> bool:
-        """Whether two samples or places have the same values, which is no chance."""
+        """Whether two samples or positions have the same mask, which is not by chance."""
         rows, width = self.mask.reshape(-1, self.mask.shape[-1]), self.mask.shape[-1]
         return self.telling(width) and any(np.array_equal(a, b) for a, b in combinations(rows, 2))
 
@@ -71,10 +71,10 @@ def readable(masks: list[tuple[str, float, Array]]) -> Iterator[tuple[str, float
 
 
 def repeated(seen: list[ShownMask], alone: bool) -> tuple[int, str, str] | None:
-    """The first mask that is another one, what another one leaves out, or one row of it over and over."""
+    """The first mask that repeats another one, complements it, or repeats one of its own rows."""
     for each in seen if alone else ():
         if each.repeats_itself:
-            text = f"the mask of layer {each.path} has the same values for two samples or places"
+            text = f"the mask of layer {each.path} is the same for two samples or positions"
             return each.place, "repeated", text
     for one, other in combinations(seen, 2):
         if one.mask.shape != other.mask.shape or not (one.telling(one.mask.size) and other.telling(one.mask.size)):

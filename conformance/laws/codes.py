@@ -1,4 +1,4 @@
-"""The law of codes: quantizers, casts and products of codes follow their rules, in any order of calls."""
+"""The law of codes: quantizers, casts and quantized matmuls follow their rules in any order of calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from frameworks.contract import FakeRule, Framework, Quantized, QuantRule
 
 CLAUSE = "laws.codes"
 FAKE_ROUNDINGS = 3
-"""Of a value that comes back: its product with the scale, and two more where a framework takes the largest value."""
+"""Roundings of a dequantized value: its product with the scale, and two more where a framework takes the largest
+value."""
 
 Operands = tuple[Array, ...]
 Answer = dict[str, Array]
@@ -31,22 +32,22 @@ class CodedCall(Protocol):
         """What exclusions may name."""
 
     def operands(self, framework: Framework) -> Operands:
-        """Its operands, made anew."""
+        """Its operands, newly allocated."""
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
-        """All that the framework gives for them."""
+        """The framework's results."""
 
     def check(self, framework: Framework, operands: Operands, answer: Answer) -> None:
-        """Holds the answer against the rule.
+        """Checks the answer against the rule.
 
         Raises:
-            ClauseBroken: it is another one.
+            ClauseBroken: it differs.
         """
 
 
 @dataclass(frozen=True)
 class CodedCalls(CheckedInstance):
-    """Calls in a row; the first of them is made again in the end.
+    """Consecutive calls; the first one is repeated at the end.
 
     Attributes:
         layout: how their operands lie in memory.
@@ -60,7 +61,7 @@ class CodedCalls(CheckedInstance):
         return frozenset().union(*(call.words() for call in self.calls))
 
     def check(self, subject: Subject) -> None:
-        """Each answer against its rule, operands against what they were, and the first answer against a second one."""
+        """Checks each answer, that operands are unchanged, and that the first call gives the same answer again."""
         framework, first = subject.framework, self.calls[0]
         answers = [self._checked(framework, call) for call in self.calls]
         again = first.answer(framework, self._operands(framework, first))
@@ -75,7 +76,7 @@ class CodedCalls(CheckedInstance):
         answer = call.answer(framework, operands)
         with breaking(CLAUSE) as verdict:
             same = all(same_bits(a, b) for a, b in zip(operands, untouched, strict=True))
-            verdict.holds(same, f"operands of {call} afterwards", operands, untouched, "operand-changed")
+            verdict.holds(same, f"operands of {call} after the call", operands, untouched, "operand-changed")
         try:
             call.check(framework, operands, answer)
         except ClauseBroken as broken:
@@ -170,7 +171,7 @@ class SpoiltCall:
         return (values,)
 
     def answer(self, framework: Framework, operands: Operands) -> Answer:
-        """The values that come back; nothing where the framework refuses them."""
+        """The dequantized values; empty if the framework refuses the input."""
         try:
             return {"values": framework.quantizers().quantize(self.quantizer, operands[0]).values}
         except (ValueError, RuntimeError, ArithmeticError):
@@ -189,7 +190,7 @@ class SpoiltCall:
             verdict.equal(after[others], before[others], "the other ranges", "disturbed")
 
     def _range(self, rule: QuantRule) -> Array:
-        """Where the values are that share the range of the one that is not finite."""
+        """Positions that share a range with the non-finite value."""
         where = np.zeros((self.matrix.rows, self.matrix.columns), bool)
         if rule.axis is None:
             return ~where
@@ -203,7 +204,7 @@ class SpoiltCall:
 
 @dataclass(frozen=True)
 class FakeCall:
-    """A matrix that is quantized and brought back in one step, and its gradient.
+    """A fake-quantized matrix, and its gradient.
 
     Attributes:
         rows, columns: the shape.

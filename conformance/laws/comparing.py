@@ -1,9 +1,9 @@
-"""Judges what a framework's play changed and returned, verb by verb, against the oracle's.
+"""Compares a framework's play with the oracle's, verb by verb.
 
-Where a verb rounds nothing, values are the oracle's to the bit. Elsewhere a value may be as far
-from the oracle's as `Ensemble.freedom` times the largest distance of a member of an ensemble, whose every
-rounding goes up or down at random, and one unit in the last place of the largest value more. Where members disagree on
-something that is counted, or on what is finite, rounding decides about it: the program is judged up to there.
+Where a verb rounds nothing, values must equal the oracle's bit for bit. Elsewhere the bound is `Ensemble.freedom` times
+the largest distance between the oracle and a member of an ensemble of randomly rounded runs, plus one unit in the last
+place of the largest value. Where members disagree on a counter, or on which values are finite, rounding decides, and
+the program is judged only up to that verb.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.judging.verdict import same_bits
+from conformance.judging.verdict import element, got_want, same_bits
 from conformance.laws.distances import distance, equal, gaps, narrow, unit, wide
 from conformance.laws.ensemble import MEMBERS, Ensemble
 from conformance.laws.player import Observation, Play
@@ -26,14 +26,14 @@ UNDERFLOW = 2.0**-100
 REPORTED = 4 * 2.0**-24
 """How far a loss or norm may be off that float32 cannot hold: it is computed in float32 and divided by items."""
 ROOT = 2.0**64
-"""The root of what float32 cannot hold."""
+"""Square root of the largest magnitude of float32."""
 CHAOTIC = 0.2
-"""A bound that is beyond this share of the largest value bounds nothing."""
+"""A bound above this share of the largest value says nothing, so the value is not judged."""
 COUNTED = (
     *("skipped", "scale_before", "scale_after", "good_steps", "raised", "refused", "steps", "schedule", "scale"),
     *("dropped", "overflowed"),
 )
-"""Last words of the names of what is counted or moves by powers of two; the rest are values that are rounded."""
+"""Last parts of the names of counters and of values that change by powers of two; all others are rounded."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Unlike:
         place: the verb's place in the program.
         name: of the value, such as "parameter/0.weight".
         measured, expected: the two values.
-        bound: the largest difference that was allowed, 0 where the bits had to be the same.
+        bound: the largest difference allowed, 0 where the bits must be equal.
     """
 
     place: int
@@ -55,25 +55,24 @@ class Unlike:
 
     def __str__(self) -> str:
         if self.measured.shape != self.expected.shape or self.measured.size == 0:
-            return f"{self.name}: shape {self.measured.shape} against {self.expected.shape}"
-        left, right = (np.asarray(v, np.float64).ravel() for v in (self.measured, self.expected))
-        gap = gaps(left, right)
-        worst = int(np.argmax(gap))
-        count = int(np.sum(gap > self.bound))
-        by = f"within {self.bound:.3g}" if self.bound else "to the bit"
-        most = f"{left[worst].item()!r} against {right[worst].item()!r}"
-        return f"{self.name}: {count} of {left.size} are not the oracle's {by}, furthest {most}"
+            return f"{self.name}: got shape {list(self.measured.shape)}, want {list(self.expected.shape)}"
+        left, right = (np.asarray(each, np.float64) for each in (self.measured, self.expected))
+        differing = gaps(left, right) > self.bound
+        apart = (
+            element(left, right, differing, self.bound) if differing.any() else got_want(self.measured, self.expected)
+        )
+        return f"{self.name}: {apart}"
 
 
 def counted(name: str) -> bool:
-    """Whether what has this name is counted, so that it cannot be off by a rounding."""
+    """Whether this name belongs to a counter, which has no rounding."""
     return name.rsplit("/", 1)[-1].rsplit(".", 1)[0] in COUNTED or name.startswith("steps/")
 
 
 def first_difference(
     measured: Sequence[Observation | None], ensemble: Ensemble, left: Mapping[int, frozenset[str]]
 ) -> Unlike | None:
-    """The first value that is further from the oracle's than rounding explains, by verb and then by name.
+    """The first value, by verb and name, whose distance from the oracle's exceeds the bound.
 
     Args:
         measured: of every verb, under canonical names; only names that the oracle has too are looked at.
@@ -108,7 +107,7 @@ def first_difference(
 def _exceeded(
     name: str, place: int, mine: Array, exact: Array, ensemble: Ensemble, growing: Iterator[tuple[Play, ...]]
 ) -> float | None:
-    """The bound that a value is beyond, of few members and of more and more; None for none."""
+    """The bound that a value exceeds, for a growing number of members; None if it exceeds none."""
     gap, bound = distance(mine, exact), 0.0
     if counted(name):
         return bound if gap else None
@@ -123,7 +122,7 @@ def _exceeded(
 
 
 def _promised(name: str, mine: Observation, exact: Observation) -> bool:
-    """Whether a clause says what the value is.
+    """Whether a clause determines the value.
 
     An average begins with the first applied update; how far what is not a number spreads through a layer is open, and
     so is a gradient whose square, as in a loss, leaves float32.
@@ -151,9 +150,9 @@ _BACKWARD = ("accumulator/", "result/gradient.", "result/back.")
 
 
 def _where_finite(mine: Observation, exact: Observation) -> tuple[Observation, Observation]:
-    """Two observations; where the oracle's gradients overflow, those that are not finite in one are zero in both.
+    """Two observations in which gradients are set to zero where one is not finite, if the oracle's overflow.
 
-    So are all gradients that a verb returned, where unscaling has left nothing of them that is finite and not zero.
+    Returned gradients are all set to zero if none of their values is finite and nonzero after unscaling.
     """
     gradients = [name for name in exact if name in mine and name.startswith(_BACKWARD)]
     if all(np.isfinite(wide(exact[name])).all() for name in gradients):
@@ -174,7 +173,7 @@ _FLOW = ("result/", "accumulator/", "moment/", "master/", "parameter/", "average
 
 
 def _order(name: str) -> tuple[int, str]:
-    """What is counted before what is rounded, and then as an update computes one from the other."""
+    """Counters first, then rounded values in the order in which an update computes them."""
     place = next((i for i, prefix in enumerate(_FLOW, 1) if name.startswith(prefix)), len(_FLOW) + 1)
     return (0 if counted(name) else place, name)
 
@@ -185,12 +184,12 @@ def _decided(ensemble: Ensemble, place: int) -> bool:
 
 
 def _overflows(name: str, mine: Observation, exact: Observation) -> bool:
-    """Whether an overflow may be what tells two values apart."""
+    """Whether an overflow may explain the difference of two values."""
     return counted(name) or not np.array_equal(_finite(mine[name]), _finite(exact[name]))
 
 
 def _near_overflow(ensemble: Ensemble, place: int) -> bool:
-    """Whether something overflows, up to this verb, that would not in a format of another range, or the other way."""
+    """Whether a format of another range would change what overflows up to this verb."""
     return not all(_agrees(play, ensemble.nearest, place) for play in ensemble.of_other_ranges)
 
 
@@ -235,7 +234,7 @@ def _bound(name: str, place: int, exact: Array, ensemble: Ensemble, members: Seq
 
 
 def _unrounded(name: str, place: int, exact: Array, ensemble: Ensemble) -> float:
-    """How far the play without rounding is from the oracle's, which members may agree with by chance.
+    """Distance of the play without rounding from the oracle's, with which members may agree by chance.
 
     Where that play counts something else, because nothing overflows in it, it says nothing, and the value counts as
     not rounded.
@@ -268,7 +267,7 @@ def apart_from_twin(
 
     Args:
         ensembles: of the programs, where two of them may round otherwise: each play may be as far from its oracle as
-            the bound says, and that as far from the exact value; empty where the plays have to be the same to the bit.
+            the bound says, and that as far from the exact value; empty where the plays must be equal bit for bit.
         left: beginnings of names that are not compared.
         underflow: values smaller than this are equal.
     """
@@ -309,9 +308,9 @@ def _alike(place: int, ensembles: tuple[Ensemble, ...]) -> bool:
 def _from_exact_value(name: str, place: int, ensemble: Ensemble) -> float | None:
     """How far a play's value may be from the exact one, which two programs share; None where it is not judged.
 
-    The play may be a bound away from its oracle, and the oracle a bound away from the exact value, or as far as it is
-    seen to be: members lie around the oracle, and where a value is a small part of a unit away from one that a low
-    format holds, hardly any of them leaves what rounding to nearest gives.
+    The play may be a bound away from its oracle, and the oracle a bound away from the exact value, or as far as the
+    unrounded play is: members lie around the oracle, and where a value is a small part of a unit away from one that a
+    low format holds, hardly any of them leaves what rounding to nearest gives.
     """
     exact = ensemble.nearest.observations[place]
     if exact is None or name not in exact or not _decided(ensemble, place):

@@ -1,4 +1,4 @@
-"""The law of aware training: ranges follow the batches, predictions move nothing, and conversions are of the run."""
+"""The law of QAT: ranges follow the batches, predictions change nothing, and conversions match the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TrainAware:
 
 @dataclass(frozen=True)
 class SkipAware:
-    """A window of given gradients that are infinite, which the scaler skips; only in runs that are scaled."""
+    """A window of infinite gradients, which the scaler skips; only in runs with scaling."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PredictAware:
 
 @dataclass(frozen=True)
 class Convert:
-    """A conversion, of which each layer, and a prediction of so many rows, are looked at.
+    """A conversion, followed by checks of each layer and of a prediction of so many rows.
 
     Attributes:
         beyond: whether results that have no code of their own, and take the last one, are judged too.
@@ -57,7 +57,7 @@ class Convert:
 
 @dataclass(frozen=True)
 class Reload:
-    """A save, and a load into the run itself, a new one, or one that has trained on other samples; that one goes on."""
+    """A save, and a load into the run itself, a new one, or one trained on other samples, which then continues."""
 
     into: Literal["itself", "fresh", "used"]
 
@@ -67,7 +67,7 @@ AwareVerb = TrainAware | SkipAware | PredictAware | Convert | Reload
 
 @dataclass(frozen=True)
 class AwareCase(CheckedInstance):
-    """A run of aware training.
+    """A QAT run.
 
     Attributes:
         freeze: updates after which ranges stay, None for never.
@@ -100,7 +100,7 @@ class AwareCase(CheckedInstance):
         return frozenset(word for word, there in flags.items() if there)
 
     def check(self, subject: Subject) -> None:
-        """The run after every verb."""
+        """Checks the run after every verb."""
         need(subject, Capability.AWARE, *needs(self.recipe()))
         with TemporaryDirectory() as folder:
             _AwarePlay(subject, self, Path(folder)).play()
@@ -121,7 +121,7 @@ class AwareCase(CheckedInstance):
 
 
 class _AwarePlay:
-    """One run, the ranges that its first layer has to have, and the checks after each verb."""
+    """One run, the expected ranges of its first layer, and the checks after each verb."""
 
     def __init__(self, subject: Subject, case: AwareCase, folder: Path) -> None:
         self._subject, self._case, self._folder = subject, case, folder
@@ -131,7 +131,7 @@ class _AwarePlay:
         self._run = self._made()
 
     def play(self) -> None:
-        """Plays all verbs; nothing is converted, and no range is looked at, before the first update."""
+        """Plays all verbs; before the first update nothing is converted and no range is checked."""
         for place, verb in enumerate(self._case.verbs):
             match verb:
                 case TrainAware():
@@ -164,7 +164,7 @@ class _AwarePlay:
         self._run.feed(*[gradients] * self._case.accumulation)
         after = self._subject.state(self._run)
         with breaking("quantization.ranges-follow") as verdict:
-            what = "the run after a window that was skipped"
+            what = "the run after a skipped window"
             verdict.same_state(after, before, what, "skip-moved", but=("scaler/",))
 
     def _check_ranges(self) -> None:
@@ -224,8 +224,8 @@ class _AwarePlay:
         target.restore(folder)
         self._run = target
         with breaking("quantization.aware-survives-saving") as verdict:
-            verdict.same_state(self._all_of(target), saved, "the run that was loaded", "load-differs")
+            verdict.same_state(self._all_of(target), saved, "the restored run", "load-differs")
 
     def _all_of(self, run: Trainer) -> dict[str, Array]:
-        """The whole state, and the ranges once there are any."""
+        """The full state, and the ranges if there are any."""
         return self._subject.state(run) | (coded.ranges_of(run.observed()) if self._updates else {})

@@ -1,10 +1,10 @@
-"""What the laws draw, and what they never do: features, pairs of them, verbs after verbs, and clauses.
+"""Coverage of generated cases: features, pairs of features, sequences of verbs, and clauses.
 
     conformance self drawn                       what the profile ci draws for the reference
     conformance self drawn --framework torch     for another framework, which has to be installed
     conformance self drawn --seed 3
 
-Nothing is played: the same draws are made again from the seed.
+Nothing runs: the same cases are generated again from the seed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SIZES = ((1, 1), (2, 9), (10, 99), (100, 99_999), (100_000, math.inf))
 
 @dataclass
 class Drawn:
-    """Counts over what was drawn.
+    """Counts of generated cases.
 
     Attributes:
         programs: how many.
@@ -87,7 +87,7 @@ def _cases(instance: Instance) -> tuple[DrawnCase, ...]:
 
 
 def drawn(framework: Framework, excluded: Collection[Exclusion] = (), seed: int = 0) -> Drawn:
-    """What the profile "ci" draws at a seed, without playing it."""
+    """The cases of the profile "ci" at a seed, without running them."""
     counts, laws = Drawn(), laws_of(framework)
     for law in LAWS.values():
         if not all(framework.declares(capability).supported for capability in law.needs):
@@ -99,7 +99,7 @@ def drawn(framework: Framework, excluded: Collection[Exclusion] = (), seed: int 
 
 
 def never(counts: Drawn, framework: Framework) -> dict[str, list[str]]:
-    """What was never drawn, by kind; what the framework does not declare is left out for its precisions."""
+    """Features that were never generated, by kind, without precisions that the framework does not declare."""
     precisions = vocabulary.offered_precisions(framework)
     fields = {
         name: [word for word in words if name != "precision" or word in precisions]
@@ -126,7 +126,7 @@ def _counted(kind: str, word: str) -> str:
 
 
 def table(counts: Drawn, framework: Framework) -> str:
-    """The counts as Markdown: how much of each kind was drawn, and what never."""
+    """The counts as Markdown: how many features of each kind were generated, and which never."""
     missing = never(counts, framework)
     precisions = vocabulary.offered_precisions(framework)
     totals = {
@@ -161,17 +161,18 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def beyond_drawing() -> list[str]:
-    """Binding clauses that no failure of a drawn program can be attributed to: their own tests alone judge them."""
+    """Binding clauses to which no failure of a generated program is attributed: only their own tests judge them."""
     drawn_for = reachable() | LAWS.keys()
     return [clause.id for clause in load_clauses().values() if clause.level.judged and clause.id not in drawn_for]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Prints what is drawn for a framework; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="conformance self drawn", description="What the laws draw, and what never.")
-    parser.add_argument("--framework", default="reference", metavar="NAME", help="whose recipes are drawn")
-    parser.add_argument("--mode", default=None, metavar="NAME", help="the adapter's mode; its first by default")
-    parser.add_argument("--seed", default=0, type=int, metavar="N", help="the seed of the run")
+    what = "Show which features the generated cases cover."
+    parser = argparse.ArgumentParser(prog="conformance self drawn", description=what)
+    parser.add_argument("--framework", default="reference", metavar="NAME", help="adapter whose recipes are generated")
+    parser.add_argument("--mode", default=None, metavar="NAME", help="mode of the adapter (default: its first)")
+    parser.add_argument("--seed", default=0, type=int, metavar="N", help="seed of the run")
     given = parser.parse_args(arguments)
     try:
         framework = load(given.framework, "cpu", given.mode)

@@ -1,4 +1,4 @@
-"""What an adapter's file says of itself for the laws: `[laws]` in `adapter.toml`."""
+"""Settings of an adapter for generated tests: `[laws]` in `adapter.toml`."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from frameworks.reference import ReferenceFramework
 from frameworks.registry import known
 
 PROGRAMS = 96
-"""Programs that the profile "ci" draws where an adapter does not say."""
+"""Default number of programs in the profile "ci"."""
 
 REFERENCE_PROGRAMS = 768
-"""Those of the reference, whose programs take a hundredth of a second."""
+"""Number of programs for the reference, each of which takes a hundredth of a second."""
 
 _KEYS = {"programs", "seed-bits", "moments", "not-compared", "not-judged", "not-drawn"}
 
 
 @dataclass(frozen=True)
 class LawsOfAdapter:
-    """What an adapter's file says.
+    """The table `[laws]` of an adapter.
 
     Attributes:
         programs: how many programs the profile "ci" plays of each kind that needs an oracle.
         seed_bits: how many bits of a run's seed are documented to count, 32 or 64.
         moments: canonical slot ("momentum", "first_moment", "second_moment", "steps") by the framework's own, by the
             kind of optimizer.
-        not_compared: why something of the state cannot be set against the oracle's, by the beginning of its name.
-        not_judged: why the profile "ci" draws nothing in a mode, by the mode.
-        not_drawn: why no recipe has a technique, by the recipe's field: "ranks", "offload" or "quantization".
+        not_compared: reasons why parts of the state cannot be compared with the oracle's, by prefix.
+        not_judged: reasons why the profile "ci" generates nothing in a mode, by mode.
+        not_drawn: reasons why generated recipes lack a technique, by the recipe's field: "ranks", "offload" or
+            "quantization".
     """
 
     programs: int = PROGRAMS
@@ -49,10 +50,10 @@ class LawsOfAdapter:
 
 
 def laws_of(framework: Framework) -> LawsOfAdapter:
-    """What the file of a framework's adapter says; the oracle itself, and broken twins of it, need none.
+    """The settings of a framework's adapter; the reference and its faults need none.
 
     Raises:
-        ValueError: it says something that is none of this.
+        ValueError: a key or value is not valid.
     """
     if isinstance(framework, ReferenceFramework):
         kinds = ("SGD", "Adam", "AdamW")

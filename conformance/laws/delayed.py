@@ -1,4 +1,4 @@
-"""The law of delayed scales: in any row of steps they follow the steps before, and predictions move nothing."""
+"""The law of delayed scaling: scales follow the previous steps, and predictions change nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DelayedCase(CheckedInstance):
 
     Attributes:
         sizes: n, k and m.
-        history: how many steps are remembered.
+        history: length of the amax history.
         accumulation: micro-batches of a step.
         kernel: the power of two by which the format's largest number is multiplied for the largest of the kernel.
     """
@@ -66,7 +66,7 @@ class DelayedCase(CheckedInstance):
         return frozenset({"delayed"} | several | special)
 
     def check(self, subject: Subject) -> None:
-        """What is remembered after each step, and what came out of it."""
+        """Checks the amax history after each step, and the step's results."""
         kernel = _values(self.sizes[1:], self.kernel, NARROW["float8_e4m3fn"], [self.seed, 41])
         product = subject.framework.delayed_product(kernel, history=self.history, accumulation=self.accumulation)
         narrow = _formats(product.rule)
@@ -105,7 +105,7 @@ class DelayedCase(CheckedInstance):
     def _check_memory(
         self, verdict: Verdict, product: DelayedProduct, operand: Operand, seen: list[float], scale: float
     ) -> None:
-        """The largest values of the last steps are remembered, and this scale."""
+        """Checks the amax history and the scale."""
         kept = np.zeros(self.history, np.float32)
         last = seen[-self.history :]
         kept[: len(last)] = last
@@ -115,7 +115,7 @@ class DelayedCase(CheckedInstance):
 
 
 def _used(rule: DelayedRule, stored: list[float]) -> float:
-    """The scale that the last step's values were cast by."""
+    """The scale of the last step's casts."""
     return ([1.0] * (rule.lag - 1) + stored)[-rule.lag]
 
 
@@ -133,18 +133,18 @@ def _values(shape: tuple[int, ...], power: int | None, narrow: NarrowFormat, see
 
 
 def memory(product: DelayedProduct) -> dict[str, Array]:
-    """What is remembered, to the last bit."""
+    """The amax history and scales, bit for bit."""
     remembered = product.remembered()
     scales = {f"{operand} scale": np.array(remembered[operand].scale) for operand in OPERANDS}
     return scales | {f"{operand} maxima": np.sort(remembered[operand].maxima) for operand in OPERANDS}
 
 
 def _check_prediction(verdict: Verdict, product: DelayedProduct, inputs: Array, place: int) -> None:
-    """Two predictions are the same, and nothing is remembered of them."""
+    """Two predictions are equal and leave the amax history unchanged."""
     before = memory(product)
     first, again = (product.predict(inputs) for _ in range(2))
-    verdict.same_state(memory(product), before, f"what is remembered after prediction {place}", "moved")
-    verdict.equal(again, first, f"prediction {place}, made again", "prediction")
+    verdict.same_state(memory(product), before, f"amax history after prediction {place}", "moved")
+    verdict.equal(again, first, f"prediction {place}, repeated", "prediction")
 
 
 def _check_results(

@@ -1,4 +1,4 @@
-"""How far two arrays are from each other, where infinities and what is not a number are among their values."""
+"""Distances between arrays that may contain infinities and NaN."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def unit(array: Array) -> float:
 
 
 def narrow(array: Array) -> bool:
-    """Whether float16 holds the value, so that it has few bits."""
+    """Whether float16 can represent the values, so that they have few bits."""
     with np.errstate(over="ignore"):
         return equal(array.astype(np.float16), array)
 
@@ -25,14 +25,14 @@ def wide(array: Array) -> Array:
 
 
 def equal(a: Array, b: Array) -> bool:
-    """Whether nothing lies between two arrays."""
+    """Whether the distance of two arrays is 0."""
     return distance(a, b) == 0.0
 
 
 def distance(a: Array, b: Array) -> float:
-    """The largest difference of an element; infinite between shapes, and between what is finite and what is not.
+    """The largest difference of an element; infinite for different shapes, or if only one value is finite.
 
-    What is not a number differs from no infinity, since which of the two comes out depends on the order of a sum.
+    NaN equals infinities, since the order of a sum decides which of the two results.
     """
     if a.shape != b.shape:
         return float("inf")

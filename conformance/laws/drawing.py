@@ -1,4 +1,4 @@
-"""Draws cases, and programs of verbs that make sense one after the other."""
+"""Generates cases, with programs of verbs in a meaningful order."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from frameworks.contract import Capability, Framework
 
 TARGETS: tuple[Target, ...] = ("same", "fresh", "used", "predicted", "skipped", "stopped")
 _SLOTS = st.integers(0, 1)
-"""Where runs are saved, so that one save often comes after another one of another kind."""
+"""Slots of saves, few enough that saves of different kinds overwrite each other."""
 LONGEST = 8
-"""Steps that a program is drawn from; a window that is spelt out is one of them."""
+"""Steps of a program; a window with single micro-batches is one of them."""
 
 
 @st.composite
@@ -61,7 +61,7 @@ def _programs(draw: st.DrawFn, steps: _Steps) -> tuple[Verb, ...]:
 
 @st.composite
 def _repertoires(draw: st.DrawFn, steps: _Steps) -> frozenset[str]:
-    """What steps a program is made of: all, or a few, which then meet each other more often.
+    """Kinds of steps in a program: all, or a few, which then meet more often.
 
     Source: Groce et al., "Swarm testing", ISSTA 2012.
     """
@@ -147,7 +147,7 @@ class _Steps:
         self.formats = [p.format for p in PRECISIONS if p.level == "O1" and offered(framework, Recipe(precision=p))]
 
     def words(self, saved: bool) -> list[str]:
-        """What may come next, the likelier the more often."""
+        """Candidates for the next step, repeated by weight."""
         steps = ["train", "train", "train", "gradients", "predict", "start-again"]
         steps += ["window"] * 2 if self.spelt else []
         steps += ["feed"] * 3 if self.feed else []
@@ -196,7 +196,7 @@ class _Steps:
         return [train[0], Save(slot), StartAgain(), train[1], look, Restore(slot, "same"), look]
 
     def _look(self, draw: st.DrawFn) -> list[Verb]:
-        """What may come right before a save or after a load: often nothing, else what reads the run."""
+        """Verbs right before a save or after a load: often none, otherwise one that reads the run."""
         looks = ["averaged"] * 3 if self.recipe.average is not None else []
         looks += ["predict", "gradients"] + ["trace"] * self.trace
         return [self._verb(draw, draw(st.sampled_from(looks)))] if draw(st.booleans()) else []
@@ -253,7 +253,7 @@ class _Steps:
         return [*verbs, Apply(flush=count < k)]
 
     def _between(self, draw: st.DrawFn, micro: DrawnBatch, items: int, last: bool) -> list[Verb]:
-        """A verb that changes nothing, inside a window; `last` if one micro-batch more would end it."""
+        """A verb that changes nothing, within a window; `last` if one more micro-batch would end it."""
         kinds = ["nothing", "nothing", "predict"] + (["save", "save"] if self.checkpoint else [])
         kinds += ["damaged"] if self.checkpoint else []
         kinds += ["averaged"] if self.recipe.average is not None else []

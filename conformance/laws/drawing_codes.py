@@ -1,4 +1,4 @@
-"""Draws calls of quantizers, casts to formats of eight bits, and products of codes."""
+"""Generates calls of quantizers, casts to 8-bit formats, and quantized matmuls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from frameworks.contract import Capability, Framework
 QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
 FAKE_QUANTIZERS = ("fake-int8-tensor", "fake-int8-column", "fake-uint8-tensor", "fake-int4-tensor")
 PRODUCTS = (("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn"))
-"""Of the forward pass, and of gradients in the wider range."""
+"""Formats of the forward pass, and of gradients, which need a wider range."""
 _SEEDS = st.integers(0, 2**16)
 _SMALL, _LARGE = st.integers(1, 9), st.sampled_from([16, 31, 64, 65, 129, 257, 1025])
 _SIDES = _SMALL | _LARGE

@@ -1,4 +1,4 @@
-"""Draws runs of aware training, and what is done with them."""
+"""Generates QAT runs and their verbs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws micro-batches for one model and recipe."""
+"""Generates micro-batches for one model and recipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAGNITUDES, SUBNORMAL = (-10, 4, 9, 14), -130
 
 @dataclass(frozen=True)
 class Habits:
-    """What a program does from its beginning to its end.
+    """Choices that apply to a whole program.
 
     Attributes:
         even: whether the micro-batches of a window are of one size, so that any way of weighing them is the same.
@@ -40,7 +40,7 @@ class Habits:
 
 @st.composite
 def habits(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe: Recipe) -> Habits:
-    """A program's habits, of which most have none."""
+    """The habits of a program; most have none."""
     even = recipe.accumulation > 1 and draw(st.booleans())
     if not framework.declares(Capability.MISSING_GRADIENTS).supported or draw(st.integers(0, 3)):
         return Habits(even)

@@ -1,4 +1,4 @@
-"""Draws products with delayed scales, and steps of them."""
+"""Generates delayed-scaling products and their steps."""
 
 from __future__ import annotations
 

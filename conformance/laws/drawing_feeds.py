@@ -1,4 +1,4 @@
-"""Draws gradients from outside for one model and recipe."""
+"""Generates external gradients for one model and recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws models with dropout whose gradients show its masks, and programs of training passes and what comes between."""
+"""Generates models with dropout whose gradients reveal its masks, and programs with training passes."""
 
 from __future__ import annotations
 

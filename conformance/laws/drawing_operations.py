@@ -1,4 +1,4 @@
-"""Draws operations in scopes, and calls that are recomputed."""
+"""Generates operations in scopes, and recomputed calls."""
 
 from __future__ import annotations
 

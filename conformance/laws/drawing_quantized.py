@@ -1,4 +1,4 @@
-"""Draws trained models, techniques that quantize them, and what is done with the result."""
+"""Generates trained models, techniques that quantize them, and verbs for the result."""
 
 from __future__ import annotations
 

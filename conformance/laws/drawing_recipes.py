@@ -1,4 +1,4 @@
-"""Draws recipes from what a framework declares."""
+"""Generates recipes from a framework's declarations."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ OFFLOADS = (*(Offload(what) for what in OFFLOADED * 2), *(Offload(what, "disk") 
 SMALL, BUCKET = 1024, 16_384
 """Values of a model that is soon trained by several ranks, and of one that fills the buckets that some reduce by."""
 ONE_IN = 12
-"""How many recipes there are to one with ranks, or to one that is aware of quantization; two of them offload."""
+"""One recipe in so many has ranks, one has QAT, and two offload."""
 
 
 @st.composite
 def _techniques(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe: Recipe) -> Recipe:
-    """The recipe with ranks, an offload, aware training or moments of eight bits, now and then, as far as declared.
+    """The recipe with ranks, an offload, QAT or 8-bit moments, now and then, as far as declared.
 
     Ranks that share a batch norm differ in whose statistics they take (`sharding.buffers`), so they get none.
     """
@@ -131,10 +131,10 @@ def _techniques(draw: st.DrawFn, framework: Framework, drawn: DrawnModel, recipe
 
 @dataclass(frozen=True)
 class Techniques:
-    """What a framework declares, and its adapter does not leave out of drawing.
+    """Declarations of a framework, without those that its adapter excludes from generation.
 
     Attributes:
-        blocks: values in a block of moments of eight bits, and in the smallest parameter that has them.
+        blocks: values in a block of 8-bit moments, and in the smallest parameter that has them.
     """
 
     ranks: Sequence[Ranks]
@@ -144,7 +144,7 @@ class Techniques:
 
 
 def techniques_of(framework: Framework) -> Techniques:
-    """What recipes for a framework may have."""
+    """The possible parts of a framework's recipes."""
     return _techniques_of(cast(Any, framework))
 
 

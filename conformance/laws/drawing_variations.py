@@ -1,4 +1,4 @@
-"""Draws variations: the case of each, and in what the two plays differ."""
+"""Generates variations: a case, and the difference between its two plays."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from frameworks.contract import Capability, Framework
 THREES, TRIED = 3, 8
 """How many cases, each with two like it, a process plays, and how many are drawn to find those that are allowed."""
 MANY_UPDATES, SMALL = 260, 128
-"""Updates whose masks eight bits do not count, and the values of a model that makes them at most."""
+"""More updates than 8 bits can count, and the largest size of a model that makes them."""
 LONG = 1000
 """An interval that no drawn program reaches the end of."""
 
 
 def programs(framework: Framework) -> st.SearchStrategy[Program]:
-    """Cases to be set against the oracle."""
+    """Cases to compare with the oracle."""
     return cases(framework).map(Program)
 
 
@@ -173,8 +173,8 @@ def _alike(draw: st.DrawFn, framework: Framework) -> tuple[DrawnCase, DrawnCase]
 def cuts(draw: st.DrawFn, framework: Framework) -> CutWindows:
     """One to three windows of up to eight samples, and micro-batches of any sizes.
 
-    Float16 has no scaling here: whether a window overflows it depends on where the window is cut. Nor is training aware
-    of quantization, whose ranges follow the micro-batches.
+    Float16 has no scaling here: whether a window overflows it depends on where the window is cut. There is no QAT,
+        whose ranges follow the micro-batches.
     """
     drawn = draw(models(framework).filter(lambda m: not any(isinstance(la, BatchNorm) for _, la in walk(m.layers))))
     recipe = draw(recipes(framework, drawn)).but(accumulation=1, recompute=None, quantization=None)

@@ -1,4 +1,4 @@
-"""A drawn model and a drawn micro-batch as values, from which weights and data are made."""
+"""Generated models and micro-batches as values, from which weights and data are built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fixtures.model import Batch, LossKind, Model
 
 MaskKind = Literal["none", "ragged", "holes", "empty"]
 BEYOND_FLOAT32 = 2.0**-30
-"""What float32 cannot add to a quarter, and float64 can."""
+"""A value that float32 cannot add to a quarter, but float64 can."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class DrawnBatch:
         mask: which positions of a token-level loss count: all, the first few of each sequence, any, or none at all.
         heads: names of the heads that the batch brings targets for, empty for all.
         magnitude: inputs that are no ids are multiplied by 2 to its power.
-        spoilt: what stands in the last element of such inputs, None for an ordinary value.
+        spoilt: value of the last element of such inputs, None for an ordinary value.
         constant: whether all inputs, ids too, are one value.
     """
 
@@ -133,7 +133,7 @@ class DrawnBatch:
     constant: bool = False
 
     def items(self, drawn: DrawnModel) -> int:
-        """What it adds to the items of its window."""
+        """Its number of items."""
         return self.batch(drawn).items if drawn.token_level else self.size
 
     def batch(self, drawn: DrawnModel) -> Batch:

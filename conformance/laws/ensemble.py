@@ -1,4 +1,4 @@
-"""The oracle's plays of a case: to nearest, with random roundings, and without any."""
+"""The oracle's plays of a case: rounded to nearest, rounded at random, and unrounded."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ from frameworks.reference.rounding import Exact, Rounding
 MEMBERS = 8
 LARGEST = float(np.finfo(np.float32).max)
 LONG, REORDERED = 256, 2.0
-"""Terms of a sum from which on its order, which no member changes, tells more than roundings do, and how much."""
+"""Number of terms from which the order of a sum, which no member changes, matters more than rounding, and by how
+much."""
 CANCELLED = 4.0
-"""How many times as far a value may be off behind a batch norm.
+"""Factor of the bound after a batch norm.
 
 It cancels the gradient of what all samples have in common, such as the bias before it: what is left is rounding, whose
 size depends on the order of sums.
@@ -53,7 +54,7 @@ class Ensemble:
 
     @cached_property
     def freedom(self) -> float:
-        """How many spreads a value may be off."""
+        """The bound in units of the spread."""
         cancels = any(isinstance(layer, BatchNorm) for _, layer, _ in self._case.drawn.model.shapes())
         terms = self._case.drawn.longest_sum
         return IMPLEMENTATION_FREEDOM * (CANCELLED if cancels else 1.0) * (REORDERED if terms > LONG else 1.0)
@@ -98,11 +99,11 @@ class Ensemble:
 
     @cached_property
     def unrounded(self) -> Play:
-        """The play that rounds nothing."""
+        """The unrounded play."""
         return self._play(Exact())
 
     def exact(self, place: int) -> bool:
-        """Whether nothing that can be seen after the verb at a place is rounded, in any play."""
+        """Whether no play has a rounded value in the observation after the verb at a place."""
         if place not in self._exact:
             seen = self.nearest.observations[place] or {}
             others = [play.observations[place] or {} for play in (*self.members, self.unrounded)]
@@ -116,7 +117,7 @@ class Ensemble:
         return observation is not None and bool(observation.get("result/skipped", False))
 
     def kinked(self, place: int) -> bool:
-        """Whether rounding decided, in the run at this verb, on the slope of a rectifier."""
+        """Whether rounding decided on the slope of a rectifier in the run at this verb."""
         plays = (self.nearest, self.unrounded)
         return any(bool(o["window/kinked"]) for play in plays for o in self._of_run(place, play))
 
@@ -134,20 +135,20 @@ class Ensemble:
         return several and any(bool(o.get("window/dropped", 0)) for o in self._of_run(place))
 
     def lost(self, place: int) -> bool:
-        """Whether values that are not finite have got into the run at this verb, with nothing to keep them out.
+        """Whether non-finite values have entered the run at this verb, with nothing to reject them.
 
         What they spread to is a matter of arithmetic, such as 0 · inf, and the run is of no use.
         """
         return any(not np.isfinite(wide(v)).all() for o in self._of_run(place) for n, v in o.items() if self._kept(n))
 
     def _kept(self, name: str) -> bool:
-        """Whether what has this name stays in the run; an accumulator does not under dynamic scaling."""
+        """Whether a value of this name persists in the run; under dynamic scaling an accumulator does not."""
         scaling = self._case.recipe.scaling
         dynamic = isinstance(scaling, DynamicScaling) and scaling.enabled
         return name.startswith(("master/", "moment/") if dynamic else ("master/", "moment/", "accumulator/"))
 
     def _of_run(self, place: int, play: Play | None = None) -> Iterator[Observation]:
-        """What can be seen of a play's run up to a verb, and of the runs whose weights it began with."""
+        """Observations of a play's run up to a verb, and of the runs whose weights it started from."""
         for step in range(place, -1, -1):
             observation, verb = (play or self.nearest).observations[step], self._case.program[step]
             if observation is not None:

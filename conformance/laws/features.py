@@ -1,4 +1,4 @@
-"""Names for what a case holds: what coverage counts, and what an exclusion is stated in."""
+"""Features of a case: counted by coverage, and named by exclusions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def features(case: DrawnCase) -> frozenset[str]:
 
 
 def recipe_features(case: DrawnCase) -> Iterator[str]:
-    """What the recipe asks for."""
+    """Features of the recipe."""
     recipe = case.recipe
     yield f"precision={recipe.precision.label}"
     optimizer = recipe.optimizer
@@ -96,7 +96,7 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
 
 
 def model_features(case: DrawnCase) -> Iterator[str]:
-    """What the model is made of."""
+    """Features of the model."""
     drawn = case.drawn
     yield "values=exact" if drawn.exact else "values=rounded"
     yield from (f"layer={type(layer).__name__}" for _, layer in walk(drawn.layers))
@@ -122,7 +122,7 @@ def model_features(case: DrawnCase) -> Iterator[str]:
 
 
 def program_features(case: DrawnCase) -> Iterator[str]:
-    """What the program does."""
+    """Features of the program."""
     for verb in case.program:
         yield f"verb={word(verb)}"
         yield from ["verb=Restore"] if isinstance(verb, Restore) else []

@@ -1,4 +1,4 @@
-"""Calls of number formats: casts to eight bits, products of codes, and codes that are packed."""
+"""Calls of number formats: 8-bit casts, quantized matmuls, and packed codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTEGERS = ("int8", "int8")
 
 @dataclass(frozen=True)
 class CastCall:
-    """Values that are cast to a format of eight bits.
+    """Values that are cast to a 8-bit format.
 
     Attributes:
         source: the format that they have.
@@ -88,7 +88,7 @@ class CodeProduct:
     """A product of two matrices of codes, (n, k) and (k, m).
 
     Attributes:
-        formats: of the operands, "int8" or a format of eight bits.
+        formats: of the operands, "int8" or an 8-bit format.
         extreme: whether all codes lie at the ends of the range.
     """
 
@@ -132,7 +132,7 @@ class CodeProduct:
 
 @dataclass(frozen=True)
 class Packing:
-    """Integers of four bits, (rows, columns), that are stored two to a byte and taken out again."""
+    """4-bit integers (rows, columns), packed two to a byte and unpacked again."""
 
     rows: int
     columns: int
@@ -157,4 +157,4 @@ class Packing:
         with breaking("formats.packing") as verdict:
             halved = codes.size // length * ((length + 1) // 2)
             verdict.equal(answer["packed"].nbytes, halved, "bytes", "bytes")
-            verdict.equal(answer["restored"], codes, "what is taken out", "other-codes")
+            verdict.equal(answer["restored"], codes, "unpacked integers", "other-codes")

@@ -1,4 +1,4 @@
-"""Draws models from the grammar of layers, exact ones and ones whose values are rounded."""
+"""Generates models from a grammar of layers, exact ones and rounded ones."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _vector_layers(draw: st.DrawFn, exact: bool) -> tuple[tuple[Layer, ...], Sha
 
 @st.composite
 def _block(draw: st.DrawFn, width: int, exact: bool) -> tuple[tuple[Layer, ...], int]:
-    """Some layers; after a long width comes an ordinary one, so that no product is large."""
+    """A sequence of layers; an ordinary width follows a large one, so that no product is large."""
     long = width > max(WIDTHS)
     names = ["dense", "activated", "bare"] + ([] if exact else ["batch-norm"]) + ([] if long else ["residual"])
     names += ["layer-norm"] if not exact and width > 1 else []  # of one value any rounding error is all that is left

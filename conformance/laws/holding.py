@@ -1,4 +1,4 @@
-"""Holds a law over drawn cases in a test: the first failure becomes a verdict that names the clause it breaks."""
+"""Checks a law for generated cases in a test: the first failure gives a verdict that names the broken clause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conformance.laws.searching import Search
 
 Excluded = tuple[Exclusion, ...]
 
-ALL_LEFT_OUT = "every case that is drawn is one that is known to go wrong"
+ALL_LEFT_OUT = "every generated case is excluded by a known defect"
 
 
 def explore(
@@ -25,14 +25,14 @@ def explore(
     clause: str,
     part: int = 0,
 ) -> None:
-    """Holds the law of a clause over instances that are drawn for the framework.
+    """Checks the law of a clause for instances generated for the framework.
 
     Args:
-        excluded: what is known to go wrong; instances that meet such a condition are not drawn.
-        part: number of the test among those of the law; each draws its own.
+        excluded: known defects; instances that meet such a condition are not generated.
+        part: number of the test among those of the law; each has its own instances.
     Raises:
         Violation: the law is broken; the signature is the id of the clause that the failure breaks.
-        Unsupported: the framework refused everything that was drawn.
+        Unsupported: the framework refused every instance.
         Abstention: the adapter's file says that this mode is not judged in the profile "ci".
     """
     __tracebackhide__ = True
@@ -66,7 +66,7 @@ def explore(
 
 
 def hold(subject: Subject, verdict: Verdict, instance: Instance) -> None:
-    """Holds a law over one instance.
+    """Checks a law for one instance.
 
     Raises:
         Violation: it is broken.

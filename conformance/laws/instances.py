@@ -1,4 +1,4 @@
-"""What a law is checked on: a drawn program and the oracle, a program and a variation of it, or single calls."""
+"""Instances of laws: a generated program and the oracle, a program and a variation of it, or single calls."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from conformance.laws.programs import DrawnCase
 
 
 class Instance(Protocol):
-    """What a law is checked on: a program against the oracle, or a variation against the case itself."""
+    """An instance of a law: a program compared with the oracle, or a variation compared with the case itself."""
 
     def words(self) -> frozenset[str]:
-        """Its features, which exclusions may name."""
+        """Features that exclusions may name."""
 
     def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
-        """What is wrong."""
+        """The failure, if there is one."""
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the sentence that says so."""
+        """The clause that a failure breaks, and the message."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A case, played by the framework and by the oracle."""
+    """A case, run on the framework and on the oracle."""
 
     case: DrawnCase
 

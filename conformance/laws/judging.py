@@ -1,4 +1,4 @@
-"""Judges a case: its play on the framework against the oracle's, and what a difference breaks."""
+"""Judges a case: compares its play on the framework with the oracle's."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from fixtures.recipe import DynamicScaling, StaticScaling
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that broke a law.
+    """The failure of a case.
 
     Attributes:
-        place: of the verb after which it shows.
-        name: of the value that differs, "raised" where the verb raised.
+        place: of the verb after which it appears.
+        name: of the value that differs, "raised" if the verb raised.
         skipped: whether the oracle skips the update of that verb.
         text: what differs, in one sentence.
     """
@@ -56,12 +56,12 @@ class Failure:
     text: str
 
     def breaking(self, clause: str) -> str:
-        """What differs, and the clause that this breaks."""
+        """The message, with the clause that the failure breaks."""
         return f"{self.text}; this breaks {clause}"
 
     @classmethod
     def raised(cls, failed: PlayFailed) -> Failure:
-        """The failure that a verb which raised is."""
+        """The failure for a verb that raised."""
         return cls(failed.place, failed.name, False, str(failed))
 
 
@@ -69,7 +69,7 @@ Judge = Callable[[DrawnCase], Failure | None]
 
 
 def play(subject: Subject, case: DrawnCase) -> Play:
-    """The case on the framework under judgement.
+    """The case on the framework under test.
 
     Raises:
         PlayFailed: a verb raised.
@@ -80,7 +80,7 @@ def play(subject: Subject, case: DrawnCase) -> Play:
 
 
 def play_in_turn(subject: Subject, *cases: DrawnCase) -> list[Play]:
-    """The cases on the framework under judgement, a verb of each in turn, which offload to files in one folder.
+    """The cases on the framework under test, one verb of each in turn; they offload to files in one folder.
 
     Raises:
         PlayFailed: a verb raised.
@@ -109,7 +109,7 @@ def against_the_oracle(subject: Subject, laws: LawsOfAdapter, case: DrawnCase) -
 
 
 def _leaked(case: DrawnCase, measured: Play) -> Failure | None:
-    """The first verb after which a setting of the process is another one than after the first."""
+    """The first verb after which a process-wide setting has changed."""
     first: Observation | None = None
     for place, observation in enumerate(measured.observations):
         if observation is None:
@@ -118,8 +118,8 @@ def _leaked(case: DrawnCase, measured: Play) -> Failure | None:
         first = settings if first is None else first
         for name, value in settings.items():
             if name not in first or not same_bits(value, first[name]):
-                text = f"after verb {place + 1}, {case.program[place]!r}: {name} is {value}, and was {first.get(name)}"
-                return Failure(place, name, False, text)
+                where = f"after step {place + 1}, {case.program[place]!r}"
+                return Failure(place, name, False, f"{where}: {name} got {value}, want {first.get(name)} as before")
     return None
 
 
@@ -127,19 +127,19 @@ _KEPT = ("parameter/", "master/", "optimizer/", "buffer/", "scaler/")
 
 
 def _reformatted(case: DrawnCase, measured: Play) -> Failure | None:
-    """The first verb after which a part of the state has another format than it had at first."""
+    """The first verb after which a part of the state has changed its format."""
     first: Observation = {}
     for place, observation in enumerate(measured.observations):
         for name, value in (observation or {}).items():
             if name.startswith(_KEPT) and value.dtype != first.setdefault(name, value).dtype:
                 was = first[name].dtype
-                text = f"after verb {place + 1}, {case.program[place]!r}: {name} is {value.dtype}, and was {was}"
-                return Failure(place, name, False, text)
+                where = f"after step {place + 1}, {case.program[place]!r}"
+                return Failure(place, name, False, f"{where}: {name} got {value.dtype}, want {was} as before")
     return None
 
 
 def _moved(case: DrawnCase, measured: Play) -> Failure | None:
-    """The first verb that only looks, and after which a part of the state is not what it was, to the bit."""
+    """The first read-only verb after which a part of the state has changed, bit for bit."""
     before: Observation | None = None
     for place, (verb, after) in enumerate(zip(case.program, measured.observations, strict=True)):
         if before is not None and after is not None and isinstance(verb, _LOOKS):
@@ -147,7 +147,7 @@ def _moved(case: DrawnCase, measured: Play) -> Failure | None:
             for name, value in after.items():
                 if name.startswith(("result/", *left)) or name not in before or same_bits(value, before[name]):
                     continue
-                text = f"after verb {place + 1}, {verb!r}: {name} is no longer what it was"
+                text = f"after step {place + 1}, {verb!r}, which only reads: {name} has changed"
                 return Failure(place, name, False, text)
         before = after
     return None
@@ -157,32 +157,32 @@ _IN_TRAINING = (Gradients, TraceLayers, CountBytes)
 _LOOKS = (Predict, Save, OpenScope, *_IN_TRAINING)
 """Verbs that update nothing; some pass through the model as in training."""
 _PASSES = ("buffer/", "random/")
-"""What a pass through the model in training moves."""
+"""State that a training pass changes."""
 
 
 def canonical_play(measured: Play, laws: LawsOfAdapter, case: DrawnCase) -> Play:
-    """A play of the framework under canonical names."""
+    """A play of the framework with canonical names."""
     slots = laws.slots(case.recipe.optimizer)
     return Play(tuple(None if each is None else canonical(each, slots) for each in measured.observations))
 
 
 def ensemble_of(subject: Subject, case: DrawnCase, measured: Play) -> Ensemble:
-    """The oracle's plays of what the framework played, without recomputation and offload, which must not show."""
+    """The oracle's plays of the same verbs, without recomputation and offload, which must have no effect."""
     plain = replace(case, recipe=subject.seeded(case.recipe).but(recompute=None, offload=None))
     return Ensemble(subject.conventions, plain, measured.left_out, subject.seed)
 
 
 def failure_of(case: DrawnCase, ensemble: Ensemble, apart: Unlike) -> Failure:
-    """The failure that a difference is."""
+    """The failure for a difference."""
     skipped = ensemble.skipped(apart.place)
-    where = f"after verb {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
+    where = f"after step {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
     return Failure(apart.place, apart.name, skipped, f"{where}: {apart}")
 
 
 def not_judged(
     subject: Subject, laws: LawsOfAdapter, case: DrawnCase, ensemble: Ensemble
 ) -> Mapping[int, frozenset[str]]:
-    """Beginnings of names that are not set against the oracle's, by the place of the verb.
+    """Prefixes of names that are not compared with the oracle's, by the place of the verb.
 
     How many updates there were where one of two optimizers skips is an observation (`scaling.two-optimizers-rule`). No
     clause says whether a window without any gradient counts, nor which running statistics an average is evaluated with
@@ -218,14 +218,14 @@ def not_judged(
 
 
 _OF_MOVING_SCALES = {"result/setting.growth", "result/setting.backoff", "result/setting.interval"}
-"""What a constant scale does not have; a scaler that is kept from moving may show some, and none of them acts."""
+"""Settings without effect on a static scale; a scaler that is kept from moving may report some."""
 _STILL = (Predict, Save, OpenScope, DamageOffloaded)
 """Verbs that move no running statistics, whichever framework plays them."""
 _STATE = {"parameter/", "master/", "moment/", "steps/", "average/", "accumulator/", "scaler/"}
 
 
 def _ends_early(subject: Subject, case: DrawnCase, place: int, verb: Verb) -> bool:
-    """Whether a framework that ends its windows by itself has done so after this verb, and the oracle has not."""
+    """Whether the framework has ended its window by itself after this verb, and the oracle has not."""
     if not isinstance(verb, Accumulate):
         return False
     scaler = case.recipe.scaling

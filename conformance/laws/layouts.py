@@ -1,4 +1,4 @@
-"""How arrays lie in memory when a framework is given them."""
+"""Memory layouts of arrays that are passed to a framework."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LAYOUTS: tuple[Layout, ...] = ("rows", "columns", "strided")
 
 
 def laid_out(array: Array, layout: Layout) -> Array:
-    """The same values row by row, column by column as what was transposed, or at every second place of a larger one."""
+    """The same values in C order, transposed, or as every second element of a larger array."""
     match layout:
         case "columns":
             return np.asfortranarray(array)

@@ -1,4 +1,4 @@
-"""The law of dropout's masks: models whose gradients show each mask, and what follows from it.
+"""The law of dropout masks: models whose gradients reveal each mask, and the values that follow from it.
 
 The first weight has a row for each sample or place of a sequence, and the rows of its gradient are what the backward
 pass lets through dropout. So the mask is read off, and all gradients and the loss are computed from it. No weight is
@@ -34,9 +34,9 @@ from frameworks.contract import Trainer
 ROWS = 32
 """Rows of the first weight, and so samples or places of all micro-batches of a window together."""
 TARGET = 64.0
-"""More than twice what any output comes to."""
+"""More than twice the largest output."""
 RATE = 2.0**-14
-"""A learning rate by which weights grow, and stay small."""
+"""A learning rate by which weights grow but stay small."""
 OPTIMIZER = SGD(RATE)
 """The optimizer by which an update shows its gradient."""
 SMALLEST = 2.0**-24
@@ -84,7 +84,7 @@ class RevealingModel(DrawnModel):
 
 
 class _Player(SubjectPlayer):
-    """Plays a program on a revealing model; each new run has a seed of its own, larger by a stride."""
+    """Plays a program on a revealing model; each new run has a seed that is larger by a stride."""
 
     runs, stride = 0, 1
 
@@ -106,7 +106,7 @@ class _Player(SubjectPlayer):
 
 @dataclass(frozen=True)
 class TrainingPass:
-    """What a training pass shows.
+    """Results of a training pass.
 
     Attributes:
         weights: the parameters before it, by canonical name.
@@ -138,7 +138,7 @@ class MaskedCase:
 
     @property
     def case(self) -> DrawnCase:
-        """The case as other laws have it."""
+        """The case in the form of other laws."""
         return DrawnCase(self.drawn, self.recipe, self.program)
 
     def words(self) -> frozenset[str]:
@@ -146,12 +146,12 @@ class MaskedCase:
         return features(self.case) | ({"seed=64-bit"} if self.stride >= 2**32 else frozenset())
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
-        """The law itself, or the clause about the share that is kept."""
+        """The law itself, or the clause about the kept share."""
         clause = "autocast.dropout-scales-what-it-keeps" if failure.name == "share" else "laws.masks"
         return clause, failure.breaking(clause)
 
     def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
-        """The first pass whose gradients are not those of a mask, or the first mask that is no new one."""
+        """The first pass whose gradients match no mask, or the first mask that repeats an earlier one."""
         try:
             with TemporaryDirectory() as folder:
                 player = _Player(subject, self.case, Path(folder))
@@ -160,7 +160,7 @@ class MaskedCase:
         except PlayFailed as failed:
             return Failure.raised(failed)
         if (place := self._stands_still(observations)) is not None:
-            return self._failed(place, "stream", "the random stream is where it was before the update")
+            return self._failed(place, "stream", "the random stream has not advanced with the update")
         seen: list[ShownMask] = []
         shares = Shares()
         for shown in self._passes(observations):
@@ -180,7 +180,7 @@ class MaskedCase:
         return None
 
     def _stands_still(self, observations: tuple[Observation | None, ...]) -> int | None:
-        """The first update, applied or skipped, that leaves all random streams that a run shows as they were."""
+        """The first update, applied or skipped, after which all visible random streams are unchanged."""
         before: Observation = {}
         for place, (verb, after) in enumerate(zip(self.program, observations, strict=True)):
             if after is None:
@@ -192,7 +192,7 @@ class MaskedCase:
         return None
 
     def _failed(self, place: int, name: str, text: str) -> Failure:
-        return Failure(place, name, False, f"after verb {place + 1}, {self.program[place]!r}: {text}")
+        return Failure(place, name, False, f"after step {place + 1}, {self.program[place]!r}: {text}")
 
     def _passes(self, observations: tuple[Observation | None, ...]) -> Iterator[TrainingPass]:
         before: Observation = {}
@@ -245,7 +245,7 @@ class MaskedCase:
         return masks
 
     def _apart(self, shown: TrainingPass, masks: list[tuple[str, float, Array]]) -> tuple[str, str] | None:
-        """The first gradient that is another one than that of these masks."""
+        """The first gradient that differs from that of these masks."""
         computed = _Computed(self, shown, masks)
         precision = self.recipe.precision
         unit = format_of("float32" if precision.level == "O0" else precision.format).unit_roundoff
@@ -261,10 +261,10 @@ class MaskedCase:
                 worst = np.unravel_index(np.argmax(np.where(gap <= allowed, 0.0, gap)), gap.shape)
                 there, right = float(shown.gradients[name][worst]), float(expected[worst])
                 where = [int(i) for i in worst]
-                text = f"gradient of {name} at {where} is {there:.6g}, and {right:.6g} by the mask of the backward pass"
-                return f"gradient.{name}", text
+                values = f"got {there:.6g}, want {right:.6g} at {where}"
+                return f"gradient.{name}", f"gradient of {name} {values}, by the mask of the backward pass"
         if shown.loss is not None and abs(shown.loss - computed.loss) > share * computed.loss:
-            return "loss", f"the loss is {shown.loss:.6g}, and {computed.loss:.6g} by the mask of the backward pass"
+            return "loss", f"loss got {shown.loss:.6g}, want {computed.loss:.6g} by the mask of the backward pass"
         return None
 
 

@@ -1,4 +1,4 @@
-"""Runs of the oracle for the laws: what they note, and what members of an ensemble may do in another way."""
+"""The oracle's runs for the laws: extra observations, and the freedom of ensemble members."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class NotesDrops(ReferenceTrainer):
 
 
 NOTHING = 2.0**-18
-"""What is smaller than this share of the largest value may be all rounding."""
+"""Values below this share of the largest one may be pure rounding error."""
 _OFF = 1.0 + 2.0**-25
-"""Half a unit of float32, relatively, which random roundings make none or one."""
+"""Relative half unit of float32, which random rounding turns into zero or one unit."""
 
 
 class NotesKinks(Operations):
@@ -114,7 +114,7 @@ class NormsInParts(Operations):
         return self.apply("batch_norm", compute, x, x, scale, shift), statistics[0], statistics[1]
 
     def offset(self, mean: Array, deviation: Array, scale: Array) -> Array:
-        """What is wrong, for each channel, with what batch norm adds."""
+        """The error, by channel, of the term that batch norm adds."""
         return np.zeros_like(mean)
 
 

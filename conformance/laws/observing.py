@@ -1,4 +1,4 @@
-"""Canonical names for what a framework's run shows, so that it can be set against the oracle's."""
+"""Canonical names for the state of a framework's run, for comparison with the oracle's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = "steps"
 
 
 def canonical(observation: Observation, moments: Mapping[str, str]) -> Observation:
-    """An observation with the optimizer's state as "moment/SLOT/PARAMETER", "steps/PARAMETER", "average/PARAMETER".
+    """An observation, with the optimizer's state as "moment/SLOT/PARAMETER", "steps/PARAMETER", "average/PARAMETER".
 
     Args:
         moments: the canonical slot by the framework's own; a slot that is not there is left out.
@@ -39,5 +39,5 @@ def canonical(observation: Observation, moments: Mapping[str, str]) -> Observati
 
 
 def ends_by_itself(conventions: Conventions) -> bool:
-    """Whether the framework ends a window with its last micro-batch, so that `apply` only reports."""
+    """Whether the framework ends a window itself with its last micro-batch, so that `apply` only reports."""
     return conventions.remainder != "flush"

@@ -1,4 +1,4 @@
-"""The law of single operations in nests of precision scopes."""
+"""The law of single operations in nested precision scopes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from frameworks.reference import ReferenceFramework
 from frameworks.reference.rounding import Nearest, Rounding, Stochastic
 
 FIXED = ("kl_divergence", "binary_cross_entropy_logits", "gather_ids")
-"""Operations whose operands cannot take any shape or value; they are drawn as the catalogue has them."""
+"""Operations whose operands are restricted; they keep the catalogue's shapes and values."""
 OWN_EPSILON = ("layer_norm", "instance_norm", "batch_norm", "rms_norm")
 """Operations to which the catalogue gives no epsilon, so that each framework takes its own."""
 UNBOUNDED = (
@@ -36,7 +36,7 @@ SHIFTED = ("softmax", "log_softmax", "logsumexp", "cross_entropy")
 MIXED = ("add", "subtract", "multiply", "divide", "maximum", "where", "concatenate", "stack")
 """Operations of two like operands, which may come in two formats."""
 RANDOM = ("dropout",)
-"""Operations that give something else every time."""
+"""Operations with random results."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class ScopedOperation:
         return array if array.dtype.kind in "iu" else array.astype(FORMATS[self.format].dtype)
 
     def failure(self, subject: Subject, laws: LawsOfAdapter) -> Failure | None:
-        """The difference between the operation here and in the innermost scope alone.
+        """The difference between the operation here and in only the innermost scope.
 
         What the framework refuses there, such as operands in another low format, is not judged.
         """
@@ -170,20 +170,22 @@ class ScopedOperation:
         try:
             here = self._here(subject, arrays)
         except Exception as error:
-            return failed("raised", f"{self.op} raises {error!r} here, and nothing in the innermost scope alone")
+            return failed("raised", f"{self.op} raises {error!r} here, but not in only the innermost scope")
         if here.dtype != alone.dtype:
-            return failed("format", f"{self.op} gives {here.dtype} here and {alone.dtype} in the innermost scope alone")
+            formats = f"got {here.dtype}, want {alone.dtype} as in only the innermost scope"
+            return failed("format", f"format of {self.op}: {formats}")
         if (other := self._other_format(subject, arrays, alone.dtype)) is not None:
             return other
         if not same_bits(here.value, alone.value):
-            values = f"{shown(here.value)} here and {shown(alone.value)} in the innermost scope alone"
-            return failed("value", f"{self.op} gives {values}")
+            values = f"got {shown(here.value)}, want {shown(alone.value)} as in only the innermost scope"
+            return failed("value", f"{self.op}: {values}")
         if self.second is not None:
             return None
         usual = _run(subject, self.nest[-1:], self.op, tuple(self._cast(array) for array in CATALOGUE[self.op]()))
         if usual.dtype != alone.dtype:
             shapes = [array.shape for array in arrays]
-            return failed("shape", f"{self.op} gives {alone.dtype} for shapes {shapes} and {usual.dtype} for others")
+            formats = f"got {alone.dtype} for shapes {shapes}, want {usual.dtype} as for others"
+            return failed("shape", f"format of {self.op}: {formats}")
         return self._beyond_rounding(subject, arrays, alone)
 
     def _here(self, subject: Subject, arrays: tuple[Array, ...]) -> OpResult:
@@ -198,7 +200,8 @@ class ScopedOperation:
             return subject.framework.run_op(self.op, *arrays)
 
     def _other_format(self, subject: Subject, arrays: tuple[Array, ...], dtype: str) -> Failure | None:
-        """What changes the result's format and must not: an empty operand, others' names, which operand is first."""
+        """Changes that must not affect the result's format: an empty operand, names of other operations, operand
+        order."""
         innermost, formats = self.nest[-1], f"{self.format} and {self.second or self.format}"
 
         def differs(region: NestedScope, operands: tuple[Array, ...]) -> str | None:
@@ -209,20 +212,18 @@ class ScopedOperation:
             return None if result.dtype == dtype else result.dtype
 
         if self.empty and (full := differs(innermost, replace(self, empty=False).arrays())) is not None:
-            text = (
-                f"{self.op} gives {dtype} where the second operand is empty, and {full} where it is not, for {formats}"
-            )
-            return failed("order", text)
+            text = f"got {dtype} with an empty second operand, want {full} as otherwise, for {formats}"
+            return failed("order", f"format of {self.op}: {text}")
         named, bare = (*innermost.wide, *innermost.low), replace(innermost, wide=(), low=())
         if named and self.op not in named and (plain := differs(bare, arrays)) is not None:
-            text = f"{self.op} gives {dtype} in a scope that names other operations, and {plain} in one that names none"
-            return failed("lists", text)
+            text = f"got {dtype} in a scope that names other operations, want {plain} as without"
+            return failed("lists", f"format of {self.op}: {text}")
         if self.second is not None and (turned := differs(innermost, arrays[::-1])) is not None:
-            return failed("order", f"{self.op} gives {dtype} for {formats}, and {turned} the other way round")
+            return failed("order", f"format of {self.op}: got {dtype} for {formats}, want {turned} as in reverse order")
         return None
 
     def _beyond_rounding(self, subject: Subject, arrays: tuple[Array, ...], result: OpResult) -> Failure | None:
-        """The value against the oracle's, for an oracle that computes the operation in the format of the result."""
+        """Compares the value with the oracle's, which is computed in the result's format."""
         scope = self.nest[-1].format
         if self.op in OWN_EPSILON or result.value.dtype.kind in "iub" or result.dtype not in (scope, "float32"):
             return None
@@ -251,10 +252,10 @@ class ScopedOperation:
         apart = float(gaps(mine, exact).max(initial=0.0))
         if apart <= bound:
             return None
-        return failed("value", f"{self.op} in {result.dtype} is {apart:.3g} off, where rounding explains {bound:.3g}")
+        return failed("value", f"distance of {self.op} in {result.dtype}: got {apart:.3g}, want at most {bound:.3g}")
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the sentence that says so."""
+        """The clause that a failure breaks, and the message."""
         named = {
             "shape": "autocast.matmul-is-low",
             "order": "autocast.promotes-to-widest",
@@ -302,5 +303,5 @@ def _leave(scope: AbstractContextManager[None], raises: bool) -> None:
 
 
 def failed(name: str, text: str) -> Failure:
-    """What is wrong with a single operation or call."""
+    """The failure of a single operation or call."""
     return Failure(0, name, False, text)

@@ -44,10 +44,10 @@ class OraclePlayer(Player):
         return self.trainer.state() | {f"window/{name}": np.array(value) for name, value in notes.items()}
 
     def lend(self, arrays: Iterable[Array]) -> None:
-        """Nothing: the oracle holds on to no array of the caller's."""
+        """Does nothing: the oracle keeps no array of the caller."""
 
     def take_back(self) -> None:
-        """Nothing, as nothing was lent."""
+        """Does nothing, as for `lend`."""
 
     def save(self, slot: int) -> None:
         self._kept[slot] = copy.deepcopy(self.trainer)
@@ -66,4 +66,4 @@ class OraclePlayer(Player):
         return True
 
     def scope(self, verb: OpenScope) -> None:
-        """Nothing: no scope of the process reaches a run."""
+        """Does nothing: no process-wide scope affects a run."""

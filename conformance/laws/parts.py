@@ -1,4 +1,4 @@
-"""The laws by name: what each is checked on, in how many tests, with which share of an adapter's programs."""
+"""Registry of laws: generator, number of tests, and share of an adapter's programs of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from conformance.laws.instances import Instance
 from frameworks.contract import Capability, Framework
 
 ATTEMPTS = 8
-"""How often a single instance is drawn at the most, until there is something in it to judge."""
+"""Largest number of attempts to generate a single instance that can be judged."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Law:
     """One law.
 
     Attributes:
-        number: tells its draws from those of the other laws.
-        draw: what it is checked on, for a framework.
+        number: distinguishes its random stream from those of other laws.
+        draw: the strategy of its instances, for a framework.
         parts: tests that share the work.
         share: of an adapter's number of programs, for all parts together; 0 for a single one.
-        needs: what the framework has to declare.
+        needs: capabilities that the framework must declare.
         together: instances of what is drawn and allowed, where a test takes several at once.
         always: features that every instance has.
     """
@@ -53,7 +53,7 @@ class Law:
         return any(entry.leaves_out(self.always) for entry in excluded)
 
     def instances(self, framework: Framework, excluded: Collection[Exclusion]) -> SearchStrategy[Instance]:
-        """What the law is checked on; nothing in it is known to go wrong."""
+        """The strategy of the law's instances, without known defects."""
 
         def allowed(instance: Instance) -> bool:
             return not any(entry.leaves_out(instance.words()) for entry in excluded)
@@ -66,11 +66,11 @@ class Law:
 
     @property
     def enough(self) -> float:
-        """How many of them may be judged."""
+        """Largest number of judged examples."""
         return math.inf if self.share else 1
 
     def seed(self, seed: int, part: int) -> int:
-        """What a part draws from."""
+        """Seed of a part."""
         return 10_000 * seed + 10 * self.number + part
 
 
@@ -91,4 +91,4 @@ LAWS: Mapping[str, Law] = {
     "laws.delayed-scales": Law(12, drawing_delayed.delayed, 1, 1 / 8, (Capability.DELAYED_SCALING,)),
     "laws.processes": Law(8, drawing_variations.elsewhere, 1, 0.0, (), drawing_variations.handfuls),
 }
-"""By the id of the clause."""
+"""Laws by clause id."""

@@ -1,4 +1,4 @@
-"""Plays a case, verb by verb, on runs of a framework or of the oracle, and notes what can be seen after each verb."""
+"""Plays a case, verb by verb, on runs of a framework or of the oracle, and observes the state after each verb."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from fixtures.model import Batch, Window
 from frameworks.contract import Trainer, Unsupported, Update
 
 Observation = dict[str, Array]
-"""What can be seen after a verb: its result under "result/...", the run's state under the prefixes of `Trainer.state`.
+"""The observable state after a verb: its result as "result/...", the run's state by the prefixes of `Trainer.state`.
 """
 
 
 @dataclass(frozen=True)
 class Play:
-    """What a case did: one observation a verb that was played, None for the others."""
+    """The run of a case: one observation for each verb that was played, None for the others."""
 
     observations: tuple[Observation | None, ...]
 
@@ -52,14 +52,14 @@ class Play:
 
 
 class PlayFailed(Exception):
-    """A verb raised, changed what had been read, loaded something else than was saved, or left ranks apart.
+    """A verb raised, changed arrays that had been read, loaded another state than was saved, or made ranks disagree.
 
     Attributes:
         name: "raised", "aliased", "loaded" or "apart".
     """
 
     def __init__(self, place: int, verb: Verb, what: str, name: str = "raised") -> None:
-        super().__init__(f"verb {place + 1}, {verb!r}, {what}")
+        super().__init__(f"step {place + 1}, {verb!r}, {what}")
         self.place, self.name = place, name
 
     @classmethod
@@ -69,15 +69,15 @@ class PlayFailed(Exception):
 
 
 class Misloaded(Exception):
-    """A run is not, after a load, what was saved."""
+    """The state after a load differs from the saved one."""
 
 
 class RanksApart(Exception):
-    """A rank has another state than the first."""
+    """A rank's state differs from that of rank 0."""
 
 
 class Player(ABC):
-    """Plays a case on the runs that `make` gives.
+    """Plays a case on runs made by `make`.
 
     Attributes:
         recipe: of the run that is played on; another one than the case's after a load under another.
@@ -93,11 +93,11 @@ class Player(ABC):
 
     @abstractmethod
     def save(self, slot: int) -> None:
-        """Keeps the run's moment."""
+        """Saves the run under a slot."""
 
     @abstractmethod
     def restore(self, verb: Restore) -> None:
-        """Goes on from a moment that was kept.
+        """Restores the run saved under a slot.
 
         Raises:
             NotPlayed: nothing was kept under this number.
@@ -114,7 +114,7 @@ class Player(ABC):
         return batch
 
     def laid_out(self, batch: Batch, seed: int) -> Batch:
-        """The data as it lies in memory when the run is given it."""
+        """The data in the memory layout that the run gets."""
         return batch
 
     def window(self, micros: tuple[DrawnBatch, ...], cut: tuple[int, ...] = ()) -> Window:
@@ -123,11 +123,11 @@ class Player(ABC):
 
     @abstractmethod
     def lend(self, arrays: Iterable[Array]) -> None:
-        """Notes that the run is given these arrays for the verb that comes."""
+        """Notes that the next verb gets these arrays."""
 
     @abstractmethod
     def take_back(self) -> None:
-        """Takes back what the run was given for the verb that has just returned."""
+        """Reclaims the arrays given to the verb that has just returned."""
 
     def play(self, left_out: frozenset[int] = frozenset()) -> Play:
         """All verbs but those at the places that are left out.
@@ -138,7 +138,7 @@ class Player(ABC):
         return Play(tuple(self.steps(left_out)))
 
     def steps(self, left_out: frozenset[int] = frozenset()) -> Iterator[Observation | None]:
-        """What can be seen after each verb, as it is played."""
+        """The observation after each verb, as it is played."""
         for place, verb in enumerate(self.case.program):
             try:
                 if place in left_out:
@@ -158,7 +158,7 @@ class Player(ABC):
                 yield observation
 
     def do(self, verb: Verb) -> Mapping[str, object]:
-        """One verb; returns what it gave."""
+        """Plays one verb; returns its result."""
         trainer = self.trainer
         match verb:
             case Accumulate(micro=micro, items=items):
@@ -281,7 +281,7 @@ class Player(ABC):
 
 
 class NotPlayed(Exception):
-    """This verb is not played."""
+    """The verb is not played."""
 
 
 def _told(update: Update) -> dict[str, object]:

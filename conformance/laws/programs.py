@@ -115,7 +115,7 @@ class Save:
 
 @dataclass(frozen=True)
 class Under:
-    """How a loaded run goes on where that may be otherwise than the saved one: by these ranks, with this offload."""
+    """Overrides for a restored run: ranks and offload."""
 
     ranks: Ranks | None = None
     offload: Offload | None = None
@@ -127,11 +127,11 @@ class Under:
 
 @dataclass(frozen=True)
 class Restore:
-    """Loads what was saved last under a number, into the run itself or into another one that went on before.
+    """Restores the last save of a slot, into the run itself or into another, used one.
 
     Attributes:
-        under: how the other one goes on, None for as the case's recipe says.
-        alike: whether the other one goes on as the run itself would, whatever that was loaded under.
+        under: overrides for the other run, None for the case's recipe.
+        alike: whether the other run has the same overrides as the run itself.
     """
 
     slot: int = 0
@@ -140,17 +140,17 @@ class Restore:
     alike: bool = False
 
     def by_others(self, usual: Recipe) -> bool:
-        """Whether other ranks go on than a recipe says."""
+        """Whether the restored run has other ranks than the recipe."""
         return self.under is not None and self.under.ranks != usual.ranks
 
     def offloads_otherwise(self, usual: Recipe) -> bool:
-        """Whether the run that goes on offloads otherwise than a recipe says."""
+        """Whether the restored run has another offload than the recipe."""
         return self.under is not None and self.under.offload != usual.offload
 
 
 @dataclass(frozen=True)
 class RestoreDamaged:
-    """Tries to load what was saved last under a number when one of its files is damaged so.
+    """Tries to restore the last save of a slot with one damaged file.
 
     Attributes:
         file: which one, as a share of all in [0, 1).
@@ -163,7 +163,7 @@ class RestoreDamaged:
 
 @dataclass(frozen=True)
 class DamageOffloaded:
-    """Changes or takes away a file that the run has offloaded, asks for the whole state, and puts the file back.
+    """Changes or takes away a file that the run has offloaded, asks for the training state, and puts the file back.
 
     Attributes:
         file: which one, as a share of all in [0, 1).
@@ -186,7 +186,7 @@ class StartAgain:
 
 @dataclass(frozen=True)
 class TraceLayers:
-    """A look at every layer in the pass of one micro-batch."""
+    """A trace of every layer in the pass of one micro-batch."""
 
     micro: DrawnBatch
 
@@ -200,7 +200,7 @@ class CountBytes:
 
 @dataclass(frozen=True)
 class Break:
-    """A micro-batch of the wrong width, whose forward raises, by one of the verbs that take one."""
+    """A micro-batch of the wrong width, whose forward pass raises, in one of the methods that take one."""
 
     micro: DrawnBatch
     way: Way = "accumulate"
@@ -243,7 +243,7 @@ class DrawnCase:
     program: tuple[Verb, ...]
 
     def loaded_under(self, change: Callable[[Under], Under]) -> DrawnCase:
-        """The case with every load that goes on otherwise changed."""
+        """The case with every restore that has overrides replaced."""
         verbs = (
             replace(verb, under=change(verb.under)) if isinstance(verb, Restore) and verb.under else verb
             for verb in self.program

@@ -1,4 +1,4 @@
-"""The law of trained models in integer codes: what each layer stores and computes, whatever happened before."""
+"""The law of quantized models: what each layer stores and computes is independent of the history."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RunLayers:
 
 @dataclass(frozen=True)
 class SaveAndLoad:
-    """A save, and a load into the model itself, another one, or another one that has predicted; that one goes on."""
+    """A save, and a load into the model itself, another one, or another used one, which then continues."""
 
     into: Receiver
 
@@ -52,7 +52,7 @@ QuantizedVerb = PredictBatch | RunLayers | SaveAndLoad
 
 @dataclass(frozen=True)
 class QuantizedCase(CheckedInstance):
-    """A trained model that a technique quantizes, and what is done with it.
+    """A trained model, a technique that quantizes it, and the verbs that follow.
 
     Attributes:
         skip: dense layers that are left as they are, by weight.
@@ -80,7 +80,7 @@ class QuantizedCase(CheckedInstance):
         return frozenset({f"technique={self.technique}", *(word for word, there in flags.items() if there)})
 
     def check(self, subject: Subject) -> None:
-        """What the model stores and computes, at first and after every verb."""
+        """Checks the model at first and after every verb."""
         need(subject, Capability(f"quantization.{self.technique}"))
         with TemporaryDirectory() as folder:
             self._check(subject, Path(folder))
@@ -124,7 +124,7 @@ class QuantizedCase(CheckedInstance):
                     clause = "quantization.survives-saving"
                     current = self._loaded(subject, current, verb, folder / str(place))
             with breaking(clause) as verdict:
-                verdict.same_state(coded.stored(current), state, f"the model after verb {place + 1}", "differs")
+                verdict.same_state(coded.stored(current), state, f"the model after step {place + 1}", "differs")
 
     def _loaded(self, subject: Subject, current: QuantizedModel, verb: SaveAndLoad, folder: Path) -> QuantizedModel:
         current.save(folder)
@@ -135,7 +135,7 @@ class QuantizedCase(CheckedInstance):
         return receiver
 
     def _check_stored(self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array]) -> None:
-        """The layers that were asked for have the codes of the rule, and the ranges that calibration saw."""
+        """The selected layers have the rule's codes, and the calibrated ranges."""
         wanted = sorted(set(coded.quantized_layers(self.model, rule)) - set(self.skip))
         with breaking("quantization.only-what-was-asked") as verdict:
             coded.check_chosen(verdict, quantized, weights, wanted)
@@ -154,7 +154,7 @@ class QuantizedCase(CheckedInstance):
     def _check_layers(
         self, quantized: QuantizedModel, rule: LinearRule, weights: dict[str, Array], verb: RunLayers
     ) -> None:
-        """Each layer alone computes what its codes say, or its weight where it was left out."""
+        """Each single layer computes the result of its codes, or of its weight if it is not quantized."""
         with breaking("quantization.linear-arithmetic") as verdict:
             for name, weight in quantized.weights().items():
                 bias, width = weights.get(name.replace(".weight", ".bias")), len(weights[name])
@@ -173,7 +173,7 @@ class QuantizedCase(CheckedInstance):
         weights: dict[str, Array],
         samples: Array,
     ) -> None:
-        """A prediction is its layers one after the other, as far as codes may differ, and that of a fresh model.
+        """A prediction equals its layers in sequence, as far as codes may differ, and the prediction of a fresh model.
 
         The former of models without norms; the latter where a model is no program of its own, whose last digits differ.
         """
@@ -186,9 +186,7 @@ class QuantizedCase(CheckedInstance):
         if not subject.conventions.compiled:
             with breaking("quantization.dynamic-scale") as verdict:
                 fresh = self._made(subject, self.seed).predict(samples)
-                verdict.same_state(
-                    measured, fresh, "a prediction, against a model of which nothing was asked", "differs"
-                )
+                verdict.same_state(measured, fresh, "a prediction, compared with a fresh model", "differs")
 
 
 def _inputs(rule: LinearRule, quantized: QuantizedModel, name: str, verb: RunLayers, width: int) -> Array:
@@ -208,7 +206,7 @@ def _has_bias_before_dense(model: Model) -> bool:
 
 
 def _saw_nothing(quantized: QuantizedModel) -> bool:
-    """Whether a layer saw nothing but zeros in calibration, and has a range without codes."""
+    """Whether calibration saw only zeros, so that the layer has an empty range."""
     return any(
         each is not None and each.scale == 0.0
         for ranges in quantized.calibrated().values()

@@ -1,4 +1,4 @@
-"""Looks for a case that breaks a law: Hypothesis draws, makes the first failure smaller, and it is named."""
+"""Searches for a case that breaks a law: Hypothesis generates cases and shrinks the first failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis.strategies import SearchStrategy
 from frameworks.contract import Unsupported
 
 INDEPENDENT = "conformance-independent"
-"""The name of the backend that draws every case anew.
+"""Name of the Hypothesis backend that generates every case independently.
 
 Hypothesis' own makes most cases from an earlier one by repeating parts of it, which finds crashes of a parser sooner,
 and leaves a few hundred programs with a few dozen that differ.
@@ -34,7 +34,7 @@ F = TypeVar("F")
 
 
 class _Over(BaseException):
-    """The time to make a failing case smaller is over; no `Exception`, so that Hypothesis does not go on without us."""
+    """The time for shrinking is over; not an `Exception`, so that Hypothesis stops."""
 
 
 class _Failing(Exception):
@@ -46,11 +46,11 @@ class Search(Generic[C, F]):
     """One exploration of a law.
 
     Attributes:
-        judge: what is wrong with a case, None for nothing; raises `Unsupported` where a framework refuses it.
-        enough: how many cases that keep the law are enough.
-        judged, refused: how many cases kept or broke the law, and how many the framework refused.
+        judge: the failure of a case, None if there is none; raises `Unsupported` if the framework refuses it.
+        enough: number of passing cases after which the search ends.
+        judged, refused: number of judged cases, and of cases that the framework refused.
         refusal: the last refusal.
-        smallest: the last failing case with its failure, the smallest in the time that there was.
+        smallest: the last failing case with its failure, shrunk as far as time allowed.
     """
 
     judge: Callable[[C], F | None]
@@ -63,7 +63,7 @@ class Search(Generic[C, F]):
     _raised: Exception | None = field(default=None, repr=False)
 
     def run(self, cases: SearchStrategy[C | None], examples: int, chosen: int, shrinking_s: float) -> None:
-        """Draws up to `examples` cases from a seed, until one breaks the law, and makes that smaller for a while.
+        """Generates up to `examples` cases from a seed until one breaks the law, and shrinks that one.
 
         None is drawn where there is no case to judge. What `judge` raises is raised for the case that it was met with.
         """

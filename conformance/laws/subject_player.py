@@ -1,4 +1,4 @@
-"""Plays a case on the framework under judgement."""
+"""Plays a case on the framework under test."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ MOST_UPDATES = 8
 
 
 class SubjectPlayer(Player):
-    """Plays a case on the framework under judgement.
+    """Plays a case on the framework under test.
 
     Args:
         folder: checkpoints are written below it.
-        away: what is offloaded to files is written below it; runs may share it. None for one below `folder`.
+        away: folder of offloaded files; runs may share it. None for one below `folder`.
     """
 
     def __init__(self, subject: Subject, case: DrawnCase, folder: Path, away: Path | None = None) -> None:
@@ -83,7 +83,7 @@ class SubjectPlayer(Player):
         for place, observation in enumerate(self.steps(left_out)):
             for (earlier, name), checksum in sums.items():
                 if _checksum((observations[earlier] or {})[name]) != checksum:
-                    what = f"changed {name} in the hands of the caller, who read it after verb {earlier + 1}"
+                    what = f"changed the array {name} that the caller read after step {earlier + 1}"
                     raise PlayFailed(place, self.case.program[place], what, "aliased")
             observations.append(observation)
             results = {name: value for name, value in (observation or {}).items() if name.startswith("result/")}
@@ -99,7 +99,7 @@ class SubjectPlayer(Player):
         self._lent += arrays
 
     def take_back(self) -> None:
-        """Overwrites them, as a caller may who uses his buffers again."""
+        """Overwrites the arrays, as a caller that reuses buffers would."""
         for array in self._lent:
             array.fill(1)
         self._lent.clear()
@@ -158,14 +158,14 @@ class SubjectPlayer(Player):
         return self.case.recipe if verb.under is None else verb.under.recipe(self.case.recipe)
 
     def _loads_all(self, saved: Observation, loaded: Observation) -> None:
-        """Sets what was loaded against what was saved, signs of zeros too.
+        """Compares the loaded state with the saved one, including signs of zeros.
 
         Raises:
             Misloaded: something differs.
         """
         for name, value in saved.items():
             if name in loaded and not same_bits(loaded[name], value):
-                raise Misloaded(f"loads {name} as {shown(loaded[name])}, saved as {shown(value)}")
+                raise Misloaded(f"loaded {name}: got {shown(loaded[name])}, want {shown(value)} as saved")
 
     def restore_damaged(self, verb: RestoreDamaged) -> bool:
         if verb.slot not in self._saved:
@@ -200,7 +200,7 @@ class SubjectPlayer(Player):
         return refused
 
     def _refuses_to_read(self) -> bool:
-        """Whether the whole state cannot be read."""
+        """Whether reading the full state fails."""
         try:
             self.trainer.state()
         except (OSError, ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Plays a case in another way that has to end alike; no oracle is needed where both ways round alike."""
+"""Plays a case in another way that must give the same result; no oracle is needed where both round alike."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ SLOT = 9
 
 
 class Variation:
-    """A case, and another way to play it; `breaks` is the clause that a difference between the two breaks."""
+    """A case, and another way to play it; a difference breaks the clause `breaks`."""
 
     breaks: ClassVar[str]
 
     def clause(self, subject: Subject, laws: LawsOfAdapter, failure: Failure) -> tuple[str, str]:
-        """The clause that a failure breaks, and the sentence that says so."""
+        """The clause that a failure breaks, and the message."""
         return self.breaks, failure.breaking(self.breaks)
 
 
@@ -114,7 +114,7 @@ class ResumedCase(Variation):
 
 @dataclass(frozen=True)
 class SecondRun(Variation):
-    """A case played alone, and after another one that is left where its program ends, or in turn with it."""
+    """A case played alone, and after another one that stays open, or alternating with it."""
 
     breaks = "laws.second-run"
 
@@ -140,7 +140,7 @@ class SecondRun(Variation):
 
 @dataclass(frozen=True)
 class Elsewhere(Variation):
-    """Cases played here one after the other, and in a process of their own in the opposite order."""
+    """Cases played here in sequence, and in a new process in reverse order."""
 
     breaks = "laws.processes"
 
@@ -166,7 +166,7 @@ class Elsewhere(Variation):
 
 @dataclass(frozen=True)
 class PlaysTask:
-    """Cases to play in a process of their own; `framework` is an adapter's "package.module:Class"."""
+    """Cases to play in a new process; `framework` is an adapter's "package.module:Class"."""
 
     framework: str
     device: str
@@ -180,7 +180,7 @@ class PlaysTask:
         return cls(*same_framework(subject), subject.seed, cases)
 
     def run(self) -> list[tuple[Observation | None, ...] | None]:
-        """What can be seen after every verb, None for a case that is refused or raises."""
+        """Observations after every verb; None for a case that is refused or raises."""
         subject = Subject(load(self.framework, self.device, self.mode), self.seed)
         plays = [_played(subject, case) for case in self.cases]
         return [each.observations if isinstance(each, Play) else None for each in plays]
@@ -233,12 +233,12 @@ def _compared(
     largest: float = np.inf,
     underflow: float = 0.0,
 ) -> Failure | None:
-    """How the play of a case differs from that of its twin.
+    """The first difference between the plays of a case and its twin.
 
     Args:
-        rounded: a case whose ensemble says how far two programs may round apart; None for to the bit.
+        rounded: a case whose ensemble bounds the rounding difference of two programs; None for equal bits.
         inserted: places of the verbs that the twin does not have.
-        largest: plays are compared up to where the twin comes to a value that is larger.
+        largest: plays are compared until the twin has a larger value.
         underflow: values smaller than this are equal, and smaller than what large values of the play make of lost bits.
     """
     try:
@@ -275,5 +275,5 @@ def _below(observation: Observation, largest: float) -> bool:
 def _failure(case: DrawnCase, apart: Unlike | None) -> Failure | None:
     if apart is None:
         return None
-    where = f"after verb {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
-    return Failure(apart.place, apart.name, False, f"{where}: {apart}".replace("the oracle's", "the other play's"))
+    where = f"after step {apart.place + 1} of {len(case.program)}, {case.program[apart.place]!r}"
+    return Failure(apart.place, apart.name, False, f"{where}: {apart}")

@@ -1,4 +1,4 @@
-"""Every feature that the laws can draw, so that what was never drawn can be named."""
+"""Every feature that can be generated, so that missing ones can be named."""
 
 from __future__ import annotations
 

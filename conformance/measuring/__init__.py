@@ -1,1 +1,1 @@
-"""Bytes and times, taken so that what disturbs the machine disturbs both sides."""
+"""Measures bytes and times, interleaved so that disturbances affect both sides."""

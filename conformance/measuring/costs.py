@@ -1,4 +1,4 @@
-"""What the tests of the family `cost` share: bytes that blocks hold, and steps that are timed in turn."""
+"""Shared code of the `cost` tests: saved bytes of blocks, and interleaved step times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Fixture = tuple[Model, Batch]
 
 
 def held(subject: Subject, fixture: Fixture, segments: int, variant: str | None = None) -> int:
-    """Saved bytes of a fixture in so many recomputed segments, 0 for no recomputation."""
+    """Saved bytes of a fixture with so many recomputed segments, 0 for no recomputation."""
     model, batch = fixture
     recompute = Recompute(segments, variant=variant) if segments else None
     return subject.trainer(model, RECIPE.but(recompute=recompute)).saved_bytes(batch)
@@ -32,7 +32,7 @@ def equal_blocks(count: int, width: int, rows: int, inputs: int | None = None) -
 
 
 def products() -> Fixture:
-    """A step that spends a device's time on products of 2048 × 2048 weights; its batch takes none to send."""
+    """A step dominated by products of 2048 × 2048 weights, with a small batch."""
     return equal_blocks(8, 2048, 8192, inputs=16)
 
 
@@ -42,7 +42,7 @@ def transformer_block() -> Fixture:
 
 
 def example() -> Fixture:
-    """The sine and cosine example as it was written: 20,000 points, width 150."""
+    """The original sine and cosine example: 20,000 points, width 150."""
     return sincos(), sincos_batch()
 
 
@@ -55,7 +55,7 @@ def compared(
     plain: Recipe = RECIPE,
     steps: int = 1,
 ) -> Ratio:
-    """Times steps without and with a technique in pairs; leaves the clause if the plain step differs from itself.
+    """Times steps with and without a technique in pairs; abstains if the plain step differs from itself.
 
     Args:
         steps: how many of them one sample takes.
@@ -76,7 +76,7 @@ def _each(technique: list[float], plain: list[float], steps: int) -> tuple[list[
 
 
 def training(subject: Subject, fixture: Fixture, recipe: Recipe, steps: int) -> Callable[[], None]:
-    """So many updates of one new run on the fixture's batch."""
+    """Runs so many updates of a new run on the fixture's batch."""
     model, batch = fixture
     trainer = subject.trainer(model, recipe)
 

@@ -1,8 +1,7 @@
-"""Takes times while no other worker of the same run is at work: workers share processors, caches and memory.
+"""Exclusive timing: no other worker of the same run works meanwhile, since workers share processors, caches and memory.
 
-A worker that has joined passes through `entered` for every test; whoever takes times inside waits (`alone`) until the
-others are between two tests, and they wait for it. A run in one process joins nothing and waits for nobody; nor does
-one on a system without POSIX locks.
+A worker that has joined runs every test within `entered`; timing within it (`alone`) waits until the others are between
+two tests, and they wait for it. A run in a single process, or without POSIX locks, does not join and does not wait.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ except ImportError:  # Windows
 
 
 class Workers:
-    """The workers of one run, by two locked files: `door`, which one passes at a time, and `room`.
+    """Coordinates the workers of one run with two locked files: `door`, taken by one at a time, and `room`.
 
-    A test passes the door and enters the room, which many may share; who wants to be alone stays in the door, so that
-    nobody enters, until the room is empty.
+    A test takes the door briefly and shares the room; exclusive timing keeps the door, so that nobody enters, until the
+    room is empty.
 
     Args:
-        folder: one that all of them see.
+        folder: a folder shared by all workers.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,7 +32,7 @@ class Workers:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """In the room with others."""
+        """Shares the room."""
         self._enter()
         try:
             yield
@@ -42,7 +41,7 @@ class Workers:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Alone in the room, from inside `entered`."""
+        """Has the room exclusively, from within `entered`."""
         fcntl.flock(self._room, fcntl.LOCK_UN)
         with self._in_the_door():
             fcntl.flock(self._room, fcntl.LOCK_EX)
@@ -69,16 +68,16 @@ _joined: list[Workers] = []
 
 
 def join(folder: Path) -> None:
-    """This process is a worker from now on; all of them name the same folder."""
+    """Registers this process as a worker; all workers name the same folder."""
     if fcntl is not None:
         _joined[:] = [Workers(folder)]
 
 
 def entered() -> AbstractContextManager[None]:
-    """The time of one test."""
+    """Covers one test."""
     return _joined[0].entered() if _joined else nullcontext()
 
 
 def alone() -> AbstractContextManager[None]:
-    """Inside a test: the time in which no other worker's test runs."""
+    """Within a test, a period without other workers' tests."""
     return _joined[0].alone() if _joined else nullcontext()

@@ -1,4 +1,4 @@
-"""Times of several works in one process, taken in turn, so that what disturbs the machine disturbs all of them.
+"""Interleaved timing of several workloads in one process, so that disturbances affect all of them.
 
 Other workers of the same run wait meanwhile (`conformance.measuring.exclusive`).
 """
@@ -13,7 +13,7 @@ from conformance.measuring import exclusive
 from frameworks.base import elapsed
 
 WARM_UP = 3
-"""Rounds that are not timed, at the start. Other workers run during the first, in which frameworks compile."""
+"""Warm-up rounds. Other workers run during the first, in which frameworks compile."""
 
 
 def interleaved(
@@ -22,12 +22,12 @@ def interleaved(
     rng: np.random.Generator,
     timed: Callable[[Callable[[], object]], int] = elapsed,
 ) -> dict[str, list[int]]:
-    """`rounds` times of every work in nanoseconds; time i of one was taken next to time i of the others.
+    """Times every workload `rounds` times, in nanoseconds; time i of one is taken next to time i of the others.
 
-    The order is drawn anew for every round, so that none of them profits from its place.
+    The order is random in every round, so that no workload benefits from its position.
 
     Args:
-        timed: runs a work and tells its time, by the host's clock or as a framework does (`Framework.timed`).
+        timed: runs a workload and returns its time, by the host's clock or by `Framework.timed`.
     """
     names = list(works)
     times: dict[str, list[int]] = {name: [] for name in names}

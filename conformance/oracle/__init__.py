@@ -1,1 +1,1 @@
-"""What is right: the scaler's automaton, the reference's envelope, bounds, and their cache."""
+"""Expected results: the scaler's automaton, the reference's envelope, bounds, and their cache."""

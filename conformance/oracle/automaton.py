@@ -18,7 +18,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Scale:
-    """The scaler's state between two updates, and the rule that moves it."""
+    """The scaler's state between two updates, and its transition rule."""
 
     scale: float
     growth: float = 2.0

@@ -1,4 +1,4 @@
-"""What dense layers of aware training must give, by the declared rule and the ranges that a run reports."""
+"""Expected results of QAT dense layers, by the declared rule and the ranges that a run reports."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from frameworks.contract import AwareRule, CodeRange, QuantRule
 
 @dataclass(frozen=True)
 class Faked:
-    """Values that have been to codes and back.
+    """Fake-quantized values.
 
     Attributes:
         values: float64.
-        passes: where the gradient is passed on, 1.0 or 0.0.
+        passes: 1.0 where the gradient is passed on, else 0.0.
         step: the scale of each value.
-        uncertain: where the value was so near to half-way that the code may be the next one, or the gradient another.
+        uncertain: where a value is so near to half-way that its code or gradient may differ.
     """
 
     values: Array
@@ -33,7 +33,7 @@ class Faked:
 def faked(
     values: Array, rule: QuantRule, gradient: str, given: CodeRange | None = None, error: Array | float = 0.0
 ) -> Faked:
-    """Fake quantization by the range that the values have, or by one that is given; `error` is how far they may be."""
+    """Fake quantization by the values' own range, or by a given one; `error` is the error of the values."""
     wide = values.astype(np.float64)
     if given is None:
         scale, zero = quantizing.scale_of(values, rule), np.zeros(values.shape)
@@ -54,7 +54,7 @@ def faked(
 
 @dataclass(frozen=True)
 class Layer:
-    """What one dense layer gives, and its gradients, each with how far a correct one may be off."""
+    """Output and gradients of a dense layer, each with its bound."""
 
     outputs: Array
     outputs_bound: Array
@@ -109,7 +109,7 @@ def layer(
 
 
 def _gradient_bound(left: Array, right: Array, doubt: Array | None, terms: int) -> Array:
-    """How far a product of two matrices may be off, the right one's gradient being in doubt at some places."""
+    """Bound of a product of two matrices, where some gradients of the right one are uncertain."""
     bound = (terms + 16) * U * (np.abs(left) @ np.abs(right))
     return bound if doubt is None else bound + np.abs(left) @ doubt
 
@@ -124,7 +124,7 @@ def following(batches: Sequence[tuple[float, float]], average: float) -> list[tu
 
 
 def codes_of(ends: tuple[float, float], rule: QuantRule) -> tuple[float, float]:
-    """Scale of a range, and its zero point before it is rounded to an integer."""
+    """Scale of a range, and its unrounded zero point."""
     row = np.array([ends])
     whole = QuantRule(rule.low, rule.high, rule.divisor, rule.symmetric, epsilon=rule.epsilon)
     scale = float(quantizing.scale_of(row, whole)[0, 0])

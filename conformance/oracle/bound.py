@@ -1,4 +1,4 @@
-"""A derived tolerance, with how it came about."""
+"""A derived tolerance, with its derivation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Bound:
 
     Attributes:
         value: the largest deviation that a correct implementation may show.
-        derivation: how it came about (method, samples, multiplier, seed, ...), stored with the verdict.
+        derivation: method, samples, multiplier, seed and so on, stored with the verdict.
     """
 
     value: float

@@ -1,4 +1,4 @@
-"""Cache of what is derived from the reference, by the hash of everything that it derives from."""
+"""Cache of results derived from the reference, keyed by the hash of all inputs."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def folder() -> Path:
 
 
 def loaded(path: Path, *names: str) -> dict[str, Array] | None:
-    """Arrays of a cache file; where it is not there or not whole, from the spreads that come with the suite.
+    """Arrays of a cache file; if it is missing or incomplete, of the spreads that come with the suite.
 
-    None where those lack them too. A file that is not whole is removed.
+    None if these lack them too. An incomplete file is removed.
     """
     if not path.is_file():
         return _from_stored(path, names)
@@ -61,7 +61,7 @@ def loaded(path: Path, *names: str) -> dict[str, Array] | None:
 
 
 def store(path: Path, arrays: dict[str, Array]) -> None:
-    """Writes arrays to a cache file, whole or not at all."""
+    """Writes arrays to a cache file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.stem}.{os.getpid()}.partial")
     with partial.open("wb") as file:
@@ -71,7 +71,7 @@ def store(path: Path, arrays: dict[str, Array]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Inputs:
-    """What an origin was computed from."""
+    """The inputs of an origin."""
 
     conventions: Conventions
     model: Model
@@ -79,7 +79,7 @@ class _Inputs:
     windows: tuple[Window, ...]
 
     def exact(self, evaluation: bool) -> dict[str, Array]:
-        """The arrays of the run without rounding: of its windows, or of evaluation on the inputs of the last one."""
+        """Arrays of the unrounded run: of its windows, or of evaluation on the inputs of the last one."""
         reference = ReferenceFramework("cpu", conventions=self.conventions, rounding=Exact())
         trainer = reference.trainer(self.model, self.recipe)
         if evaluation:
@@ -90,11 +90,11 @@ class _Inputs:
 
 
 _asked: dict[str, _Inputs] = {}
-"""The inputs of the origin that was computed last, by the beginning of its cache files' names."""
+"""The inputs of the last computed origin, by the prefix of its cache files' names."""
 
 
 def _from_stored(path: Path, names: Sequence[str]) -> dict[str, Array] | None:
-    """The stored spreads with the exact run around which they are, which becomes a cache file."""
+    """The stored spreads together with their exact run, which are written to a cache file."""
     inputs, spreads = _asked.get(path.name.partition(".")[0]), stored().get(path.name)
     if inputs is None or spreads is None:
         return None

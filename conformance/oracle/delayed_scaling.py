@@ -1,4 +1,4 @@
-"""What a product with delayed scales must remember and give, from the values of its steps.
+"""Expected amax history and results of a delayed-scaling product, from the values of its steps.
 
 u is the unit roundoff of float32: scales and sums may be computed in that format.
 """
@@ -16,9 +16,9 @@ from fixtures.narrow import NarrowFormat
 
 U = 2.0**-24
 SCALE = Bound(4 * U, {"u": U, "roundings": 4.0})
-"""How far a scale may be off, relative to itself: it is the reciprocal of a quotient, taken twice more in between."""
+"""Relative error of a scale: the reciprocal of a quotient, with two more roundings."""
 WITHIN = Bound(1.0, {"bound": 1.0})
-"""For what is measured in units of its own bound."""
+"""Derivation of a deviation in units of its own bound."""
 
 
 def values_up_to(shape: tuple[int, ...], largest: float, seed: int | Sequence[int]) -> Array:
@@ -30,9 +30,9 @@ def values_up_to(shape: tuple[int, ...], largest: float, seed: int | Sequence[in
 
 
 def stored_scales(maxima: Sequence[float], narrow: NarrowFormat, history: int) -> list[float]:
-    """The scale that is stored after each step, from the largest absolute value of every step.
+    """The stored scale after each step, from every step's amax.
 
-    It follows the steps before that one, at most `history` of them, and stays where their largest is 0 or not finite.
+    It follows the previous steps, at most `history` of them, and stays where their amax is 0 or not finite.
     """
     scales, last = [], 1.0
     for step in range(len(maxima)):
@@ -49,7 +49,7 @@ def as_codes_have_it(values: Array, scale: float, narrow: NarrowFormat) -> Array
 
 
 def product_and_bound(left: Array, right: Array) -> tuple[Array, Array]:
-    """The exact product of two float64 matrices, and how far one with sums in float32 may be off.
+    """The exact product of two float64 matrices, and the bound of one with float32 sums.
 
     (k + 1)·u·Σ|a||b| for k terms, with another rounding for each of two scales.
     """

@@ -1,4 +1,4 @@
-"""What moments of eight bits must be: their codes by the paper, the nearest of them, and how far rounding may lead.
+"""Expected 8-bit moments: the paper's codes, the nearest code, and rounding bounds.
 
 Source: Dettmers et al. 2022, arXiv:2110.02861, section 2. u is the unit roundoff of float32.
 """
@@ -17,11 +17,11 @@ ROUNDINGS = 12.0
 """Of a moment (a square, two products, a sum), of the quotient (a reciprocal, a product) and of distances to two codes,
 each twice at most."""
 PRODUCT = Bound(2 * U, {"u": U, "roundings": 2.0})
-"""How far what a code stands for may be off, relative to itself: it is one product."""
+"""Relative error of a decoded value, which is one product."""
 WITHIN = Bound(1.0, {"bound": 1.0})
-"""For what is measured in units of its own bound."""
+"""Derivation of a deviation in units of its own bound."""
 OF_ITS_WAY = Bound(0.15, {"clause": 0.15, "half a step of the first moment's second decade, relative": 0.14})
-"""How far a run may be from that of float Adam, in units of what the latter has moved.
+"""Bound of the distance from a float Adam run, relative to the distance that the latter has moved.
 
 An update is off by its moments' relative errors, as if all had the same sign. Most moments of a block are in its upper
 two decades.
@@ -47,17 +47,17 @@ def paper_values(signed: bool) -> Array:
 
 
 def shared(largest: Array, entries: int, block: int) -> Array:
-    """The value of its block for each entry, float64."""
+    """For each entry the value of its block, float64."""
     return np.repeat(largest.astype(np.float64), block)[:entries]
 
 
 def block_maxima(values: Array, block: int) -> Array:
-    """The largest magnitude of each block of a flat array; the last block may be shorter."""
+    """The absmax of each block of a flat array; the last block may be shorter."""
     return np.maximum.reduceat(np.abs(values), np.arange(0, len(values), block))
 
 
 def beyond_the_nearest(quotients: Array, given: Array, values: Array) -> Array:
-    """How much farther the given codes' values are from the quotients than the nearest ones."""
+    """Excess distance of the given codes' values from the quotients, compared with the nearest codes."""
     above = np.clip(np.searchsorted(values, quotients), 1, len(values) - 1)
     nearest = np.minimum(np.abs(values[above] - quotients), np.abs(values[above - 1] - quotients))
     return np.asarray(np.abs(given - quotients) - nearest)
@@ -72,15 +72,15 @@ class Unencoded:
 
     @classmethod
     def after(cls, former: Array, gradient: Array, beta: float, *, squared: bool) -> Unencoded:
-        """The moment after an update, from the one that was decoded; beta and 1 - beta are float32 numbers."""
+        """The moment after an update of a decoded moment; beta and 1 - beta are float32 numbers."""
         old, new = former.astype(np.float64), gradient.astype(np.float64)
         added = (1.0 - beta) * (new * new if squared else new)
         return cls(beta * old + added, beta * np.abs(old) + np.abs(added))
 
     def off(self, codes: Array, largest: Array, values: Array, block: int) -> float:
-        """How far codes are from the nearest ones, in units of what rounding explains; NaN where there is none.
+        """Distance of codes from the nearest ones, in units of the rounding bound; NaN where there is none.
 
-        In a block whose largest magnitude is 0 every code stands for 0.
+        In a block whose absmax is 0 every decoded value is 0.
         """
         of_entries = shared(largest, len(self.value), block)
         decoded = np.where(of_entries == 0, 0.0, values[codes]).astype(np.float64)
@@ -91,7 +91,7 @@ class Unencoded:
             return float(np.max(np.where(farther <= 0, 0.0, farther / slack)))
 
     def largest_off(self, largest: Array, block: int) -> float:
-        """How far the blocks' largest magnitudes are off, in units of what rounding explains."""
+        """Error of the blocks' absmax, in units of the rounding bound."""
         exact, slack = block_maxima(self.value, block), ROUNDINGS * U * block_maxima(self.magnitude, block)
         apart = np.abs(largest.astype(np.float64) - exact)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -99,7 +99,8 @@ class Unencoded:
 
 
 def first_update(rate: float, epsilon: float, gradient: float, weight: float) -> Bound:
-    """How far the first updates of two Adams may be apart, by the smallest gradient and the largest weight.
+    """Bound of the difference between the first updates of two Adams, from the smallest gradient and the largest
+    weight.
 
     Each has 16 roundings of a step of at most the rate, and one of the weight; epsilon may join in different places.
     """

@@ -1,4 +1,4 @@
-"""How far a correct implementation may be from the float64 trajectory, derived from the reference itself.
+"""Bounds of a correct implementation's distance from the float64 trajectory, derived from the reference.
 
 An ensemble of reference runs in which every rounding goes up or down at random, with the probability that makes it
 unbiased, shows step by step the spread that the target precision brings about. The spread is the largest deviation of a
@@ -50,24 +50,24 @@ class Envelope:
     sizes: dict[str, int]
 
     def judged(self) -> int:
-        """How many updates say something about the implementation."""
+        """Number of updates that can be judged."""
         beyond = np.flatnonzero(self.loss_spread > LEARNABLE * abs(self.exact.losses[0]))
         return int(beyond[0]) if beyond.size else len(self.loss_spread)
 
     def loss_bounds(self) -> Array:
-        """How far the loss of every update may be from the exact one; infinite for updates that are not judged."""
+        """Bound of the loss of every update; infinite for updates that are not judged."""
         beyond = np.arange(len(self.loss_spread)) >= self.judged()
         return np.where(beyond, np.inf, IMPLEMENTATION_FREEDOM * self.loss_spread)
 
     def worst_loss(self, losses: Array) -> tuple[float, Bound, int]:
-        """The judged update whose loss is furthest out: its deviation, its bound and its number.
+        """The judged update whose loss deviates most: its deviation, its bound and its number.
 
         Raises:
             ValueError: no update is judged.
         """
         count = self.judged()
         if not count:
-            raise ValueError("the spread is beyond what can be learnt from at the first update already")
+            raise ValueError("the spread is too large to judge at the first update already")
         deviation = np.abs(losses[:count] - self.exact.losses[:count])
         bounds = self.loss_bounds()[:count]
         worst = int(np.argmax(np.where(np.isnan(deviation), np.inf, deviation / bounds)))
@@ -78,9 +78,9 @@ class Envelope:
         return distance(measured, self.exact.gradient), self._bound(self.gradient_spread)
 
     def gain(self, measured: Array) -> tuple[float, Bound]:
-        """How much longer one parameter's first gradient is along the exact one, relatively, and the bound.
+        """Relative length error of one parameter's first gradient along the exact one, and the bound.
 
-        The parameter is the one that is furthest out. Rounding errors of many values average out along the exact
+        The parameter is the one that deviates most. Rounding errors of many values average out along the exact
         gradient, so that a common factor, a mix-up or a small parameter shows that the distance of the whole hides.
         The spread is that of the ensemble, and no less than what an error of its members' size has along any direction:
         where a maximum or a kink decides, one run in hundreds is far from all others.
@@ -126,7 +126,7 @@ def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Se
 def quality(
     conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], test: Batch
 ) -> tuple[float, Bound]:
-    """Accuracy on `test` that training should end with, and how far from it a correct run may end.
+    """Accuracy on `test` after training, and the bound of a correct run's distance from it.
 
     The ensemble's mean, and `IMPLEMENTATION_FREEDOM` times its standard deviation, or times the standard error of an
     accuracy on so many samples if that is larger: training is chaotic by then, and a run is one draw.
@@ -149,7 +149,7 @@ def quality(
 
 
 def trained_accuracy(trainer: Trainer, windows: Sequence[Window], test: Batch) -> float:
-    """Share of `test` that a run classifies rightly after an update from each window."""
+    """Share of `test` that a run classifies correctly after an update from each window."""
     for window in windows:
         trainer.update(window)
     outputs = trainer.predict(test.inputs)["output"].astype(np.float64)
@@ -159,7 +159,7 @@ def trained_accuracy(trainer: Trainer, windows: Sequence[Window], test: Batch) -
 def evaluation(
     conventions: Conventions, model: Model, recipe: Recipe, windows: Sequence[Window], inputs: Array
 ) -> dict[str, tuple[Array, Bound]]:
-    """What `evaluated` gives on the exact run, each with the relative distance that a correct run may have from it."""
+    """Results of `evaluated` on the exact run, each with the bound of a correct run's relative distance."""
     conventions = relevant(conventions, model, recipe)
     key = origin_of(conventions, model, recipe, [*windows, (Batch(inputs, {}),)])
     path = folder() / f"{key[:32]}.evaluation.npz"
@@ -194,7 +194,7 @@ def _derivation(method: str, recipe: Recipe, origin: str, **more: float) -> dict
 
 
 def relevant(conventions: Conventions, model: Model, recipe: Recipe) -> Conventions:
-    """The conventions that a recipe can feel; the others at their default, so that frameworks share envelopes."""
+    """The conventions that affect a recipe; the others at their default, so that frameworks share envelopes."""
     default = Conventions()
     normalised = any(isinstance(layer, BatchNorm) for _, layer, _ in model.shapes())
     momentum = isinstance(recipe.optimizer, SGD) and recipe.optimizer.momentum > 0

@@ -1,4 +1,4 @@
-"""What dense layers that train by delayed scaling must give and remember, by the declared rule.
+"""Expected results and amax history of float8 training, by the declared rule.
 
 u is the unit roundoff of float32: quotients, scales and sums may be computed in that format.
 """
@@ -16,7 +16,7 @@ from fixtures.narrow import NARROW, NarrowFormat
 from frameworks.contract import DelayedRule, Float8Rule, Operand, Remembered
 
 QUOTIENT = 8 * U
-"""How far a value's quotient by its scale may be off, relative to itself: four roundings of the scale and its own."""
+"""Relative error of a value's quotient by its scale: four roundings of the scale and its own."""
 SCALES = 12
 """Roundings of a product that its two scales stand for, beyond those of its sum."""
 
@@ -27,7 +27,7 @@ def format_of(rule: DelayedRule, operand: Operand) -> NarrowFormat:
 
 
 def used_scale(rule: DelayedRule, operand: Operand, remembered: Remembered) -> float:
-    """The scale of the next cast, from what is remembered now."""
+    """The scale of the next cast, from the amax history."""
     if rule.lag == 2:
         return remembered.scale
     most = float(np.max(remembered.maxima))
@@ -36,14 +36,14 @@ def used_scale(rule: DelayedRule, operand: Operand, remembered: Remembered) -> f
 
 @dataclass(frozen=True)
 class Cast:
-    """Values as their codes have them, float64, and how far a correct one may be off: a step next to a middle."""
+    """Dequantized values, float64, and their bound: one step near a midpoint."""
 
     values: Array
     doubt: Array
 
 
 def cast(values: Array, scale: float, narrow: NarrowFormat) -> Cast:
-    """A cast whose quotients may be rounded before they are."""
+    """A cast whose quotients may be rounded once more."""
     wide = values.astype(np.float64)
     exact = as_codes_have_it(wide, scale, narrow)
     others = [as_codes_have_it(wide * (1.0 + side * QUOTIENT), scale, narrow) for side in (-1, 1)]
@@ -52,14 +52,14 @@ def cast(values: Array, scale: float, narrow: NarrowFormat) -> Cast:
 
 @dataclass(frozen=True)
 class Bounded:
-    """What must come out, and how far a correct result may be off."""
+    """The expected result and its bound."""
 
     values: Array
     bound: Array
 
 
 def product(left: Cast, right: Cast) -> Bounded:
-    """(n, k) times (k, m), with sums in float32: (k + 12)·u·Σ|a||b|, and what codes in doubt make of it."""
+    """(n, k) times (k, m), with sums in float32: (k + 12)·u·Σ|a||b|, and the effect of uncertain codes."""
     sizes = np.abs(left.values) @ np.abs(right.values)
     loose = left.doubt @ (np.abs(right.values) + right.doubt) + np.abs(left.values) @ right.doubt
     return Bounded(left.values @ right.values, (left.values.shape[1] + SCALES) * U * sizes + loose)
@@ -67,7 +67,7 @@ def product(left: Cast, right: Cast) -> Bounded:
 
 @dataclass(frozen=True)
 class Float8Layer:
-    """What one dense layer gives, and what it passes back."""
+    """Output and gradients of a dense layer."""
 
     outputs: Bounded
     weight_gradient: Bounded
@@ -77,7 +77,7 @@ class Float8Layer:
 def layer(
     inputs: Array, weight: Array, bias: Array, gradient: Array, rule: DelayedRule, memory: Mapping[Operand, Remembered]
 ) -> Float8Layer:
-    """A dense layer of float32 inputs (n, k), weight (k, m) and bias (m,) by what was remembered before its pass.
+    """A dense layer of float32 inputs (n, k), weight (k, m) and bias (m,) by the amax history before its pass.
 
     `gradient` is that of what the layer gives, (n, m), as it is cast: times the loss scale.
     """
@@ -101,14 +101,14 @@ def _turned(given: Cast) -> Cast:
 
 @dataclass(frozen=True)
 class SeenMagnitudes:
-    """What one micro-batch of an exact run gives: outputs of its head, and the largest magnitude of each operand."""
+    """Results of one micro-batch of an exact run: outputs of its head, and the amax of each operand."""
 
     outputs: Array
     maxima: dict[tuple[str, Operand], float]
 
 
 class ExactRun:
-    """Dense layers one after the other, without biases and with kernels that stay, whose values are all exact.
+    """A sequence of dense layers without biases and with constant kernels, whose values are all exact.
 
     Kernels, inputs and gradients are made so that every scale but that of the first layer's gradient is a power of two
     and every value has a code or is clipped; then float32 rounds nothing, in whatever order it adds.
@@ -121,7 +121,7 @@ class ExactRun:
         self.seen: dict[tuple[str, Operand], list[float]] = {(n, o): [] for n in kernels for o in operands}
 
     def outputs(self, inputs: Array) -> Array:
-        """What the last layer gives now, (n, m), float64."""
+        """The last layer's output, (n, m), float64."""
         x = inputs.astype(np.float64)
         for name in self.kernels:
             x = self._cast(name, "input", x) @ self._cast(name, "kernel", self.kernels[name])
@@ -141,7 +141,7 @@ class ExactRun:
         return SeenMagnitudes(x, maxima)
 
     def take(self, *window: SeenMagnitudes) -> None:
-        """A window, which is one step of its largest values."""
+        """A window, which is one step of the amax history."""
         for key, maxima in self.seen.items():
             maxima.append(float(np.max([each.maxima[key] for each in window])))
 
@@ -153,7 +153,7 @@ class ExactRun:
         return np.sort(kept)
 
     def stored(self, name: str, operand: Operand) -> float:
-        """The scale that is stored now."""
+        """The stored scale."""
         return [1.0, *self._stored(name, operand, self.seen[name, operand])][-1]
 
     def used(self, name: str, operand: Operand) -> float:

@@ -1,4 +1,4 @@
-"""How far the value and the gradients of Σ tanh(x·w), which `Framework.recompute` runs, may be from the exact ones.
+"""Bounds of the value and gradients of Σ tanh(x·w), which `Framework.recompute` runs.
 
 The ensemble is that of `conformance.oracle.errormodel`: reference runs whose roundings go up or down at random.
 """
@@ -43,6 +43,6 @@ def function_bounds(x: Array, w: Array, seed: int) -> dict[str, Bound]:
 
 
 def parts(result: RecomputeResult) -> dict[str, Array]:
-    """The value and the gradients for x and w of a result, as float64; a gradient that is not there is left out."""
+    """The value and the gradients for x and w of a result, as float64; a missing gradient is omitted."""
     arrays = {"value": np.asarray(result.value), "x": result.x, "w": result.w}
     return {name: array.astype(np.float64) for name, array in arrays.items() if array is not None}

@@ -1,4 +1,4 @@
-"""Inputs with outliers, and how far a layer that is loaded in eight bits may be from the layer in float32."""
+"""Inputs with outliers, and the bound of an int8 layer's distance from the float32 layer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _COLUMN = 20
 
 
 def threshold(rule: LinearRule) -> float:
-    """What an outlier reaches."""
+    """The outlier threshold."""
     return rule.outliers if np.isfinite(rule.outliers) else USUAL
 
 
 def below(rule: LinearRule) -> float:
-    """The largest value of the operands' format that is no outlier."""
+    """The largest value of the operands' format below the outlier threshold."""
     return float(np.nextafter(np.dtype(rule.operands).type(threshold(rule)), np.dtype(rule.operands).type(0.0)))
 
 
@@ -57,14 +57,14 @@ def _at(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
 
 
 def _below(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    """The largest value that is no outlier, with both signs."""
+    """The largest value below the threshold, with both signs."""
     values = drawn_inputs(rows, width, rule.inputs, None, seed, step_of(rule, below(rule)))
     values[rows // 2 :] *= -1.0
     return values
 
 
 def _all(rows: int, width: int, rule: LinearRule, seed: int) -> Array:
-    """Each column has an outlier in a row of its own."""
+    """Each column has an outlier in a different row."""
     rng = np.random.default_rng([seed, 8])
     values = _plain(rows, width, rule, seed)
     places = np.arange(width)
@@ -80,7 +80,7 @@ CASES: Mapping[str, Callable[[int, int, LinearRule, int], Array]] = MappingProxy
 
 
 def from_float(inputs: Array, weight: Array, bias: Array, rule: LinearRule) -> tuple[Array, Array]:
-    """What the layer gives in float32, and how far one in eight bits may be from it, both float64.
+    """The float32 layer's output, and the bound of an int8 layer's distance from it, both float64.
 
     A weight is off by half a code and its cast, |w|·2⁻¹¹ in float16; so are inputs that have codes. Of inputs that have
     none that is ‖x‖₁·amax·(1/254 + 2⁻¹¹) for each output. What float32 rounds comes on top.

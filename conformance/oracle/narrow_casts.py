@@ -1,4 +1,4 @@
-"""What a cast to an eight-bit format must give, from the table of the format's values."""
+"""Expected results of a cast to an 8-bit format, from the table of the format's values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from frameworks.contract import CastRule
 SOURCES = {name: np.dtype(name) for name in ("float64", "float32", "float16")} | {
     "bfloat16": np.dtype(ml_dtypes.bfloat16)
 }
-"""The formats that values are cast from."""
+"""Source formats of casts."""
 
 
 def nearest(values: Array, narrow: NarrowFormat) -> Array:
@@ -36,7 +36,7 @@ def nearest(values: Array, narrow: NarrowFormat) -> Array:
 
 
 def as_declared(values: Array, narrow: NarrowFormat, rule: CastRule) -> Array:
-    """What a cast gives, float64: the nearest value, and by the rule for what rounds beyond the largest."""
+    """The result of a cast, float64: the nearest value, or the rule's result beyond the largest one."""
     wide = np.asarray(values).astype(np.float64)
     becomes = {"saturate": narrow.largest, "nan": np.nan, "inf": np.inf}
     beyond = np.where(np.isinf(wide), becomes[rule.infinity], becomes[rule.overflow])
@@ -51,7 +51,7 @@ def unlike(measured: Array, expected: Array) -> Array:
 
 
 def hard_values(narrow: NarrowFormat, source: str) -> Array:
-    """Values within the format's range that are hard to cast, in the source format, of both signs.
+    """Hard-to-cast values within the format's range, in the source format, of both signs.
 
     Every value of the format, the middle between each and the next, both neighbours of that middle in the source
     format, and values of every magnitude in between, drawn from one seed.

@@ -1,7 +1,7 @@
-"""What quantized dense layers must give, by the rule that is declared and the codes that are reported.
+"""Expected results of quantized dense layers, by the declared rule and the reported codes.
 
-u is the unit roundoff of float32. Inputs are drawn so that no quotient is near to half-way between two codes; what
-comes out of a layer is then known up to roundings of float32.
+u is the unit roundoff of float32. Inputs are drawn so that no quotient is near to half-way between two codes; a layer's
+output is then known up to float32 rounding.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from frameworks.contract import Calibrated, CodeRange, LinearRule, Quantized, Qu
 STEP = 0.0137
 """The scale of drawn inputs, far from any power of two."""
 _MOVE, _MOVES = 2.0**-20, 4
-"""How far samples are moved to see what that does, relatively, and how often."""
+"""Relative size and number of the perturbations of samples."""
 _FURTHEST = 0.4
-"""How far a drawn quotient is from an integer at most."""
+"""Largest distance of a generated quotient from an integer."""
 
 
 def drawn_inputs(
@@ -59,7 +59,7 @@ def drawn_inputs(
 
 
 def coded(inputs: Array, rule: QuantRule, given: CodeRange | None, ranged: Array) -> Array:
-    """What the codes of the inputs stand for, float64, by the range of `ranged` or the one that is given."""
+    """The dequantized inputs, float64, by the range of `ranged` or the given one."""
     if given is None:
         scale = quantizing.scale_of(ranged, rule)
         lowest, _ = quantizing.ranges(ranged.astype(np.float64), rule)
@@ -70,7 +70,7 @@ def coded(inputs: Array, rule: QuantRule, given: CodeRange | None, ranged: Array
 
 
 def cast(operand: Array, rule: LinearRule) -> Array:
-    """A weight, or inputs, float32, as codes are made of them."""
+    """A weight, or inputs, float32, in the format from which codes are computed."""
     with np.errstate(over="ignore"):
         return operand.astype(rule.operands).astype(np.float32)
 
@@ -82,19 +82,19 @@ def step_of(rule: LinearRule, largest: float | None = None) -> float:
 
 
 def outlying(inputs: Array, rule: LinearRule) -> Array:
-    """Which columns of the inputs have a magnitude that reaches the threshold."""
+    """Which columns of the inputs reach the outlier threshold."""
     return np.asarray((np.abs(cast(inputs, rule)) >= rule.outliers).any(axis=0))
 
 
 def ranged(inputs: Array, rule: LinearRule) -> Array:
-    """The inputs that their ranges are taken from, float32, zeros where one is left out."""
+    """The inputs from which ranges are computed, float32, with zeros for outliers."""
     narrow = cast(inputs, rule)
     without = outlying(inputs, rule) if rule.without == "columns" else np.abs(narrow) >= rule.outliers
     return np.where(without, np.float32(0.0), narrow)
 
 
 def entering(inputs: Array, rule: LinearRule, given: CodeRange | None) -> Array:
-    """What multiplies the weight, float64: what the codes of the inputs stand for, and columns that have none."""
+    """The left operand of the product, float64: dequantized inputs, and outlier columns as they are."""
     x = inputs.astype(np.float64)
     if rule.inputs is None:
         return x
@@ -106,7 +106,7 @@ def entering(inputs: Array, rule: LinearRule, given: CodeRange | None) -> Array:
 def linear(
     inputs: Array, weight: Quantized, bias: Array | None, rule: LinearRule, given: Calibrated | None
 ) -> tuple[Array, Array]:
-    """What the layer gives before its outputs have codes, float64, and how far one of float32 may be off.
+    """The layer's output before it is quantized, float64, and the bound of a float32 one.
 
     (k + 8)·u·Σ|x||w| for k terms: their sum, and roundings of two scales, of products with them and of the bias.
     """
@@ -118,7 +118,8 @@ def linear(
 
 
 def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantRule, given: CodeRange) -> int:
-    """How many results are not the code of the exact one, nor, where the bound reaches half-way, one next to it."""
+    """Number of results that are not the exact result's code, nor, where the bound reaches half-way, an adjacent
+    one."""
     quotient = exact / given.scale
     expected = quantizing.codes(quotient, np.array(float(given.zero_point)), rule)
     found = measured.astype(np.float64) / given.scale + given.zero_point
@@ -130,7 +131,7 @@ def wrong_output_codes(measured: Array, exact: Array, bound: Array, rule: QuantR
 def seen_by_layers(
     model: Model, weights: Mapping[str, Array], batches: Sequence[Array]
 ) -> dict[str, tuple[Array, Array]]:
-    """What comes in and goes out of each dense layer of the float model, float64, over all batches, by weight."""
+    """Inputs and outputs of each dense layer of the float model, float64, over all batches, by weight."""
     seen: dict[str, tuple[Array, Array]] = {}
     x = np.concatenate(batches).astype(np.float64)
 
@@ -167,7 +168,7 @@ def conditions(
     batches: Sequence[Array],
     seen: Mapping[str, tuple[Array, Array]],
 ) -> dict[str, float]:
-    """How many times as far as samples, relatively, the ends of what comes in and goes out of a dense layer move.
+    """Amplification: how far the ranges of a dense layer's inputs and outputs move, relative to the samples.
 
     By weight, at least 1, of a few random moves the furthest: a norm of values that are nearly equal magnifies them.
 
@@ -187,7 +188,7 @@ def conditions(
 
 
 def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float, float]:
-    """How far scale, relative to itself, and zero point, in codes, are from those of the values' range.
+    """Errors of scale (relative) and zero point (in codes) for the values' range.
 
     Of a range that has a scale of 0, as one of zeros may, the former is not relative.
     """
@@ -202,7 +203,7 @@ def range_gaps(values: Array, rule: QuantRule, given: CodeRange) -> tuple[float,
 def predicted(
     model: Model, quantized: QuantizedModel, weights: Mapping[str, Array], rule: LinearRule, samples: Array
 ) -> dict[str, tuple[Array, Array]]:
-    """What each head of a model without norms gives by its layers, one after the other, and how far it may be off.
+    """The output of each head of a model without norms, by its layers in sequence, and the bound.
 
     What enters a layer is known up to the roundings before it, so that any of its codes may be one next to it; that
     error goes on through the absolute values of the weights.

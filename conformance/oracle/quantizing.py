@@ -1,4 +1,4 @@
-"""What a quantizer must give by the rule that it declares, with the scale and the zero point that it reports.
+"""Expected results of a quantizer, by its declared rule and its reported scale and zero point.
 
 u is the unit roundoff of float32: everything here may be computed in that format.
 """
@@ -13,7 +13,7 @@ from frameworks.contract.quantizing import Ties
 
 U = 2.0**-24
 NEAR_A_TIE = 2.0**-20
-"""How near to a half a quotient is, relative to itself, where float32 may take either neighbour."""
+"""Relative distance of a quotient from a half within which float32 may round to either neighbour."""
 
 
 def rounded(quotient: Array, ties: Ties) -> Array:
@@ -59,7 +59,7 @@ def scale_of(values: Array, rule: QuantRule) -> Array:
 
 
 def zero_point_gap(values: Array, scale: Array, zero_point: Array, rule: QuantRule) -> float:
-    """How far the furthest zero point is from low − min / scale, brought into the range of codes."""
+    """Largest distance of a zero point from low − min / scale, clipped to the range of codes."""
     lowest, _ = ranges(values.astype(np.float64), rule)
     exact = np.clip(rule.low - np.minimum(lowest, 0.0) / scale, rule.low, rule.high)
     return float(np.abs(zero_point - (np.zeros_like(exact) if rule.symmetric else exact)).max())
@@ -75,7 +75,7 @@ def codes(quotient: Array, zero_point: Array, rule: QuantRule) -> Array:
 
 
 def wrong_codes(values: Array, measured: Array, scale: Array, zero_point: Array, rule: QuantRule) -> int:
-    """How many codes are neither the rule's nor, where the quotient is very near to a half, one next to it.
+    """Number of codes that are not the rule's, nor, where the quotient is very near to a half, an adjacent one.
 
     Where the rule rounds the sum with the zero point, that sum is rounded to float32 before. A scale of 0, as some
     report it for a range of zeros, has the code of zero alone.
@@ -102,7 +102,7 @@ def round_trip_excess(values: Array, restored: Array, scale: Array) -> float:
 
 
 def fake(values: Array, scale: Array, zero_point: Array, rule: FakeRule) -> tuple[Array, Array]:
-    """What fake quantization makes of the values, and its gradient, float64; scale and zero point broadcast."""
+    """The fake-quantized values and their gradient, float64; scale and zero point broadcast."""
     wide = values.astype(np.float64)
     with np.errstate(invalid="ignore"):
         code = rounded(wide / scale, rule.ties) + zero_point

@@ -1,4 +1,4 @@
-"""What a run is judged by: its losses, its first gradient and its parameters, or what it gives in evaluation."""
+"""Results by which a run is judged: losses, first gradient and parameters, or its evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Run:
     """Losses of every update, gradient of the first window and parameters at the end, as float64 vectors.
 
     Attributes:
-        gradients: what `gradient` is made of, by parameter in model order and in true formats; empty from the cache.
+        gradients: the parts of `gradient`, by parameter in model order and in true formats; empty from the cache.
     """
 
     losses: Array

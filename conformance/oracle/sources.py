@@ -1,4 +1,4 @@
-"""Which code the oracle derives from, and a hash of what it says."""
+"""The oracle's source modules, and their hash."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[2]
 _FIRST = ("conformance.oracle.errormodel", "frameworks.reference")
 _OWN = ("fixtures", "frameworks", "conformance")
 _CACHE = frozenset(f"conformance.oracle.{name}" for name in ("bounds_cache", "stored_spreads", "sources"))
-"""What stores derivations and changes none of them."""
+"""Modules that store derivations without changing them."""
 
 
 @cache
 def code_hash(root: Path = ROOT) -> str:
-    """SHA-256 of every module of ours that a derivation imports, whatever their comments, docstrings and annotations.
+    """SHA-256 of every module of the suite that a derivation imports, without comments, docstrings and annotations.
 
     Neither the place of the checkout nor the version of NumPy counts.
     """

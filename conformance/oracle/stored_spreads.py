@@ -1,9 +1,9 @@
-"""Spreads that come with the suite, so that a new checkout derives exact runs alone, and not the ensembles around them.
+"""Spreads that come with the suite, so that a new checkout computes only exact runs, without ensembles.
 
     python -m conformance.oracle.stored_spreads FOLDER...
 
-writes `spreads.json` from cache folders that runs of the suites have filled: the runs start from an empty folder, which
-CONFORMANCE_CACHE names, and choose no seed. Entries of the file that were derived by the same code stay, others go.
+writes `spreads.json` from cache folders filled by runs of the suites with the default seed, each started with
+CONFORMANCE_CACHE naming an empty folder. Entries derived by the same code stay, others are removed.
 
 An entry is used only where code and inputs are those that it was derived from. The version of NumPy is not asked for:
 another one turns last digits, which makes an ensemble another draw, and any draw is as good. With stored ones bounds
@@ -28,14 +28,14 @@ FILE = Path(__file__).with_name("spreads.json")
 SPREADS = frozenset(
     {"loss_spread", "gain_spread", "spread", "accuracies", "buffers.spread", "predictions.spread", "distances", "gains"}
 )
-"""The arrays of a cache file that come from an ensemble."""
+"""Arrays of a cache file that come from an ensemble."""
 CODE = "code"
-"""The array of a cache file that says which code derived it."""
+"""Array of a cache file with the hash of the code that derived it."""
 
 
 @cache
 def stored(file: Path = FILE) -> Mapping[str, Mapping[str, Array]]:
-    """The entries that the present code derives, by the name of their cache file; none where the code has changed."""
+    """The entries of the present code, by the name of their cache file; none if the code has changed."""
     if not file.is_file():
         return {}
     content = json.loads(file.read_text("utf-8"))
@@ -45,10 +45,10 @@ def stored(file: Path = FILE) -> Mapping[str, Mapping[str, Array]]:
 
 
 def collect(folders: Sequence[Path], file: Path = FILE) -> int:
-    """Writes the file anew; returns how many entries it has.
+    """Rewrites the file; returns its number of entries.
 
     Raises:
-        ValueError: a folder has nothing that the present code derived.
+        ValueError: a folder has no entry of the present code.
     """
     entries = {name: dict(arrays) for name, arrays in stored(file).items()}
     for folder in folders:
@@ -69,7 +69,7 @@ def collect(folders: Sequence[Path], file: Path = FILE) -> int:
 
 
 def _spreads(path: Path) -> dict[str, Array]:
-    """What a cache file has of an ensemble; nothing if other code derived it or it cannot be read."""
+    """A cache file's ensemble arrays; empty if other code derived them or the file cannot be read."""
     try:
         with np.load(path) as file:
             if CODE not in file or file[CODE].item() != code_hash():
@@ -80,7 +80,7 @@ def _spreads(path: Path) -> dict[str, Array]:
 
 
 def _text(array: Array) -> str:
-    """Numbers with as many digits as say which they are, in one line; a number alone begins with "="."""
+    """Numbers in their shortest exact form, in one line; a single number begins with "="."""
     text = " ".join(repr(value) for value in np.asarray(array, np.float64).ravel().tolist())
     return text if array.shape else f"={text}"
 
@@ -92,9 +92,11 @@ def _array(text: str) -> Array:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Collects the folders that are named; returns the exit status."""
+    """Collects the named folders; returns the exit status."""
     if not arguments:
-        print("name a folder or several: CONFORMANCE_CACHE of runs that began with an empty one", file=sys.stderr)
+        print(
+            "name one or more cache folders (CONFORMANCE_CACHE) of runs that started with an empty one", file=sys.stderr
+        )
         return 2
     try:
         count = collect([Path(argument) for argument in arguments])

@@ -94,7 +94,7 @@ def tables() -> Mapping[str, str]:
 
 
 def known_failures() -> Mapping[str, str]:
-    """What adapters' expectations rest on, and what adapters do otherwise than a user."""
+    """The findings behind adapters' expectations, and the adapters' workarounds."""
     return findings.blocks(load_known())
 
 
@@ -119,7 +119,7 @@ def example(pair: Comparison) -> str:
 
 
 def promises() -> Mapping[str, str]:
-    """A table for each promise of the founding documents."""
+    """A table for each published promise."""
     records = [*baselines(), *chain.from_iterable(trained().values())]
     return {name: table(quantities, records) for name, quantities in PROMISES.items()}
 

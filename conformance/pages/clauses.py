@@ -1,4 +1,4 @@
-"""The page of all clauses, docs/clauses.md."""
+"""The page of all clauses."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ def markdown(clauses: Mapping[str, Clause]) -> str:
 def _page(clauses: Mapping[str, Clause]) -> Iterator[str]:
     counts = {level: sum(clause.level is level for clause in clauses.values()) for level in Level}
     yield "# Clauses"
-    yield ""
-    yield "<!-- Made by `conformance self pages` from conformance/spec; do not edit. -->"
     yield ""
     yield f"{len(clauses)} clauses: " + ", ".join(f"{n} {level}" for level, n in counts.items() if n) + "."
     yield "MUST, SHOULD and MAY are judged. An OBSERVATION is a legitimate difference, recorded and compared; a"

@@ -63,7 +63,7 @@ def side_times(*sides: str) -> Figures:
 
 
 def joined(found: Mapping[str, str]) -> str:
-    """What is told of each case, once where it is the same of several."""
+    """The text of each case, once for cases with the same text."""
     cases: dict[str, list[str]] = {}
     for case, told in found.items():
         cases.setdefault(told, []).append(case)

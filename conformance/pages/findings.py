@@ -1,4 +1,4 @@
-"""The blocks of docs/findings.md: what adapters' expectations rest on, and what adapters do otherwise than a user."""
+"""The blocks of the page findings: the findings behind adapters' expectations, and the adapters' workarounds."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ _LIBRARY = re.compile(r"(.+?)(?: is|:) not installed")
 
 ROWS: dict[str, str] = {
     **{name: f"casts to `{name}`" for name in NARROW},
-    "integer-products": "products of `int8` in `int32`",
-    "float8-products": "products of `float8` in `float32`",
-    "delayed-scaling": "products of `float8` with delayed scales",
-    "float8-training": "training with such products",
-    "int4-packing": "integers of four bits, two to a byte",
+    "integer-products": "`int8` matmul in `int32`",
+    "float8-products": "`float8` matmul in `float32`",
+    "delayed-scaling": "`float8` matmul with delayed scaling",
+    "float8-training": "float8 training",
+    "int4-packing": "packed int4, two to a byte",
     "int8-tensor": "int8, one range",
     "int8-row": "int8, a range for each row",
     "int8-column": "int8, a range for each column",
@@ -43,14 +43,14 @@ ROWS: dict[str, str] = {
     "fake-int8-column": "fake int8, a scale for each column",
     "fake-uint8-tensor": "fake uint8, with a zero point",
     "fake-int4-tensor": "fake int4, one scale",
-    "dynamic-int8": "models in int8, inputs by the range of each call",
-    "static-int8": "models in int8, by the ranges of calibration",
-    "weight-int8": "models whose weights are int8",
-    "weight-int4": "models whose weights are int4",
-    "load-int8": "models loaded in int8, columns of outliers in floating point",
-    "aware": "training aware of quantization",
-    "convert": "conversion of what was trained so",
-    "adam-8bit": "Adam with moments of eight bits",
+    "dynamic-int8": "dynamic int8 quantization",
+    "static-int8": "static int8 quantization",
+    "weight-int8": "weight-only int8",
+    "weight-int4": "weight-only int4",
+    "load-int8": "8-bit loading, outlier columns in floating point",
+    "aware": "QAT",
+    "convert": "conversion after QAT",
+    "adam-8bit": "8-bit Adam",
 }
 """What a test is about, by the parameter that names it, or by its clause, and how it is called in a table."""
 _FLOAT8 = (
@@ -99,14 +99,14 @@ BY_CLAUSE = {
 
 _QUANTIZERS = ("int8-tensor", "int8-row", "int8-column", "uint8-tensor", "int4-group")
 SHORT: dict[str, tuple[str, ...]] = {
-    "casts, products of codes": (*NARROW, "integer-products", "float8-products", "delayed-scaling"),
-    "quantizers, int4 in bytes": (*_QUANTIZERS, "int4-packing"),
+    "casts, quantized matmul": (*NARROW, "integer-products", "float8-products", "delayed-scaling"),
+    "quantizers, packed int4": (*_QUANTIZERS, "int4-packing"),
     "fake quantization": tuple(name for name in ROWS if name.startswith("fake-")),
-    "int8 after training, dynamic": ("dynamic-int8",),
-    "int8 after training, static": ("static-int8",),
-    "weights alone, loaded in int8": ("weight-int8", "weight-int4", "load-int8"),
-    "training in float8, aware training, conversion": ("float8-training", "aware", "convert"),
-    "Adam in eight bits": ("adam-8bit",),
+    "post-training int8, dynamic": ("dynamic-int8",),
+    "post-training int8, static": ("static-int8",),
+    "weight-only int8 and int4, 8-bit loading": ("weight-int8", "weight-int4", "load-int8"),
+    "float8 training, QAT, conversion": ("float8-training", "aware", "convert"),
+    "8-bit Adam": ("adam-8bit",),
 }
 """Rows that the short table joins."""
 

@@ -1,13 +1,15 @@
-"""Every generated part of README and docs, by the markers `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
+"""Generated text: the blocks between `<!-- NAME: begin -->` and `<!-- NAME: end -->`, and pages generated as a whole.
 
-A block may stand in any page. What makes one is named as MODULE:FUNCTION, for tests and benchmarks lie above this
-package, and is imported when it is asked for.
+README's blocks and results/schema.json are committed, and so are blocks that only a measurement makes. Every other
+block is filled where the documentation is built (`conformance.pages.site`): the committed page has `PLACEHOLDER` there.
+What makes a block is named as MODULE:FUNCTION, for tests and benchmarks lie above this package, and is imported when it
+is asked for.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -17,6 +19,9 @@ from conformance.scenarios import SCENARIOS
 from results.record.files import read, replace
 
 ROOT = Path(__file__).parents[2]
+
+PLACEHOLDER = "*Generated: `conformance docs --page {}` prints it.*"
+"""What a committed page of docs has in the place of a block, by the page's name."""
 
 SOURCES: Mapping[str, tuple[str, ...]] = {
     "conformance.pages.blocks:clauses": ("clauses",),
@@ -29,31 +34,19 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "conformance.pages.blocks:promises": tuple(PROMISES),
     "conformance.pages.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
     "conformance.pages.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
-    "tests.inventions.rounds:blocks": ("scores", "inventions", "inventions by family", "missed inventions"),
+    "tests.faults.rounds:blocks": ("scores", "rounds", "rounds by family", "missed faults"),
     "benchmarks.overhead.tables:blocks": ("overhead",),
-    "benchmarks.encoder.tables:blocks": ("encoder in eight bits",),
+    "benchmarks.encoder.tables:blocks": ("encoder in 8 bits",),
     "benchmarks.roofline.tables:blocks": ("roofline",),
-    "benchmarks.suite.tables:blocks": ("suite cost",),
-    "benchmarks.planted.outcomes:blocks": ("planted",),
-    "benchmarks.calibration.tables:blocks": (
-        "promise",
-        "interleaved, quiet",
-        "interleaved, disturbed",
-        "separate, quiet",
-        "separate, disturbed",
-    ),
 }
 """The blocks by what makes them, a function that returns the text of each by its name."""
 
-WHOLE: Mapping[str, str] = {
-    "docs/clauses.md": "conformance.pages.clauses:page",
-    "docs/mutants.md": "tests.mutants.catalogue:page",
-    "results/schema.json": "results.record.schema:text",
-}
-"""Pages that are made as a whole, with what returns their text."""
+MEASURED = frozenset({"faults"})
+"""Blocks that only a measurement makes, which puts them into the committed page."""
 
-MEASURED = frozenset({"mutants"})
-"""Blocks that only a run makes, and puts there: `conformance self mutants --write`."""
+README = "README.md"
+COMMITTED: Mapping[str, str] = {"results/schema.json": "results.record.schema:text"}
+"""Files that are generated as a whole and committed, with what returns their text."""
 
 _MARKER = re.compile(r"<!-- ([^\n:]+): begin -->")
 
@@ -63,90 +56,87 @@ class PageError(ValueError):
 
 
 def pages() -> list[Path]:
-    """README, every page of docs, and what else is made as a whole."""
-    whole = [page for name in WHOLE if (page := ROOT / name).exists()]
-    return [ROOT / "README.md", *sorted({*(ROOT / "docs").glob("*.md"), *whole})]
+    """README and every page of docs."""
+    return [ROOT / README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def markers(page: Path) -> list[str]:
-    """The names of the blocks that a page has a place for.
-
-    Raises:
-        RecordError: it cannot be read.
-    """
-    return _MARKER.findall(read(page).decode())
+def markers(text: str) -> list[str]:
+    """The names of the blocks that a page has a place for."""
+    return _MARKER.findall(text)
 
 
-def texts(names: Collection[str], called: dict[str, Mapping[str, str]] | None = None) -> dict[str, str]:
+def texts(names: Collection[str]) -> dict[str, str]:
     """These blocks, made now.
-
-    Args:
-        called: the blocks of each source that was called already, to which those of this call are added.
 
     Raises:
         PageError: nothing makes one, or what makes it lacks a package.
     """
     made: dict[str, str] = {}
-    called = {} if called is None else called
     for source, theirs in SOURCES.items():
         if set(theirs) & set(names):
-            if source not in called:
-                called[source] = _call(source)
-            made |= called[source]
+            made |= resolve(source)()
     if unknown := [name for name in names if name not in made]:
-        raise PageError(f"nothing makes a block {unknown[0]!r}; there are {', '.join(sorted(_all_names()))}")
+        known = sorted(name for theirs in SOURCES.values() for name in theirs)
+        raise PageError(f"nothing makes a block {unknown[0]!r}; there are {', '.join(known)}")
     return {name: made[name] for name in names}
 
 
-def place(made: Mapping[str, str]) -> list[Path]:
-    """Puts blocks into the pages that have a place for them; returns those that changed.
+def place(made: Mapping[str, str]) -> None:
+    """Puts blocks into the committed pages, but where a page has the placeholder.
 
     Raises:
         PageError: no page has a place for one, or an end is missing.
         RecordError: a page cannot be read or written.
     """
-    changed: list[Path] = []
     placed_names: set[str] = set()
     for page in pages():
         text = read(page).decode()
-        here = {name: made[name] for name in _MARKER.findall(text) if name in made}
+        here = {name: made[name] for name in markers(text) if name in made}
         placed_names |= here.keys()
-        if (new := placed(page, text, here)) != text:
+        blank = PLACEHOLDER.format(page.stem)
+        kept = {name: block for name, block in here.items() if between(page, text, name) != blank}
+        if (new := placed(page, text, kept)) != text:
             replace(page, new.encode())
-            changed.append(page)
     if missing := sorted(made.keys() - placed_names):
         raise PageError(f"no page has <!-- {missing[0]}: begin -->")
-    return changed
 
 
-def stale(wanted: Sequence[Path] = (), *, write: bool, report: Callable[[Path], None] | None = None) -> list[Path]:
-    """The pages, of `wanted` or of all, that are not as they would be made now; they are written if `write`.
+def stale(*, write: bool, report: Callable[[Path], None] = lambda _: None) -> list[Path]:
+    """README and the committed files that are not as they would be made now; they are written if `write`.
 
     Args:
-        report: called with each page before it is made.
+        report: called with each before it is made.
 
     Raises:
-        PageError: a page has no generated part, or one that nothing makes, or a package is missing for it.
-        RecordError: a page cannot be read or written.
+        PageError: README has a block that nothing makes, or a package is missing for it.
+        RecordError: a file cannot be read or written.
     """
-    wanted = [page.resolve() for page in wanted]
-    chosen = wanted or pages()
-    names = {page: [name for name in markers(page) if name not in MEASURED] for page in chosen}
-    if nothing := [page for page in wanted if not names[page] and not _whole(page)]:
-        raise PageError(f"{nothing[0]}: has no generated part")
-    called: dict[str, Mapping[str, str]] = {}
     changed: dict[Path, str] = {}
-    for page in chosen:
-        if report is not None:
-            report(page)
-        text, source = read(page).decode(), _whole(page)
-        new = resolve(source)() if source else placed(page, text, texts(names[page], called))
+    for page in (ROOT / README, *(ROOT / name for name in COMMITTED if (ROOT / name).exists())):
+        report(page)
+        text = read(page).decode()
+        source = COMMITTED.get(page.relative_to(ROOT).as_posix())
+        new = resolve(source)() if source else placed(page, text, texts(markers(text)))
         if new != text:
             changed[page] = new
     if write:
         for page, new in changed.items():
             replace(page, new.encode())
     return list(changed)
+
+
+def between(page: Path, text: str, name: str) -> str:
+    """What a page has between the markers of a block.
+
+    Raises:
+        PageError: a marker is missing.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    _, has_begin, rest = text.partition(begin)
+    block, has_end, _ = rest.partition(end)
+    if not has_begin or not has_end:
+        raise PageError(f"{page}: there is no {begin} … {end}")
+    return block.strip("\n")
 
 
 def placed(page: Path, text: str, made: Mapping[str, str]) -> str:
@@ -156,11 +146,9 @@ def placed(page: Path, text: str, made: Mapping[str, str]) -> str:
         PageError: a marker is missing.
     """
     for name, block in made.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, has_begin, rest = text.partition(begin)
-        _, has_end, after = rest.partition(end)
-        if not has_begin or not has_end:
-            raise PageError(f"{page}: there is no {begin} … {end}")
+        between(page, text, name)
+        before, begin, rest = text.partition(f"<!-- {name}: begin -->")
+        _, end, after = rest.partition(f"<!-- {name}: end -->")
         text = f"{before}{begin}\n{block}\n{end}{after}"
     return text
 
@@ -174,18 +162,4 @@ def resolve(source: str) -> Any:
     try:
         return resolve_name(source)
     except ModuleNotFoundError as error:
-        remedy = "pip install -r requirements-calibration.txt, or tox -e dev -- self pages"
-        raise PageError(f"{error.name} is missing: {remedy}") from None
-
-
-def _call(source: str) -> Mapping[str, str]:
-    blocks: Mapping[str, str] = resolve(source)()
-    return blocks
-
-
-def _all_names() -> Iterable[str]:
-    return (name for names in SOURCES.values() for name in names)
-
-
-def _whole(page: Path) -> str:
-    return WHOLE.get(page.relative_to(ROOT).as_posix(), "") if page.is_relative_to(ROOT) else ""
+        raise PageError(f"{error.name} is not installed: `tox -e dev --` and the command have it") from None

@@ -60,7 +60,7 @@ class Quantity:
     Attributes:
         what: the fixture, in a few words.
         document: the document's own figure, or "".
-        clause: whose records tell of it.
+        clause: the clause whose records show it.
         cases: what the parameters of its verdicts, or the sides of its scenario, begin with, a regular expression;
             where a record has no number, these verdicts say whether it can have one.
         bytes, times: what such a record has, as ratios to the plain step's; None where nothing is promised.
@@ -84,7 +84,7 @@ def _of_ranks(what: str, scenario: Scenario, kind: str) -> Quantity:
 
 
 def _offloaded(what: str, scenario: Scenario, kind: str) -> Quantity:
-    """How much of a kind is away, or leaves, over what the control holds of it; and the time."""
+    """Bytes of a kind that are offloaded or sent, over the bytes that the control holds; and the time."""
     away = side_bytes(HERE, kind, quantity=away_bytes(kind), over=here_bytes(kind))
     return Quantity(f"{what}, {kind}", AT_LEAST[kind], scenario.clause, kind, away, side_times(kind))
 
@@ -214,7 +214,7 @@ PROMISES: Mapping[str, tuple[Quantity, ...]] = {
             for side in scenario.quantized
         ),
         Quantity(
-            "a network of digits, moments of eight bits",
+            "a network of digits, 8-bit moments",
             ADAM_8BIT.published[EIGHT_BIT, share_of(rank_bytes("optimizer"), WIDE)],
             ADAM_8BIT.clause,
             EIGHT_BIT,

@@ -2,7 +2,7 @@
 
 A record of `results/upgrades` is compared with the nearest one, on the way to the baseline of its series, that differs
 from it in the framework alone or in the companions that the version names alone; where there is none, with the
-baseline. So every upgrade is seen in steps, and what a companion did is told apart from what the framework did.
+baseline. So every upgrade is seen in steps, and what a companion did is kept apart from what the framework did.
 """
 
 from __future__ import annotations

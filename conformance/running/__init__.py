@@ -1,1 +1,1 @@
-"""A run of the suites: the pytest plugin, the recorder, the processes, the baselines."""
+"""Runs the suites: pytest plugin, recorder, processes, baselines."""

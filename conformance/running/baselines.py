@@ -1,4 +1,4 @@
-"""The committed records that later runs are compared with: one a series."""
+"""The committed records that later runs are compared with, one for each series."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BASELINES = LAST_RUNS.parent / "baselines"
 
 
 def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | None:
-    """The baseline of a record's series and where it lies; None if there is none, or one of an interrupted run alone.
+    """The baseline of a record's series and its path; None if there is none, or if it is of an interrupted run.
 
     Raises:
         RecordError: a baseline cannot be read.
@@ -28,7 +28,7 @@ def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | No
 
 
 def lacking(record: Record) -> list[str]:
-    """Test functions of the suites that the record has no verdict of; an adapter may have no case of a workaround."""
+    """Test functions without a verdict in the record; an adapter may have no case of a workaround."""
     judged = {verdict.test.partition("[")[0] for verdict in record.verdicts}
     return sorted(
         code.id for code in inventory().values() if code.id not in judged and "workaround" not in code.parameters
@@ -36,21 +36,21 @@ def lacking(record: Record) -> list[str]:
 
 
 def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:
-    """Makes a record the baseline of its series, in place of the former one, with the reason among its notes.
+    """Makes a record the baseline of its series and adds the reason to its notes.
 
     Raises:
-        RecordError: it cannot be read, or it is of an interrupted run, of some tests only, or of none that the suites
-            hold now.
+        RecordError: it cannot be read, is of an interrupted run or of some tests only, or lacks tests of the present
+            suites.
     """
     record = load(path)
     if record.status == "interrupted":
         raise RecordError(path, "is of an interrupted run", "run the suite to its end")
     if record.selection or record.status == "partial":
         words = record.selection or "; ".join(record.notes)
-        raise RecordError(path, f"is of some tests only ({words})", "run all of them")
+        raise RecordError(path, f"is of selected tests only ({words})", "run all tests")
     if tests := lacking(record):
         problem = f"lacks {len(tests)} of the suites' {len(inventory())} test functions ({tests[0]}, ...)"
-        raise RecordError(path, problem, "run the suites as they are now")
+        raise RecordError(path, problem, "run the present suites")
     old = former(record, folder)
     accepted = folder / f"{path.name.removesuffix('.gz').removesuffix('.json')}.json.gz"
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,8 @@
 
 What a test is worth is known from two files: the planted faults that it catches (`kills.json.gz`, measured on the
 reference) and the seconds that it took in the baseline of its series. A greedy set cover (each step takes the test with
-the most new faults and MUST clauses for its seconds) gives the order. Once every fault is covered, the cover starts
-again with the tests that are left, so that a defect unlike any planted one meets as many different tests as possible.
+the most new faults and MUST clauses for its seconds) gives the order. A fault that is caught already counts less, and a
+test that catches none a little, so that a defect unlike any planted one meets as many different tests as possible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,9 +34,13 @@ KILLS = Path(__file__).with_name("kills.json.gz")
 UNKNOWN_S = 1.0
 """Assumed duration of a test that no baseline has."""
 OVERHEAD_S = 0.02
-"""What pytest takes for each test beside the test itself."""
-CLAUSE_WEIGHT = 20
+"""Time that pytest adds to each test."""
+CLAUSE_WEIGHT = 20.0
 """How many faults the first test of a MUST clause is worth."""
+AGAIN = 0.5
+"""What a fault is worth to one more test that catches it, compared with the test before."""
+ANY = 0.1
+"""How many faults a test is worth in addition, whatever it catches."""
 FINISH_S = 4.0
 """Kept free at the end of the budget: for the record, the table and the comparison."""
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h)?")
@@ -73,44 +78,30 @@ def seconds_of(text: str) -> float:
 
 
 def ordered(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The candidates, those first that catch the most per second beside the ones before them.
+    """The candidates by what each adds per second to the ones before it (a greedy cover, lazily evaluated).
 
-    A test of a MUST clause that no test before it has tried counts as `CLAUSE_WEIGHT` faults. Candidates that catch
-    nothing come last, the quickest first.
+    A fault counts 1 for the first test that catches it and `AGAIN` times as much for each further one; the first test
+    of a MUST clause counts `CLAUSE_WEIGHT`, and every test `ANY`, whatever it is known to catch.
     """
-    left = {each.test: each for each in candidates}
-    order: list[Candidate] = []
+    caught: Counter[str] = Counter()
     tried: set[str] = set()
-    while useful := [each for each in left.values() if each.faults or (each.must and each.must not in tried)]:
-        order += _cover(useful, tried)
-        for each in order:
-            left.pop(each.test, None)
-    return [*order, *sorted(left.values(), key=lambda each: (each.seconds, each.test))]
-
-
-def _cover(candidates: Sequence[Candidate], tried: set[str]) -> list[Candidate]:
-    """One greedy cover of all faults and untried clauses of the candidates; adds the clauses to `tried`."""
-    caught: set[str] = set()
 
     def worth(each: Candidate) -> float:
-        fresh = len(each.faults - caught) + CLAUSE_WEIGHT * bool(each.must and each.must not in tried)
-        return fresh / (each.seconds + OVERHEAD_S)
+        fresh = sum(AGAIN ** caught[fault] for fault in each.faults)
+        return (ANY + fresh + CLAUSE_WEIGHT * bool(each.must and each.must not in tried)) / (each.seconds + OVERHEAD_S)
 
     heap = [(-worth(each), each.test, each) for each in candidates]
     heapq.heapify(heap)
-    order = []
+    order: list[Candidate] = []
     while heap:
         _, test, best = heapq.heappop(heap)
         value = worth(best)
-        if not value:
-            continue
         if heap and value < -heap[0][0]:
             heapq.heappush(heap, (-value, test, best))
             continue
         order.append(best)
-        caught |= best.faults
-        if best.must:
-            tried.add(best.must)
+        caught.update(best.faults)
+        tried.add(best.must)
     return order
 
 
@@ -118,7 +109,7 @@ def _cover(candidates: Sequence[Candidate], tried: set[str]) -> list[Candidate]:
 def kills() -> Mapping[str, frozenset[str]]:
     """The planted faults that each test of the reference catches, by test; also by test function, of any of its cases.
 
-    Made by `conformance self faults --kills`.
+    Made by `conformance self faults --matrix`.
     """
     stored = json.loads(gzip.decompress(KILLS.read_bytes()))
     found: dict[str, set[str]] = {}
@@ -127,6 +118,13 @@ def kills() -> Mapping[str, frozenset[str]]:
             for name in (test, test.partition("[")[0]):
                 found.setdefault(name, set()).add(fault)
     return {name: frozenset(faults) for name, faults in found.items()}
+
+
+def planted_faults(tests: Iterable[str] | None = None) -> frozenset[str]:
+    """The planted faults of the reference that some tests catch, or their cases there; all of them by default."""
+    named = kills()
+    chosen = named if tests is None else (test if test in named else test.partition("[")[0] for test in tests)
+    return frozenset[str]().union(*(named.get(test, ()) for test in chosen))
 
 
 def durations(name: str, mode: str, device: str, folder: Path = BASELINES) -> dict[str, float]:
@@ -163,14 +161,14 @@ def candidates(tests: Iterable[str], took: Mapping[str, float], alone: frozenset
         took: seconds by test and by function.
         alone: clauses whose tests stop all other workers.
     """
-    caught, clauses = kills(), load_clauses()
+    clauses = load_clauses()
 
     def known(test: str) -> Candidate:
         function = test.partition("[")[0]
         clause = clauses.get(test.partition("/")[0])
         seconds = took.get(test, took.get(function, UNKNOWN_S)) * (2 if clause and clause.id in alone else 1)
         must = clause.id if clause and clause.level is Level.MUST else ""
-        return Candidate(test, seconds, caught.get(test, caught.get(function, frozenset())), must)
+        return Candidate(test, seconds, planted_faults([test]), must)
 
     return [known(test) for test in tests]
 
@@ -193,12 +191,12 @@ class Budget:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tells a worker when the time is over."""
+        """Passes the deadline to a worker."""
         node.workerinput[_DEADLINE] = self._deadline
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Keeps the tests that fit, in the order of their worth, dealt out so that each worker begins with the best."""
+        """Keeps the tests that fit, in the order of their worth; each worker begins with the best."""
         nodes = {id_of(item.nodeid): item for item in items if code_of(item.nodeid) is not None}
         took = durations(self._framework.name, self._framework.mode, self._framework.device)
         chosen: list[Candidate] = []

@@ -1,4 +1,4 @@
-"""How many compiled programs a run took from the cache folder, added up over its workers and told at its end."""
+"""How many compiled programs a run took from the cache folder, added up over its workers and printed at its end."""
 
 from __future__ import annotations
 

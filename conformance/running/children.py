@@ -1,4 +1,4 @@
-"""Processes that a command starts: they end with it, whatever ends it, and have the time to leave their record."""
+"""Subprocesses of a command: they end with it, however it ends, and get time to write their record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 GRACE_S = 30.0
-"""How long a process that is told to end may take."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 _GUARD = """
 while read -r line; do :; done
@@ -27,9 +27,9 @@ kill -s KILL -- "-$0"
 
 
 def run_to_end(command: Sequence[str], folder: Path, *, silent: bool = False) -> int:
-    """Runs a command in a process group of its own, of which nothing is left when this returns or raises.
+    """Runs a command in a new process group, which has ended when this returns or raises.
 
-    Where an exception ends the wait (Ctrl-C, a signal under `ending_signals`), the command gets SIGTERM and `GRACE_S`.
+    If an exception ends the wait (Ctrl-C, a signal under `ending_signals`), the command gets SIGTERM and `GRACE_S`.
 
     Args:
         silent: without its output and without input.
@@ -60,9 +60,10 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 @contextmanager
 def guarded(group: int) -> Generator[None]:
-    """Inside, a process group ends if this process is gone: its leader gets SIGTERM, and the group what `GRACE_S` says.
+    """Within the context, a process group ends if this process dies: SIGTERM to its leader, after `GRACE_S` SIGKILL to
+    all.
 
-    A shell in a session of its own sees to it, which waits for the other end of a pipe to close.
+    A shell in a new session does so when the other end of a pipe closes.
     """
     words = ["/bin/sh", "-c", _GUARD, str(group), str(int(GRACE_S))]
     guard = subprocess.Popen(
@@ -82,7 +83,7 @@ def guarded(group: int) -> Generator[None]:
 
 @contextmanager
 def ending_signals() -> Generator[None]:
-    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does."""
+    """Within the context, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does."""
 
     def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         raise KeyboardInterrupt

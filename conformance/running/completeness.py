@@ -1,4 +1,4 @@
-"""What a run judged, counted against what the suites hold: whether its record is complete, partial or interrupted."""
+"""Decides whether a record is complete, partial or interrupted, from the tests judged and the tests in the suites."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conformance.inventory.tests import code_of, id_of, inventory
+from conformance.running.budget import planted_faults
 from conformance.spec.clauses import Level, load_clauses
 from conformance.spec.findings import Workaround
 from results.record.files import one_line
@@ -20,10 +21,10 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What the suites hold for a framework and a run did not select.
+    """Tests of the suites that a run did not select.
 
     Attributes:
-        functions: test functions of which nothing was collected, as CLAUSE/FUNCTION.
+        functions: test functions that were not collected, as CLAUSE/FUNCTION.
         tests: tests that were collected and then deselected.
     """
 
@@ -32,7 +33,7 @@ class LeftOut:
 
     @property
     def lines(self) -> list[str]:
-        """What is missing, a line each."""
+        """What is missing, one line for each kind."""
         parts = (("test functions were not collected", self.functions), ("tests were deselected", self.tests))
         return [f"{len(names)} {what} ({_some(names)})" for what, names in parts if names]
 
@@ -43,9 +44,9 @@ def _some(names: Sequence[str]) -> str:
 
 
 class Completeness:
-    """Plugin of every process: what was collected to be judged, and what was left out.
+    """Plugin of every process: which tests were collected, and which were deselected.
 
-    Under pytest-xdist each worker reports what it left out as it ends, and the controller takes it from there.
+    Under pytest-xdist each worker reports its deselected tests to the controller when it ends.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -55,7 +56,7 @@ class Completeness:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
-        """Compares what was collected with the inventory, and with what is left of it once every plugin has chosen."""
+        """Compares the collected tests with the inventory, and with the tests that every plugin has selected."""
         collected = {item.nodeid: _has_parameters(item) for item in items if code_of(item.nodeid) is not None}
         items[:] = [item for item in items if collected.get(item.nodeid, True)]
         yield
@@ -89,7 +90,7 @@ class Completeness:
 
         Args:
             judged: tests that have a verdict.
-            ended: whether the session came to its end.
+            ended: whether the session was completed.
             selection: command-line words that selected tests, or "".
             budget: the time that the run had, or "" for as long as it takes.
         """
@@ -108,15 +109,18 @@ class Completeness:
 
 
 def _within(budget: str, chosen: Collection[str], judged: Collection[str]) -> list[str]:
-    """What a run came to in its budget."""
+    """The note about what a run judged in its budget."""
     must = {clause.id for clause in load_clauses().values() if clause.level is Level.MUST}
     tried = {test.partition("/")[0] for test in judged} & must
-    note = f"budget of {budget}: {len(judged)} of {len(chosen)} chosen tests, {len(tried)} of {len(must)} MUST clauses"
-    return [note]
+    faults, caught = planted_faults(), planted_faults(judged)
+    return [
+        f"budget of {budget}: {len(judged)} of {len(chosen)} chosen tests, {len(tried)} of {len(must)} MUST clauses, "
+        f"{len(caught)} of {len(faults)} planted faults of the reference"
+    ]
 
 
 def _has_parameters(item: pytest.Item) -> bool:
-    """Whether there is something to run the test for: pytest makes one test of no workaround at all, to be skipped."""
+    """Whether the test has a parameter: without any workaround pytest generates one test and skips it."""
     if "workaround" not in getattr(item, "fixturenames", ()):
         return True
     call = getattr(item, "callspec", None)

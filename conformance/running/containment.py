@@ -1,10 +1,11 @@
-"""What one test does costs that test: exceptions that cannot be shown, signals, processes and threads left behind."""
+"""Contains the damage of a test: unprintable exceptions, signals, forked processes and remaining threads."""
 
 from __future__ import annotations
 
 import faulthandler
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Generator, Sequence
@@ -22,22 +23,22 @@ from results.record.files import one_line
 from results.record.outcomes import Outcome
 
 LONGEST = 20_000
-"""Characters of a traceback, and of what a test printed, that a report has."""
+"""Largest number of characters of a traceback, and of a test's output, in a report."""
 
 PATIENCE_S = 5.0
-"""How long threads that a framework left behind may keep the process after the session."""
+"""Seconds that a framework's remaining threads may keep the process alive after the session."""
 
 BEAT_S = 0.5
-"""How often a worker looks whether the process that started it is there."""
+"""Seconds between two checks whether the parent process is alive."""
 
 _CAUSES = 20
 
 
 class Interrupts:
-    """Signals that end a run: each raises KeyboardInterrupt once, as pytest expects, and is remembered.
+    """Signals that end a run: each raises KeyboardInterrupt once, as pytest expects, and is recorded.
 
     Attributes:
-        asked: whether one came; a KeyboardInterrupt without is the framework's own.
+        asked: whether one arrived; otherwise a KeyboardInterrupt is the framework's own.
     """
 
     def __init__(self, *signals: signal.Signals) -> None:
@@ -54,10 +55,10 @@ class Interrupts:
 
 @contextmanager
 def contained(interrupts: Interrupts, timeout_s: float) -> Generator[list[BaseException]]:
-    """Runs a test's body, puts the process' state back, and yields a list that takes the exception that ended it.
+    """Runs a test's body, restores the process' state, and yields a list for the exception that ended it.
 
-    A copy of the process that comes out of the body, by `fork`, ends at once. A body that hangs where no exception can
-    end it takes the process with it a while after `timeout_s`; 0 for never.
+    A forked copy of the process that returns from the body exits at once. If no exception can end a hanging body, the
+    process exits some time after `timeout_s`; 0 means never.
 
     Raises:
         KeyboardInterrupt: the run is to end.
@@ -83,13 +84,13 @@ _SINK = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def judged(framework: Framework, error: BaseException | None, matching: Sequence[Expectation]) -> Judgement:
-    """`conclude`, whatever the exception does when asked for its text, and whatever the framework's probe does."""
+    """`conclude`, even if the exception's text or the framework's probe raises."""
     try:
         judgement = conclude(framework, error, matching)
         return Judgement(judgement.outcome, *(_sendable(text) for text in astuple(judgement)[1:]))
     except BaseException as problem:
         name, why = type(error).__name__, type(problem).__name__
-        return Judgement(Outcome.ERROR, f"raises-{name}", f"{name}: it cannot be judged or shown ({why})")
+        return Judgement(Outcome.ERROR, f"raises-{name}", f"{name}: cannot be judged or shown ({why})")
 
 
 def _sendable(text: object) -> str:
@@ -100,10 +101,10 @@ def traceback_of(item: pytest.Item, error: BaseException) -> str:
     """The traceback as pytest shows it, at most `LONGEST` characters of it, or why there is none."""
     try:
         if len(str(error)) > LONGEST or _causes(error) > _CAUSES:
-            return "its text or its chain of causes is too long to show"
+            return "the exception's text or its chain of causes is too long to show"
         return clipped(str(item.repr_failure(pytest.ExceptionInfo.from_exception(error))))
     except BaseException as problem:
-        return f"its traceback cannot be shown ({type(problem).__name__})"
+        return f"the traceback cannot be shown ({type(problem).__name__})"
 
 
 def _causes(error: BaseException) -> int:
@@ -114,13 +115,28 @@ def _causes(error: BaseException) -> int:
 
 
 def clipped(text: str) -> str:
-    """The end of a text, of characters that every terminal and every channel takes."""
+    """The end of a text, in characters that every terminal accepts."""
     tail = text if len(text) <= LONGEST else f"…{text[-LONGEST:]}"
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in tail)
 
 
+@contextmanager
+def own_temporary_directory() -> Generator[None]:
+    """Inside, this process and those that it starts have a temporary directory that goes with all that is left in it.
+
+    So nothing stays of a framework that removes none of its files, or of a worker that was killed.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
 def end_despite_threads(status: int) -> None:
-    """Has the process end with `status` although threads that were left behind keep it."""
+    """Ends the process with `status`, even if remaining threads would keep it alive."""
     left = [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon and t.is_alive()]
     if not left:
         return
@@ -135,9 +151,9 @@ def end_despite_threads(status: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Has this process end, with the ranks that it has started, once its parent is there no more.
+    """Ends this process, and the ranks that it has started, once its parent is dead.
 
-    A worker of pytest-xdist would do so by itself 5 seconds later, or 15 where a test takes no interrupt.
+    A worker of pytest-xdist would do so itself after 5 seconds, or 15 where a test ignores interrupts.
     """
     parent = os.getppid()
 

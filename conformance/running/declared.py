@@ -1,4 +1,4 @@
-"""What an adapter declares, asked in a process of its own, for no two frameworks share one.
+"""Asks an adapter for its declarations in a new process, since no two frameworks share one.
 
 `python -m conformance.running.declared NAME DEVICE` prints it as JSON.
 """
@@ -23,8 +23,8 @@ class Declared:
     """An adapter.
 
     Attributes:
-        modes: what it can be run in, its own choice first.
-        refused: capability and reason of everything that it declares not to do.
+        modes: its modes, the default first.
+        refused: reason by capability, for everything that it declares as unsupported.
     """
 
     name: str
@@ -36,22 +36,22 @@ class Declared:
 
 
 def ask(name: str, device: str = "auto") -> Declared | str:
-    """What an adapter declares on a device in its first mode, or in one line why it cannot be asked."""
+    """What an adapter declares on a device in its default mode, or one line that says why it cannot be loaded."""
     command = [sys.executable, "-m", "conformance.running.declared", name, device]
     try:
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        return f"it did not answer within {LIMIT_S} s"
+        return f"no answer within {LIMIT_S} s"
     lines = ended.stdout.strip().splitlines()
     if ended.returncode:
-        said = (ended.stderr.strip() or "it said nothing").splitlines()
+        said = (ended.stderr.strip() or "it printed nothing").splitlines()
         return said[-1]
     found = json.loads(lines[-1])
     return Declared(**{**found, "modes": tuple(found["modes"]), "supported": tuple(found["supported"])})
 
 
 def main(name: str, device: str) -> int:
-    """Prints what the adapter declares; 2 and one line if it cannot be loaded."""
+    """Prints what the adapter declares; if it cannot be loaded, prints one line and returns 2."""
     try:
         framework = load(name, device)
     except (UnknownFramework, MissingDevice, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What a record says of the suite that wrote it and of the framework that it is about."""
+"""The parts of a record that identify the suite and the framework."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ AREAS = {
     ),
     "fixtures": ("fixtures",),
 }
-"""Folders and files of the suite by area. Two more are of the adapter that is judged: "adapter", its folder, and
-"expectations", its known failures."""
+"""Folders and files of the suite by area. The judged adapter adds "adapter", its folder, and "expectations", its known
+failures."""
 
 _CODE = frozenset({".py", ".toml"})
 _GIT_S = 10.0
 
 
 def suite_version() -> str:
-    """The suite's version, from its checkout."""
+    """The suite's version, read from its checkout."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"])
 
 
 def suite(given: str, clauses_with_tests: tuple[str, ...], clauses_without_tests: tuple[str, ...]) -> Suite:
-    """What a record says of this suite, when it judges the adapter that the user named so."""
+    """This suite's part of a record, for the adapter that the user named."""
     areas = {name: digest(files_of(ROOT / place for place in places)) for name, places in AREAS.items()}
     adapter = folder_of(path_of(given))
     if adapter is not None:
@@ -69,7 +69,7 @@ def files_of(places: Iterable[Path]) -> Iterator[Path]:
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """Digest of the text of files, 16 hexadecimal digits; it is the same wherever they lie and if one is renamed."""
+    """Digest of the text of files, 16 hexadecimal digits; independent of their location and names."""
     parts = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -92,12 +92,12 @@ def _git(root: Path, *words: str) -> str | None:
 
 
 def adapter_name(given: str, framework: Framework) -> str:
-    """The adapter's name, or the class that the user named instead of one."""
+    """The adapter's name, or the class that the user named instead."""
     return given.replace(":", ".") if ":" in given else framework.name
 
 
 def series(given: str, framework: Framework) -> Series:
-    """What makes records of this framework, which the user named so, comparable."""
+    """The series of this framework: records of one series are compared."""
     environment = framework.environment()
     kind = "cpu" if framework.device == "cpu" else environment.get("device", framework.device)
     return Series(adapter_name(given, framework), framework.device, kind, framework.mode)

@@ -1,4 +1,4 @@
-"""One framework's whole job: installs it, runs the suites in each of its modes, sets the records beside each other."""
+"""One framework's whole job: installs it, runs the suites in each of its modes, and compares the records."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def parted(words: Sequence[str]) -> tuple[float, list[str]]:
 
 
 def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[str]) -> int:
-    """Runs the suites in a process of their own and repeats what got worse.
+    """Runs the suites in a separate process and repeats regressions.
 
     Returns:
         pytest's exit status; 0 also if nothing was selected, or if no failure came out so again.
@@ -74,25 +74,33 @@ def judge(framework: str, mode: str, device: str, workers: int, words: Sequence[
     status = run_to_end([*_command(framework, mode, device, workers), *words], ROOT)
     if status not in (0, 1) or not repeatable(words):
         return 0 if status == 5 else status
+    limits = [f"--timeout={value}" for value in _values(words, "--timeout")]
     for path in _written(words, begun):
-        repeated = repeat(path, _command(framework, mode, device, 1))
+        repeated = repeat(path, [*_command(framework, mode, device, 1), *limits])
         for line in repeated.lines:
             print(line, flush=True)
-        if repeated.unstable and not any(verdict.outcome.bad for verdict in repeated.record.verdicts):
+        if (repeated.unstable or repeated.late) and not any(
+            verdict.outcome.bad for verdict in repeated.record.verdicts
+        ):
             status = 0
     return status
 
 
 def _written(words: Sequence[str], begun: float) -> list[Path]:
     """The records that a run with these words has written since."""
-    chosen = [ROOT / word for before, word in pairwise(("", *words)) if before == "--record"]
-    chosen += [ROOT / word.partition("=")[2] for word in words if word.startswith("--record=")]
+    chosen = [ROOT / value for value in _values(words, "--record")]
     places = chosen[-1:] or sorted(LAST_RUNS.glob("*.json"))
     return [path for path in places if path.is_file() and path.stat().st_mtime >= begun]
 
 
+def _values(words: Sequence[str], option: str) -> list[str]:
+    """What the words give an option, once for each time."""
+    given = [word for before, word in pairwise(("", *words)) if before == option]
+    return [*given, *(word.partition("=")[2] for word in words if word.startswith(f"{option}="))]
+
+
 def _named(words: Sequence[str], mode: str) -> list[str]:
-    """The words with the mode, if any, in the name of the JUnit report, lest the modes' reports replace each other."""
+    """The words with the mode, if any, in the name of the JUnit report, so that each mode has its own."""
     found: list[str] = []
     for before, word in zip(("", *words), words, strict=False):
         option, given, path = word.partition("=")
@@ -104,7 +112,7 @@ def _named(words: Sequence[str], mode: str) -> list[str]:
 
 
 def job(framework: str, modes: Sequence[str], serial: Collection[str], device: str, words: Sequence[str]) -> int:
-    """Judges a framework in some modes ("" for its first) and tells how its records differ from the baselines.
+    """Judges a framework in some modes ("" for its first) and prints how its records differ from the baselines.
 
     Two workers share the tests of a mode, always in the same way where the mode is serial; one runs those of a serial
     mode that fit in a `--budget`. `words` go to pytest, but the modes share a budget out among them.

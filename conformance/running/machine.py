@@ -1,7 +1,7 @@
-"""What a record says of the process and the machine that it was made on, whatever the framework.
+"""The parts of a record that describe the process and the machine, for any framework.
 
-Records are made to be shown to others, so nothing here names a folder, an address or a device of the machine, and what
-may be a secret is left out.
+Records are published, so nothing here names a folder, an address or a device of the machine, and possible secrets are
+left out.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ PREFIXES = (
     "TRITON_",
     "XLA_",
 )
-"""How the names of the variables begin that frameworks, their compilers, kernels, allocators and thread pools read."""
+"""Prefixes of the environment variables that frameworks, compilers, kernels, allocators and thread pools read."""
 
 _OWN = re.compile(r".*_(VERSION|INDEX|REQUIREMENT)")
-"""What `frameworks.install` reads; what came of it is among the packages."""
+"""Variables of `frameworks.install`; their effect is visible in the list of packages."""
 
 _READ_ALL_THE_SAME = frozenset({"HSA_OVERRIDE_GFX_VERSION"})
 
 _TERRAFORM = re.compile(
     r"TF_(CLI|CLOUD|IGNORE|INPUT|IN_AUTOMATION|LOG|PLUGIN_CACHE|REATTACH|REGISTRY|STATE|TOKEN|VAR|WORKSPACE)(_.*)?"
 )
-"""Another program's, whose names begin like TensorFlow's."""
+"""Variables of another program, whose names begin like TensorFlow's."""
 
 _CONTAINER = re.compile(r"NVIDIA_(DRIVER_CAPABILITIES|PRODUCT_NAME|REQUIRE_\w+|VISIBLE_DEVICES)")
-"""What a container asks of its host, which no framework reads."""
+"""Requests of a container to its host, which no framework reads."""
 
 _SECRET = re.compile(r"(^|_)(API_?KEY|AUTH|CREDENTIALS?|KEY|PASS|PASSWD|PASSWORD|SECRET|TOKEN)S?(_|$)")
 
 _OF_ADDRESSES = re.compile(r"TF_CONFIG|PADDLE_MASTER|.*_(ADDR|ADDRESS|ENDPOINTS?|HOSTS?|IP|IPS)")
-"""Variables whose whole value says which machines there are: only that they are set is kept."""
+"""Variables whose value names machines: only the fact that they are set is recorded."""
 
 _ADDRESS = re.compile(r"\b[a-zA-Z][\w+.-]*://\S+|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
 _DEVICE_ID = re.compile(r"\b(?:(?:GPU|MIG)-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
@@ -120,7 +120,7 @@ def shareable(value: str) -> str:
 
 
 def instruction_sets(listing: Path = _CPUINFO) -> tuple[str, ...]:
-    """What every core of the processor offers of what kernels choose by, sorted; () where Linux does not list it."""
+    """Instruction sets of the processor by which kernels are chosen, sorted; () where Linux does not list them."""
     try:
         lines = listing.read_text("utf-8", errors="replace").splitlines()
     except OSError:
@@ -135,7 +135,7 @@ def instruction_sets(listing: Path = _CPUINFO) -> tuple[str, ...]:
 
 
 def devices(driver: Path = _DRIVER) -> tuple[str, ...]:
-    """What programs of findings may show something on: the processor, and a GPU where NVIDIA's driver is loaded."""
+    """Devices for the programs of findings: the CPU, and a GPU if NVIDIA's driver is loaded."""
     return ("cpu", "cuda") if driver.is_file() else ("cpu",)
 
 

@@ -17,7 +17,7 @@ APART = frozenset({"test_laws.py", "test_resume.py"})
 """Suites that one worker runs. They take half of the time in Paddle's static graph, the one mode of this kind."""
 
 
-class FixedShares(LoadScopeScheduling):  # type: ignore[misc]  # lint is without pytest-xdist
+class FixedShares(LoadScopeScheduling):  # type: ignore[misc]
     """Two shares of the tests, each for one worker and in its order; a single worker runs all of them in their order.
 
     What a framework keeps of a test can then reach only those that came after it in every run before.

@@ -1,6 +1,6 @@
 """The pytest plugin: options, the fixtures `subject`, `verdict` and `variant`, and the outcome of every test.
 
-It is inert unless the suites are among what pytest was asked to run, so that the suite's own tests need no framework.
+It does nothing unless pytest runs the suites, so that the suite's own tests need no framework.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from conformance.running.containment import (
     end_despite_threads,
     end_with_parent,
     judged,
+    own_temporary_directory,
     traceback_of,
 )
 from conformance.running.pytest_reports import described, junit_properties, show
@@ -60,7 +61,7 @@ _INTERRUPTS = pytest.StashKey[Interrupts]()
 _STATUS = pytest.StashKey[int]()
 _RUNS = pytest.StashKey[list[TrainedRun]]()
 TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
-"""Clauses whose tests take times, alone (`conformance.measuring.exclusive`)."""
+"""Clauses whose tests measure time, while no other worker runs (`conformance.measuring.exclusive`)."""
 PROFILES = {
     "ci": Profile(),
     "quick": Profile(shrinking_s=0.0),
@@ -71,16 +72,16 @@ PROFILES = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the suites."""
     group = parser.getgroup("conformance", "training conformance")
-    group.addoption("--framework", default="reference", metavar="NAME", help="adapter, or package.module:Class")
-    group.addoption("--device", default="auto", metavar="NAME", help="auto (a GPU where there is one), cpu or cuda")
-    group.addoption("--mode", default=None, metavar="NAME", help="the adapter's mode; its first by default")
+    group.addoption("--framework", default="reference", metavar="NAME", help="adapter name, or package.module:Class")
+    group.addoption("--device", default="auto", metavar="NAME", help="auto (a GPU if there is one), cpu or cuda")
+    group.addoption("--mode", default=None, metavar="NAME", help="mode of the adapter (default: its first)")
     group.addoption("--seed", default=0, type=int, metavar="N", help="seed of weights, data and schedules")
     group.addoption(
         "--profile",
         default="ci",
         choices=tuple(PROFILES),
-        help="how far properties are explored: ci repeats the same cases, quick does not make a failing one smaller, "
-        "nightly draws 20 times as many new ones",
+        help="cases of property tests: ci repeats the same ones, quick does not shrink failures, "
+        "nightly generates 20 times as many new ones",
     )
     group.addoption(
         "--budget",
@@ -90,34 +91,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--vacuity",
         action="store_true",
-        help="run every passing test again on blinded frameworks, and fail if one of them changes no verdict",
+        help="run every passing test again on sabotaged frameworks, and fail if no sabotage changes its verdict",
     )
     group.addoption(
         "--record",
         default=None,
         type=Path,
         metavar="FILE",
-        help="where the record goes; by default a run of all tests writes "
-        "results/records/FRAMEWORK-VERSION-DEVICE-MODE.json, and a run of some tests writes none",
+        help="file for the record; by default a run of all tests writes "
+        "results/records/FRAMEWORK-VERSION-DEVICE-MODE.json, a run of selected tests writes none",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Loads the framework that is judged, and opens the record."""
+    """Loads the framework under test and opens the record."""
     config.addinivalue_line("markers", "clause(id): the clause of the specification that a test judges")
-    config.addinivalue_line("markers", "gpu: only a device of its own can show what the test judges")
+    config.addinivalue_line("markers", "gpu: the test needs a GPU")
     if not _runs_suites(config):
         return
     option = config.option
     if worker := hasattr(config, "workerinput"):
         end_with_parent()
     else:
-        output = ExitStack()
-        output.enter_context(no_commands())
-        config.add_cleanup(output.close)
+        around = ExitStack()
+        around.enter_context(no_commands())
+        around.enter_context(own_temporary_directory())
+        config.add_cleanup(around.close)
     try:
         if option.seed < 0:
-            raise ValueError(f"a seed is 0 or more, not {option.seed}")
+            raise ValueError(f"--seed: got {option.seed}, want 0 or more")
         framework = load(option.framework, option.device, option.mode)
         known = known_of(framework, option.seed, machine.instruction_sets())
         config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known
@@ -136,12 +138,12 @@ def pytest_configure(config: pytest.Config) -> None:
     except (UnknownFramework, MissingDevice, RecordError, ValueError) as error:
         pytest.exit(" ".join(str(error).split()), returncode=2)
     except Exception as error:
-        named = f"the adapter {option.framework!r} cannot be asked what it is"
-        pytest.exit(one_line(f"{named} ({type(error).__name__}: {error}); mend it, or name another"), returncode=2)
+        problem = f"cannot initialise adapter {option.framework!r}: {type(error).__name__}: {error}"
+        pytest.exit(one_line(problem), returncode=2)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Says so if another adapter lays claim to the name of the one that is judged."""
+    """A warning if another adapter has the same name."""
     return [line for line in clashes(config.option.framework) if _FRAMEWORK in config.stash]
 
 
@@ -171,9 +173,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts those cases last whose failure spoils the process, and deals the others out where workers share them.
+    """Orders cases whose failure affects later tests last, and deals the others out to the workers.
 
-    Where nobody deals, those come before them that have the machine to themselves.
+    Without workers, timed cases come right before the former.
     """
     if _FRAMEWORK not in config.stash:
         return
@@ -209,7 +211,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Takes what importing has made out of the garbage collector's rounds; most of their time would go there."""
+    """Freezes the imported objects, which would otherwise take most of the garbage collector's time."""
     if _FRAMEWORK in session.config.stash:
         gc.collect()
         gc.freeze()
@@ -222,7 +224,7 @@ def _named(item: pytest.Item) -> tuple[str, str]:
 
 @pytest.fixture(scope="session")
 def subject(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    """The framework under judgement."""
+    """The framework under test."""
     if hasattr(pytestconfig, "workerinput"):
         exclusive.join(tmp_path_factory.getbasetemp().parent)
     option = pytestconfig.option
@@ -231,13 +233,13 @@ def subject(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def excluded(pytestconfig: pytest.Config) -> tuple[Exclusion, ...]:
-    """What drawn programs leave out."""
+    """Conditions that generated programs avoid."""
     return pytestconfig.stash[_KNOWN].exclusions
 
 
 @pytest.fixture
 def verdict(request: pytest.FixtureRequest) -> Verdict:
-    """Collects what the test finds."""
+    """Collects the test's results."""
     made = Verdict()
     request.node.stash[_VERDICT] = made
     return made
@@ -245,7 +247,7 @@ def verdict(request: pytest.FixtureRequest) -> Verdict:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Runs the test apart from the others, judges what ended it, and puts back what it changed of the process."""
+    """Runs the test, classifies its end, and restores the process' state."""
     if code_of(item.nodeid) is None or _FRAMEWORK not in item.config.stash:
         return (yield)
     framework, interrupts = item.config.stash[_FRAMEWORK], item.config.stash[_INTERRUPTS]
@@ -314,7 +316,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     try:
         text = content(judgement, item.stash.get(_VERDICT, Verdict()))
     except Exception as problem:
-        message = f"what the test recorded cannot be stored ({clipped(str(problem))})"
+        message = f"the test's record cannot be stored ({clipped(str(problem))})"
         judgement = Judgement(Outcome.ERROR, "cannot-be-stored", message)
         text = content(judgement, Verdict())
     trace = item.stash.get(_TRACEBACK, "") if call.when == "call" else str(report.longrepr or "")
@@ -325,7 +327,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Lets no thread that a framework left behind keep the process."""
+    """Ends the process even if a framework's threads are still running."""
     if _STATUS in config.stash:
         end_despite_threads(config.stash[_STATUS])
 

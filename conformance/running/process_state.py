@@ -1,19 +1,13 @@
-"""What a test may change of its process that later tests depend on: stored before a test, put back after it.
+"""Process-wide state that a test may change: saved before each test and restored after it.
 
-These are no settings of a framework, which the adapter names and a clause judges (`global_state`).
+A framework's own settings are judged by a clause instead (`global_state`).
 """
 
 from __future__ import annotations
 
-import builtins
-import decimal
-import gc
-import locale
 import os
-import resource
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,31 +17,22 @@ import numpy as np
 
 Restore = Callable[[], object]
 
-_LIMITS = (
-    resource.RLIMIT_AS,
-    resource.RLIMIT_DATA,
-    resource.RLIMIT_FSIZE,
-    resource.RLIMIT_NOFILE,
-    resource.RLIMIT_STACK,
-)
-_HOOKS = ((sys, "excepthook"), (sys, "unraisablehook"), (sys, "displayhook"), (threading, "excepthook"))
-
 
 class ProcessState:
-    """The state at the moment of its making; `restore` puts it back, and can be called once."""
+    """A snapshot of the state; `restore` can be called once."""
 
     def __init__(self) -> None:
         self._parts = [part() for part in _PARTS]
 
     def restore(self) -> None:
-        """Puts every part back that still can be."""
+        """Restores every part that can be restored."""
         for part in self._parts:
             with suppress(Exception):
                 part()
 
 
 class Unclosable:
-    """A stream that stays open when it is closed; everything else is the stream's own."""
+    """A stream that ignores `close`; everything else is passed on."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -74,16 +59,6 @@ class Unclosable:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _recursion() -> Restore:
-    limit = sys.getrecursionlimit()
-    return lambda: sys.setrecursionlimit(limit)
-
-
-def _builtins() -> Restore:
-    stored = dict(vars(builtins))
-    return lambda: vars(builtins).update(stored)
 
 
 def _streams() -> Restore:
@@ -152,84 +127,9 @@ def _signals() -> Restore:
     return restore
 
 
-def _hooks() -> Restore:
-    stored = [(place, name, getattr(place, name)) for place, name in _HOOKS]
-    trace, profile, interval = sys.gettrace(), sys.getprofile(), sys.getswitchinterval()
-
-    def restore() -> None:
-        sys.settrace(trace)
-        sys.setprofile(profile)
-        sys.setswitchinterval(interval)
-        for place, name, hook in stored:
-            setattr(place, name, hook)
-
-    return restore
+def _errors() -> Restore:
+    errors = np.geterr()
+    return lambda: np.seterr(**errors)
 
 
-def _numbers() -> Restore:
-    context, errors, here = decimal.getcontext().copy(), np.geterr(), locale.setlocale(locale.LC_ALL)
-
-    def restore() -> None:
-        decimal.setcontext(context)
-        np.seterr(**errors)
-        locale.setlocale(locale.LC_ALL, here)
-
-    return restore
-
-
-def _collector() -> Restore:
-    enabled, threshold, debug = gc.isenabled(), gc.get_threshold(), gc.get_debug()
-
-    def restore() -> None:
-        (gc.enable if enabled else gc.disable)()
-        gc.set_threshold(*threshold)
-        gc.set_debug(debug)
-
-    return restore
-
-
-def _limits() -> Restore:
-    stored = {limit: resource.getrlimit(limit) for limit in _LIMITS}
-
-    def restore() -> None:
-        for limit, values in stored.items():
-            if resource.getrlimit(limit) != values:
-                resource.setrlimit(limit, values)
-
-    return restore
-
-
-def _mask() -> Restore:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return lambda: os.umask(mask)
-
-
-def _modules() -> Restore:
-    """Modules and import paths that are gone are put back; new ones stay."""
-    modules, paths = dict(sys.modules), list(sys.path)
-
-    def restore() -> None:
-        for name, module in modules.items():
-            if sys.modules.get(name) is None:
-                sys.modules[name] = module
-        if not set(paths) <= set(sys.path):
-            sys.path[:] = paths
-
-    return restore
-
-
-_PARTS = (
-    _recursion,
-    _builtins,
-    _limits,
-    _streams,
-    _hooks,
-    _folder,
-    _environment,
-    _signals,
-    _numbers,
-    _collector,
-    _mask,
-    _modules,
-)
+_PARTS = (_streams, _folder, _environment, _signals, _errors)

@@ -1,4 +1,4 @@
-"""What pytest's own reports, on the terminal and in JUnit's XML, say of a judged test."""
+"""Verdicts in pytest's own reports: terminal and JUnit XML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from results.record.outcomes import UNJUDGED, Outcome
 
 
 def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tuple[str, object]]:
-    """What the report of pytest's --junitxml says of the test besides, without what is empty."""
+    """Properties of the test in the report of pytest's --junitxml; empty ones are omitted."""
     texts = {"clause": clause, "outcome": judgement.outcome.value, "signature": judgement.signature}
     texts |= {"link": judgement.link, "finding": judgement.finding, "inferred_from": judgement.inferred_from}
     texts |= {"repro": command}
@@ -21,14 +21,14 @@ def junit_properties(judgement: Judgement, clause: str, command: str) -> list[tu
 
 
 def described(judgement: Judgement, clause: str, command: str, runs: Sequence[TrainedRun]) -> str:
-    """A failure in a few lines: clause, what was measured, the run that it was in, and the command that repeats it."""
+    """A failure in a few lines: clause, message, training run, and the command that repeats it."""
     which = f" (the last of {len(runs)})" if len(runs) > 1 else ""
     run = f"run: {runs[-1]}{which}\n" if runs else ""
     return f"{clause} [{judgement.outcome}] {judgement.message}\n{run}repeat: {command}"
 
 
 def show(report: pytest.TestReport, item: pytest.Item, judgement: Judgement, description: str, trace: str) -> None:
-    """Makes pytest's own report say what the judgement says, whatever `pytest.xfail` inside the test made of it.
+    """Sets pytest's report to the judgement, even if the test called `pytest.xfail`.
 
     Args:
         trace: the traceback, shown with an error.

@@ -1,6 +1,6 @@
-"""The suite in half a minute, without any framework: a correct implementation passes, a broken one is caught.
+"""A demonstration without any framework: a correct implementation passes, a broken one fails.
 
-The reference runs the scaling family; so does a twin that applies the update which an overflow should have skipped.
+The reference runs the scaling family; so does a copy that applies updates which an overflow should have skipped.
 Exit status 0 only if the first passes everything and the second fails the clause that the fault breaks.
 """
 
@@ -24,7 +24,7 @@ BROKEN_CLAUSE = "scaling.skip-is-atomic"
 
 
 def start(framework: str, record: Path) -> subprocess.Popen[bytes]:
-    """The scaling family on one framework, in a process of its own."""
+    """Starts the scaling family on one framework in a new process."""
     command = [sys.executable, "-m", "pytest", "-q", *map(str, sorted(SUITES.glob("test_scaling*.py")))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -44,7 +44,7 @@ def tell(name: str, record: Record) -> None:
 
 
 def main() -> int:
-    """Runs both and explains both verdicts; returns the exit status."""
+    """Runs both and explains the result; returns the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         records = {name: Path(folder) / f"{name}.json" for name in ("reference", "twin")}
         running = [start("reference", records["reference"]), start(TWIN, records["twin"])]
@@ -71,7 +71,7 @@ def explain(reference: Record, caught: list[TestVerdict]) -> None:
         return
     text = reference.clauses[BROKEN_CLAUSE]
     print(
-        "\nThe reference does what the scaling clauses ask; its twin, one line away, applies overflowed updates.\n"
+        "\nThe reference passes the scaling clauses; its copy, changed in one line, applies overflowed updates.\n"
         f"{len(caught)} tests of {BROKEN_CLAUSE} ({text.level}) caught it:\n"
         f"  requirement  {' '.join(text.requirement.split())}\n"
         f"  seen         {caught[0].message}\n"

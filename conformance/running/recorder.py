@@ -47,7 +47,7 @@ from results.record.values import as_number
 
 PROPERTY = "conformance"
 LIMIT = 4 * 2**20
-"""Characters of what one test may record: a record of hundreds of tests is to be read again."""
+"""Largest record of one test, in characters."""
 
 _ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 SETTINGS, EVERY_TEST = "autocast.settings-restored", "every test"
@@ -63,7 +63,7 @@ def to_property(
     repro: str,
     runs: Sequence[TrainedRun] = (),
 ) -> str:
-    """What a test leaves in the record, in one line of JSON that travels from a worker to the journal as it is.
+    """A test's part of the record, as one line of JSON from a worker to the journal.
 
     Raises:
         ValueError: it is longer than `LIMIT`, or is no part of a record. TypeError: something in it has no JSON form.
@@ -106,7 +106,7 @@ def to_property(
 
 
 def _result(check: Check) -> CheckResult:
-    """A check of a test; a number that the test has as its text is a number in the record."""
+    """A check for the record; numbers in texts become numbers."""
     measured, expected = (
         as_number(each) if isinstance(each, str) else each for each in (check.measured, check.expected)
     )
@@ -115,7 +115,7 @@ def _result(check: Check) -> CheckResult:
 
 @contextmanager
 def _writing() -> Generator[None]:
-    """Ends the session with one line when the record cannot be written."""
+    """Ends the session with one line if the record cannot be written."""
     try:
         yield
     except RecordError as error:
@@ -123,7 +123,7 @@ def _writing() -> Generator[None]:
 
 
 class Recorder:
-    """Plugin of the process that runs the session: keeps the journal, and turns it into the record at the end."""
+    """Plugin of the session's main process: writes the journal, and converts it to the record at the end."""
 
     def __init__(self, config: pytest.Config, framework: Framework, known: Known, completeness: Completeness) -> None:
         self._expectations = known.expectations
@@ -154,7 +154,7 @@ class Recorder:
             )
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A test begins: from now on its death would be noticed."""
+        """A test begins: the journal notes it, so that a crash can be attributed to it."""
         code = code_of(nodeid)
         self._started[nodeid] = time.monotonic()
         if code is None or self._journal is None:
@@ -173,20 +173,20 @@ class Recorder:
                 try:
                     self._keep(str(given[0]))
                 except (ValueError, TypeError) as problem:
-                    self._lose(report.nodeid, Outcome.ERROR, f"its verdict cannot be stored ({clipped(str(problem))})")
+                    self._lose(report.nodeid, Outcome.ERROR, f"the verdict cannot be stored ({clipped(str(problem))})")
             elif code is not None and report.failed:
                 lines = str(report.longrepr or "").strip().splitlines() or ["the test ended without a verdict"]
                 self._lose(report.nodeid, self._fate(report), lines[-1])
 
     def _fate(self, report: pytest.TestReport) -> Outcome:
-        """The outcome of a test without a verdict: its process died, was ended because the test hung, or it broke."""
+        """The outcome of a test without a verdict: crash, timeout or error."""
         if str(report.when) != "???":
             return Outcome.ERROR
         duration = time.monotonic() - self._started.get(report.nodeid, time.monotonic())
         return Outcome.TIMEOUT if self._timeout and duration > self._timeout else Outcome.CRASH
 
     def _lose(self, node_id: str, outcome: Outcome, message: str) -> None:
-        """Writes a verdict in the place of the one that a test did not come to."""
+        """Writes a verdict for a test that did not reach one."""
         code = code_of(node_id)
         if code is None:
             return
@@ -231,9 +231,8 @@ class Recorder:
                     self._idle += 1
                     continue
                 cases = f", cases {', '.join(entry.cases)}" if entry.cases else ""
-                message = (
-                    f"the expectation for {entry.clause}{cases} matched no test of this run: take it out or correct it"
-                )
+                remedy = f"remove the entry from {entry.file} or correct it"
+                message = f"the expectation for {entry.clause}{cases} matched no test of this run; {remedy}"
                 test = f"{entry.clause}/{EXPECTATION}{entry.signature}{cases}"
                 self._write(TestVerdict(test, entry.clause, Outcome.ERROR, message=message))
         if exitstatus in _ENDED and (
@@ -247,7 +246,7 @@ class Recorder:
             pytest.exit(f"no test ended within the budget of {self._budget}; allow more time", returncode=2)
 
     def _judge_leaks(self) -> None:
-        """One verdict for all process-wide settings that any test left changed."""
+        """One verdict for all process-wide settings that a test changed and did not restore."""
         told = "; ".join(
             f"{leak} ({len(cases)} tests, {cases[0]} first)" for leak, cases in sorted(self._leaks.items())
         )
@@ -259,12 +258,12 @@ class Recorder:
         self._write(replace(verdict, inferred_from=found.inferred_from))
 
     def pytest_unconfigure(self) -> None:
-        """Lets go of a journal that the session did not finish."""
+        """Closes the journal of a session that did not finish."""
         if self._journal is not None:
             self._journal.close()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Outcomes with their denominator, and where the record is."""
+        """Counts of outcomes, and the record's path."""
         counts, total = Counter(self._outcomes.values()), len(self._outcomes)
         parts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
         terminalreporter.section("conformance")
@@ -277,12 +276,12 @@ class Recorder:
             terminalreporter.line(f"record: {self._path}")
 
     def _unconfirmed(self) -> str:
-        """That nobody has judged this series yet, and what was taken from which."""
+        """A note that nobody has judged this series yet, and from which series its expectations are."""
         here = f"{self._framework.name} {self._place.version} on {self._place.device} in mode {self._place.mode}"
         origins = ", ".join(sorted(self._inferred)) or self._place.nearest
         known = f"{self._inferred.total()} known failures are expected as in {origins}, not confirmed here"
         idle = f"; {self._idle} of its expectations matched no test" if self._idle else ""
-        return f"nobody has judged {here} yet: {known}{idle}"
+        return f"{here} has not been judged yet: {known}{idle}"
 
 
 def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
@@ -293,7 +292,7 @@ def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
 
 
 def _selection(config: pytest.Config) -> str:
-    """What was selected out of all tests, as command-line words; "" for everything."""
+    """The options that selected tests, as command-line words; "" if all tests run."""
     option = config.option
     words = [str(a) for a in config.args if "::" in str(a) or str(a).endswith(".py")]
     words += [f"-k {option.keyword}"] if option.keyword else []

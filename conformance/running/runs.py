@@ -1,4 +1,4 @@
-"""Which runs a verdict rests on: fixture and recipe of every trainer that the framework made during a test."""
+"""The training runs behind a verdict: fixture and recipe of every trainer made during a test."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fixtures.recipe import Recipe, written
 from frameworks.contract import Framework, Trainer
 
 FOLDER = "FOLDER"
-"""What a record has in the place of a folder for offloaded files, so that equal runs give equal records."""
+"""Placeholder for a folder of offloaded files, so that equal runs give equal records."""
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """One run of the framework.
+    """One training run.
 
     Attributes:
         fixture: the model's name.
@@ -35,7 +35,7 @@ class TrainedRun:
 
 
 def run_of(model: Model, recipe: Recipe) -> TrainedRun:
-    """What is recorded of a run of this model; a folder for offloaded files by one name wherever it lies."""
+    """The record of a run of this model; a folder of offloaded files becomes `FOLDER`."""
     if recipe.offload is not None and recipe.offload.folder is not None:
         recipe = recipe.but(offload=replace(recipe.offload, folder=FOLDER))
     default = Recipe()
@@ -47,9 +47,9 @@ def run_of(model: Model, recipe: Recipe) -> TrainedRun:
 
 @contextmanager
 def recorded_runs(framework: Framework) -> Iterator[list[TrainedRun]]:
-    """Fills a list, without repetitions, with the runs that the framework makes meanwhile.
+    """Collects the distinct runs that the framework makes within the context.
 
-    A framework whose instances take no attributes leaves it empty.
+    The list stays empty for a framework whose instances accept no attributes.
     """
     runs: list[TrainedRun] = []
     make = framework.trainer

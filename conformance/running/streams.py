@@ -1,4 +1,4 @@
-"""Output in a job of GitHub Actions, where a line of it may be a command to the job: here no line is."""
+"""Output within GitHub Actions, without accidental workflow commands."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from io import BufferedIOBase, TextIOWrapper
 from typing import Any
 
 _COMMAND = re.compile(rb"\A[^!-~]*:(?=:)|#(?=#\[)")
-"""What makes a line a command: `::` at its beginning, behind any spaces too, or, of old, `##[` anywhere."""
+"""Workflow commands: `::` at the beginning of a line, also after spaces, or the older `##[` anywhere."""
 
 _BEGUN = re.compile(rb"\A[^!-~]*:?\Z|##?\Z")
-"""The end of a line that the next character may make one."""
+"""The end of a line that the next character may turn into a command."""
 
 _GAP = rb"\g<0>" + "\N{ZERO WIDTH SPACE}".encode()
 
@@ -26,7 +26,7 @@ def in_job() -> bool:
 
 
 class _Harmless(BufferedIOBase):
-    """Passes on what is written, with a gap in what would be a command."""
+    """Passes output on, with a space inserted into what would be a command."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -55,7 +55,7 @@ class _Harmless(BufferedIOBase):
         self._target.flush()
 
     def end(self) -> None:
-        """Passes on what is left."""
+        """Passes the rest on."""
         self._pass_on()
         self._target.flush()
 
@@ -67,7 +67,7 @@ class _Harmless(BufferedIOBase):
 
 @contextmanager
 def harmless() -> Generator[None]:
-    """Inside, nothing that this process prints by `sys.stdout` and `sys.stderr` is a command to a job."""
+    """Within the context, nothing that this process prints by `sys.stdout` and `sys.stderr` is a workflow command."""
     with ExitStack() as stack:
         for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
             if in_job() and isinstance(stream, TextIOWrapper):
@@ -82,7 +82,7 @@ def harmless() -> Generator[None]:
 
 @contextmanager
 def no_commands() -> Generator[None]:
-    """Inside, a job takes no commands from this process and its children, whatever they print and by which means."""
+    """Within the context, the job ignores commands of this process and its children, however they print."""
     token = secrets.token_hex(16) if in_job() else ""
     if token:
         print(f"::stop-commands::{token}", flush=True)

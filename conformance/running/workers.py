@@ -1,4 +1,4 @@
-"""Workers of pytest-xdist that end before they have collected the tests, which no other worker makes up for."""
+"""Workers of pytest-xdist that die before they have collected the tests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 import pytest
 
 MOST = 4
-"""How many may end so before the run is given up."""
+"""Largest number of such workers before the run ends."""
 
 
 class LostWorkers:
-    """Ends the run with one line, where pytest-xdist would start worker after worker or show an internal error."""
+    """Ends the run with one line; pytest-xdist would start worker after worker or show an internal error."""
 
     def __init__(self) -> None:
         self._collected: set[str] = set()
@@ -25,7 +25,7 @@ class LostWorkers:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, Any, Any]:
-        """Starts those that take the place of others."""
+        """Starts replacements."""
         return (yield from _started())
 
     @pytest.hookimpl(optionalhook=True)
@@ -35,7 +35,7 @@ class LostWorkers:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """A worker has ended, with an error if it was not told to."""
+        """A worker has ended, with an error unless it was asked to."""
         self._lost += bool(error) and node.gateway.id not in self._collected
         if self._lost >= MOST:
             _give_up(f"{self._lost} workers ended before they had collected the tests")
@@ -48,8 +48,8 @@ def _started() -> Generator[None, Any, Any]:
         raised_in = pytest.ExceptionInfo.from_exception(error).traceback[-1].frame.f_globals
         if not str(raised_in.get("__name__")).startswith("execnet."):
             raise
-        _give_up("a worker ended as it was started")
+        _give_up("a worker ended at its start")
 
 
 def _give_up(what: str) -> NoReturn:
-    pytest.exit(f"{what}; look for what kills them, such as a lack of memory, and run again", returncode=2)
+    pytest.exit(f"{what}; find out what kills them, such as a lack of memory, and run again", returncode=2)

@@ -1,4 +1,4 @@
-"""What the founding documents run, end to end: a model, data, and recipes beside each other."""
+"""End-to-end scenarios from publications and guides: a model, data, and recipes to compare."""
 
 from __future__ import annotations
 

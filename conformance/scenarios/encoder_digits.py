@@ -1,4 +1,4 @@
-"""An encoder that reads digits row by row: what scenarios train in which only the place of things differs."""
+"""An encoder that reads digits row by row, for scenarios of ranks and offload."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def reading_digits(
     published: Mapping[tuple[str, str], str],
     emulated: int = LEARNS_IN,
 ) -> Scenario:
-    """The scenario of these sides.
+    """A scenario with these sides.
 
     Args:
-        beside: what is set beside what, in a few words.
-        emulated: how many rounds the emulating reference trains.
+        beside: the comparison, in a few words.
+        emulated: number of rounds on the reference.
     """
     return Scenario(
         name=name,

@@ -1,4 +1,5 @@
-"""What a run holds between updates, by kind, and how often its ranks reduce: counted, so that it is the same again."""
+"""Resident bytes of a run between updates, by kind, and the number of reductions of its ranks; both are exact
+counts."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from frameworks.contract import Capability, Framework, Trainer
 
 @dataclass(frozen=True)
 class Held:
-    """What one side holds.
+    """Resident bytes and reductions of one side.
 
     Attributes:
-        bytes: by kind ("parameter", "gradient", "optimizer"), those of the rank that holds most of the kind.
-        reduced: parameters whose gradient a rank brings to a reduction in a window; None where nobody counts them.
+        bytes: by kind ("parameter", "gradient", "optimizer"), of the rank with the most.
+        reduced: number of gradients that a rank reduces in a window; None if not counted.
     """
 
     bytes: Mapping[str, int]
@@ -27,7 +28,7 @@ class Held:
 
 
 def held_in_one_place(trainer: Trainer, window: Window) -> Held:
-    """What a run without ranks holds: whole arrays, as they are read; of the optimizer its moments."""
+    """Resident bytes of a run without ranks: whole arrays, and the optimizer's moments."""
     parameters = trainer.parameters()
     kinds = (
         ("parameter", parameters),
@@ -38,9 +39,9 @@ def held_in_one_place(trainer: Trainer, window: Window) -> Held:
 
 
 def _moments(state: Mapping[str, Array], parameters: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-    """What the optimizer keeps of each parameter; counters are none of that, and an average is no moment.
+    """The optimizer's moments of each parameter, without counters and averages.
 
-    Of a moment of eight bits that is its codes and their largest magnitudes, not what these stand for.
+    An 8-bit moment counts as its codes and absmax values, not as the values that they encode.
     """
     for name, value in state.items():
         slot, _, parameter = name.partition("/")
@@ -52,14 +53,14 @@ def _moments(state: Mapping[str, Array], parameters: Mapping[str, Array]) -> Ite
 
 
 def away_in_an_update(trainer: Trainer, window: Window) -> dict[str, int]:
-    """Bytes by offloaded kind that are away after one more update; of activations those that left during it."""
+    """Offloaded bytes by kind after one more update; for activations, bytes offloaded during it."""
     trainer.offloaded()
     trainer.update(window)
     return trainer.offloaded()
 
 
 def held_by_ranks(framework: Framework, model: Model, recipe: Recipe, window: Window) -> Held:
-    """What the ranks of a new run hold after an update from this window, which is dealt out to them."""
+    """Resident bytes of a new run's ranks after an update from this window, split across them."""
     with closing(framework.company(model, recipe)) as company:
         company.update(dealt_window(window, company.count))
         held = company.bytes_held()

@@ -1,4 +1,4 @@
-"""What the sides of a scenario came to, in the terms of a record: verdicts, measurements and traces."""
+"""Results of a scenario's sides for a record: verdicts, measurements and traces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from frameworks.contract import Framework
 from results.record.model import CheckResult, Curves, Measurement, TestVerdict, Trace
 
 SHARE = 10
-"""One in so many updates, the first ones or the last ones, is what the loss began or ended with."""
+"""The initial and final loss are taken over one in so many updates, at the beginning and at the end."""
 
 _SIGNATURES = {"loss": "loss-did-not-fall", "accuracy": "learned-nothing", "squared error": "learned-nothing"}
 
@@ -25,7 +25,7 @@ CUT = {"method": "recorded, not judged: the run was too short to learn"}
 def verdicts(
     framework: Framework, scenario: Scenario, setting: Setting, seen: Sequence[Seen], rounds: int, repro: str
 ) -> tuple[TestVerdict, ...]:
-    """One verdict a side: a refusal with its reason, or whether it learned and kept what it promises."""
+    """One verdict for each side: a refusal with its reason, or whether it learned and met its promises."""
     return tuple(_verdict(framework, scenario, setting, one, rounds, repro) for one in seen)
 
 
@@ -60,7 +60,7 @@ def _verdict(
 
 
 def _promises_bits(framework: Framework, side: Side) -> bool:
-    """A compiler may round another program differently; what offload moves is computed by the same one."""
+    """A compiler may round another program differently, but offload does not change the program."""
     return side.equal and (side.recipe.offload is not None or not framework.conventions().compiled)
 
 
@@ -97,7 +97,8 @@ def _checks(scenario: Scenario, setting: Setting, seen: Seen, cut: bool, same_bi
 
 
 def measurements(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Measurement, ...]:
-    """Seconds of each round next to the first side's of the same round, and what is counted, a side a case."""
+    """Seconds of each round next to the first side's of the same round, and counted quantities, with one case for each
+    side."""
     costs: list[Measurement] = []
     for one in seen:
         costs += _counted(scenario.clause, one)
@@ -126,7 +127,7 @@ def _counted(clause: str, seen: Seen) -> Iterator[Measurement]:
 
 
 def traces(scenario: Scenario, seen: Sequence[Seen]) -> tuple[Trace, ...]:
-    """Loss and, where there is a loss scale, scale of every update, a side a case."""
+    """Loss and, if any, loss scale of every update, with one case for each side."""
     return tuple(Trace(scenario.name, one.side.label, _curves(one)) for one in seen if one.losses)
 
 

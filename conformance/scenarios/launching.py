@@ -1,4 +1,4 @@
-"""A scenario in every framework that is asked for: one process each, one after the other."""
+"""Runs a scenario in the requested frameworks, one process after another."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "results" / "scenarios"
 
 Watch = Callable[[range, str], Iterator[int]]
-"""Goes through the rounds as `conformance.cli.progress.watched` does, with a label."""
+"""Iterates over the rounds with a labelled progress bar, like `conformance.cli.progress.watched`."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of one framework.
+    """The result of one framework.
 
     Attributes:
         status: the worker's exit status; negative if a signal ended it.
@@ -38,7 +38,7 @@ class Ended:
 
     @property
     def absent(self) -> bool:
-        """Whether it cannot be loaded here or has no part in the scenario, so that nothing was tried."""
+        """Whether nothing was tried, because it cannot be loaded here or has no part in the scenario."""
         return self.record is None and self.status in (CANNOT, NO_PART)
 
 
@@ -71,11 +71,11 @@ def launch(
         lines = errors.read().strip().splitlines()
     if place:
         return Ended(framework, status, load(Path(place)))
-    return Ended(framework, status, told=lines[-1] if lines else f"the process ended with status {status}")
+    return Ended(framework, status, told=lines[-1] if lines else f"the process exited with status {status}")
 
 
 def _follow(lines: Iterator[str] | Sequence[str], label: str, watch: Watch) -> str:
-    """Reads what the worker says, shows its rounds, and returns where the record lies, "" without one."""
+    """Reads the worker's output, shows its progress, and returns the record's path, "" without one."""
     said = (json.loads(line[len(SAYS) :]) for line in lines if line.startswith(SAYS))
     for news in said:
         if "rounds" in news:

@@ -1,4 +1,4 @@
-"""An encoder that keeps everything on its device, and the same with a kind of it in the host's memory or in files."""
+"""An encoder without offload, and with one kind offloaded to host memory or files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fixtures.recipe import Offload
 
 HERE = "here"
 AT_LEAST = {"activations": "at least 1", "parameters": "1", "optimizer": "1"}
-"""How much of what the control holds leaves: an activation that two operations keep may leave twice."""
+"""Expected share of offloaded bytes: an activation saved by two operations may be offloaded twice."""
 
 
 def _with_offload(

@@ -1,4 +1,4 @@
-"""A network of digits in eight bits, after training, in training, and in its optimizer: accuracy, bytes, distances."""
+"""A digits network with post-training quantization, QAT and 8-bit Adam: accuracy, bytes, distances."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fixtures.recipe import Adam, Aware, Recipe
 
 TRAINED, TESTED = 1400, 397
 FLOAT = "float32"
-"""The side that is trained."""
+"""The trained side."""
 
 _TRAINING = Recipe(Adam(1e-3))
 _INTEGERS = "Jacob et al. 2018, arXiv:1712.05877"
@@ -41,7 +41,7 @@ def _with_digits(
 
 
 def _quantized(name: str, title: str, source: str, **bits: int) -> Scenario:
-    """The scenario with a side for each technique, which has weights of so many bits."""
+    """A scenario with one side for each technique, with the number of bits of its weights."""
     techniques = {technique.replace("_", "-"): width for technique, width in bits.items()}
     made = (QuantizedSide(each, _TRAINING, technique=each) for each in techniques)
     published = {(each, share_of(MODEL, FLOAT)): f"{width / 32:g}" for each, width in techniques.items()}
@@ -74,7 +74,7 @@ INT8_LOAD = replace(
 AWARE, CONVERTED = "aware", "converted"
 QAT = _with_digits(
     "qat",
-    "in float32 and aware of quantization, and this model converted to int8",
+    "in float32 and by QAT, whose model is converted to int8",
     _INTEGERS,
     (
         Side(FLOAT, _TRAINING),

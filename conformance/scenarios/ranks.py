@@ -1,4 +1,4 @@
-"""An encoder in one place and on two and four ranks: replicated, with gradients and moments sharded, in full."""
+"""An encoder without ranks, and on two and four ranks: replicated, sharded gradients and moments, fully sharded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scenario is: one model and its data, and the recipes that are set beside each other on them."""
+"""A scenario: one model with its data, and the recipes to compare."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fixtures.recipe import Adam, OffloadedKind, Recipe
 from frameworks.contract import Capability
 
 OFFLOADED: tuple[OffloadedKind, ...] = get_args(OffloadedKind)
-"""What can be offloaded."""
+"""Kinds that can be offloaded."""
 
 SAVED = "saved bytes"
-"""The name of the bytes that are held between forward and backward."""
+"""Name of the bytes saved between forward and backward."""
 
 MODEL = "model bytes"
-"""The name of the bytes that a model keeps to predict."""
+"""Name of the bytes of a model for prediction."""
 
 REDUCED = "gradients reduced a window"
-"""The name of how many parameters' gradients a rank brings to reductions in a window."""
+"""Name of the number of gradients that a rank reduces in a window."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,10 @@ class Side:
     Attributes:
         label: short name, such as "mixed float16".
         micro: samples in a micro-batch; 0 takes a round's whole batch.
-        beside: the side whose final parameters this one's are set beside; "" for the scenario's first side.
+        beside: the side with which final parameters are compared; "" for the scenario's first side.
         equal: the two end with the same parameters, bit for bit, or this side has failed, unless a compiler may round
             the two differently; what is only kept elsewhere is computed no differently.
-        whole: leaves out the micro-batches at an epoch's end that fill no window; otherwise they are a window of their
-            own.
+        whole: drops the micro-batches at an epoch's end that fill no window; otherwise they form a shorter window.
     """
 
     label: str
@@ -50,11 +49,11 @@ class Side:
 
     @property
     def ranks(self) -> int:
-        """How many ranks train it, 0 for one place."""
+        """Number of ranks, 0 for none."""
         return 0 if self.recipe.ranks is None else self.recipe.ranks.count
 
     def windows(self, batch: Batch) -> tuple[Window, ...]:
-        """The windows that a round's batch becomes."""
+        """The windows of a round's batch."""
         size = self.micro or len(batch)
         parts = [batch.part(at, min(at + size, len(batch))) for at in range(0, len(batch), size)]
         k = self.recipe.accumulation
@@ -62,18 +61,18 @@ class Side:
         return tuple(window for window in windows if len(window) == k or not self.whole)
 
     def needs(self, batch: Batch) -> tuple[Capability, ...]:
-        """What the windows of an epoch's last batch ask for besides the recipe."""
+        """Additional capability for the windows of an epoch's last batch."""
         cut = any(len(window) < self.recipe.accumulation for window in self.windows(batch))
         return (Capability.PARTIAL_WINDOW,) if cut else ()
 
 
 @dataclass(frozen=True)
 class QuantizedSide(Side):
-    """What the model of the side beside, or of the first one, becomes after its training; it is not trained itself.
+    """The quantized model of the side `beside`, or of the first one, after its training; it is not trained itself.
 
     Attributes:
-        technique: one of `Framework.post_training`, calibrated with samples of the first round; "" converts what was
-            trained aware of quantization.
+        technique: one of `Framework.post_training`, calibrated with samples of the first round; "" converts a QAT
+            model.
     """
 
     technique: str = ""
@@ -81,13 +80,13 @@ class QuantizedSide(Side):
 
 @dataclass(frozen=True)
 class Quality:
-    """What a run is worth on data that it has not seen.
+    """The quality of a run on test data.
 
     Attributes:
-        label: what it is called.
-        of: from the outputs by head and the test batch to a number.
-        constant: what the best answer that ignores the inputs is worth, from the test batch.
-        rising: whether more is better.
+        label: its name.
+        of: function of the outputs by head and the test batch.
+        constant: quality of the best answer that ignores the inputs, on the test batch.
+        rising: whether higher is better.
     """
 
     label: str
@@ -98,7 +97,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Setting:
-    """A model with its data; `about` says in a few words where data and initial weights come from."""
+    """A model with its data; `about` names the origin of data and initial weights."""
 
     model: Model
     train: Batch
@@ -111,16 +110,16 @@ class Scenario:
     """Sides that start from the same weights and train on the same batches in the same order.
 
     Attributes:
-        title: what is set beside what, in one sentence.
-        source: the document that it comes from.
+        title: the comparison, in one sentence.
+        source: the publication or guide.
         setting: makes model and data, the same in every process.
-        sides: the first, which has no ranks if another one has, is what the others are measured against.
+        sides: the first one, which has no ranks if another one has, is the baseline.
         batch: samples of a round, which every side trains on before the next round begins.
         epochs: how often the training data are gone through, as documented.
-        learns_in: how many rounds it takes to learn; runs of fewer are not judged by what they learned.
+        learns_in: number of rounds it takes to learn; shorter runs are not judged by their quality.
         shorter: rounds by device or mode ("cpu", "emulated") where the documented number takes too long.
         modes: the mode by framework where it is not its first one.
-        only: why other frameworks than those of `modes` have no part in it; "" where they have.
+        only: why other frameworks than those of `modes` have no part in it; "" if they have.
         published: the document's own figures by side and quantity (a row of the table).
     """
 
@@ -140,20 +139,20 @@ class Scenario:
 
     @property
     def shows_held(self) -> bool:
-        """Whether it is about what is held between updates, and not only about what backward passes need."""
+        """Whether it measures resident bytes between updates, and not only saved activations."""
         return any(side.ranks or side.recipe.offload is not None or _eight_bit(side.recipe) for side in self.sides)
 
     @property
     def quantized(self) -> tuple[QuantizedSide, ...]:
-        """The sides that are made of another side's model after its training."""
+        """The sides that quantize another side's model after its training."""
         return tuple(side for side in self.sides if isinstance(side, QuantizedSide))
 
     @property
     def stretches(self) -> tuple[tuple[Side, ...], ...]:
-        """Sides that are trained round by round, a stretch after the other, the first side again in each of them.
+        """Sides to train, in stretches, each of which repeats the first side.
 
-        A process has ranks of one number at a time, so sides with another number are a stretch of their own. Sides that
-        are quantized after training are in none.
+        A process has one number of ranks at a time, so sides with another number form another stretch. Sides that are
+        quantized after training are in none.
         """
         first, *others = (side for side in self.sides if not isinstance(side, QuantizedSide))
         counts = dict.fromkeys(side.ranks for side in others) or {0: None}
@@ -161,7 +160,7 @@ class Scenario:
 
     @property
     def clause(self) -> str:
-        """Under which name a record keeps what was seen."""
+        """The scenario's name in a record."""
         return f"scenario.{self.name}"
 
     @property
@@ -170,15 +169,15 @@ class Scenario:
         return tuple(side.label for side in self.sides)
 
     def rounds(self, setting: Setting) -> int:
-        """How many rounds the document's epochs are."""
+        """The number of rounds of the document's epochs."""
         return self.epochs * -(-len(setting.train) // self.batch)
 
     def rounds_on(self, device: str, mode: str, setting: Setting) -> int:
-        """How many of them are trained in a mode on a device."""
+        """The number of rounds to train in a mode on a device."""
         return min(self.rounds(setting), *(self.shorter.get(name, self.rounds(setting)) for name in (device, mode)))
 
     def fingerprint(self, side: Side, setting: Setting, rounds: int) -> str:
-        """Hash of all that a side's numbers follow from besides the framework and the suite's own code."""
+        """Hash of everything that determines a side's numbers, except the framework and the suite's code."""
         said = (setting.model.layers, setting.model.losses, side, self.batch, rounds, setting.about)
         digest = hashlib.sha256(repr(said).encode())
         for batch in (setting.train, setting.test):
@@ -192,27 +191,27 @@ def _eight_bit(recipe: Recipe) -> bool:
 
 
 def rank_bytes(kind: str) -> str:
-    """What the bytes of a kind ("parameter", "gradient", "optimizer") that a rank holds are called."""
+    """Name of a rank's resident bytes of a kind ("parameter", "gradient", "optimizer")."""
     return f"{kind} bytes"
 
 
 def away_bytes(kind: str) -> str:
-    """What the bytes of an offloaded kind that are away, or of activations leave in an update, are called."""
+    """Name of the offloaded bytes of a kind; for activations, of the bytes offloaded in an update."""
     return f"{kind.removesuffix('s')} bytes away"
 
 
 def here_bytes(kind: str) -> str:
-    """What the bytes are called that a run without offload holds of an offloaded kind."""
+    """Name of the resident bytes of an offloaded kind in a run without offload."""
     return SAVED if kind == "activations" else rank_bytes(kind.removesuffix("s"))
 
 
 def share_of(quantity: str, base: str) -> str:
-    """What a quantity as a share of that of the side `base` is called."""
+    """Name of a quantity as a share of the side `base`."""
     return f"{quantity} ÷ {base}'s"
 
 
 def accuracy(head: str = "output", position: int | None = None) -> Quality:
-    """The share of labels that the largest output names; of one position of a sequence if one is given."""
+    """Accuracy: the share of labels equal to the largest output, at one position of a sequence if given."""
 
     def chosen(values: Array) -> Array:
         return values if position is None else values[:, position]
@@ -229,7 +228,7 @@ def accuracy(head: str = "output", position: int | None = None) -> Quality:
 
 
 def squared_error() -> Quality:
-    """The squared error, meaned over the samples and summed over the heads."""
+    """The squared error, averaged over the samples and summed over the heads."""
 
     def error(outputs: Mapping[str, Array], test: Batch) -> float:
         return float(sum(np.mean((outputs[name] - target) ** 2) for name, target in test.targets.items()))

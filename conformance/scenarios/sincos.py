@@ -1,4 +1,4 @@
-"""Sine and cosine by one network of two heads: plain against mixed precision."""
+"""Sine and cosine by one network of two heads: float32 and mixed precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scenario's records beside each other: sides and quantities down, frameworks across, every number from a record."""
+"""The table of a scenario's records: sides and quantities by framework."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _COUNTED = (
     *((name, name, name, name) for name in map(rank_bytes, ("parameter", "gradient", "optimizer"))),
     *((away_bytes(kind), away_bytes(kind), away_bytes(kind), here_bytes(kind)) for kind in OFFLOADED),
 )
-"""Bytes by what a record calls them, what the table calls them, what their share of the first side's is called, and
-what a record calls those of the first side that they are a share of."""
+"""Byte quantities: name in a record, name in the table, name of the share of the first side, and name of the first
+side's quantity in a record."""
 
 
 @dataclass(frozen=True)
 class QuantityRow:
-    """One quantity of one side: the document's own figure, then a cell a record."""
+    """One quantity of one side: the document's figure, then a cell for each record."""
 
     side: str
     quantity: str
@@ -55,7 +55,7 @@ class QuantityRow:
 
 
 def rows(scenario: Scenario, records: Sequence[Record]) -> list[QuantityRow]:
-    """The quantities that at least one record or the document has."""
+    """Quantities in at least one record or the document."""
     found: list[QuantityRow] = []
     base = scenario.sides[0].label
     for side in scenario.sides:
@@ -69,7 +69,7 @@ def rows(scenario: Scenario, records: Sequence[Record]) -> list[QuantityRow]:
 
 
 def reasons(records: Sequence[Record]) -> list[str]:
-    """Why a side has no numbers or failed, one line each, those of equal words together."""
+    """Why a side has no numbers or failed, one line for each reason."""
     found: dict[str, list[str]] = {}
     for record in records:
         for verdict in record.verdicts:
@@ -80,7 +80,7 @@ def reasons(records: Sequence[Record]) -> list[str]:
 
 
 def noted(records: Sequence[Record]) -> list[str]:
-    """What the records note, one line each, with the frameworks that it is of."""
+    """Notes of the records, one line each, with their frameworks."""
     found: dict[str, list[str]] = {}
     for record in records:
         for note in record.notes:
@@ -129,7 +129,7 @@ def _bytes(
 
 
 def _seconds(record: Record, label: str, base: str) -> Sequence[float]:
-    """What a side's rounds took; the first side's are the other sides' control."""
+    """Times of a side's rounds; the first side is the control of the others."""
     rounds = sides_of(record, SECONDS)
     if label == base:
         return next((one.control for one in rounds.values()), ())
@@ -142,7 +142,7 @@ def sides_of(record: Record, quantity: str) -> dict[str, Measurement]:
 
 
 def record_name(record: Record) -> str:
-    """Name of the scenario that a record is of."""
+    """Name of a record's scenario."""
     return next(iter(record.clauses)).partition(".")[2]
 
 
@@ -169,7 +169,7 @@ def _times(times: Measurement) -> str:
 
 
 def draw(scenario: Scenario, records: Sequence[Record], console: Console) -> None:
-    """Prints the table, the reasons and what the records note."""
+    """Prints the table, the reasons and the notes."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("side", "quantity", DOCUMENT, *("\n".join(title(record)) for record in records)):
         table.add_column(Text(heading), overflow="fold")
@@ -200,7 +200,7 @@ def markdown(scenario: Scenario, records: Sequence[Record]) -> str:
 
 
 def durations(found: Mapping[str, Sequence[Record]]) -> str:
-    """How many seconds the records of each scenario took in each framework, as Markdown."""
+    """Seconds of each scenario in each framework, as Markdown."""
     names = sorted({record.series.framework for records in found.values() for record in records})
     lines = [_line(["seconds", *names, "together"]), _line(["---", *["--:"] * (len(names) + 1)])]
     took = {

@@ -1,4 +1,4 @@
-"""Trains the sides of a scenario in turn, round by round, so that what disturbs the machine disturbs all of them."""
+"""Trains the sides of a scenario interleaved, round by round, so that disturbances affect all of them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from frameworks.contract import Capability, Framework, QuantizedModel, Trainer, 
 
 @dataclass(eq=False)
 class Seen:
-    """What was seen of one side.
+    """Results of one side.
 
     Attributes:
         losses, scales, skipped: of every update; the scale is the one after it.
         seconds: of every round.
         control: seconds of the first side in the same rounds; empty of that side itself, and where it failed.
-        quality: on the test batch after the last round, None if it never came to that.
-        saved_bytes: between forward and backward of one micro-batch, None where nobody counts them.
-        held: what is held between updates, where the scenario is about that.
-        away: bytes that are away or leave, by the kinds that the side offloads.
-        moved: 2-norm of the way that the parameters went.
-        model_bytes: of a model that is quantized, and of the one that it was made of.
-        apart: how far a quantized model's outputs on the test batch are from the float ones, as a share of these.
-        distance: how far they end from those of the side beside, as a share of the way that side went.
-        error: what ended the side before its time.
-        lasted: seconds, making the trainer included.
+        quality: on the test batch after the last round, None if it was not reached.
+        saved_bytes: between forward and backward of one micro-batch, None if not counted.
+        held: resident bytes between updates, if the scenario measures them.
+        away: offloaded bytes, by the kinds that the side offloads.
+        moved: 2-norm of the parameters' change.
+        model_bytes: of a quantized model, and of its float model.
+        apart: relative distance of a quantized model's outputs on the test batch from the float ones.
+        distance: distance of the final parameters from those of the side `beside`, as a share of that side's change.
+        error: the exception that ended the side early.
+        lasted: seconds, including the construction of the trainer.
     """
 
     side: Side
@@ -108,7 +108,7 @@ class _TrainedSide:
         self.parameters = self.trainer.parameters()
 
     def quantize(self, side: QuantizedSide, trained: _TrainedSide, quality: Quality, calibration: Array) -> None:
-        """Quantizes what another side was trained to, and asks the result for what it is worth."""
+        """Quantizes another side's trained model, and evaluates the result."""
         if not trained.going:
             raise trained.seen.error or RuntimeError(f"{trained.seen.side.label} was not trained")
         made = self._quantized(side.technique, trained, calibration)
@@ -151,7 +151,7 @@ def train(
 
     Args:
         rounds: how many; the training data are gone through again and again.
-        tell: is called with the number of each round that is done, of those of all stretches.
+        tell: called with the number of each finished round, counted over all stretches.
     """
     starts = range(0, len(setting.train), scenario.batch)
     batches = [setting.train.part(at, min(at + scenario.batch, len(setting.train))) for at in starts]
@@ -185,7 +185,7 @@ def train(
 
 
 def _round(runs: Sequence[_TrainedSide], batch: Batch, order: np.random.Generator) -> None:
-    """Trains every side on a round's batch, in an order that is drawn."""
+    """Trains every side on a round's batch, in random order."""
     for place in order.permutation(len(runs)):
         run = runs[place]
         windows = run.seen.side.windows(batch)
@@ -196,7 +196,7 @@ def _round(runs: Sequence[_TrainedSide], batch: Batch, order: np.random.Generato
 
 
 def _end(run: _TrainedSide, scenario: Scenario, batch: Batch) -> None:
-    """Asks a side for what it came to while it can be asked: the next stretch may end its ranks."""
+    """Evaluates a side before the next stretch, which may end its ranks."""
     window = run.seen.side.windows(batch)[0]
     run.attempt(partial(run.end, scenario.quality))
     if run.seen.side.recipe.offload is not None:

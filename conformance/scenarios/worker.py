@@ -1,7 +1,7 @@
-"""One framework's part in a scenario, in a process of its own, for no two frameworks share one.
+"""Runs one framework's part of a scenario in a new process, since no two frameworks share one.
 
-`python -m conformance.scenarios.worker SCENARIO FRAMEWORK DEVICE MODE ROUNDS FOLDER` trains, writes the record and says
-on lines that begin with `SAYS` how far it is and where the record lies. ROUNDS 0 trains all of them, MODE "" is the
+`python -m conformance.scenarios.worker SCENARIO FRAMEWORK DEVICE MODE ROUNDS FOLDER` trains, writes the record, and
+prints progress and the record's path on lines that begin with `SAYS`. ROUNDS 0 trains all of them, MODE "" is the
 scenario's choice.
 
 Exit status: 0; 1, a side failed; 2, the framework cannot be loaded; 3, it has no part in the scenario; of 2 and 3
@@ -39,7 +39,7 @@ def run(scenario: Scenario, given: str, framework: Framework, limit: int) -> Rec
         given: the framework as the user named it.
         limit: the largest number of rounds, 0 for all.
     Raises:
-        Unsupported: not even the first side can be trained here.
+        Unsupported: the first side cannot be trained here.
     """
     started, clock = now(), time.perf_counter()
     setting = scenario.setting()
@@ -114,7 +114,7 @@ def main(name: str, given: str, device: str, mode: str, limit: str, folder: str)
         print(" ".join(str(error).split()), file=sys.stderr)
         return CANNOT
     except ModuleNotFoundError as error:
-        print(f"{error.name} is missing: pip install -r requirements-run.txt", file=sys.stderr)
+        print(f"{error.name} is missing: pip install --group run", file=sys.stderr)
         return CANNOT
     except (_NoPart, Unsupported) as error:
         print(" ".join(str(error).split()), file=sys.stderr)

@@ -1,1 +1,1 @@
-"""The specification as data, clause by clause and finding by finding, and its readers."""
+"""The specification as data: clauses and findings, and their readers."""

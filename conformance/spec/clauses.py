@@ -1,4 +1,4 @@
-"""The specification: clauses as data, read from the files of this folder, one a family."""
+"""The specification: clauses as data, one TOML file for each family."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Level(StrEnum):
 
     @property
     def judged(self) -> bool:
-        """Whether a test of the clause can fail on what it finds."""
+        """Whether a test of the clause can fail."""
         return self not in (Level.OBSERVATION, Level.MEASUREMENT)
 
 
@@ -52,17 +52,17 @@ class Incident:
 
 @dataclass(frozen=True)
 class Clause:
-    """One thing that a training framework does.
+    """One requirement on a training framework.
 
     Attributes:
         id: "family.slug"; never changes once released.
         family: the first half of the id.
         level: how binding it is.
         requirement: one sentence in the present tense that names no framework.
-        observed_by: what a test looks at.
-        source: the papers and documentation that it comes from.
+        observed_by: how a test observes it.
+        source: papers and documentation.
         history: real bugs that broke it.
-        revision: how often its meaning has changed, from 1: what it requires, or what its tests observe. Verdicts of
+        revision: counts changes of its meaning from 1: of the requirement, or of its tests' results. Verdicts of
             different revisions are not comparable.
     """
 
@@ -90,17 +90,17 @@ def read_clauses(folder: Path) -> dict[str, Clause]:
     """Every clause of the files FAMILY.toml in a folder, by id.
 
     Raises:
-        ValueError: an entry is not a clause; the message is one line that names the file and the entry.
+        ValueError: an entry is invalid; the message is one line that names the file and the entry.
     """
     clauses: dict[str, Clause] = {}
     for path in sorted(folder.glob("*.toml")):
         for table in read_tables(path, {"clause": _CLAUSE})["clause"]:
             clause = _clause(table, path.stem)
             if clause.id in clauses:
-                raise ValueError(f"{table.where}: this id stands twice")
+                raise ValueError(f"{table.where}: duplicate id")
             clauses[clause.id] = clause
     if not clauses:
-        raise ValueError(f"{folder}: holds no clause")
+        raise ValueError(f"{folder}: no clause")
     return clauses
 
 
@@ -110,7 +110,7 @@ def _clause(table: Table, family: str) -> Clause:
     if match is None:
         raise ValueError(f"{table.where}: the id is not family.slug in lower case with hyphens")
     if match[1] != family:
-        raise ValueError(f"{table.where}: the id begins with {match[1]!r}, but the file holds the family {family!r}")
+        raise ValueError(f"{table.where}: the id begins with {match[1]!r}, but the family of the file is {family!r}")
     return Clause(
         id=identifier,
         family=family,

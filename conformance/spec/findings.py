@@ -1,5 +1,5 @@
-"""Findings as data: one cause of known failures each, its class and consequence, where it is to be read of, and a
-program that shows it with the framework alone."""
+"""Findings as data: causes of known failures, each with class, consequence, link, and a reproducer that uses only the
+framework."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from conformance.spec.tables import Kind, Table
 from results.record.texts import Consequence, FindingKind, FindingText
 
 NONE_FOUND = "none found"
-"""What stands for the link where no thread, change or page says it."""
+"""Link of a finding without an upstream thread, change or page."""
 
 PROGRAMS = "findings"
-"""The folder of programs beside the file."""
+"""Folder of reproducers next to the file."""
 
 FINDING = Kind(
     "id", frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs", "device", "processor"})
@@ -25,19 +25,19 @@ FINDING = Kind(
 
 
 ANY = "*"
-"""The device, mode or processor of an entry that means every one."""
+"""Any device, mode or processor."""
 
 PROCESSOR = re.compile(r"\*|-?\w+(?:, -?\w+)*")
-"""Instruction sets that an entry's processor has, or with "-" lacks."""
+"""Instruction sets that an entry's processor has, or lacks if prefixed by "-"."""
 
 
 def named(words: str, name: str) -> bool:
-    """Whether an entry's device or mode means one of this name: a name, several with commas, or "*" for every one."""
+    """Whether an entry's device or mode (a name, several with commas, or "*") includes this name."""
     return words == ANY or name in words.split(", ")
 
 
 def matched(words: str, instructions: Collection[str]) -> bool:
-    """Whether an entry's processor is one that offers these instruction sets."""
+    """Whether an entry's processor has these instruction sets."""
     listed = [] if words == ANY else words.split(", ")
     return all((word in instructions) if word[0] != "-" else (word[1:] not in instructions) for word in listed)
 
@@ -45,7 +45,7 @@ def matched(words: str, instructions: Collection[str]) -> bool:
 WORKAROUND = Kind("finding", frozenset({"finding", "kind", "module", "does", "mode"}))
 WorkaroundKind = Literal["call", "check", "state"]
 _MEANT = {FindingKind.NUMERICS: Consequence.LAST_BITS, FindingKind.LIMITATION: Consequence.ERROR}
-"""Classes that have one consequence by what they mean."""
+"""Consequences implied by the class."""
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _LINK = re.compile(r"https?://\S+")
 
@@ -57,11 +57,11 @@ class Finding:
     Attributes:
         id: its slug; `PROGRAMS/SLUG.py`, hyphens as underscores, is its program.
         text: class, consequence, reason and link.
-        program: what shows it with the framework alone, None without one.
-        needs: top-level modules besides the framework's own that it rests on, and that need not be installed.
-        processor: instruction sets of the processors that show it, or with "-" those that they lack, such as
+        program: a reproducer that uses only the framework, or None.
+        needs: optional top-level modules that it needs in addition to the framework's own.
+        processor: instruction sets of affected processors, or with "-" those that they lack, such as
             "avx2, -avx512f"; "*" for every processor.
-        device: the device that shows it, "cpu" or "cuda"; "*" for every one.
+        device: the affected device, "cpu" or "cuda"; "*" for all.
     """
 
     id: str
@@ -73,29 +73,29 @@ class Finding:
     device: str = ANY
 
     def lacking(self) -> tuple[str, ...]:
-        """Which of these modules are not there."""
+        """Needed modules that are not installed."""
         return tuple(name for name in self.needs if find_spec(name) is None)
 
     def not_here(self, devices: Collection[str], instructions: Collection[str]) -> str:
-        """Why its program shows nothing on a machine of such devices and instruction sets; "" if it may."""
+        """Why its program cannot reproduce it on such devices and instruction sets; "" if it can."""
         if lacking := self.lacking():
             return f"{', '.join(lacking)} is not installed"
         if not matched(self.processor, instructions):
-            return f"it shows on processors with {self.processor}"
-        return "" if any(named(self.device, device) for device in devices) else f"it shows on {self.device}"
+            return f"it needs a processor with {self.processor}"
+        return "" if any(named(self.device, device) for device in devices) else f"it needs device {self.device}"
 
 
 @dataclass(frozen=True)
 class Workaround:
-    """Where an adapter does something else than its framework's documentation tells a user to do.
+    """A deviation of an adapter from its framework's documented usage.
 
     Attributes:
-        finding: what a user meets who does it the plain way; its program does it that way.
+        finding: the defect that the documented usage has; its program uses the documented calls.
         kind: "call": it does more or other; "check": it refuses where the framework is silent; "state": it saves by
             hand what the framework's own call forgets.
         module: file of the adapter.
-        does: what it does instead, in one sentence.
-        mode: the mode in which it does, "*" for all.
+        does: description of the workaround, in one sentence.
+        mode: its mode, "*" for all.
     """
 
     finding: Finding
@@ -106,10 +106,10 @@ class Workaround:
 
 
 def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
-    """The finding that a table says, with its program where the folder has one.
+    """The finding of a table, with its program if the folder has one.
 
     Raises:
-        ValueError: it says none, its class has another consequence, or a defect has no program.
+        ValueError: it is invalid, its class implies another consequence, or a defect has no program.
     """
     name = table.text("id")
     if not _ID.fullmatch(name):
@@ -117,9 +117,9 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     program = folder.joinpath(PROGRAMS, f"{name.replace('-', '_')}.py")
     link = table.text("link")
     if link != NONE_FOUND and not _LINK.fullmatch(link):
-        raise ValueError(f"{table.where}: link {link!r} is neither an address nor {NONE_FOUND!r}")
+        raise ValueError(f"{table.where}: link: got {link!r}, want an address or {NONE_FOUND!r}")
     if (link == NONE_FOUND) == ("link_shows" in table.values):
-        raise ValueError(f"{table.where}: link_shows says what an address shows; it stands with an address alone")
+        raise ValueError(f"{table.where}: link_shows needs a link that is an address")
     text = FindingText(
         kind=table.choice("class", FindingKind),
         consequence=table.choice("consequence", Consequence),
@@ -134,12 +134,12 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     shown_by = program if program.is_file() else None
     device = table.text("device", ANY)
     if device not in (ANY, "cpu", "cuda"):
-        raise ValueError(f"{table.where}: device {device!r} is neither 'cpu' nor 'cuda'")
+        raise ValueError(f"{table.where}: device: got {device!r}, want 'cpu' or 'cuda'")
     return Finding(name, framework, text, shown_by, table.texts("needs"), read_processor(table), device)
 
 
 def read_processor(table: Table) -> str:
-    """The processors that a table means.
+    """The processors of a table.
 
     Raises:
         ValueError: they are not given as a list of instruction sets.
@@ -151,18 +151,18 @@ def read_processor(table: Table) -> str:
 
 
 def read_workaround(table: Table, findings: dict[str, Finding], folder: Traversable) -> Workaround:
-    """The workaround that a table says.
+    """The workaround of a table.
 
     Raises:
-        ValueError: it says none, names an unknown finding or one without a program, or a file that is not there.
+        ValueError: it is invalid, or names an unknown finding, one without a program, or a missing file.
     """
     finding, kind, module = found(table, findings), table.text("kind"), table.text("module")
     if kind not in get_args(WorkaroundKind):
-        raise ValueError(f"{table.where}: kind {kind!r} is none of {', '.join(get_args(WorkaroundKind))}")
+        raise ValueError(f"{table.where}: kind: got {kind!r}, want one of {', '.join(get_args(WorkaroundKind))}")
     if finding.program is None:
-        raise ValueError(f"{table.where}: the finding has no program that does it the plain way")
+        raise ValueError(f"{table.where}: the finding has no program that uses the documented calls")
     if not folder.joinpath(module).is_file():
-        raise ValueError(f"{table.where}: there is no module {module!r} beside the file")
+        raise ValueError(f"{table.where}: no module {module!r} next to the file")
     return Workaround(finding, cast(WorkaroundKind, kind), module, table.text("does"), table.text("mode", "*"))
 
 
@@ -174,5 +174,5 @@ def found(table: Table, findings: dict[str, Finding]) -> Finding:
     """
     name = table.text("finding")
     if name not in findings:
-        raise ValueError(f"{table.where}: there is no finding {name!r} in this file")
+        raise ValueError(f"{table.where}: unknown finding {name!r}")
     return findings[name]

@@ -1,4 +1,4 @@
-"""Reads a TOML file of arrays of tables, and refuses whatever its reader does not expect."""
+"""Reads a TOML file of arrays of tables, and rejects unexpected content."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a file; `where` names both in error messages."""
+    """One table of a file; `where` identifies it in error messages."""
 
     where: str
     values: Mapping[str, Any]
 
     def text(self, key: str, default: str | None = None) -> str:
-        """The string under `key` on one line: every run of blanks and line breaks becomes one blank.
+        """The string under `key` as one line: runs of white space become one space.
 
         Raises:
             ValueError: it is missing and has no default, is not a string, or is empty.
@@ -29,7 +29,7 @@ class Table:
         if value is None:
             raise ValueError(f"{self.where}: {key} is missing")
         if not isinstance(value, str):
-            raise ValueError(f"{self.where}: {key} is {value!r}, not a string")
+            raise ValueError(f"{self.where}: {key}: got {value!r}, want a string")
         line = " ".join(value.split())
         if not line:
             raise ValueError(f"{self.where}: {key} is empty")
@@ -45,7 +45,7 @@ class Table:
         try:
             return among(value)
         except ValueError:
-            raise ValueError(f"{self.where}: {key} {value!r} is none of {', '.join(among)}") from None
+            raise ValueError(f"{self.where}: {key}: got {value!r}, want one of {', '.join(among)}") from None
 
     def flag(self, key: str) -> bool:
         """The truth value under `key`; false if it is missing.
@@ -55,7 +55,7 @@ class Table:
         """
         value = self.values.get(key, False)
         if not isinstance(value, bool):
-            raise ValueError(f"{self.where}: {key} is {value!r}, neither true nor false")
+            raise ValueError(f"{self.where}: {key}: got {value!r}, want true or false")
         return value
 
     def number(self, key: str, default: int) -> int:
@@ -66,7 +66,7 @@ class Table:
         """
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{self.where}: {key} is {value!r}, not a whole number of at least 1")
+            raise ValueError(f"{self.where}: {key}: got {value!r}, want a whole number of at least 1")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -77,9 +77,9 @@ class Table:
         """
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise ValueError(f"{self.where}: {key} is {value!r}, not an array of non-empty strings")
+            raise ValueError(f"{self.where}: {key}: got {value!r}, want an array of non-empty strings")
         if len(set(value)) != len(value):
-            raise ValueError(f"{self.where}: {key} names an entry twice: {value!r}")
+            raise ValueError(f"{self.where}: {key} has a duplicate: {value!r}")
         return tuple(value)
 
     def tables(self, key: str, allowed: frozenset[str]) -> tuple[Table, ...]:
@@ -90,13 +90,13 @@ class Table:
         """
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise ValueError(f"{self.where}: {key} is {value!r}, not an array of tables")
+            raise ValueError(f"{self.where}: {key}: got {value!r}, want an array of tables")
         return tuple(_table(f"{self.where}, {key} {number}", item, allowed) for number, item in enumerate(value, 1))
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of table: the key by whose value an entry is called in messages, and the keys that it may hold."""
+    """A kind of table: the key that labels an entry in messages, and the allowed keys."""
 
     label: str
     allowed: frozenset[str]
@@ -114,7 +114,8 @@ def read_tables(path: Traversable, kinds: Mapping[str, Kind]) -> dict[str, tuple
 def read_file(
     path: Traversable, kinds: Mapping[str, Kind], keys: Collection[str] = ()
 ) -> tuple[Table, dict[str, tuple[Table, ...]]]:
-    """What stands in a file above its tables, under these keys alone, and the tables as `read_tables` has them.
+    """The content of a file above its tables, which may have only these keys, and the tables as `read_tables` returns
+    them.
 
     Raises:
         ValueError: as `read_tables`.
@@ -125,7 +126,7 @@ def read_file(
         raise ValueError(f"{path.name}: not TOML: {error}") from error
     if others := sorted(content.keys() - kinds.keys() - {*keys}):
         headings = " and ".join(f"[[{heading}]]" for heading in kinds)
-        raise ValueError(f"{path.name}: unknown key {others[0]!r}; it holds {headings} tables only")
+        raise ValueError(f"{path.name}: unknown key {others[0]!r}; want only {headings} tables")
     tables = {heading: tuple(_entries(path.name, heading, kind, content)) for heading, kind in kinds.items()}
     return Table(path.name, {key: content[key] for key in keys if key in content}), tables
 
@@ -141,5 +142,5 @@ def _entries(name: str, heading: str, kind: Kind, content: Mapping[str, Any]) ->
 
 def _table(where: str, values: Mapping[str, Any], allowed: frozenset[str]) -> Table:
     if unknown := sorted(values.keys() - allowed):
-        raise ValueError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(allowed))}")
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}; want one of {', '.join(sorted(allowed))}")
     return Table(where, values)

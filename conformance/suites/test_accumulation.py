@@ -144,7 +144,7 @@ def test_nothing_but_the_accumulator_changes_inside_a_window(
     for batch in exact_batch(8, seed=1).into(4)[:3]:
         trainer.accumulate(batch, 8)
         now = subject.state(trainer)
-        verdict.same_state(now, before, "whole state but the accumulator", but=("accumulator/", "random/"))
+        verdict.same_state(now, before, "training state (excluding accumulator)", but=("accumulator/", "random/"))
     trainer.accumulate(exact_batch(8, seed=1).into(4)[3], 8)
     trainer.apply()
     moved = {k: v for k, v in trainer.state().items() if k.startswith("parameter/")}
@@ -152,7 +152,7 @@ def test_nothing_but_the_accumulator_changes_inside_a_window(
 
 
 def scaling_if(subject: Subject) -> DynamicScaling | None:
-    """Dynamic scaling at 2^10 where growth is counted in updates; none where micro-batches are counted."""
+    """Dynamic scaling at 2^10 if growth counts updates; none if it counts micro-batches."""
     declared = subject.framework.declares(Capability.DYNAMIC_SCALING).supported
     counted = subject.conventions.scaler.counts == "updates"
     return DynamicScaling(initial=2.0**10) if declared and counted else None
@@ -169,7 +169,7 @@ def test_a_prediction_changes_nothing(subject: Subject, verdict: Verdict, inside
     before = subject.state(trainer)
     first, second = (trainer.predict(100.0 * parts[1].inputs) for _ in range(2))
     verdict.equal(second, first, "two predictions of the same inputs")
-    verdict.same_state(subject.state(trainer), before, "whole state after two predictions")
+    verdict.same_state(subject.state(trainer), before, "training state after two predictions")
 
 
 @clause("accumulation.evaluation-changes-nothing")
@@ -188,7 +188,7 @@ def test_training_after_a_prediction_is_training(subject: Subject, verdict: Verd
             run.apply()
         run.update(parts)
     after, expected = subject.state(evaluated), subject.state(plain)
-    verdict.same_state(after, expected, "whole state after a prediction and more training", "not-training")
+    verdict.same_state(after, expected, "training state after a prediction and more training", "not-training")
 
 
 @clause("accumulation.evaluation-changes-nothing")
@@ -201,11 +201,9 @@ def test_a_prediction_before_the_update_leaves_the_update(subject: Subject, verd
             run.predict(batch.inputs)
         run.apply()
     outputs = [run.predict(batch.inputs) for run in (evaluated, plain)]
-    verdict.equal(
-        outputs[0], outputs[1], "prediction after an update that another prediction came before", "not-training"
-    )
+    verdict.equal(outputs[0], outputs[1], "prediction after a prediction and an update", "not-training")
     after, expected = subject.state(evaluated), subject.state(plain)
-    verdict.same_state(after, expected, "whole state after a prediction and the update", "not-training")
+    verdict.same_state(after, expected, "training state after a prediction and the update", "not-training")
 
 
 @clause("accumulation.each-counts-once")
@@ -217,7 +215,7 @@ def test_each_micro_batch_reaches_the_update_once(subject: Subject, verdict: Ver
         parts.update(batch.into(8))
         verdict.same_state(parts.parameters(), whole.parameters(), f"parameters after window {window}")
     left = {name: value for name, value in parts.accumulator().items() if np.any(value)}
-    verdict.equal(sorted(left), [], "what is left in the accumulator after the boundary")
+    verdict.equal(sorted(left), [], "accumulator after the boundary")
 
 
 @clause("accumulation.each-counts-once")
@@ -332,14 +330,14 @@ def test_a_non_finite_micro_batch_is_never_applied(subject: Subject, verdict: Ve
     update = trainer.feed(*spoilt_window(trainer))
     verdict.finite(trainer.parameters(), "parameters after inf in the second of four", "applied-non-finite")
     left = ("scaler/", "accumulator/")
-    verdict.same_state(subject.state(trainer), state, "whole state while the window cannot be applied", but=left)
+    verdict.same_state(subject.state(trainer), state, "training state while the window cannot be applied", but=left)
     verdict.holds(update.skipped, "the window is reported as not applied", update.skipped, True)
     rule = subject.conventions.nonfinite_micro_batch
     following = [full(trainer, 2.0**-3)] * (4 if rule == "drop-window" else 1)
     step = np.float32(0.5 * 2.0**-3)
     expected = {name: (value - step).astype(value.dtype) for name, value in before.items()}
     trainer.feed(*following)
-    verdict.equal(trainer.parameters(), expected, f"parameters after the rest, by the rule {rule!r}")
+    verdict.equal(trainer.parameters(), expected, f"parameters after the other micro-batches, by the rule {rule!r}")
 
 
 @clause("accumulation.nonfinite-micro-batch-rule")
@@ -353,7 +351,7 @@ def test_what_a_non_finite_micro_batch_costs_is_observed(subject: Subject, verdi
     rules = {2.0**-5: "drop-window", (2.0**-3 + 2.0**-5) / 2: "drop-micro-batch"}
     verdict.holds(moved in rules, "distance moved by the next window", moved, list(rules), "neither-rule")
     verdict.observe("rule", rules[moved])
-    verdict.equal(rules[moved], subject.conventions.nonfinite_micro_batch, "rule against the declared one")
+    verdict.equal(rules[moved], subject.conventions.nonfinite_micro_batch, "rule, compared with the declared one")
 
 
 @clause("accumulation.one-is-identity")
@@ -367,7 +365,7 @@ def test_a_window_of_one_is_no_accumulation(subject: Subject, verdict: Verdict, 
         by_hand.accumulate(batch, batch.items)
         by_hand.apply()
     left, right = subject.state(by_hand), subject.state(at_once)
-    verdict.same_state(left, right, "whole state after two windows of one micro-batch")
+    verdict.same_state(left, right, "training state after two windows of one micro-batch")
 
 
 @clause("accumulation.fresh-dropout")

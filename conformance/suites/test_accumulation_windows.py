@@ -1,4 +1,4 @@
-"""Where a window of micro-batches ends, and what is one update although it is made in parts."""
+"""Accumulation windows: where they end, and updates made in parts."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_an_incomplete_window_follows_the_declared_rule(subject: Subject, verdic
 
 
 def end_of_epoch(subject: Subject, verdict: Verdict, trainer: Trainer, expected: Trainer, rest: Window) -> None:
-    """Leaves `rest[0]` alone in a window of two; `rest[1]` is the next epoch's first micro-batch."""
+    """A window of two with only `rest[0]`; `rest[1]` is the next epoch's first micro-batch."""
     rule = subject.conventions.remainder
     trainer.accumulate(rest[0], rest[0].items if rule == "flush" else 2 * rest[0].items)
     if rule == "flush":
         trainer.apply()
         single = subject.trainer(exact_linear(), RECIPE, expected.parameters())
         single.update((rest[0],))
-        verdict.same_state(trainer.parameters(), single.parameters(), "a flush is normalised by what it holds")
+        verdict.same_state(trainer.parameters(), single.parameters(), "a flush is normalised by its own items")
         expected.accumulate(rest[0], rest[0].items)
         expected.apply()
         return
@@ -88,7 +88,7 @@ def test_an_epoch_of_any_length_makes_the_declared_number_of_updates(
 
 
 def epoch(trainer: Trainer, length: int, k: int, waiting: int, rule: str) -> int:
-    """How many of an epoch's micro-batches change the parameters; `waiting` were left from the epoch before."""
+    """Number of an epoch's micro-batches that change the parameters; `waiting` are from the previous epoch."""
     updates = 0
     for place in range(length):
         before = trainer.parameters()
@@ -152,4 +152,4 @@ def test_an_update_in_two_groups_is_the_update_in_one(
         parts = exact_batch(8, seed=seed).into(2)
         one.update(parts)
         two.update(parts)
-        verdict.same_state(two.state(), one.state(), f"whole state after update {seed + 1}", "groups-differ")
+        verdict.same_state(two.state(), one.state(), f"training state after update {seed + 1}", "groups-differ")

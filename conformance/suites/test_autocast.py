@@ -1,4 +1,4 @@
-"""Mixed precision: which precision an operation runs in, seen by its output's format and by its values."""
+"""Mixed precision: the precision of an operation, by its output's format and values."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _softmax(op: str, logits: Array) -> Array:
 
 
 def _units_apart(measured: Array, exact: Array, name: str) -> float:
-    """Largest difference in units of the last place of `exact` in the format; what is subnormal may be zero."""
+    """Largest difference in ulps of `exact` in the format; subnormal values may be zero."""
     form = FORMATS[name]
     given = measured.reshape(exact.shape)
     _, exponent = np.frexp(np.abs(exact))

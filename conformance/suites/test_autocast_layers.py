@@ -1,4 +1,4 @@
-"""Mixed precision in whole models: every layer type takes part, and what is to stay wide does."""
+"""Mixed precision in whole models: every layer type takes part, and wide operations stay wide."""
 
 from __future__ import annotations
 

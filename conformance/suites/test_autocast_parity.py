@@ -36,10 +36,10 @@ OPTIMIZERS: dict[str, Optimizer] = {
 def judge(
     subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, windows: list[Window], *, layers: bool = False
 ) -> None:
-    """A/A control, then the comparisons against the envelope.
+    """A/A control, then comparisons with the envelope.
 
     Args:
-        layers: the record takes the tensors of a first pass, too.
+        layers: whether the tensors of a first pass are recorded too.
     """
     measured = errormodel.run(subject.trainer(model, recipe), windows)
     control = subject.trainer(model, recipe)
@@ -78,7 +78,7 @@ def judge(
 
 
 GENTLE: dict[str, Optimizer] = {"sgd": SGD(2.0**-13), "momentum": SGD(2.0**-17, momentum=0.9)}
-"""Rates at which the two-head regression, whose gradients are large, does not diverge."""
+"""Learning rates at which the two-head regression with its large gradients does not diverge."""
 SMOOTH: dict[str, Optimizer] = {
     "adam": Adam(1e-3, epsilon=2.0**-12),
     "adamw": AdamW(1e-3, epsilon=2.0**-12, weight_decay=0.01),
@@ -87,7 +87,7 @@ SMOOTH: dict[str, Optimizer] = {
 
 
 def parity(subject: Subject, verdict: Verdict, fixture: str, optimizer: str, precision: Precision) -> None:
-    """A fixture under a recipe against its envelope; float16 with dynamic scaling where the framework has it."""
+    """Compares a fixture under a recipe with its envelope; float16 with dynamic scaling if the framework has it."""
     make, batch, updates = FIXTURES[fixture]
     scaling = DynamicScaling(initial=2.0**8) if precision.format == "float16" else None
     gentle = {"sincos": GENTLE, "digits-small": SMOOTH}.get(fixture, {})

@@ -1,4 +1,4 @@
-"""Mixed precision: how far the scope reaches, and that it ends."""
+"""Mixed precision: extent and end of the scope."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def test_a_disabled_region_inside_an_enabled_one(subject: Subject, verdict: Verd
 
 
 def scoped(subject: Subject, precision: Precision) -> Generator[str]:
-    """A generator that is left while its scope is open."""
+    """A generator that is closed while its scope is open."""
     with subject.framework.autocast(precision):
         yield seen(subject)
         yield "never reached"
 
 
 def seen_and_raised(subject: Subject, precision: Precision, found: list[str]) -> None:
-    """Notes what a scope does and leaves it by an exception."""
+    """Records the effect of a scope and leaves it with an exception."""
     with subject.framework.autocast(precision):
         found.append(seen(subject))
         raise ZeroDivisionError
@@ -109,10 +109,10 @@ def test_every_way_out_restores_the_setting(subject: Subject, verdict: Verdict, 
         with subject.framework.autocast(precision), subject.framework.autocast(precision):
             inside = seen(subject)
     verdict.equal(inside, precision.format, "format inside the scope")
-    verdict.equal(seen(subject), "float32", "format behind the scope", "scope-leaked")
+    verdict.equal(seen(subject), "float32", "format after the scope", "scope-leaked")
     after = subject.framework.global_state()
     subject.framework.restore_global_state(before)
-    verdict.equal(after, before, "process-wide settings behind the scope", "settings-leaked")
+    verdict.equal(after, before, "process-wide settings after the scope", "settings-leaked")
 
 
 @clause("autocast.threads")
@@ -211,7 +211,7 @@ def test_another_model_keeps_its_precision(subject: Subject, verdict: Verdict, p
     for _ in range(2):
         low.update((batch,))
         measured.append(other.update((batch,)).loss)
-    verdict.equal(measured, expected, "losses of a float32 model beside a mixed one", "policy-leaked")
+    verdict.equal(measured, expected, "losses of a float32 model next to a mixed one", "policy-leaked")
     verdict.equal(
         other.predict(batch.inputs)["output"].dtype.name, "float32", "format of its predictions", "policy-leaked"
     )

@@ -1,4 +1,4 @@
-"""Mixed precision: laws of nested scopes, over drawn programs."""
+"""Mixed precision: properties of nested scopes, for generated programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMATS: dict[str, Precision] = {p.format: p for p in (FLOAT16, BFLOAT16)}
 
 @dataclass(frozen=True)
 class Region:
-    """A precision scope, how it is left, and the scopes that are opened in it one after the other."""
+    """A precision scope, how it ends, and the scopes opened in it."""
 
     format: str
     enabled: bool
@@ -30,7 +30,7 @@ class Region:
     inner: tuple[Region, ...] = ()
 
     def formats(self) -> set[str]:
-        """Formats that are asked for here or further in."""
+        """Formats requested here or in nested scopes."""
         return {self.format}.union(*(region.formats() for region in self.inner))
 
 
@@ -53,7 +53,7 @@ def one_or_both() -> st.SearchStrategy[Region]:
 
 
 class Walk:
-    """Runs a program and notes, beside what a product of float32 operands comes in, what the model predicts."""
+    """Runs a program and records the expected format and the format of a product of float32 operands."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -66,7 +66,7 @@ class Walk:
         self.predicted.append(predicted)
 
     def enter(self, region: Region, outside: str) -> None:
-        """Opens, walks and leaves a scope; behind it the setting is the one from before."""
+        """Opens, walks and leaves a scope; afterwards the previous setting applies."""
         if region.way == "thread":
             thread = Thread(target=self._caught, args=(region,))
             thread.start()
@@ -116,7 +116,7 @@ def test_the_innermost_scope_decides(subject: Subject, verdict: Verdict, case: R
 
 @dataclass(frozen=True)
 class Disabled:
-    """An operation on drawn values in a region that is switched off, at the top or inside another scope."""
+    """An operation on generated values in a disabled region, at the top or within another scope."""
 
     op: str
     format: str
@@ -158,4 +158,4 @@ def test_a_disabled_region_computes_the_same_bits(subject: Subject, verdict: Ver
     with autocast(precision, enabled=case.nested), autocast(precision, enabled=False):
         found = run(case.op, *arrays)
     verdict.equal(found.dtype, plain.dtype, f"format of {case.op} in a disabled region")
-    verdict.equal(found.value, plain.value, f"{case.op} in a disabled region against no scope")
+    verdict.equal(found.value, plain.value, f"{case.op} in a disabled region, compared with no scope")

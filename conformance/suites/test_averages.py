@@ -1,4 +1,4 @@
-"""The exponential moving average of the weights: when it moves, how it is kept, and what evaluation does with it."""
+"""The exponential moving average of the weights: updates, format, and use in evaluation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def averages(trainer: Trainer) -> dict[str, Array]:
 
 
 def moved(average: dict[str, Array] | None, weights: dict[str, Array], decay: float) -> dict[str, Array]:
-    """The closed form, in the weights' formats: exact where a few bits hold weights and decay."""
+    """The closed form, in the weights' formats: exact if weights and decay need few bits."""
     if average is None:
         return weights
     wide = {name: (average[name].astype(np.float64), weight.astype(np.float64)) for name, weight in weights.items()}
@@ -40,7 +40,7 @@ def moved(average: dict[str, Array] | None, weights: dict[str, Array], decay: fl
 
 @dataclass(frozen=True)
 class Course:
-    """Gradients to feed one after the other, the same in every element; one that is not finite skips its update."""
+    """A sequence of gradients, each the same in every element; a non-finite one skips its update."""
 
     decay: float
     momentum: float
@@ -97,7 +97,7 @@ def test_a_skipped_update_leaves_the_average_alone(subject: Subject, verdict: Ve
         trainer.feed(full(trainer, 2.0**-3))
     before = subject.state(trainer)
     trainer.feed(spiked(trainer, bad, base=1.0))
-    verdict.same_state(subject.state(trainer), before, "whole state but the scaler's", but=("scaler/",))
+    verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", but=("scaler/",))
 
 
 @clause("scaling.step-count-follows-updates")
@@ -127,7 +127,7 @@ def test_the_average_stands_still_inside_a_window(subject: Subject, verdict: Ver
     for batch in exact_batch(8, seed=2).into(4)[:3]:
         trainer.accumulate(batch, 8)
     inside = ("accumulator/", "random/")
-    verdict.same_state(subject.state(trainer), before, "whole state but the accumulator", but=inside)
+    verdict.same_state(subject.state(trainer), before, "training state (excluding accumulator)", but=inside)
 
 
 @clause("accumulation.evaluation-changes-nothing")
@@ -137,7 +137,7 @@ def test_evaluating_with_the_average_changes_nothing(subject: Subject, verdict: 
         trainer.update((digits_batch(8, start),))
     before = subject.state(trainer)
     trainer.predict_averaged(digits_batch(4).inputs)
-    verdict.same_state(subject.state(trainer), before, "whole state after an evaluation with the average")
+    verdict.same_state(subject.state(trainer), before, "training state after an evaluation with the average")
 
 
 @clause("master.average-is-evaluated")

@@ -1,4 +1,4 @@
-"""Training that is aware of quantization: what layers compute and pass back, what ranges follow, and conversion."""
+"""Quantization-aware training (QAT): results and gradients of layers, ranges, and conversion."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from frameworks.contract import AwareRule, Calibrated, Capability, Trainer
 
 AWARE = Recipe(SGD(2.0**-6), quantization=Aware())
 STILL = Recipe(SGD(0.0), quantization=Aware())
-"""Weights stay, ranges move."""
+"""A recipe under which weights stay and ranges move."""
 LAYERS = (Dense(24), Activation("relu"), Heads((Head("output", 6),)))
 TWO = Model("two-layers", LAYERS, (40,), (("output", "squared_error"),))
 NAMES = ("0.weight", "2.output.weight")
@@ -31,13 +31,13 @@ ROWS = 12
 
 
 def rule_of(subject: Subject) -> AwareRule:
-    """The rule that the framework declares; leaves the test if it declares none."""
+    """The declared rule; ends the test if there is none."""
     need(subject, Capability.AWARE)
     return subject.framework.aware_rule()
 
 
 def weights() -> dict[str, Array]:
-    """Weights whose columns have magnitudes of their own and whose largest values are positive, and biases."""
+    """Weights whose columns differ in magnitude and whose largest values are positive, and biases."""
     rng = np.random.default_rng([0, 9])
     made = TWO.weights(0)
     for name, value in made.items():
@@ -52,14 +52,14 @@ def weights() -> dict[str, Array]:
 
 
 def batch(seed: int, factor: float = 1.0, rule: AwareRule | None = None) -> Batch:
-    """Samples, drawn for a rule so that their codes are certain, and targets."""
+    """Samples whose codes no rounding can change, and targets."""
     rng = np.random.default_rng([seed, 11])
     inputs = drawn_inputs(ROWS, 40, rule.linear.inputs if rule else None, None, seed) * np.float32(factor)
     return Batch(inputs, {"output": rng.standard_normal((ROWS, 6)).astype(np.float32)})
 
 
 def ranges_of(run: Trainer) -> dict[str, Array]:
-    """What a run reports of its ranges, to the last bit."""
+    """A run's reported ranges, bit for bit."""
     return coded.ranges_of(run.observed())
 
 
@@ -72,7 +72,7 @@ def worst(measured: Array, exact: Array, bound: Array) -> float:
 def passed(
     subject: Subject, verdict: Verdict
 ) -> tuple[Batch, dict[str, expected.Layer], dict[str, Array], dict[str, Array]]:
-    """One pass through two layers: what each must give for the inputs that it had, what it gave, and its gradients."""
+    """One pass through two layers: expected output of each for its inputs, its actual output, and gradients."""
     rule = rule_of(subject)
     given, start = batch(1, rule=rule), weights()
     run = subject.trainer(TWO, STILL, start)
@@ -89,7 +89,7 @@ def passed(
         ranges = observed[name].inputs, observed[name].outputs
         bias = start[name.replace("weight", "bias")].astype(np.float64)
         layers[name] = expected.layer(inputs[name], start[name], bias, rule, ranges, gradient)
-    verdict.equal(sorted(observed), sorted(NAMES), "layers whose ranges are known", "other-layers")
+    verdict.equal(sorted(observed), sorted(NAMES), "layers with ranges", "other-layers")
     return given, layers, dict(shown.outputs), {**shown.gradients, **shown.parameters}
 
 
@@ -115,7 +115,7 @@ def test_qat_gradients_pass_as_declared(subject: Subject, verdict: Verdict) -> N
 
 @clause("quantization.aware-gradients")
 def test_what_is_clipped_passes_nothing_back(subject: Subject, verdict: Verdict) -> None:
-    """Ranges are frozen, and then inputs of the head lie far beyond them."""
+    """Ranges are frozen, and then the head's inputs are far beyond them."""
     rule = rule_of(subject)
     start = weights()
     run = subject.trainer(TWO, STILL.but(quantization=Aware(freeze=1)), start)
@@ -204,7 +204,7 @@ def test_a_converted_model_is_the_one_that_was_trained(subject: Subject, verdict
     before, known = subject.state(run), run.observed()
     converted = run.convert()
     verdict.same_state(subject.state(run), before, "the run after the conversion", "run-changed")
-    verdict.equal(sorted(converted.calibrated()), sorted(known), "layers that have ranges", "other-layers")
+    verdict.equal(sorted(converted.calibrated()), sorted(known), "layers with ranges", "other-layers")
     for name, weight in converted.weights().items():
         if weight is None:
             verdict.holds(False, f"{name} is quantized", signature="other-layers")
@@ -219,7 +219,7 @@ def test_a_converted_model_is_the_one_that_was_trained(subject: Subject, verdict
 @clause("quantization.convert-is-faithful")
 @pytest.mark.parametrize("factor", [1.0, 3.0], ids=["inside", "beyond"])
 def test_a_converted_layer_gives_the_same_codes(subject: Subject, verdict: Verdict, factor: float) -> None:
-    """Of one layer at most one result in a hundred has another code, and that the next one."""
+    """At most one result in a hundred of a layer has another code, which is an adjacent one."""
     rule = rule_of(subject)
     need(subject, Capability.CONVERT)
     model = Model("head", (Heads((Head("output", 24),)),), (40,), (("output", "squared_error"),))
@@ -259,7 +259,7 @@ def test_a_saved_run_goes_on_with_its_ranges(subject: Subject, verdict: Verdict,
             other.update((batch(seed, 5.0, rule),))
         other.predict(batch(1, 9.0).inputs)
     other.restore(tmp_path)
-    verdict.same_state(subject.state(other), subject.state(run), "the run that was loaded", "load-differs")
+    verdict.same_state(subject.state(other), subject.state(run), "the restored run", "load-differs")
     verdict.same_state(ranges_of(other), ranges_of(run), "its ranges", "load-differs")
     for each in (run, other):
         for seed, factor in enumerate(FACTORS):

@@ -1,4 +1,4 @@
-"""Techniques in combination: whatever two of them meet, the run is the oracle's; and what adapters declare holds."""
+"""Techniques in combination: pairs of techniques match the oracle, and adapters' declarations are true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the techniques cost and save: bytes that are counted, and times of steps that are taken in turn."""
+"""Cost of the techniques: counted bytes, and interleaved step times."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fixtures.recipe import BFLOAT16, FLOAT16, FLOAT32, Precision, Recompute
 LOW = pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.label)
 N, WIDTH, ROWS, LABELS = 8, 128, 64, 10
 BOUNDARY = ROWS * WIDTH * 4
-"""Bytes of what passes from one block to the next, in float32."""
+"""Bytes of the activations between two blocks, in float32."""
 
 SCALARS = 8
-"""Bytes of a loss and of the count that it is divided by, in float32, which some frameworks hold for backward."""
+"""Bytes of a loss and of its item count, in float32, which some frameworks save for backward."""
 
 GRAIN = 512
 """Bytes that a device's allocator rounds up to, where a framework counts what is allocated; on a CPU none does."""
@@ -37,7 +37,7 @@ def slack(subject: Subject, tensors: int) -> int:
 
 
 def shares(subject: Subject, model: Model, batch: Batch, precision: Precision) -> tuple[float, float]:
-    """Saved bytes in float32, and the share of them that is left at a precision."""
+    """Saved bytes in float32, and the share of them that a precision needs."""
     wide, mixed = (subject.trainer(model, RECIPE.but(precision=p)).saved_bytes(batch) for p in (FLOAT32, precision))
     return float(wide), mixed / wide
 
@@ -78,7 +78,8 @@ def held(subject: Subject, count: int, segments: int, variant: str | None = None
 
 
 def kept(subject: Subject, variant: str | None) -> int:
-    """Activations that a variant keeps besides the boundaries: one a block where it keeps products by definition."""
+    """Activations that a variant keeps in addition to the boundaries: one for each block if it keeps products by
+    definition."""
     return N if variant in subject.conventions.keeps_products else 0
 
 
@@ -102,7 +103,7 @@ def test_each_segment_holds_one_boundary(
 
 @clause("cost.recompute-bytes")
 def test_the_largest_segment_fits_besides(subject: Subject, verdict: Verdict, variant: str | None) -> None:
-    """What is held at most: the boundaries, and one segment's own activations while its backward pass runs.
+    """Peak bytes: the boundaries, and one segment's own activations during its backward pass.
 
     The latter are what its blocks hold alone without recomputation, but not with it. Where a block holds 2 tensors,
     the share of s segments is (s + 2n/s - 1) / 2n: 1, 9/16, 7/16 and 9/16 for s = 1, 2, 4 and 8 of n = 8.
@@ -156,7 +157,7 @@ def test_a_count_is_the_same_every_time(subject: Subject, verdict: Verdict, tech
 
 
 def brief() -> tuple[Model, Batch]:
-    """A step that takes little time anywhere."""
+    """A step that is fast on every machine."""
     return blocks(N, 32), wide_batch(16, 32)
 
 

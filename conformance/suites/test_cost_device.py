@@ -1,7 +1,7 @@
-"""What the techniques cost and save on a device of its own: times of steps that fill it, and its allocator's peak.
+"""Cost of the techniques on a GPU: times of steps that fill it, and its allocator's peak.
 
-Everything here is marked `gpu` and unsupported on a CPU. Times are told by the adapter, by the device's events where
-the framework has them (`Framework.timed`). A bound fails only if the whole interval of a ratio lies beyond it.
+Everything here is marked `gpu` and unsupported on a CPU. The adapter measures times, by the device's events if the
+framework has them (`Framework.timed`). A bound fails only if the whole interval of a ratio lies beyond it.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ WORKSPACE = 64 * 2**20
 """Bytes that libraries of products may work in; cuBLAS asks for 32 MiB on the largest GPUs."""
 
 TENSORS = 4
-"""Activations of one block that its backward pass has at once besides what is held: gradients and what they pass."""
+"""Additional activations of one block during its backward pass: gradients and their inputs."""
 
 
 def tall_blocks(count: int = BLOCKS) -> Fixture:
-    """What the allocator's peak is taken of."""
+    """Workloads for the allocator's peak."""
     return equal_blocks(count, WIDTH, ROWS, inputs=16)
 
 
 def float32_products(subject: Subject, tf32: str) -> AbstractContextManager[None]:
-    """The scope of a case of `TF32`; leaves the test where there is no such switch, unless it is the default's."""
+    """The scope of a case of `TF32`; ends the test if there is no such switch, except for the default."""
     if tf32 == "default" and not subject.framework.declares(Capability.TF32).supported:
         return nullcontext()
     need(subject, Capability.TF32)
@@ -107,7 +107,7 @@ def test_mixed_precision_speeds_a_transformer_block(
 @clause("cost.mixed-speed")
 @LOW
 def test_the_sine_and_cosine_example_is_timed(subject: Subject, verdict: Verdict, precision: Precision) -> None:
-    """Its 1,000 epochs, cut into as many stretches as there are pairs; told is 0.68 of the plain time.
+    """Its 1,000 epochs, cut into as many stretches as there are pairs; published is 0.68 of the plain time.
 
     It has no bound: its products are so small that what starts a step's operations takes longer than they do, and
     mixed precision has more of them to start.
@@ -128,7 +128,7 @@ TECHNIQUES = {
 
 
 def counted(subject: Subject, technique: str) -> int:
-    """Bytes that are held at once for the backward pass of `tall_blocks`, at most, by the exact count."""
+    """Peak of the bytes saved for the backward pass of `tall_blocks`, by the exact count."""
     model, batch = tall_blocks()
     part = batch.into(TECHNIQUES[technique].accumulation)[-1]
     count = subject.trainer(model, TECHNIQUES[technique]).saved_bytes(part)

@@ -1,4 +1,4 @@
-"""What a step through the adapter takes beside the same step written by hand in the framework."""
+"""Overhead of the adapter: a step through it, compared with the framework's native loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_adapter_is_timed_beside_a_step_by_hand(subject: Subject, verdict: V
     }
     first = {side: work() for side, work in works.items()}
     if not np.isclose(first["adapter"], first["by hand"], rtol=SAME):
-        verdict.abstain(f"the step by hand trains something else: first losses by side are {first}")
+        verdict.abstain(f"the native loop trains something else: first losses by side are {first}")
     times = interleaved(works, FEWEST, np.random.default_rng(subject.seed), framework.timed)
     seconds = {side: [spent / 1e9 for spent in times[side]] for side in times}
     verdict.measure(f"seconds a step, {case.label}", "s", seconds["adapter"], control=seconds["by hand"])

@@ -1,4 +1,4 @@
-"""Products in formats of eight bits whose scales follow the steps before."""
+"""Delayed scaling: 8-bit products whose scales follow the previous steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNEVEN = (3.7, 0.91, 11.3, 0.2, 5e-3, 0.7, 0.04, 2.1)
 
 
 def offered(subject: Subject, kernel: Array, accumulation: int = 1) -> DelayedProduct:
-    """A product with this kernel, if the framework has it; leaves the test if not."""
+    """A product with this kernel; ends the test if the framework has none."""
     need(subject, Capability.DELAYED_SCALING)
     return subject.framework.delayed_product(kernel, history=HISTORY, accumulation=accumulation)
 
@@ -65,7 +65,7 @@ def test_scales_follow_the_steps_before(subject: Subject, verdict: Verdict, bad:
             verdict.equal(
                 np.sort(remembered[operand].maxima),
                 np.sort(kept),
-                f"largest values of the {operand} after step {step}",
+                f"amax history of the {operand} after step {step}",
                 "history",
             )
             apart = abs(remembered[operand].scale / expected - 1.0)
@@ -109,9 +109,9 @@ def test_prediction_moves_nothing(subject: Subject, verdict: Verdict) -> None:
     before = memory(product)
     first = product.predict(values_up_to((N, K), 300.0, 5))
     product.predict(np.full((N, K), np.inf, np.float32))
-    verdict.same_state(memory(product), before, "what is remembered after predictions", "moved")
+    verdict.same_state(memory(product), before, "amax history after predictions", "moved")
     again = product.predict(values_up_to((N, K), 300.0, 5))
-    verdict.holds(np.array_equal(first, again), "a prediction made again", "differs", "the same", "prediction")
+    verdict.holds(np.array_equal(first, again), "a repeated prediction", "differs", "the same", "prediction")
 
 
 @clause("formats.delayed-scaling")
@@ -126,7 +126,7 @@ def test_a_window_is_one_step_of_its_largest_value(subject: Subject, verdict: Ve
     for _ in range(2):
         both.train(*((large, small)[place] for place in places))
         alone.train(large)
-    verdict.same_state(memory(both), memory(alone), "what is remembered after windows of two", "window")
+    verdict.same_state(memory(both), memory(alone), "amax history after windows of two", "window")
 
 
 @clause("formats.delayed-scaling")

@@ -1,4 +1,4 @@
-"""Adam whose moments are kept in codes of eight bits, by blocks."""
+"""8-bit Adam: moments as 8-bit codes, by blocks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DRAWS = 4
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A moment of a parameter, flat: what it stands for, its codes and each block's largest magnitude."""
+    """A moment of a parameter, flat: its decoded values, its codes and each block's absmax."""
 
     decoded: Array
     codes: Array
@@ -54,14 +54,16 @@ class Kept:
 
     @classmethod
     def of(cls, verdict: Verdict, trainer: Trainer, slot: str, name: str) -> Kept:
-        """What a run shows of it, which must be all of the three."""
+        """Reads the moment from a run, which must show all three."""
         state, names = trainer.optimizer_state(), [f"{kind}{slot}/{name}" for kind in ("", "codes/", "absmax/")]
-        verdict.equal([each for each in names if each not in state], [], f"what lacks of {slot} of {name}", "lacking")
+        verdict.equal(
+            [each for each in names if each not in state], [], f"missing parts of {slot} of {name}", "lacking"
+        )
         return cls(*(state[each].ravel() for each in names))
 
 
 def rule_of(subject: Subject) -> EightBitRule:
-    """What the framework's codes stand for; leaves the test if it has none."""
+    """The values of the framework's codes; ends the test if it has none."""
     need(subject, Capability.ADAM_8BIT)
     return subject.framework.eight_bit_rule()
 
@@ -248,7 +250,7 @@ def test_moments_take_the_declared_bytes(
     kinds = ("codes/", "absmax/") if encoded else ("",)
     held = {f"{kind}{slot}": state.get(f"{kind}{slot}/{name}") for kind in kinds for slot in (rule.first, rule.second)}
     lacking = sorted(kind for kind, array in held.items() if array is None)
-    verdict.equal(lacking, [], "what lacks of the moments", "lacking")
+    verdict.equal(lacking, [], "missing parts of the moments", "lacking")
     measured = sum(array.nbytes for array in held.values() if array is not None)
     verdict.equal(measured, state_bytes(entries, BLOCK, smallest), f"bytes of {entries} entries", "bytes")
     verdict.observe("bytes a parameter", measured / entries)
@@ -294,6 +296,8 @@ def test_an_overflow_moves_no_code(subject: Subject, verdict: Verdict) -> None:
     before = {**trainer.parameters(), **trainer.optimizer_state()}
     skipped = trainer.feed(spiked(trainer, np.inf, base=1.0))
     verdict.equal(skipped.skipped, True, "an update whose gradients overflow is skipped", "applied")
-    verdict.same_state({**trainer.parameters(), **trainer.optimizer_state()}, before, "the run after it", "moved")
+    verdict.same_state(
+        {**trainer.parameters(), **trainer.optimizer_state()}, before, "the run after the skipped update", "moved"
+    )
     trainer.feed(drawn(2))
     verdict.changed(before, {**trainer.parameters(), **trainer.optimizer_state()}, "the run after the next update")

@@ -1,4 +1,4 @@
-"""What training leaves to evaluation, and the plain arithmetic of dropout and clipping."""
+"""Evaluation after training, and the arithmetic of dropout and clipping."""
 
 from __future__ import annotations
 
@@ -76,4 +76,4 @@ def test_a_small_gradient_is_not_clipped(
     for i in range(2):
         for run in (plain, clipped):
             run.update(exact_batch(8, seed=i).into(k))
-    verdict.same_state(clipped.state(), plain.state(), "state with a bound above every norm, against none")
+    verdict.same_state(clipped.state(), plain.state(), "state with a limit above every norm, compared with none")

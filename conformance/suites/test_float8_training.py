@@ -1,4 +1,4 @@
-"""Training by delayed scaling in formats of eight bits: what layers compute, what is remembered, and what moves it."""
+"""Float8 training by delayed scaling: results of layers, and the amax history."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from frameworks.contract import Capability, Float8Rule, LayerTrace, Operand, Tra
 
 EIGHTHS = Recipe(SGD(2.0**-6), quantization=Float8(HISTORY))
 STILL = EIGHTHS.but(optimizer=SGD(0.0))
-"""Weights stay, and what is remembered moves."""
+"""A recipe under which weights stay and the amax history moves."""
 TWO = Model(
     "two-layers", (Dense(24), Activation("relu"), Heads((Head("output", 6),))), (40,), (("output", "squared_error"),)
 )
@@ -35,7 +35,7 @@ WINDOWS = ((0, 0), (3, -2), (-2, 1), (1, 3), (0, -4), (-3, 0))
 
 
 def rule_of(subject: Subject) -> Float8Rule:
-    """The rule that the framework declares; leaves the test if it declares none."""
+    """The declared rule; ends the test if there is none."""
     need(subject, Capability.FLOAT8_TRAINING)
     return subject.framework.float8_rule()
 
@@ -59,14 +59,14 @@ def batch(seed: int, largest: float) -> Batch:
 def passed(
     subject: Subject, verdict: Verdict, largest: float, start: dict[str, Array]
 ) -> tuple[LayerTrace, dict[str, expected.Float8Layer]]:
-    """What a pass showed after three updates, and what each layer must give for the inputs that it had."""
+    """A traced pass after three updates, and the expected output of each layer for its inputs."""
     rule = rule_of(subject).product
     need(subject, Capability.TRACE)
     run = subject.trainer(TWO, STILL, start)
     for seed, magnitude in enumerate((2.0, 3.0, 5.0)):
         run.update((batch(10 * subject.seed + seed, magnitude),))
     known = run.remembered()
-    verdict.equal(sorted(known), sorted(DENSE), "layers that remember", "other-layers")
+    verdict.equal(sorted(known), sorted(DENSE), "layers with an amax history", "other-layers")
     given = batch(10 * subject.seed + 7, largest)
     shown = run.trace(given)
     layers = {
@@ -98,7 +98,7 @@ def test_layers_multiply_what_codes_stand_for(subject: Subject, verdict: Verdict
 
 @clause("formats.float8-values")
 def test_biases_keep_their_bits(subject: Subject, verdict: Verdict) -> None:
-    """They lie behind the product, which alone has eight bits."""
+    """Biases are added after the product, which alone is in 8 bits."""
     shown, layers = passed(subject, verdict, 4.0, weights(biases=3.0))
     for name, layer in layers.items():
         path, _ = DENSE[name]
@@ -266,21 +266,21 @@ def test_a_saved_run_goes_on_with_its_memory(
             other.update(*each)
         other.run.predict(100 * window[0].inputs)
     other.run.restore(tmp_path)
-    verdict.same_state(subject.state(other.run), subject.state(followed.run), "the run that was loaded", "load-differs")
-    verdict.same_state(memory(other.run), memory(followed.run), "what it remembers", "load-differs")
+    verdict.same_state(subject.state(other.run), subject.state(followed.run), "the restored run", "load-differs")
+    verdict.same_state(memory(other.run), memory(followed.run), "its amax history", "load-differs")
     for run in (followed.run, other.run):
         for part in window[1:] if place == "inside" else window:
             run.accumulate(part, ITEMS)
         run.apply()
     followed.take()
-    followed.check("of the run that was saved")
-    followed.check("of the run that was loaded", other.run)
+    followed.check("of the saved run")
+    followed.check("of the restored run", other.run)
     for each in powers[3:]:
         window = followed.window(*each)
         for run in (followed.run, other.run):
             run.update(window)
         followed.take()
-        followed.check("of the run that was saved, later")
+        followed.check("of the saved run, later")
     verdict.same_state(subject.state(other.run), subject.state(followed.run), "both runs later", "goes-on-otherwise")
 
 
@@ -324,7 +324,7 @@ OPTIMIZERS = {
 @clause("formats.float8-is-no-parameter")
 @pytest.mark.parametrize("kind", list(OPTIMIZERS))
 def test_what_trains_parameters_leaves_memory_alone(subject: Subject, verdict: Verdict, kind: str) -> None:
-    """Weights move, and the magnitudes of inputs and of kernels are still known."""
+    """Weights move, and the amax of inputs and kernels is still known."""
     rule = rule_of(subject).product
     recipe = OPTIMIZERS[kind]
     followed = Followed(subject, verdict, recipe)
@@ -341,7 +341,7 @@ def test_what_trains_parameters_leaves_memory_alone(subject: Subject, verdict: V
             kept = np.zeros(HISTORY, np.float32)
             kept[: len(maxima[-HISTORY:])] = maxima[-HISTORY:]
             verdict.equal(
-                np.sort(remembered.maxima), np.sort(kept), f"largest magnitudes of the {operand} of {name}", "history"
+                np.sort(remembered.maxima), np.sort(kept), f"amax history of the {operand} of {name}", "history"
             )
             scale = stored_scales(maxima, expected.format_of(rule, "kernel"), HISTORY)[-1]
             verdict.within(abs(remembered.scale / scale - 1.0), SCALE, f"scale of the {operand} of {name}", "scale")
@@ -350,7 +350,7 @@ def test_what_trains_parameters_leaves_memory_alone(subject: Subject, verdict: V
 @clause("formats.float8-is-no-parameter")
 @pytest.mark.parametrize("kind", ["clip", "decay"])
 def test_gradients_are_remembered_as_they_are_cast(subject: Subject, verdict: Verdict, kind: str) -> None:
-    """Weights stay, so that the magnitudes of gradients are known too."""
+    """Weights stay, so that the amax of gradients is known too."""
     rule_of(subject)
     optimizer = AdamW(0.0, weight_decay=0.5) if kind == "decay" else SGD(0.0)
     followed = Followed(subject, verdict, replace(OPTIMIZERS[kind], optimizer=optimizer))
@@ -360,7 +360,7 @@ def test_gradients_are_remembered_as_they_are_cast(subject: Subject, verdict: Ve
 
 @clause("formats.float8-is-no-parameter")
 def test_memory_counts_in_no_norm(subject: Subject, verdict: Verdict) -> None:
-    """What is remembered is far larger than gradients, of which the limit allows four times the norm."""
+    """The amax history is far larger than the gradients, of whose norm the limit allows four times."""
     rule_of(subject)
     slow = EIGHTHS.but(optimizer=SGD(2.0**-14))
     probe = Followed(subject, verdict, slow)
@@ -394,7 +394,7 @@ def test_an_average_of_weights_has_the_memory_of_the_run(subject: Subject, verdi
         before = memory(followed.run)
         now, averaged = followed.run.predict(inputs), followed.run.predict_averaged(inputs)
         verdict.same_state(averaged, now, "the prediction by the average", "average-remembers-otherwise")
-        verdict.same_state(memory(followed.run), before, "what is remembered after it", "moved")
+        verdict.same_state(memory(followed.run), before, "amax history after it", "moved")
 
 
 def _answers(subject: Subject, recipe: Recipe, test: Batch) -> Array:

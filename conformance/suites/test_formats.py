@@ -1,4 +1,4 @@
-"""Formats of eight bits: what codes stand for, and what casts make of values."""
+"""8-bit formats: values of codes, and results of casts."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ each_format = pytest.mark.parametrize("name", sorted(NARROW))
 each_rounding_format = pytest.mark.parametrize("name", sorted(name for name, each in NARROW.items() if each.signed))
 each_source = pytest.mark.parametrize("source", sorted(SOURCES))
 PRODUCTS = [("float8_e4m3fn", "float8_e4m3fn"), ("float8_e4m3fn", "float8_e5m2"), ("float8_e5m2", "float8_e4m3fn")]
-"""Of the forward pass, and of gradients in the wider range."""
+"""Formats of the forward pass, and of gradients, which need a wider range."""
 INTEGERS = {"1.5": 1.5, "-1.5": -1.5, "2.5": 2.5, "300": 300.0, "-300": -300.0, "inf": np.inf, "-inf": -np.inf}
 INTEGERS |= {"nan": np.nan, "127.9": 127.9, "-128.9": -128.9}
 
 
 def offered(subject: Subject, name: str) -> NarrowFormat:
-    """The format, if the framework declares it; leaves the test if not."""
+    """The format; ends the test unless the framework declares it."""
     need(subject, Capability(f"formats.{name}"))
     return NARROW[name]
 
 
 def cast(subject: Subject, values: Array, name: str) -> Array:
-    """What the values' codes stand for, float64, by the specification, so that decoding has no part in it."""
+    """The values of the framework's codes, float64, decoded by the specification."""
     codes = subject.framework.formats().encode(values, name)
     return NARROW[name].values()[codes]
 
 
 def _finite_codes(narrow: NarrowFormat, shape: tuple[int, int], rng: np.random.Generator) -> Array:
-    """Codes of finite values, each as likely."""
+    """Codes of finite values, uniformly distributed."""
     return rng.choice(CODES[np.isfinite(narrow.values())], shape)
 
 

@@ -1,4 +1,4 @@
-"""Models that are loaded in eight bits: columns of outliers, casts of weights, how far layers are from float32."""
+"""Models loaded in 8 bits: outlier columns, casts of weights, distance from float32."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ each_case = pytest.mark.parametrize("case", int8_load.CASES)
 
 
 def rule_of(subject: Subject) -> LinearRule:
-    """The rule that the framework declares; leaves the test if it declares none."""
+    """The declared rule; ends the test if there is none."""
     need(subject, Capability.LOAD_INT8)
     return subject.framework.post_training().rules()[TECHNIQUE]
 
 
 def loaded(subject: Subject, weights: dict[str, Array]) -> QuantizedModel:
-    """The model with these weights in eight bits."""
+    """The model with these weights in 8 bits."""
     return subject.framework.post_training().quantized(TECHNIQUE, MODEL, weights)
 
 
 def inputs_of(rule: LinearRule, verdict: Verdict, case: str) -> Array:
-    """A matrix for the first layer with outliers; leaves the test where they would widen ranges beyond certainty."""
+    """A matrix with outliers for the first layer; abstains if they would make ranges uncertain."""
     if rule.inputs is not None and not np.isfinite(rule.outliers):
         verdict.abstain("inputs have codes and no column is declared to be left out")
     return int8_load.CASES[case](ROWS, WIDTH, rule, 1)
@@ -88,4 +88,4 @@ def test_a_quarter_of_the_bytes_is_left(subject: Subject, verdict: Verdict) -> N
     derivation = {"method": "a quarter of float32, 16 bytes an output, 64 a layer", "quarter": quarter, "rest": rest}
     most = Bound(quarter + 16 * outputs + 64 * len(shapes) + rest, derivation)
     verdict.within(quantized.stored_bytes(), most, "bytes of the model", "too-many-bytes")
-    verdict.holds(bool(shapes), "layers have codes", len(shapes), "> 0", "no-codes")
+    verdict.holds(bool(shapes), "some layer has codes", len(shapes), "> 0", "no-codes")

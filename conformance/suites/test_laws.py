@@ -1,4 +1,4 @@
-"""Laws over drawn programs: any verbs, on any model, under any recipe, and other ways to come to the same."""
+"""Property tests with generated programs: any verbs, on any model, under any recipe, and equivalent runs."""
 
 from __future__ import annotations
 

@@ -85,7 +85,9 @@ def test_the_model_holds_the_rounded_masters(subject: Subject, verdict: Verdict,
         trainer.feed(full(trainer, 2.0**-step))
         masters, model = trainer.master_parameters(), trainer.parameters()
         rounded = {name: masters[name].astype(model[name].dtype) for name in model}
-        verdict.same_state(model, rounded, f"model weights against rounded masters after update {step}", "out-of-step")
+        verdict.same_state(
+            model, rounded, f"model weights, compared with rounded masters after update {step}", "out-of-step"
+        )
     verdict.changed(start, masters, "masters over five updates")
 
 
@@ -101,7 +103,7 @@ def test_a_load_brings_model_and_masters_back_in_step(
     trainer.restore(tmp_path)
     masters, model = trainer.master_parameters(), trainer.parameters()
     rounded = {name: masters[name].astype(model[name].dtype) for name in model}
-    verdict.same_state(model, rounded, "model weights against rounded masters behind a load", "out-of-step")
+    verdict.same_state(model, rounded, "model weights, compared with rounded masters after a load", "out-of-step")
 
 
 @clause("master.masters-survive-load")
@@ -116,7 +118,7 @@ def test_masters_keep_their_bits_through_a_load(
         first.feed(gradient)
     first.save(tmp_path)
     second.restore(tmp_path)
-    verdict.same_state(subject.state(second), subject.state(first), "state that was loaded", "masters-lost")
+    verdict.same_state(subject.state(second), subject.state(first), "restored state", "masters-lost")
     second.feed(gradient)
     moved = 1.0 - second.master_parameters()["0.output.weight"].astype(np.float64).item()
     verdict.equal(moved, 4 * 2.0**-13, "distance moved by three updates of 2^-13, a load and another", "masters-lost")
@@ -194,7 +196,7 @@ def test_moments_hold_float32_values(subject: Subject, verdict: Verdict, precisi
         trainer.feed(full(trainer, value))
     trainer.save(tmp_path)
     expected = {2.0**-2 + 2.0**-9 + 2.0**-13, 3 * 2.0**-4 * (1.0 + 2.0**-7) ** 2 + 2.0**-26}
-    for when in ("after two updates", "behind a load"):
+    for when in ("after two updates", "after a load"):
         state = {n: v for n, v in trainer.optimizer_state().items() if n.endswith("/0.output.weight")}
         found = {v.astype(np.float64).item() for v in state.values()}
         verdict.holds(found >= expected, f"both moments {when}", sorted(found), sorted(expected), "moments-low")

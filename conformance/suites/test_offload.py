@@ -1,4 +1,4 @@
-"""Offload: what lies elsewhere while it is not used changes no bit, and does lie elsewhere."""
+"""Offload: changes no bit, and does move data off the device."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ CASES = {
     "embedding": (embedded(), ADAM, rows),
     "separate-losses": (two_heads(), ADAM.but(separate_losses=True), of_two),
 }
-"""What is trained: a model, a recipe, and its data by a seed."""
+"""A workload: a model, a recipe, and data by seed."""
 
 
 def kept(subject: Subject, model: Model, recipe: Recipe) -> Trainer:
-    """The run that keeps everything on its device, whatever the mode."""
+    """The same run without offload, whatever the mode."""
     return subject.framework.trainer(model, subject.in_place(recipe))
 
 
 def widest(subject: Subject) -> list[Offload]:
-    """Those offloads that the framework declares and that are no part of another one; leaves the test without any.
+    """The declared offloads that are not part of another one; ends the test if there are none.
 
     Raises:
         Unsupported: with the reason of the first.
@@ -104,8 +104,8 @@ def test_an_offloaded_run_has_the_bits_of_one_that_keeps_all(subject: Subject, v
         gradients, report, state = here.gradients(window), here.update(window), here.state()
         for label, run in away.items():
             verdict.same_state(run.gradients(window), gradients, f"gradients before update {seed + 1}, {label}")
-            verdict.equal(run.update(window), report, f"what update {seed + 1} reports, {label}", "update-differs")
-            verdict.same_state(run.state(), state, f"whole state after update {seed + 1}, {label}")
+            verdict.equal(run.update(window), report, f"report of update {seed + 1}, {label}", "update-differs")
+            verdict.same_state(run.state(), state, f"training state after update {seed + 1}, {label}")
     inputs = data(9).inputs
     for label, run in away.items():
         verdict.same_state(run.predict(inputs), here.predict(inputs), f"outputs after the last update, {label}")
@@ -122,7 +122,7 @@ def test_an_empty_micro_batch_changes_no_bit(subject: Subject, verdict: Verdict)
     for offload in offloads:
         away = subject.trainer(STACK, recipe.but(offload=offload))
         away.update(window)
-        what = f"whole state after a window with an empty micro-batch, {offload.label}"
+        what = f"training state after a window with an empty micro-batch, {offload.label}"
         verdict.same_state(away.state(), here.state(), what)
 
 
@@ -136,11 +136,11 @@ def test_a_skipped_update_changes_no_bit(subject: Subject, verdict: Verdict, off
         verdict.equal(
             reports[0].skipped, reports[1].skipped, f"whether an update of {value} is skipped", "skip-differs"
         )
-        verdict.same_state(away.state(), here.state(), f"whole state after an update of {value}")
+        verdict.same_state(away.state(), here.state(), f"training state after an update of {value}")
 
 
 def copies(subject: Subject, kind: str) -> int:
-    """How many copies of the parameters, or of the optimizer's state, the ranks of this mode hold together."""
+    """Number of copies of the parameters, or of the optimizer's state, on all ranks of this mode."""
     ranks = subject.framework.ranks() or Ranks(1)
     return ranks.replicas if kind.removesuffix("s") in ranks.sharded else ranks.count
 
@@ -161,7 +161,7 @@ def test_what_is_asked_for_leaves_and_nothing_else(
     run.save(tmp_path)
     run.restore(tmp_path)
     for when, found in (("", away), (" after a load", run.offloaded())):
-        verdict.equal({kind: found[kind] for kind in state}, state, f"bytes that are away{when}", "other-bytes")
+        verdict.equal({kind: found[kind] for kind in state}, state, f"offloaded bytes{when}", "other-bytes")
     if "activations" in away:
         taken_in = 2 * batch.inputs.nbytes  # each layer past the first, and the head, take in a batch of this width
         verdict.holds(away["activations"] >= taken_in, "activations leave", away, f">= {taken_in} bytes", "stays")
@@ -176,12 +176,12 @@ def test_activations_leave_in_every_update_alike(subject: Subject, verdict: Verd
     for seed in range(3):
         run.update((samples(seed),))
         left.append(run.offloaded()["activations"])
-    verdict.equal(left, [left[0]] * 3, "bytes that leave in each of three equal updates", "other-bytes")
+    verdict.equal(left, [left[0]] * 3, "bytes offloaded in each of three equal updates", "other-bytes")
     run.update(samples(4).into(2))
     halves = run.offloaded()["activations"]
-    verdict.holds(halves >= left[0], "bytes that leave in two halves", halves, f">= {left[0]}", "stays")
+    verdict.holds(halves >= left[0], "bytes offloaded in two halves", halves, f">= {left[0]}", "stays")
     run.predict(samples(5).inputs)
-    verdict.equal(run.offloaded()["activations"], 0, "bytes that leave in an evaluation", "other-bytes")
+    verdict.equal(run.offloaded()["activations"], 0, "bytes offloaded in an evaluation", "other-bytes")
 
 
 @clause("offload.trains")
@@ -193,16 +193,16 @@ def test_every_update_moves_the_weights(subject: Subject, verdict: Verdict, offl
         run.feed(full(run, 1.0))
         moved = {name: (value - np.float32(number * 2.0**-2)).astype(value.dtype) for name, value in start.items()}
         verdict.same_state(run.parameters(), moved, f"weights after update {number} by 2^-2", "not-trained")
-    verdict.same_state(outputs(run), outputs_of(subject, run), "outputs of the weights that were trained", "not-used")
+    verdict.same_state(outputs(run), outputs_of(subject, run), "outputs of the trained weights", "not-used")
 
 
 def outputs(run: Trainer) -> dict[str, Array]:
-    """What the exact linear model makes of a batch."""
+    """The exact linear model's outputs for a batch."""
     return run.predict(exact_batch(4).inputs)
 
 
 def outputs_of(subject: Subject, run: Trainer) -> dict[str, Array]:
-    """The same by a new run that keeps everything, from this run's weights."""
+    """The same by a new run without offload, from this run's weights."""
     return outputs(subject.framework.trainer(exact_linear(), subject.in_place(Recipe()), run.parameters()))
 
 
@@ -223,10 +223,10 @@ def test_a_save_goes_on_with_and_without_offload(
     ):
         run.restore(tmp_path / name)
         saved = {"away": away, "here": here}[name]
-        verdict.same_state(run.state(), saved.state(), f"whole state of the save of the run {name}", "load-differs")
+        verdict.same_state(run.state(), saved.state(), f"saved training state of the run {name}", "load-differs")
         for each in (run, saved):
             each.update((samples(3),))
-        verdict.same_state(run.state(), saved.state(), f"whole state an update after it ({name})", "load-differs")
+        verdict.same_state(run.state(), saved.state(), f"training state one update later ({name})", "load-differs")
 
 
 def files(folder: Path) -> list[Path]:
@@ -248,7 +248,7 @@ def test_no_activation_is_left_after_an_update(subject: Subject, verdict: Verdic
     del run
     gc.collect()
     left = [path.name for path in tmp_path.iterdir()]
-    verdict.equal(left, [], "what is in the folder when the run has gone", "folder-left")
+    verdict.equal(left, [], "files in the folder after the run has been deleted", "folder-left")
 
 
 @clause("offload.gives-back")
@@ -263,7 +263,7 @@ def test_a_pass_that_raises_leaves_no_activation(
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the framework says of a wrong shape
         run.accumulate(wrong, 4)
     verdict.equal([path.name for path in files(tmp_path)], usual, "files after a pass that raised", "files-left")
-    verdict.same_state(run.state(), before, "whole state after a pass that raised")
+    verdict.same_state(run.state(), before, "training state after a pass that raised")
 
 
 @clause("offload.disk-fault")
@@ -280,11 +280,11 @@ def test_a_folder_that_is_gone_is_told_or_made_anew(subject: Subject, verdict: V
     except (OSError, ValueError, RuntimeError) as error:
         named = str(tmp_path / "away") in str(error)
         verdict.holds(named, "the error names the folder", str(error), "its path", "unnamed")
-        verdict.same_state(run.state(), before, "whole state after the pass that was refused", "fault-moved")
+        verdict.same_state(run.state(), before, "training state after the refused pass", "fault-moved")
         (tmp_path / "elsewhere").rename(tmp_path / "away")
         run.update((samples(1),))
     here.update((samples(1),))
-    verdict.same_state(run.state(), here.state(), "whole state after the update, repeated if refused", "fault-moved")
+    verdict.same_state(run.state(), here.state(), "training state after the update, repeated if refused", "fault-moved")
 
 
 @clause("offload.disk-fault")
@@ -311,13 +311,13 @@ def test_a_damaged_file_is_refused(
         else:
             verdict.holds(False, f"{file.name} {damage}", "no error", "an error", "fault-unseen")
         file.write_bytes(content)
-    verdict.same_state(run.state(), before, "whole state once the files are back", "fault-moved")
+    verdict.same_state(run.state(), before, "training state after the files are restored", "fault-moved")
 
 
 @clause("offload.device-bytes")
 @pytest.mark.parametrize("away", [False, True], ids=["kept", "offloaded"])
 def test_peak_with_activations_here_and_away(subject: Subject, verdict: Verdict, away: bool, tmp_path: Path) -> None:
-    """In a process of its own: what other tests made a library keep of the device's memory is no part of it."""
+    """In a new process, so that memory kept by libraries for other tests does not count."""
     need_device(subject)
     recipe = Recipe(SGD(0.0), offload=Offload(("activations",)) if away else None)
     need(subject, *Capability.of_offload(recipe.offload) if recipe.offload else ())

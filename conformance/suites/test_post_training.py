@@ -1,4 +1,4 @@
-"""Trained models in integer codes: what is quantized, what its layers compute, what it keeps and saves."""
+"""Post-training quantization: quantized layers, their results, saved models."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def mixed(rule: LinearRule) -> Model:
 
 
 def foreign(model: Model, how: str) -> Model:
-    """A model that is not as the one that is given: its first layers, or one dense layer alone, have another output."""
+    """A model unlike the given one: its first layers, or its only dense layer, have another output width."""
     first, *between, heads = model.layers
     assert isinstance(first, Dense)
     assert isinstance(heads, Heads)
@@ -72,7 +72,7 @@ def foreign(model: Model, how: str) -> Model:
 
 
 def rule_of(subject: Subject, technique: str) -> LinearRule:
-    """The rule of a technique that the framework declares; leaves the test if it declares none."""
+    """The declared rule of a technique; ends the test if there is none."""
     need(subject, Capability(f"quantization.{technique}"))
     return subject.framework.post_training().rules()[technique]
 
@@ -87,7 +87,7 @@ def batches(model: Model, seed: int = 0) -> tuple[Array, ...]:
 def made(
     subject: Subject, technique: str, model: Model | None = None, seed: int = 0, **more: Sequence[str]
 ) -> QuantizedModel:
-    """The model, by default the one for the technique, with weights of its own, quantized and calibrated."""
+    """The quantized and calibrated model, by default the one for the technique, with its own weights."""
     given = subject.framework.post_training()
     model = model or mixed(given.rules()[technique])
     return given.quantized(technique, model, unlike_weights(model, seed), batches(model, seed), **more)
@@ -121,7 +121,7 @@ SIZES = st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 6), st.
 def test_a_drawn_layer_computes_what_its_codes_say(
     subject: Subject, verdict: Verdict, case: tuple[int, int, int, int, int], technique: str
 ) -> None:
-    """Where small weights stay as they are, the layer is also made just large enough for codes."""
+    """If small weights are not quantized, the layer is just large enough for codes."""
     rule = rule_of(subject, technique)
     width, outputs, rows, power, seed = case
     layers = (Dense(outputs), Activation("relu"), Heads((Head("output", 2),)))
@@ -226,7 +226,7 @@ def test_ranges_that_nothing_was_seen_for_are_refused(subject: Subject, verdict:
 
 
 def refused(make: Callable[[], QuantizedModel], samples: Array) -> tuple[str, dict[str, Array]]:
-    """The message with which a model is refused, or "" and what it predicts."""
+    """The message that refuses a model, or "" and its predictions."""
     try:
         return "", make().predict(samples)
     except Exception as error:
@@ -292,14 +292,12 @@ def test_a_saved_model_comes_back(subject: Subject, verdict: Verdict, technique:
     first.predict(samples)
     first.save(tmp_path / "model")
     other.restore(tmp_path / "model")
-    verdict.same_state(stored(other), stored(first), "the model that was loaded", "load-differs")
+    verdict.same_state(stored(other), stored(first), "the restored model", "load-differs")
     verdict.same_state(other.predict(samples), first.predict(samples), "its predictions", "load-differs")
     used = made(subject, technique, seed=2)
     used.predict(samples)
     used.restore(tmp_path / "model")
-    verdict.same_state(
-        used.predict(samples), first.predict(samples), "predictions of one that was used", "load-differs"
-    )
+    verdict.same_state(used.predict(samples), first.predict(samples), "predictions of a used model", "load-differs")
 
 
 @clause("quantization.survives-saving")
@@ -311,7 +309,7 @@ def test_what_was_loaded_is_saved_again(subject: Subject, verdict: Verdict, tech
     second.restore(tmp_path / "model")
     second.save(tmp_path / "again")
     third.restore(tmp_path / "again")
-    verdict.same_state(stored(third), stored(first), "the model that was loaded twice", "load-differs")
+    verdict.same_state(stored(third), stored(first), "the model restored twice", "load-differs")
 
 
 @clause("quantization.survives-saving")
@@ -349,13 +347,13 @@ def test_a_damaged_or_foreign_model_is_refused(
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if how == "cut" else b"")
     state, predicted = stored(quantized), quantized.predict(samples)
     text, _ = refused(lambda: restored(quantized, place), samples)
-    verdict.holds(bool(text), "what is no such model is refused", text, "an error", "not-refused")
+    verdict.holds(bool(text), "an invalid model is refused", text, "an error", "not-refused")
     verdict.same_state(stored(quantized), state, "the model after the refusal", "changed-by-refusal")
     verdict.same_state(quantized.predict(samples), predicted, "its predictions", "changed-by-refusal")
 
 
 def restored(quantized: QuantizedModel, place: Path) -> QuantizedModel:
-    """The model after it restored what lies there."""
+    """The model after a restore from the folder."""
     quantized.restore(place)
     return quantized
 

@@ -1,4 +1,4 @@
-"""Quantizers: scales, codes and what comes back, by the rule that each declares."""
+"""Quantizers: scales, codes and dequantized values, by the declared rules."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SIDE = 48
 
 
 def rule_of(subject: Subject, name: str) -> QuantRule:
-    """The rule of a quantizer that the framework declares; leaves the test if it declares none."""
+    """The declared rule of a quantizer; ends the test if there is none."""
     need(subject, Capability(f"quantization.{name}"))
     return subject.framework.quantizers().rules()[name]
 
 
 def unlike(seed: int = 0) -> Array:
-    """A square matrix of normal values whose rows and columns have magnitudes of their own."""
+    """A square matrix of normal values whose rows and columns differ in magnitude."""
     normal = np.random.default_rng(seed).standard_normal((SIDE, SIDE))
     rows, columns = 2.0 ** -(np.arange(SIDE) % 7), 2.0 ** -(np.arange(SIDE) % 5)
     return np.asarray(normal * rows[:, None] * columns, np.float32)
@@ -65,7 +65,9 @@ def test_codes_are_those_of_the_rule(subject: Subject, verdict: Verdict, name: s
     quantized = subject.framework.quantizers().quantize(name, values)
     check_codes(verdict, values, quantized, rule)
     reached = (int(quantized.codes.min()), int(quantized.codes.max()))
-    verdict.holds(rule.low <= reached[0] and reached[1] <= rule.high, "codes are the declared ones", reached, rule)
+    verdict.holds(
+        rule.low <= reached[0] and reached[1] <= rule.high, "codes are within the declared range", reached, rule
+    )
 
 
 @clause("quantization.ties")

@@ -1,4 +1,4 @@
-"""What quantization-aware training and integer layers are made of: fake quantization and products of codes."""
+"""Building blocks of QAT and integer layers: fake quantization and quantized matmuls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS, COLUMNS = 64, 5
 
 
 def rule_of(subject: Subject, name: str) -> FakeRule:
-    """The rule of a fake quantizer that the framework declares; leaves the test if it declares none."""
+    """The declared rule of a fake quantizer; ends the test if there is none."""
     need(subject, Capability(f"quantization.{name}"))
     return subject.framework.quantizers().fake_rules()[name]
 

@@ -55,7 +55,7 @@ def twins(subject: Subject, model: Model, recipe: Recipe, recompute: Recompute) 
 
 
 UPDATES = 12
-"""Enough for a gradient that differs in its last bits to reach a loss, at any seed."""
+"""Enough updates for a gradient's last bits to affect a loss at any seed."""
 
 
 @clause("recompute.same-loss")

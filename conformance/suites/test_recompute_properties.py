@@ -1,4 +1,4 @@
-"""Recomputation over drawn models: any sequence of layers, cut anywhere, trains as it does in one piece."""
+"""Recomputation of generated models: any sequence of layers, cut anywhere, trains as without recomputation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDTH, SAMPLES, OUTPUTS = 12, 8, 4
 
 @dataclass(frozen=True)
 class Case:
-    """A model's layers before its head, and how they are cut; each takes and gives `WIDTH` values.
+    """A model's layers before its head, and its segments; each layer has `WIDTH` inputs and outputs.
 
     With `exact` the weights are signed permutations and the inputs powers of two, so that no sum of a forward and
     backward pass in float32 needs rounding, in whatever order a framework adds.
@@ -121,12 +121,12 @@ def plain_gradients(subject: Subject, case: Case) -> dict[str, Array]:
 
 @cache
 def plain_state(subject: Subject, case: Case) -> tuple[float, dict[str, Array]]:
-    """Loss and whole state after an update without recomputation."""
+    """Loss and training state after an update without recomputation."""
     return trained(subject, case, run_of(subject, case, accumulation=len(case.parts)))
 
 
 def trained(subject: Subject, case: Case, run: Trainer) -> tuple[float, dict[str, Array]]:
-    """Loss and whole state after an update."""
+    """Loss and training state after an update."""
     loss = run.update(case.window(subject.seed)).loss
     return loss, subject.state(run)
 
@@ -139,7 +139,7 @@ def same_gradients(
     depth: Literal[1, 2] = 1,
     signature: str = "gradient-differs",
 ) -> None:
-    """Gradients with recomputation against those without."""
+    """Compares gradients with and without recomputation."""
     window = case.window(subject.seed)
     measured = run_of(subject, case, variant, depth).gradients(window)
     expected = plain_gradients(subject, replace(case, segments=1))
@@ -148,11 +148,11 @@ def same_gradients(
 
 
 def same_state(subject: Subject, verdict: Verdict, case: Case, variant: str) -> None:
-    """Loss and whole state after an update with recomputation against those without."""
+    """Compares loss and training state after an update with and without recomputation."""
     expected = plain_state(subject, replace(case, segments=1))
     measured = trained(subject, case, run_of(subject, case, variant, 1, len(case.parts)))
     verdict.equal(measured[0], expected[0], "loss", "loss-differs")
-    verdict.same_state(measured[1], expected[1], "whole state after an update")
+    verdict.same_state(measured[1], expected[1], "training state after an update")
 
 
 @clause("recompute.same-gradients")

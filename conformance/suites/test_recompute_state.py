@@ -1,4 +1,4 @@
-"""What recomputation must leave as it is: other runs, windows, the scaler, evaluation and the process."""
+"""Recomputation has no effect on other runs, windows, the scaler, evaluation and the process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_error_in_the_recomputed_forward(subject: Subject, verdict: Verdict, 
     verdict.holds(raised, "the error of the recomputed forward reaches the caller", raised, True, "error-swallowed")
     verdict.equal(after, before, "process-wide settings after the error", "settings-leaked")
     disturbed.update((batch,))
-    verdict.same_state(subject.state(disturbed), expected, "another run goes on as if nothing had happened")
+    verdict.same_state(subject.state(disturbed), expected, "another run is not affected")
 
 
 @clause("recompute.with-accumulation")
@@ -66,7 +66,7 @@ def test_an_overflow_in_the_recomputed_part(subject: Subject, verdict: Verdict, 
     for window in ((batch,), (spoilt,), (batch,)):
         skipped = [run.update(window).skipped for run in (plain, recomputed)]
         verdict.equal(skipped[1], skipped[0], "whether the update is skipped")
-        verdict.equal(skipped[0], window[0] is spoilt, "the infinite input is what skips")
+        verdict.equal(skipped[0], window[0] is spoilt, "the infinite input causes the skip")
     verdict.same_state(subject.state(recomputed), subject.state(plain), "state after good, overflow, good")
 
 

@@ -1,4 +1,4 @@
-"""Save, load, go on: the run that was interrupted is the run that never stopped."""
+"""Resume: a restored run continues like one that was never interrupted."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def test_a_resumed_run_is_the_run_that_never_stopped(
     train(through, 0, 4, recipe.accumulation)
     through.save(tmp_path)
     resumed.restore(tmp_path)
-    verdict.same_state(subject.state(resumed), subject.state(through), "whole state right after the load")
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state right after the load")
     for run in (through, resumed):
         train(run, 4, 14, recipe.accumulation)
-    verdict.same_state(subject.state(resumed), subject.state(through), "whole state after ten more updates")
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state after ten more updates")
 
 
 @clause("resume.bit-identical")
@@ -58,11 +58,11 @@ def test_two_optimizers_go_on_where_they_were(subject: Subject, verdict: Verdict
         through.feed(full(through, value))
     through.save(tmp_path)
     resumed.restore(tmp_path)
-    verdict.same_state(subject.state(resumed), subject.state(through), "whole state right after the load")
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state right after the load")
     for run in (through, resumed):
         for value in (0.5, math.inf, 1.0):
             run.feed(full(run, value))
-    verdict.same_state(subject.state(resumed), subject.state(through), "whole state after three more updates")
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state after three more updates")
 
 
 @clause("resume.save-has-no-side-effects")
@@ -97,7 +97,7 @@ def test_a_new_process_goes_on_with_the_run(subject: Subject, verdict: Verdict, 
         states.append(through.state())
     found = new_process.resumed(subject, dropout_probe(16), recipe, tmp_path / "run", *windows[2:])
     for place, (measured, expected) in enumerate(zip(found, states, strict=True)):
-        verdict.same_state(measured, expected, f"whole state {place} updates after the load", "new-process-differs")
+        verdict.same_state(measured, expected, f"training state {place} updates after the load", "new-process-differs")
 
 
 @clause("resume.scaler-state")
@@ -129,12 +129,12 @@ def test_loading_puts_back_what_was_saved_and_nothing_else(subject: Subject, ver
     before = subject.state(trainer)
     for _ in range(2):
         trainer.restore(tmp_path)
-        verdict.same_state(subject.state(trainer), before, "whole state after loading")
+        verdict.same_state(subject.state(trainer), before, "training state after loading")
         trainer.update((batch,))
 
 
 def scaling_if(subject: Subject) -> DynamicScaling | None:
-    """Dynamic scaling where there is any."""
+    """Dynamic scaling if the framework has it."""
     return SCALING if subject.framework.declares(Capability.DYNAMIC_SCALING).supported else None
 
 
@@ -150,15 +150,15 @@ def test_saving_changes_nothing(subject: Subject, verdict: Verdict, tmp_path: Pa
             run.accumulate(part, 16)
     before = subject.state(saved)
     saved.save(tmp_path)
-    verdict.same_state(subject.state(saved), before, "whole state after saving")
+    verdict.same_state(subject.state(saved), before, "training state after saving")
     for run in (saved, plain):
         run.accumulate(parts[0], 16)
         run.apply()
-    verdict.same_state(subject.state(saved), subject.state(plain), "whole state an update later", "run-differs")
+    verdict.same_state(subject.state(saved), subject.state(plain), "training state an update later", "run-differs")
 
 
 def mid_window(subject: Subject, tmp_path: Path) -> tuple[Trainer, Trainer | None]:
-    """A run through a window of four, and one that was saved in its middle; None where saving there was refused."""
+    """A run through a window of four, and one saved in its middle; None if saving there is refused."""
     recipe = Recipe(SGD(2.0**-4), accumulation=4, scaling=scaling_if(subject))
     through, saved, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(3))
     parts = exact_batch(8).into(4)
@@ -184,7 +184,7 @@ def test_a_save_inside_a_window_is_whole_or_refused(subject: Subject, verdict: V
         verdict.holds(True, "the save was refused")
     else:
         left, right = subject.state(resumed), subject.state(through)
-        verdict.same_state(left, right, "whole state at the window's end", "partial-window-lost")
+        verdict.same_state(left, right, "training state at the window's end", "partial-window-lost")
 
 
 @clause("resume.mid-window-rule")
@@ -207,4 +207,4 @@ def test_dropout_continues_its_stream(subject: Subject, verdict: Verdict, tmp_pa
         masks = [run.update((batch,)).loss for run in (resumed, through)]
         verdict.equal(masks[0], masks[1], "loss under dropout after the load", "stream-restarted")
     left, right = subject.state(resumed), subject.state(through)
-    verdict.same_state(left, right, "whole state after three more updates under dropout", "stream-restarted")
+    verdict.same_state(left, right, "training state after three more updates under dropout", "stream-restarted")

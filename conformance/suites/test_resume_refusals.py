@@ -1,4 +1,4 @@
-"""What a load refuses, and what a run that was loaded answers."""
+"""What a load refuses, and the behaviour of a restored run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCALING = DynamicScaling(initial=2.0**10, interval=3)
 
 
 def refusal(trainer: Trainer, path: Path) -> str:
-    """What a load is refused with; empty if it is not."""
+    """The message that refuses a load; empty if it succeeds."""
     try:
         trainer.restore(path)
     except ValueError as error:
@@ -28,7 +28,7 @@ def refusal(trainer: Trainer, path: Path) -> str:
 
 
 def damage(path: Path, how: str) -> None:
-    """Cuts a file in half, changes one byte in its middle, overwrites it, or takes it away."""
+    """Cuts a file in half, changes one byte in its middle, overwrites it, or deletes it."""
     content = path.read_bytes()
     middle = len(content) // 2
     match how:
@@ -56,7 +56,7 @@ def test_an_altered_file_is_refused_and_changes_nothing(subject: Subject, verdic
 
 
 def load_damaged(subject: Subject, verdict: Verdict, tmp_path: Path, how: str) -> None:
-    """Loads files that are damaged so into the run that wrote them, which must refuse them."""
+    """Loads damaged files into the run that wrote them, which must refuse them."""
     trainer = subject.trainer(exact_stack(64), Recipe(Adam()))
     trainer.update((exact_batch(inputs=64),))
     trainer.save(tmp_path)
@@ -66,7 +66,7 @@ def load_damaged(subject: Subject, verdict: Verdict, tmp_path: Path, how: str) -
     before = subject.state(trainer)
     text = refusal(trainer, tmp_path)
     verdict.holds(bool(text), f"a {how} file is refused with a message", text, "a ValueError", "damage-unnoticed")
-    verdict.same_state(subject.state(trainer), before, "whole state after the refusal", "damaged-by-load")
+    verdict.same_state(subject.state(trainer), before, "training state after the refusal", "damaged-by-load")
 
 
 PLAIN = Recipe(Adam())
@@ -112,9 +112,11 @@ def test_masters_without_a_receiver_are_refused_or_all_that_there_is(
     verdict.observe("masters-into-none", "refused" if text else "taken")
     if not text:
         masters = saved.master_parameters()
-        verdict.same_state(receiver.master_parameters(), masters, "weights against the masters", "silently-dropped")
+        verdict.same_state(
+            receiver.master_parameters(), masters, "weights, compared with the masters", "silently-dropped"
+        )
         states = receiver.optimizer_state(), saved.optimizer_state()
-        verdict.same_state(*states, "optimizer state against that of the masters", "silently-dropped")
+        verdict.same_state(*states, "optimizer state, compared with that of the masters", "silently-dropped")
 
 
 @clause("resume.refusal-changes-nothing")
@@ -125,7 +127,7 @@ def test_a_refusal_changes_nothing(subject: Subject, verdict: Verdict, tmp_path:
     text = refusal(receiver, tmp_path)
     verdict.observe(stranger, "refused" if text else "taken")
     if text:
-        verdict.same_state(subject.state(receiver), before, "whole state after the refusal", "changed-by-refusal")
+        verdict.same_state(subject.state(receiver), before, "training state after the refusal", "changed-by-refusal")
 
 
 @clause("resume.other-format-is-refused")
@@ -215,7 +217,7 @@ def test_the_first_call_after_a_load_is_answered(
         running.update((exact_batch(seed=seed),))
     running.save(tmp_path)
     restored.restore(tmp_path)
-    verdict.equal(CALLS[first](restored), CALLS[first](running), f"what {first} gives after a load", "answer-differs")
+    verdict.equal(CALLS[first](restored), CALLS[first](running), f"result of {first} after a load", "answer-differs")
 
 
 @clause("resume.restored-is-complete")
@@ -226,4 +228,4 @@ def test_a_loaded_run_can_be_saved_at_once(subject: Subject, verdict: Verdict, t
     second.restore(tmp_path / "first")
     second.save(tmp_path / "second")
     third.restore(tmp_path / "second")
-    verdict.same_state(subject.state(third), subject.state(first), "whole state after two loads")
+    verdict.same_state(subject.state(third), subject.state(first), "training state after two loads")

@@ -227,4 +227,4 @@ def test_an_overflow_leaves_nothing_behind_for_the_next_batch(subject: Subject, 
     trainer.update((spoilt,))
     fresh.update((spoilt,))
     states = subject.state(trainer), subject.state(fresh)
-    verdict.same_state(*states, "whole state after the good batch that follows", but=("scaler/", "random/"))
+    verdict.same_state(*states, "training state after the good batch that follows", but=("scaler/", "random/"))

@@ -1,4 +1,4 @@
-"""Loss scaling: laws over drawn settings, schedules, places of the overflow, and magnitudes."""
+"""Loss scaling: properties for generated settings, schedules, overflow positions, and magnitudes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_scale_skips_and_parameters_follow_the_automaton(
 
 @dataclass(frozen=True)
 class Hit:
-    """Where a value that is not finite strikes; places count from the first and begin again behind the last."""
+    """Position of a non-finite value; positions beyond the last wrap around."""
 
     value: str
     parameter: int
@@ -170,7 +170,7 @@ def test_a_hit_anywhere_skips_its_window(subject: Subject, verdict: Verdict, cas
         if hit is None:
             verdict.equal(trainer.parameters(), moved(parameters, full(trainer, 2.0**-3)), "parameters of a window")
         else:
-            verdict.same_state(subject.state(trainer), before, f"whole state after {hit}", but=("scaler/",))
+            verdict.same_state(subject.state(trainer), before, f"training state after {hit}", but=("scaler/",))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Loss scaling: what a skipped update leaves alone, and what is looked at before it is decided."""
+"""Loss scaling: what a skipped update leaves unchanged, and which gradients decide about a skip."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ each_spoiler = pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan], i
 
 
 def started(subject: Subject, optimizer: str, **changes: object) -> Trainer:
-    """A run with two updates behind it, so that moments and counters are not at their start."""
+    """A run after two updates, so that moments and counters have changed."""
     recipe = Recipe(OPTIMIZERS[optimizer], scaling=SCALING, schedule=Steps((1, 3), (1.0, 0.5, 0.25)))
     trainer = subject.trainer(exact_linear(), recipe.but(**changes))
     for _ in range(2):
@@ -40,7 +40,7 @@ def test_a_skipped_update_changes_nothing(subject: Subject, verdict: Verdict, op
     trainer = started(subject, optimizer)
     before = subject.state(trainer)
     trainer.feed(spiked(trainer, bad, base=1.0))
-    verdict.same_state(subject.state(trainer), before, "whole state but the scaler's", but=("scaler/",))
+    verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", but=("scaler/",))
 
 
 @clause("scaling.skip-is-atomic")
@@ -49,7 +49,7 @@ def test_a_skipped_update_leaves_the_average(subject: Subject, verdict: Verdict)
     trainer = started(subject, "sgd", average=0.5)
     before = subject.state(trainer)
     trainer.feed(spiked(trainer, math.inf, base=1.0))
-    verdict.same_state(subject.state(trainer), before, "whole state but the scaler's", but=("scaler/",))
+    verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", but=("scaler/",))
 
 
 @clause("scaling.skip-is-atomic")
@@ -58,7 +58,7 @@ def test_no_number_of_skips_in_a_row_makes_one_applied(subject: Subject, verdict
     before, spoilt = subject.state(trainer), spiked(trainer, math.nan, base=1.0)
     for _ in range(100):
         trainer.feed(spoilt)
-    verdict.same_state(subject.state(trainer), before, "whole state after 100 skips in a row", but=("scaler/",))
+    verdict.same_state(subject.state(trainer), before, "training state after 100 skips in a row", but=("scaler/",))
 
 
 @clause("scaling.skip-is-atomic")
@@ -107,7 +107,9 @@ def test_a_run_with_skips_equals_the_run_without_them(subject: Subject, verdict:
     verdict.equal([a for a, _ in rates], [b for _, b in rates], "learning rate of each applied update")
     base = OPTIMIZERS[optimizer].learning_rate
     expected = [float(np.float32(base * f)) for f in (0.5, 0.25, 0.25)]
-    verdict.equal([float(np.float32(a)) for a, _ in rates], expected, "rates against the schedule of applied updates")
+    verdict.equal(
+        [float(np.float32(a)) for a, _ in rates], expected, "rates, compared with the schedule of applied updates"
+    )
 
 
 def spoil_everywhere(subject: Subject, verdict: Verdict, recipe: Recipe, bad: float) -> None:
@@ -187,7 +189,7 @@ def test_an_update_without_any_gradient_does_nothing(subject: Subject, verdict: 
     trainer = started(subject, "adam", schedule=None)
     before = subject.state(trainer)
     update = trainer.feed({})
-    verdict.same_state(subject.state(trainer), before, "whole state but the scaler's", but=("scaler/",))
+    verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", but=("scaler/",))
     verdict.equal(update.scale_after, update.scale_before, "the scale, for nothing has overflowed")
     verdict.observe("good-steps", update.good_steps)
 
@@ -199,7 +201,7 @@ def test_what_became_non_finite_after_unscaling_is_not_applied(subject: Subject,
     before = trainer.parameters()
     trainer.feed(full(trainer, 2.0**-3), poison=spiked(trainer, bad))
     verdict.finite(
-        trainer.parameters(), "parameters after a gradient was poisoned behind the unscaling", "applied-poison"
+        trainer.parameters(), "parameters after a gradient became infinite after unscaling", "applied-poison"
     )
     verdict.equal(trainer.parameters(), before, "parameters of the skipped update")
 
@@ -233,7 +235,7 @@ def test_whose_update_an_overflow_skips_is_observed(subject: Subject, verdict: V
     moved = any(not np.array_equal(before[name], after[name]) for name in list(before)[::2])
     rule = "skip-overflowing" if moved else "skip-all"
     verdict.observe("rule", rule)
-    verdict.equal(rule, subject.conventions.partial_overflow, "rule against the declared one")
+    verdict.equal(rule, subject.conventions.partial_overflow, "rule, compared with the declared one")
 
 
 @clause("scaling.abandoned-update-leaves-no-trace")
@@ -243,7 +245,7 @@ def test_a_finite_update_is_given_up_on(subject: Subject, verdict: Verdict, opti
     trainer, fresh = started(subject, optimizer), started(subject, optimizer)
     before = subject.state(trainer)
     trainer.feed(full(trainer, 1.0), abandon=True)
-    verdict.same_state(subject.state(trainer), before, "whole state but the scaler's", but=("scaler/",))
+    verdict.same_state(subject.state(trainer), before, "training state (excluding scaler)", but=("scaler/",))
     for run in (trainer, fresh):
         run.feed(full(run, 2.0**-3))
     states = subject.state(trainer), subject.state(fresh)

@@ -1,4 +1,4 @@
-"""Loss scaling: whatever the scale, the update and what is reported of it are the unscaled ones."""
+"""Loss scaling: updates and reports do not depend on the scale."""
 
 from __future__ import annotations
 
@@ -193,15 +193,15 @@ def test_two_losses_under_one_scaler(subject: Subject, verdict: Verdict) -> None
     few_bits = {name: np.rint(w * 8).astype(w.dtype) / w.dtype.type(8) for name, w in two_heads().weights(0).items()}
     joint, separate = (subject.trainer(two_heads(), recipe.but(separate_losses=s), few_bits) for s in (False, True))
     updates = [run.update((batch,)) for run in (joint, separate)]
-    verdict.equal(updates[1].loss, updates[0].loss, "loss of two backward passes against one")
+    verdict.equal(updates[1].loss, updates[0].loss, "loss of two backward passes, compared with one")
     states = separate.parameters(), joint.parameters()
-    verdict.same_state(*states, "parameters after two backward passes against one")
+    verdict.same_state(*states, "parameters after two backward passes, compared with one")
     for place, head in enumerate("ab"):
         before = subject.state(separate)
         spoilt = {**batch.targets, head: np.full_like(batch.targets[head], np.inf)}
         overflow = separate.update((Batch(x.inputs, spoilt),))
         verdict.holds(overflow.skipped, f"an overflow in the loss of {head} skips the update", overflow.skipped, True)
-        verdict.same_state(subject.state(separate), before, "whole state after it", but=("scaler/",))
+        verdict.same_state(subject.state(separate), before, "training state after it", but=("scaler/",))
         verdict.equal(overflow.scale_after, 2.0 ** (9 - place), "the scale moves once")
 
 

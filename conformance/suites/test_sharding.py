@@ -1,4 +1,4 @@
-"""Ranks: whatever several of them share out, the update is that of one place with all of it."""
+"""Ranks: the update equals that of a run without ranks on all samples."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_whole_window_is_reduced_once(subject: Subject, verdict: Verdict, rank
         by_one.accumulate(batch.split(1, 1), 8)
     by_one.apply()
     for rank, (once, often) in enumerate(zip(company.states(), by_one.states(), strict=True)):
-        what = f"weights that rank {rank} has from one reduction, against four"
+        what = f"weights of rank {rank} from one reduction, compared with four"
         verdict.same_state(weights(once), weights(often), what, "update-differs")
 
 
@@ -200,7 +200,7 @@ def exact_heads() -> dict[str, Array]:
 def judge_or_raise(
     verdict: Verdict, company: Company, windows: list[Window], expected: dict[str, Array], signature: str
 ) -> None:
-    """Every rank has this gradient, or the company refuses with an error of a library's kind."""
+    """Every rank has this gradient, or the run refuses with a library's exception."""
     try:
         found = company.gradients(windows)
     except (RuntimeError, ValueError) as error:

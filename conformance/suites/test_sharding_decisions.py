@@ -1,4 +1,4 @@
-"""Ranks decide together: one skip, one scale, one norm, one format of the sum."""
+"""Ranks decide together: same skip, scale, norm and sum format on all ranks."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ SCALED = Recipe(Adam(2.0**-6), scaling=DynamicScaling(initial=16.0, interval=3))
 
 
 def rounded(times: float) -> Bound:
-    """What so many roundings to float32 change at most, relatively to what is rounded."""
+    """Largest relative change by so many roundings to float32."""
     return Bound(times * 2.0**-24, {"method": "roundings to float32", "count": times})
 
 
 def same_on_all(verdict: Verdict, company: Company, when: str) -> None:
-    """Every rank sees the state that rank 0 sees."""
+    """Every rank has the state of rank 0."""
     first, *others = company.states()
     for rank, state in enumerate(others, 1):
         verdict.same_state(
-            state, first, f"whole state of rank {rank} against rank 0's, {when}", "ranks-differ", but=OWN
+            state, first, f"training state of rank {rank}, compared with rank 0, {when}", "ranks-differ", but=OWN
         )
 
 
 def decided(verdict: Verdict, updates: tuple[Update, ...], scale: float, good: int, *, skipped: bool) -> None:
-    """Every rank skipped or did not, and holds this scale and counter."""
+    """Every rank has the same skip decision, scale and counter."""
     found = [(update.skipped, update.scale_after, update.good_steps) for update in updates]
     expected = [(skipped, scale, good)] * len(updates)
     verdict.equal(found, expected, "skip, next scale and counter on each rank", "decided-apart")

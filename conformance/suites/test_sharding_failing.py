@@ -1,4 +1,4 @@
-"""What becomes of the ranks where one of them stops, and who can reach them from outside."""
+"""Failures of ranks: the others end when one stops, and nothing is reachable from outside."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def started(subject: Subject) -> Company:
 
 
 def trained(company: Company) -> tuple[dict[str, Array], ...]:
-    """The whole state of each rank after both updates."""
+    """The training state of each rank after both updates."""
     for batch in BATCHES:
         company.update(shared(batch, 5, 3))
     return company.states()
@@ -44,7 +44,7 @@ def test_a_rank_that_stops_ends_the_call_of_all(subject: Subject, verdict: Verdi
     need(subject, Capability.RANKS_LOST)
     company = started(subject)
     if how != "exits" and company.limit_s > QUICK_S and subject.framework.ranks() is None:
-        verdict.abstain(f"ranks wait {company.limit_s:g} s for one that stays; the modes of ranks judge it")
+        verdict.abstain(f"ranks wait {company.limit_s:g} s for a missing one; modes with ranks judge this")
     expected = trained(company)
     company = started(subject)
     company.update(shared(BATCHES[0], 5, 3))
@@ -67,7 +67,7 @@ def test_a_rank_that_stops_ends_the_call_of_all(subject: Subject, verdict: Verdi
         after = "RankFailed"
     else:
         after = "an answer"
-    verdict.equal(after, "RankFailed", "what the ranks that are left say afterwards", "goes-on")
+    verdict.equal(after, "RankFailed", "errors of the remaining ranks afterwards", "goes-on")
     for place, (state, before) in enumerate(zip(trained(started(subject)), expected, strict=True)):
         verdict.same_state(state, before, f"state that rank {place} of the next ranks trains to", "next-differs")
 
@@ -83,6 +83,6 @@ def test_ranks_listen_on_the_loopback_alone(subject: Subject, verdict: Verdict) 
         for batch in BATCHES:
             company.update(shared(batch, 3, 3, 2))
     if control_port not in {own.port for own in seen}:
-        verdict.abstain("this system does not show what a process listens on, as Linux does in /proc")
+        verdict.abstain("this system has no /proc that shows listening sockets")
     outside = sorted({f"{own.address}:{own.port}" for own in seen - before if not own.inside})
     verdict.equal(outside, [], "addresses of another interface that ranks listen on", "listens-outside")

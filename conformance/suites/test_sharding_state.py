@@ -1,4 +1,4 @@
-"""What each rank holds, saves and draws."""
+"""Resident state, saves and random streams of each rank."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_what_each_rank_holds(subject: Subject, verdict: Verdict, ranks: Ranks) 
 
 
 def ready(subject: Subject, ranks: Ranks) -> Company:
-    """A company of the run that is saved."""
+    """The ranks of the saved run."""
     return subject.company(exact_linear(7, 4), recipe_of(subject, ranks))
 
 
 def recipe_of(subject: Subject, ranks: Ranks) -> Recipe:
-    """The recipe of the run that is saved, with a scaler where there is any."""
+    """The recipe of the saved run, with a scaler if the framework has one."""
     scaled = subject.framework.declares(Capability.DYNAMIC_SCALING).supported
     scaling = DynamicScaling(initial=2.0**6, interval=3) if scaled else None
     return RUN.but(ranks=ranks, scaling=scaling)
@@ -89,7 +89,7 @@ def test_another_number_of_ranks_goes_on(subject: Subject, verdict: Verdict, cou
         loaded = ready(subject, replace(PAIRS[level], count=count))
         loaded.restore(tmp_path / level)
         for rank, state in enumerate(loaded.states()):
-            what = f"whole state that rank {rank} of {count} has right after the load ({level})"
+            what = f"training state of rank {rank} of {count} right after the load ({level})"
             verdict.same_state(state, before, what, "load-differs", but=OWN)
         loaded.update(shared(last, *[8 // count] * count))
         envelope = subject.envelope(exact_linear(7, 4), recipe_of(subject, PAIRS[level]), windows)

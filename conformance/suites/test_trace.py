@@ -1,4 +1,4 @@
-"""What an adapter shows of its layers, by which failures are traced to one: it has to be the pass that trains."""
+"""An adapter's layer traces, which locate failures: a trace must be a real training pass."""
 
 from __future__ import annotations
 

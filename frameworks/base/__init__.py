@@ -1,4 +1,4 @@
-"""What adapters share, written once."""
+"""Shared code of adapters."""
 
 from frameworks.base.checkpoints import same_parts
 from frameworks.base.company import Arguments, BaseCompany, ranks_of, with_items

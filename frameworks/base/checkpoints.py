@@ -1,4 +1,4 @@
-"""What a user's own container of checkpoint parts is held to, alike for all adapters."""
+"""Validation of checkpoint containers, for all adapters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def same_parts(file: Path, saved: Collection[str], own: Collection[str]) -> None:
-    """Refuses a checkpoint whose parts (model, optimizer, scaler, ...) are not those of the run that loads it.
+    """Refuses a checkpoint whose parts (model, optimizer, scaler, ...) differ from those of the run that loads it.
 
     The container that holds the parts is the user's, so no framework compares them; each part is then loaded by the
     framework's own call, without a further check.

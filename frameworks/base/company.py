@@ -1,4 +1,4 @@
-"""What every adapter's company shares: its verbs by one call that reaches all ranks, and its view as one run."""
+"""Base of rank groups: methods that call all ranks, and the view as one run."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ from frameworks.contract import NOT_OFFERED, Capability, Gradients, Stop, Unsupp
 
 @dataclass(frozen=True)
 class Arguments:
-    """What one rank is given with a verb: its arguments."""
+    """Arguments of one rank's method call."""
 
     arguments: tuple[Any, ...] = ()
     named: dict[str, Any] = field(default_factory=dict)
 
 
 def ranks_of(recipe: Recipe) -> Ranks:
-    """The ranks that a recipe names.
+    """The ranks of a recipe.
 
     Raises:
         ValueError: it names none.
     """
     if recipe.ranks is None:
-        raise ValueError("the recipe names no ranks: give it some, as Recipe(ranks=Ranks(2))")
+        raise ValueError("recipe.ranks is required, e.g. Recipe(ranks=Ranks(2))")
     return recipe.ranks
 
 
 class BaseCompany(ABC):
-    """The verbs of `Company`, each a verb of every rank's trainer.
+    """The methods of `Company`, each of which calls every rank's trainer.
 
-    A rank's trainer is the adapter's own, with two more verbs: `bytes_held()` and `collectives()`.
+    A rank's trainer is the adapter's own, with two more methods: `bytes_held()` and `collectives()`.
     """
 
     count: int
     limit_s = 10.0
-    """Where nothing waits, a stop is noticed at once, on a crowded machine too."""
+    """Without waiting ranks a stop is noticed at once, even on a busy machine."""
 
     @abstractmethod
     def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
-        """Calls a verb on every rank's trainer at once; what each returned.
+        """Calls a method on every rank's trainer concurrently and returns the results.
 
         Raises:
             RankFailed: a rank died or did not answer in time.
-            Exception: what the first rank to raise has raised.
+            Exception: the exception of the first rank that raised.
         """
 
     def close(self) -> None:  # noqa: B027
         """Nothing to end by default."""
 
     def all(self, verb: str, *arguments: Any, **named: Any) -> tuple[Any, ...]:
-        """A verb with the same arguments on every rank."""
+        """A method call with the same arguments on every rank."""
         return self.ask(verb, [Arguments(arguments, named)] * self.count)
 
     def each(self, verb: str, shares: Sequence[Any]) -> tuple[Any, ...]:
-        """A verb with one argument, each rank's own."""
+        """A method call with one argument by rank."""
         return self.ask(verb, [Arguments((share,)) for share in shares])
 
     def update(self, windows: Sequence[Window]) -> tuple[Update, ...]:
@@ -111,13 +111,13 @@ class BaseCompany(ABC):
 
 
 def with_items(windows: Sequence[Window]) -> list[Arguments]:
-    """Each rank's window, and how many items all of them hold."""
+    """Each rank's window, and the number of items on all ranks."""
     items = sum(batch.items for window in windows for batch in window)
     return [Arguments((window, items)) for window in windows]
 
 
 def _with_zeros(fed: Sequence[Gradients]) -> tuple[Gradients, ...]:
-    """What ranks are given for a micro-batch; zeros where one is given nothing, for all of them have to reduce."""
+    """Gradients by rank for a micro-batch; zeros where a rank has none, since all ranks must reduce."""
     nothing = [all(value is None for value in own.values()) for own in fed]
     if not any(nothing):
         return tuple(fed)

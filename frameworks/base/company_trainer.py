@@ -1,4 +1,4 @@
-"""The view of a company as one run: it deals every micro-batch out to the ranks and shows what rank 0 has."""
+"""The view of a rank group as one run: it splits each micro-batch across ranks and returns rank 0's state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from frameworks.contract import Gradients, Update
 
 
 def dealt(batch: Batch, count: int) -> tuple[Batch, ...]:
-    """Consecutive parts of a micro-batch, one a rank, as equal as can be, longer ones first; some may be empty."""
+    """Consecutive parts of a micro-batch, one for each rank, as equal as possible, longer ones first; some may be
+    empty."""
     short, longer = divmod(len(batch), count)
     return batch.split(*(short + (rank < longer) for rank in range(count)))
 
@@ -30,9 +31,9 @@ def dealt_window(window: Window, count: int) -> list[Window]:
 
 
 class CompanyTrainer(BaseTrainer):
-    """One training run of several ranks. What it gives to each rank is a part of what it is given itself.
+    """One training run on several ranks, each of which gets a part of the data.
 
-    Readings are rank 0's, but for the random streams, which are every rank's as "STREAM.RANK".
+    State is read from rank 0, except random streams, which are "STREAM.RANK" for every rank.
     """
 
     def __init__(self, company: BaseCompany) -> None:
@@ -54,7 +55,7 @@ class CompanyTrainer(BaseTrainer):
         return self._enter(self.company.accumulate(parts, items), parts, batch, items)
 
     def _enter(self, losses: Sequence[float], parts: Sequence[Batch], batch: Batch, items: int) -> float:
-        """Enters the micro-batch that the ranks' parts make up."""
+        """Records the micro-batch made of the ranks' parts."""
         total = sum(loss * part.items for loss, part in zip(losses, parts, strict=True) if part.items)
         return self.ledger.add(MicroBatch(total, batch.items), items)
 
@@ -62,7 +63,7 @@ class CompanyTrainer(BaseTrainer):
         return self._whole(self.company.apply())
 
     def _whole(self, updates: Sequence[Update]) -> Update:
-        """What the ranks' update is as that of one run; its losses are those of all items."""
+        """The ranks' update as one update; its losses are over all items."""
         own, loss, losses = updates[0], self.ledger.loss(), self.ledger.losses()
         self.ledger.empty()
         return Update(
@@ -119,7 +120,7 @@ class CompanyTrainer(BaseTrainer):
         return {f"{name}.{rank}": state for rank, own in enumerate(streams) for name, state in own.items()}
 
     def _read(self, verb: str) -> dict[str, Array]:
-        """What rank 0 answers; every rank is asked, for each has a part of it."""
+        """Rank 0's result; every rank is called, since each holds a part of it."""
         answer: dict[str, Array] = self.company.all(verb)[0]
         return answer
 
@@ -136,7 +137,7 @@ class CompanyTrainer(BaseTrainer):
         return calls
 
     def offloaded(self) -> dict[str, int]:
-        """What all ranks have offloaded together."""
+        """Offloaded bytes of all ranks."""
         total: Counter[str] = Counter()
         for own in self.company.all("offloaded"):
             total.update(own)
@@ -156,7 +157,7 @@ _LEDGER = "window.npy"
 
 
 def _read_ledger(file: Path) -> tuple[list[MicroBatch], int]:
-    """The losses of the open window that a save has.
+    """The saved losses of the open window.
 
     Raises:
         ValueError: the file is missing or not whole.

@@ -1,4 +1,4 @@
-"""What an adapter's casts and products refuse unless they offer it."""
+"""Default refusals of casts and products."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from frameworks.contract import NOT_OFFERED, Capability, Unsupported
 
 
 class BaseFormats:
-    """Refuses the products and the packing that a framework may lack."""
+    """Refuses optional products and packing."""
 
     def integer_product(self, a: Array, b: Array) -> Array:
         raise Unsupported.declared(Capability.INTEGER_PRODUCTS, NOT_OFFERED)

@@ -1,4 +1,4 @@
-"""What every adapter's framework class shares: device and mode, declarations, refusals and what is observed of them."""
+"""Base of framework classes: device and mode, declarations, refusals and their attempts."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class BaseFramework(ABC):
     name: str
     modes: tuple[str, ...]
     ranks_of_modes: Mapping[str, Ranks] = MappingProxyType({})
-    """What modes train every recipe with that names no ranks."""
+    """Ranks of a mode, for recipes without ranks."""
     offload_of_modes: Mapping[str, Offload] = MappingProxyType({})
-    """What modes offload in every recipe that names nothing."""
+    """Offload of a mode, for recipes without offload."""
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         available = self.devices()
@@ -63,16 +63,16 @@ class BaseFramework(ABC):
 
     @abstractmethod
     def devices(self) -> tuple[str, ...]:
-        """Devices that are there, the preferred one last."""
+        """Available devices, the preferred one last."""
 
     def refusals(self) -> Mapping[Capability, str]:
-        """What this framework does not do on this device, in this mode, with a reason in one sentence each."""
+        """Unsupported capabilities on this device, in this mode, with one sentence each."""
         return {}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         """The framework's own call for each capability, on this device, in this mode, without this adapter's guards.
 
-        A capability that is neither here nor among `refusals` is one that the adapter does not offer.
+        The adapter does not offer capabilities that are neither here nor in `refusals`.
         """
         return {}
 
@@ -82,12 +82,12 @@ class BaseFramework(ABC):
         return SUPPORTED if capability in self.attempts() else NOT_OFFERED
 
     def require(self, capability: Capability) -> None:
-        """Raises `Unsupported`, for the declared reason, unless the capability is declared as supported."""
+        """Raises `Unsupported` with the declared reason unless the capability is declared as supported."""
         if not self.declares(capability).supported:
             raise self.refusal(capability)
 
     def bound(self, run: Run) -> Run:
-        """The run with this framework's declarations, by which its verbs refuse."""
+        """The run with this framework's declarations, by which its methods refuse."""
         run.declares = self.declares
         return run
 
@@ -117,10 +117,10 @@ class BaseFramework(ABC):
         return name or next(iter(offered), "")
 
     def refusal(self, capability: Capability, attempt: Attempt | None = None) -> Unsupported:
-        """The refusal of what is declared not to be there, for the declared reason.
+        """The refusal of an unsupported capability, with the declared reason.
 
         Args:
-            attempt: a try of what is refused here alone, where the capability is declared as supported elsewhere.
+            attempt: for a refused combination of a capability that is otherwise supported.
         """
         return Unsupported.declared(capability, self.declares(capability), attempt)
 
@@ -177,10 +177,10 @@ class BaseFramework(ABC):
         raise self.refusal(Capability.ADAM_8BIT)
 
     def probe(self, capability: Capability) -> bool | None:
-        """What `attempts` shows of the capability, asked once.
+        """The cached result of the capability's attempt.
 
-        False where this adapter does not offer it, for then there is no call that could act; None where it is declared
-        and there is no attempt.
+        False if this adapter does not offer it, since no call could take effect; None if it is declared and has no
+        attempt.
         """
         if capability not in self._observed:
             attempt = self.attempts().get(capability)

@@ -1,4 +1,4 @@
-"""Seeing what a framework does: attempts, times, and the machine that it runs on."""
+"""Observation of a framework: attempts, times, and the processor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def elapsed(work: Callable[[], object], clock: Callable[[], int] = perf_counter_
 
 
 def observed(attempt: Attempt) -> bool:
-    """Whether an attempt acted: it returned True without a warning. What returns False, warns or raises did not."""
+    """Whether an attempt took effect: it returned True and did not warn or raise."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -32,7 +32,7 @@ def observed(attempt: Attempt) -> bool:
 
 
 def processor() -> str:
-    """The processor's model name, or its architecture where the system does not say."""
+    """The processor's model name, or its architecture if the system does not report one."""
     if _LISTING.is_file():
         for line in _LISTING.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""What is seen to leave a device, by one small experiment an offload, alike for every framework that offloads."""
+"""Attempts of offload, shared by all frameworks: one small experiment for each offload."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from frameworks.contract import Attempt, Capability, Update
 
 
 class OffloadedRun(Protocol):
-    """What is asked of a run here."""
+    """The methods of a run that are used here."""
 
     def update(self, window: Window) -> Update: ...
 
@@ -22,16 +22,16 @@ class OffloadedRun(Protocol):
 
 
 Make = Callable[[Model, Recipe], OffloadedRun]
-"""Makes a run without an adapter's guards."""
+"""Creates a run without the adapter's guards."""
 
 
 def offload_attempts(make: Make, offloads: Sequence[Offload]) -> dict[Capability, Attempt]:
-    """A try of each capability that one of these offloads asks for."""
+    """Attempts for each capability that one of these offloads needs."""
     return {c: partial(_leaves, make, offload) for offload in offloads for c in Capability.of_offload(offload)}
 
 
 def _leaves(make: Make, offload: Offload) -> bool:
-    """Whether bytes of every kind are away after an update, or have been during it."""
+    """Whether bytes of every kind are offloaded after an update, or were during it."""
     run = make(exact_stack(), Recipe(Adam(), offload=offload))
     run.update((exact_batch(8),))
     away = run.offloaded()

@@ -1,4 +1,4 @@
-"""What formats and quantizers are seen to do, by one small experiment each, alike for every framework."""
+"""Attempts of formats and quantizers, shared by all frameworks: one small experiment each."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _VALUES = np.array([[-3.0, -1.0, 0.0, 2.0], [0.5, 1.0, -1.5, -4.0]], np.float32)
 def format_attempts(
     formats: NumberFormats, *others: Capability, delayed: Callable[[], DelayedProduct] | None = None
 ) -> dict[Capability, Attempt]:
-    """A try of each cast that is offered, of casts to integers, and of what else is offered.
+    """Attempts for each offered cast, for casts to integers, and for other offered operations.
 
     Args:
         others: INTEGER_PRODUCTS, FLOAT8_PRODUCTS, INT4_PACKING.
-        delayed: makes a product with the kernel `KERNEL`, if scales of eight-bit products follow the steps before.
+        delayed: creates a delayed-scaling product with the kernel `KERNEL`, if the framework has them.
     """
     made: dict[Capability, Attempt] = {Capability.INTEGER_CASTS: partial(_casts_to_integers, formats)}
     for name in formats.casts():
@@ -37,7 +37,7 @@ def format_attempts(
 
 
 def quantizer_attempts(quantizers: Quantizers) -> dict[Capability, Attempt]:
-    """A try of each quantizer, fake or not, that is offered."""
+    """Attempts for each offered quantizer, fake or not."""
     made: dict[Capability, Attempt] = {}
     for name in quantizers.rules():
         made[Capability(f"quantization.{name}")] = partial(_quantizes, quantizers, name)
@@ -47,24 +47,24 @@ def quantizer_attempts(quantizers: Quantizers) -> dict[Capability, Attempt]:
 
 
 def technique_attempts(post_training: PostTraining) -> dict[Capability, Attempt]:
-    """A try of each quantization of trained models that is offered."""
+    """Attempts for each offered post-training quantization."""
     rules = post_training.rules()
     return {Capability(f"quantization.{name}"): partial(_quantizes_a_model, post_training, name) for name in rules}
 
 
 def aware_attempts(trainer: Callable[[Model, Recipe], Trainer], *, converts: bool) -> dict[Capability, Attempt]:
-    """A try of aware training, and of conversion where that is offered."""
+    """Attempts for QAT, and for conversion if offered."""
     made: dict[Capability, Attempt] = {Capability.AWARE: partial(_trains_aware, trainer)}
     return made | ({Capability.CONVERT: partial(_converts, trainer)} if converts else {})
 
 
 def float8_attempts(trainer: Callable[[Model, Recipe], Trainer]) -> dict[Capability, Attempt]:
-    """A try of training by delayed scaling."""
+    """An attempt of float8 training."""
     return {Capability.FLOAT8_TRAINING: partial(_trains_in_eighths, trainer)}
 
 
 def _trains_in_eighths(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
-    """Whether a window is remembered, and predictions have few values where inputs have many."""
+    """Whether a window enters the amax history, and predictions have fewer distinct values than inputs."""
     run = trainer(exact_linear(), Recipe(SGD(), quantization=Float8(4)))
     run.update((exact_batch(),))
     (remembered,) = run.remembered().values()
@@ -74,14 +74,14 @@ def _trains_in_eighths(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
 
 
 def _aware(trainer: Callable[[Model, Recipe], Trainer]) -> Trainer:
-    """A run that has seen a window."""
+    """A run after one window."""
     run = trainer(exact_linear(), Recipe(SGD(), quantization=Aware()))
     run.update((exact_batch(),))
     return run
 
 
 def _trains_aware(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
-    """Whether ranges follow the data, and predictions have few values where inputs have many."""
+    """Whether ranges follow the data, and predictions have fewer distinct values than inputs."""
     run = _aware(trainer)
     (ranges,) = run.observed().values()
     fine = np.repeat(np.linspace(0.0, 0.5 * ranges.inputs.scale, 9, dtype=np.float32)[:, None], 8, axis=1)
@@ -96,7 +96,7 @@ def _converts(trainer: Callable[[Model, Recipe], Trainer]) -> bool:
 
 
 def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:
-    """Whether a model's weights become integer codes and it predicts something finite that samples decide."""
+    """Whether a model's weights become integer codes and its predictions are finite and depend on the samples."""
     model = digits_mlp((max(8, -(-post_training.rules()[name].smallest // 64)),))
     samples = np.linspace(-1.0, 1.0, 4 * model.sample[0], dtype=np.float32).reshape(4, *model.sample)
     made = post_training.quantized(name, model, model.weights(0), (samples,))
@@ -107,13 +107,13 @@ def _quantizes_a_model(post_training: PostTraining, name: str) -> bool:
 
 
 def _casts_to_integers(formats: NumberFormats) -> bool:
-    """Whether small integers come out of a cast to int8."""
+    """Whether a cast to int8 preserves small integers."""
     codes = formats.encode(np.array([-3.0, 2.0], np.float32), "int8")
     return np.array_equal(codes.view(np.int8), [-3, 2])
 
 
 def _multiplies_integers(formats: NumberFormats) -> bool:
-    """Whether a product of int8 is more than int8 holds."""
+    """Whether an int8 product can exceed the range of int8."""
     product = formats.integer_product(np.full((2, 16), 127, np.int8), np.full((16, 2), 127, np.int8))
     return bool((product == 16 * 127 * 127).all())
 
@@ -126,14 +126,14 @@ def _multiplies_eighths(formats: NumberFormats) -> bool:
 
 
 def _packs(formats: NumberFormats) -> bool:
-    """Whether four integers of four bits are stored in two bytes and come back."""
+    """Whether four 4-bit integers are packed into two bytes and unpacked again."""
     codes = np.array([[-8, 7, -1, 3]], np.int8)
     stored = formats.packed(codes, 1)
     return stored.nbytes == 2 and np.array_equal(formats.unpacked(stored, 4, 1), codes)
 
 
 def _scales_late(made: Callable[[], DelayedProduct]) -> bool:
-    """Whether after some steps a value that no code has at the first scale comes out as it is."""
+    """Whether after some steps a value beyond the first scale's range is preserved."""
     product = made()
     inputs, gradient = np.full((1, 16), 1000.0, np.float32), np.ones((1, 16), np.float32)
     outputs = [product.train((inputs, gradient))[0].output for _ in range(4)]
@@ -149,7 +149,7 @@ _OTHERS = {
 
 
 def _casts(formats: NumberFormats, name: str) -> bool:
-    """Whether powers of two come back, and a value that the format has no code for does not."""
+    """Whether powers of two are preserved, and a value without a code is not."""
     exact = np.array([0.25, 0.5, 1.0, 2.0], np.float32)
     codes = formats.encode(exact, name)
     between = NARROW[name].fraction_bits + 2
@@ -159,7 +159,7 @@ def _casts(formats: NumberFormats, name: str) -> bool:
 
 
 def _quantizes(quantizers: Quantizers, name: str) -> bool:
-    """Whether there are integer codes, more than one, that come back near to the values."""
+    """Whether there are several integer codes that dequantize to nearby values."""
     quantized = quantizers.quantize(name, _VALUES)
     near = np.abs(quantized.values - _VALUES) <= np.broadcast_to(quantized.scale, _VALUES.shape)
     return quantized.codes.dtype.kind == "i" and len(np.unique(quantized.codes)) > 2 and bool(near.all())

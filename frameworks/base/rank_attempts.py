@@ -1,4 +1,4 @@
-"""What ranks are seen to do, by one small experiment a capability, alike for every framework that makes companies."""
+"""Attempts of ranks, shared by all frameworks with ranks: one small experiment for each capability."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from frameworks.base.company_trainer import dealt_window
 from frameworks.contract import Attempt, Capability, RankFailed
 
 Make = Callable[[Model, Recipe], BaseCompany]
-"""Makes the ranks of a run without an adapter's guards."""
+"""Creates the ranks of a run without the adapter's guards."""
 
 _MESHES: Mapping[Capability, Ranks] = {
     Capability.RANKS_REPLICATED: Ranks(2),
@@ -29,24 +29,24 @@ _MESHES: Mapping[Capability, Ranks] = {
     Capability.RANKS_HYBRID: Ranks(4, "full", replicas=2),
 }
 _OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
-"""What adapters show of one place and not of ranks: a rank's pass is over its own samples, and of gathered weights."""
+"""Capabilities without ranks only: a rank's pass covers only its own samples, and gathers weights."""
 
 
 def with_ranks(
     attempts: Mapping[Capability, Attempt], make: Make, always: Ranks | None, *, reshaped: Sharding = "full"
 ) -> Mapping[Capability, Attempt]:
-    """The attempts of one place that are left where every recipe has ranks, and one for each capability of ranks.
+    """Attempts if every recipe has ranks: the remaining ones without ranks, and one for each capability of ranks.
 
     Args:
-        always: the ranks that the mode trains every recipe with, None for none.
-        reshaped: what is sharded, of the most that there is, in a run that another number of ranks loads.
+        always: the mode's ranks, None for none.
+        reshaped: sharding level of a run that another number of ranks restores.
     """
     hidden = _OF_ONE_PLACE if always is not None else frozenset()
     return {c: attempt for c, attempt in attempts.items() if c not in hidden} | _attempts(make, reshaped)
 
 
 def _attempts(make: Make, reshaped: Sharding) -> dict[Capability, Attempt]:
-    """A try of each capability of ranks."""
+    """Attempts for each capability of ranks."""
     levels: dict[Capability, Attempt] = {c: partial(_shards, make, ranks) for c, ranks in _MESHES.items()}
     return levels | {
         Capability.RANKS_LOW_REDUCTION: partial(_reduces_low, make),
@@ -58,14 +58,14 @@ def _attempts(make: Make, reshaped: Sharding) -> dict[Capability, Attempt]:
 
 
 def _trained(make: Make, ranks: Ranks) -> BaseCompany:
-    """A company after one update, in which every rank had samples of its own."""
+    """A rank group after one update with different samples on every rank."""
     company = make(exact_stack(), Recipe(Adam(), ranks=ranks))
     company.update(dealt_window((exact_batch(8),), ranks.count))
     return company
 
 
 def _shards(make: Make, ranks: Ranks) -> bool:
-    """Whether ranks hold a part of what the level shards; of the rest they may hold all."""
+    """Whether ranks hold only a part of what the level shards."""
     size = 4 * sum(int(np.prod(shape)) for shape in exact_stack().parameter_shapes().values())
     copy = {"parameter": size, "gradient": size, "optimizer": 2 * size}
     held = _trained(make, ranks).bytes_held()
@@ -79,7 +79,7 @@ def _weight(company: BaseCompany) -> Array:
 
 
 def _reduces_low(make: Make) -> bool:
-    """1 and 2^-9 have no sum in bfloat16."""
+    """The sum of 1 and 2^-9 is not representable in bfloat16."""
     company = make(scalar(0.0), Recipe(SGD(1.0), ranks=Ranks(2, reduce="bfloat16")))
     company.feed([[{"0.output.weight": np.full((1, 1), 2.0 * g, np.float32)}] for g in (1.0, 2.0**-9)])
     return float(_weight(company)[0, 0]) == -1.0
@@ -99,7 +99,7 @@ def _counts(make: Make) -> bool:
 
 
 def _loses_one(make: Make) -> bool:
-    """Whether a rank that exits takes no other with it."""
+    """Whether the other ranks survive if one exits."""
     company = make(exact_linear(), Recipe(SGD(0.5), ranks=Ranks(2)))
     try:
         company.lose(dealt_window((exact_batch(8),), 2), 1, "exits")
@@ -109,7 +109,7 @@ def _loses_one(make: Make) -> bool:
 
 
 def _reshapes(make: Make, level: Sharding) -> bool:
-    """Weights that two ranks saved are those that four load."""
+    """Whether four ranks restore the weights that two ranks saved."""
     saved = _trained(make, Ranks(2, level))
     with tempfile.TemporaryDirectory() as folder:
         saved.save(Path(folder))

@@ -1,4 +1,4 @@
-"""The cases of `Framework.recompute`, written once: how arguments reach a recomputed function, and what goes wrong.
+"""The cases of `Framework.recompute`, shared by all adapters: argument passing and errors.
 
 An adapter gives the few operations that a case is made of: the function, the framework's recomputation call, and a
 function whose second run fails. It differentiates what `recomputed_call` returns, and does between the forward and the
@@ -24,7 +24,7 @@ CLOSED_OVER: tuple[RecomputeCase, ...] = (NO_GRAD_INPUT, WEIGHTS_CHANGE)
 
 
 class FailingRerun:
-    """Counts the runs of a function and fails each but the first, in the case "raises"."""
+    """Counts the runs of a function and makes each but the first fail, in the case "raises"."""
 
     def __init__(self) -> None:
         self.runs = 0

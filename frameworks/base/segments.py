@@ -1,4 +1,4 @@
-"""Where recomputation segments begin and end among the layers of a model's body, the heads left out."""
+"""Bounds of recomputation segments among a model's layers, without heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every adapter's trace has in common: which layers it shows, and in which format."""
+"""Shared code of traces: layers and formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def traced_paths(model: Model, batch: Batch) -> tuple[str, ...]:
 
 
 def unscaled_in_trace(gradient: Array, scale: float) -> Array:
-    """The gradient for an output without the loss scale; in float32 or wider where there is one to divide out."""
+    """An output's gradient without the loss scale; in float32 or wider if it is divided by one."""
     if scale == 1.0:
         return gradient
     return np.asarray(gradient.astype(np.promote_types(gradient.dtype, np.float32)) / scale)

@@ -1,4 +1,4 @@
-"""What every adapter's trainer shares: the window loop, the whole state, and refusals that read the declaration."""
+"""Base of trainers: window loop, full state, and refusals by declaration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _nothing_offered(_: Capability) -> Declaration:
 
 
 class BaseTrainer(ABC):
-    """Default `update` and `state`, and refusals for the verbs that an adapter leaves out.
+    """Default `update` and `state`, and refusals for methods that an adapter does not implement.
 
     Attributes:
         declares: the framework's declarations, by which a run refuses.
@@ -52,10 +52,10 @@ class BaseTrainer(ABC):
     def parameters(self) -> dict[str, Array]: ...
 
     def refusal(self, capability: Capability, attempt: Attempt | None = None) -> Unsupported:
-        """The refusal of what is declared not to be there, for the declared reason.
+        """The refusal of an unsupported capability, with the declared reason.
 
         Args:
-            attempt: a try of what is refused here alone, where the capability is declared as supported elsewhere.
+            attempt: for a refused combination of a capability that is otherwise supported.
         """
         return Unsupported.declared(capability, self.declares(capability), attempt)
 

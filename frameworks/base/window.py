@@ -20,7 +20,7 @@ def over_window(window: Window, step: Callable[[Batch, int], T]) -> list[T]:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one micro-batch of an open window gave.
+    """The result of one micro-batch of an open window.
 
     Attributes:
         total: sum of the unscaled losses of its items.
@@ -67,7 +67,7 @@ class LossLedger(Generic[M]):
         self.items = 0
 
     def add(self, micro: M, items: int) -> float:
-        """Enters a micro-batch of a window of so many items; returns its mean loss."""
+        """Records a micro-batch of a window of so many items; returns its mean loss."""
         self.micro_batches.append(micro)
         self.items = items
         return micro.loss
@@ -83,7 +83,7 @@ class LossLedger(Generic[M]):
         return tuple(micro.loss for micro in self.micro_batches)
 
     def replace(self, micro_batches: Sequence[M], items: int) -> None:
-        """Goes on with other micro-batches, as a checkpoint has them, or with none after the end of a window."""
+        """Replaces the micro-batches, by those of a checkpoint or by none after the end of a window."""
         self.micro_batches = list(micro_batches)
         self.items = items
 
@@ -93,7 +93,7 @@ class LossLedger(Generic[M]):
 
 
 def ending(window: Sequence[AppliedMicroBatch]) -> tuple[bool, float, float]:
-    """How a window stands that the framework ends by itself.
+    """The state of a window that the framework ends by itself.
 
     Returns:
         Whether it made an update; the loss scale at the window's beginning; the learning rate of the update, or of the

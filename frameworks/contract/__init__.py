@@ -1,8 +1,8 @@
 """The contract between the suite and a framework: NumPy in, NumPy out, no framework object crosses it.
 
-A `Framework` is bound to one device and one mode when it is made. It answers what it declares, what it was seen to do
-(`probe`), and makes `Trainer`s, each of which is one training run. What a framework cannot do raises `Unsupported` with
-the capability's name; that is recorded and never counts as a pass.
+A `Framework` is bound to one device and one mode when it is made. It reports its declarations and the results of
+attempts (`probe`), and creates `Trainer`s, each of which is one training run. An unsupported request raises
+`Unsupported` with the capability's name; it is recorded and never counts as a pass.
 """
 
 from frameworks.contract.aware import AwareRule
@@ -35,7 +35,7 @@ from frameworks.contract.values import (
 )
 
 CONTRACT_VERSION = 1
-"""Increased when an adapter that follows the contract as it was would no longer be right; see docs/versioning.md."""
+"""Increased by changes that break existing adapters; see docs/versioning.md."""
 
 __all__ = [
     "CONTRACT_VERSION",

@@ -1,4 +1,4 @@
-"""Training that is aware of quantization: what its dense layers compute, and how their ranges follow the data."""
+"""Quantization-aware training (QAT): computation of dense layers, and their ranges."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from frameworks.contract.post_training import LinearRule
 
 @dataclass(frozen=True)
 class AwareRule:
-    """What dense layers compute in aware training, as the framework documents it.
+    """The computation of QAT dense layers, as documented by the framework.
 
-    Inputs, weight and outputs are brought to codes and back (fake quantization); the product between is float32. The
+    Inputs, weight and outputs are fake-quantized; the product is float32. The
     weight's ranges are those that it has; the others follow the lowest and the highest value by a moving average whose
     first batch is taken whole.
 

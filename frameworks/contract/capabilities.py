@@ -1,4 +1,4 @@
-"""What a framework may declare, what a recipe asks for, and the refusal of what a framework does not do."""
+"""Capabilities: declarations, requirements of recipes, and refusals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fixtures.recipe import Adam, Aware, DynamicScaling, Float8, Offload, Precis
 
 
 class Capability(StrEnum):
-    """What a framework may declare that it does or does not do on a device, in a mode."""
+    """Capabilities that a framework declares as supported or unsupported on a device, in a mode."""
 
     O1_FLOAT16 = "precision.O1-float16"
     O1_BFLOAT16 = "precision.O1-bfloat16"
@@ -95,12 +95,12 @@ class Capability(StrEnum):
 
     @classmethod
     def of(cls, precision: Precision) -> Capability | None:
-        """The capability that a precision asks for, None for float32."""
+        """The capability that a precision needs, None for float32."""
         return None if precision.level == "O0" else cls(f"precision.{precision.label}")
 
     @classmethod
     def of_ranks(cls, ranks: Ranks) -> tuple[Capability, ...]:
-        """The capabilities that ranks ask for."""
+        """The capabilities that ranks need."""
         asked = [cls(f"ranks.{ranks.level}")]
         if ranks.replicas > 1 and ranks.level != "replicated":
             asked.append(cls.RANKS_HYBRID)
@@ -110,18 +110,18 @@ class Capability(StrEnum):
 
     @classmethod
     def of_offload(cls, offload: Offload) -> tuple[Capability, ...]:
-        """The capabilities that an offload asks for: those of what leaves, and of where it goes."""
+        """The capabilities that an offload needs: of its kinds and of its target."""
         return (*(cls(f"offload.{kind}") for kind in offload.what), cls(f"offload.{offload.to}"))
 
 
 Attempt = Callable[[], bool]
-"""A try of the framework's own call without an adapter's guards: True if the technique was seen to act."""
+"""An attempt: the framework's own call without the adapter's guards; True if the technique took effect."""
 
 
 class Unsupported(Exception):
     """The framework cannot do this here; `capability` says what, `reason` why, in one sentence.
 
-    A refusal of a combination, whose capability is declared as supported, brings an `attempt` of its own.
+    The refusal of a combination whose capability is otherwise supported has its own `attempt`.
     """
 
     def __init__(self, capability: Capability, reason: str, attempt: Attempt | None = None) -> None:
@@ -132,17 +132,17 @@ class Unsupported(Exception):
 
     @classmethod
     def declared(cls, capability: Capability, declaration: Declaration, attempt: Attempt | None = None) -> Unsupported:
-        """The refusal for the reason that is declared, so that it stands in one place."""
+        """The refusal with the declared reason."""
         return cls(capability, declaration.reason or NOT_OFFERED.reason, attempt)
 
 
 class MissingDevice(Exception):
-    """The device that was asked for is not there."""
+    """The requested device is not available."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """Whether a framework says that it supports a capability, and why not."""
+    """Whether a framework declares a capability as supported, or why not."""
 
     supported: bool
     reason: str = ""
@@ -151,11 +151,11 @@ class Declaration:
 SUPPORTED = Declaration(True)
 
 NOT_OFFERED = Declaration(False, "this adapter does not offer it")
-"""What stands for a capability that an adapter says nothing about; there is nothing to try."""
+"""The declaration of a capability that an adapter does not mention; there is no attempt."""
 
 
 def needs(recipe: Recipe) -> tuple[Capability, ...]:
-    """The capabilities that a recipe asks for."""
+    """The capabilities that a recipe needs."""
     asked: list[Capability | None] = [Capability.of(recipe.precision)]
     match recipe.scaling:
         case DynamicScaling(enabled=enabled):

@@ -1,4 +1,4 @@
-"""`Company`: the ranks of one training run, each of which answers for itself."""
+"""`Company`: the rank group of one training run, with one result for each rank."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fixtures.model import Batch, Window
 from frameworks.contract.values import Gradients, Update
 
 Stop = Literal["exits", "raises", "one call fewer"]
-"""How a rank stops: its process ends, it raises, or it returns at once while the others wait for it."""
+"""How a rank fails: its process exits, it raises, or it skips a call for which the others wait."""
 
 
 class RankFailed(Exception):
-    """A rank died or did not answer in time; the company is over. The message says which and how.
+    """A rank died or did not answer in time, and the rank group has terminated. The message says which and how.
 
     Attributes:
         ranks: those that failed, as far as is known.
@@ -27,16 +27,16 @@ class RankFailed(Exception):
 
 
 class Company(Protocol):
-    """The ranks of one run. Every call reaches all of them at once; answers come in the order of ranks.
+    """The rank group of one run. Every call goes to all ranks concurrently; results are in rank order.
 
-    What a verb does on each rank is what `Trainer` says of it. Readings are gathered: each rank answers with whole
-    arrays, as it sees them, whatever it holds of them.
+    Each method does on each rank what the same method of `Trainer` does. State is gathered: each rank returns whole
+    arrays, whatever part it holds.
 
     Raises:
-        RankFailed: from any verb, where a rank died, or did not answer in time.
+        RankFailed: from any method, if a rank died or did not answer in time.
 
     Attributes:
-        limit_s: seconds within which a call has ended on all ranks where one of them stops.
+        limit_s: seconds within which a call ends on all ranks if one of them stops.
     """
 
     count: int
@@ -45,7 +45,7 @@ class Company(Protocol):
     def update(self, windows: Sequence[Window]) -> tuple[Update, ...]:
         """One update from a window of each rank, all of them equally long; a micro-batch may have no samples.
 
-        The losses are of each rank's own items; the rest is the company's, as each has it.
+        Losses are over each rank's own items; the other fields are those of the whole update.
         """
 
     def accumulate(self, batches: Sequence[Batch], items: int) -> tuple[float, ...]:
@@ -81,16 +81,16 @@ class Company(Protocol):
         """
 
     def lose(self, windows: Sequence[Window], rank: int, how: Stop) -> tuple[Update | None, ...]:
-        """`update`, in which one rank stops before it does anything; the company is over then.
+        """`update`, in which one rank stops at the start; the rank group has then terminated.
 
-        A rank that is one process with others takes these with it.
+        Ranks in the same process stop too.
 
         Returns:
-            What the ranks answered, None from one that made a call fewer, where nobody noticed.
+            The ranks' results; None from a rank that skipped the call, if nobody noticed.
         Raises:
             RankFailed: the rank's process ended.
-            Exception: what the first rank to raise has raised: the one that stops, or one that waited for it.
-            Unsupported: RANKS_LOST, where no rank can be made to stop.
+            Exception: the exception of the first rank that raised: the one that stops, or one that waited for it.
+            Unsupported: RANKS_LOST, if no rank can be stopped.
         """
 
     def states(self) -> tuple[dict[str, Array], ...]:
@@ -99,11 +99,11 @@ class Company(Protocol):
     def bytes_held(self) -> tuple[dict[str, int], ...]:
         """Bytes that each rank holds between updates: "parameter", "gradient", "optimizer" and "buffer".
 
-        "optimizer" is moments and masters without counters; "gradient" what the last window's reduced gradients take.
+        "optimizer" is moments and masters without counters; "gradient" the last window's reduced gradients.
         """
 
     def collectives(self) -> tuple[dict[str, int], ...]:
-        """How many tensors each rank has brought to a collective operation since the last call, by kind.
+        """Number of tensors in each rank's collective operations since the last call, by kind.
 
         Kinds: "gradients" for each parameter whose gradient was reduced, once a reduction.
 
@@ -115,7 +115,7 @@ class Company(Protocol):
         """Writes the whole run below the folder `path`."""
 
     def restore(self, path: Path) -> None:
-        """Goes back to what `save` wrote, with as many ranks or others; ValueError on every rank if it is not whole."""
+        """Restores what `save` wrote, with as many ranks or others; ValueError on every rank if it is not whole."""
 
     def close(self) -> None:
-        """Ends the run on every rank; nothing of it may be asked afterwards."""
+        """Ends the run on every rank; it cannot be used afterwards."""

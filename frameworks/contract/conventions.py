@@ -1,4 +1,4 @@
-"""Legitimate differences between frameworks, which each declares as it documents them."""
+"""Legitimate differences between frameworks, declared as documented."""
 
 from __future__ import annotations
 

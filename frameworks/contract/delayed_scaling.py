@@ -1,4 +1,4 @@
-"""What a product in formats of eight bits does whose scales follow the steps before."""
+"""Delayed scaling: 8-bit products whose scales follow previous steps."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Literal, Protocol
 from fixtures.arrays import Array
 
 Operand = Literal["input", "kernel", "gradient"]
-"""What is cast: the inputs, the kernel, and the gradient of the output."""
+"""Cast operands: inputs, kernel, and output gradient."""
 
 
 @dataclass(frozen=True)
 class DelayedRule:
     """How scales follow the values of earlier steps, as the framework documents it.
 
-    A scale is the largest absolute value that is remembered, divided by the largest number of the format. It stays as
-    it is while the former is 0 or not finite, and is 1 before any step. Values are clipped to the format's range.
+    A scale is the maximum of the amax history, divided by the largest number of the format. It does not change while
+    the maximum is 0 or not finite, and is 1 before any step. Values are clipped to the format's range.
 
     Attributes:
         operands: the format of inputs and kernel, a name in `fixtures.narrow.NARROW`.
         gradients: the format of the output's gradient.
-        lag: how many steps ago the newest value was seen that a step's scale may follow.
+        lag: age in steps of the newest value that a step's scale may depend on.
     """
 
     operands: str
@@ -32,14 +32,14 @@ class DelayedRule:
 
 @dataclass(frozen=True)
 class Float8Rule:
-    """What dense layers, heads of float32 among them, multiply in training by delayed scaling.
+    """Products of dense layers, including float32 heads, in float8 training by delayed scaling.
 
     Each has a product of its own; a step is a window. Gradients pass through casts as they are, those of clipped values
     too. The bias is added after the product, and its gradient is not cast.
 
     Attributes:
         product: formats and lag.
-        skipped: whether what is remembered moves with a window whose update an overflow skips.
+        skipped: whether the amax history moves with a window whose update an overflow skips.
         mean: whose mean loss the gradients that are cast belong to, where a window has several micro-batches.
     """
 
@@ -50,11 +50,11 @@ class Float8Rule:
 
 @dataclass(frozen=True)
 class Remembered:
-    """What is remembered of one operand.
+    """The delayed-scaling state of one operand.
 
     Attributes:
-        scale: a value is its code times this scale; as stored, which is where the steps but the last one led to.
-        maxima: the largest absolute values of the last steps, as many as the history is long, in any order.
+        scale: a value is its code times this scale; the stored value, which does not yet include the last step.
+        maxima: the amax history, in any order.
     """
 
     scale: float
@@ -63,7 +63,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Passed:
-    """What forward and backward of one micro-batch gave.
+    """Results of forward and backward of one micro-batch.
 
     Attributes:
         output: (n, m), float32.
@@ -77,7 +77,7 @@ class Passed:
 
 
 class DelayedProduct(Protocol):
-    """The product of inputs and a kernel that never changes, both cast by scales that follow earlier steps."""
+    """The product of inputs and a constant kernel, both cast by scales that follow earlier steps."""
 
     rule: DelayedRule
 
@@ -88,4 +88,4 @@ class DelayedProduct(Protocol):
         """The product outside training, (n, m)."""
 
     def remembered(self) -> Mapping[Operand, Remembered]:
-        """What is remembered now."""
+        """The present delayed-scaling state."""

@@ -1,4 +1,4 @@
-"""Moments of Adam that are kept in codes of eight bits, a largest magnitude for each block of them."""
+"""8-bit Adam: moments as 8-bit codes, with an absmax for each block."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fixtures.arrays import Array
 
 @dataclass(frozen=True, eq=False)
 class EightBitRule:
-    """What codes stand for, in units of the largest magnitude of their block.
+    """The values of codes, in units of their block's absmax.
 
     Attributes:
         first: the slot of the first moment, as `Trainer.optimizer_state` calls it.
         second: that of the second moment.
-        first_codes: what each code of the first moment stands for, (256,) float32, from -1 to 1.
+        first_codes: value of each code of the first moment, (256,) float32, from -1 to 1.
         second_codes: the same of the second moment, none of them negative.
     """
 

@@ -36,12 +36,11 @@ class Framework(Protocol):
         """Device model, driver, precision switches, thread counts and versions that results may depend on."""
 
     def declares(self, capability: Capability) -> Declaration:
-        """Supported here, or why not."""
+        """Whether the capability is supported here, or why not."""
 
     def probe(self, capability: Capability) -> bool | None:
         """Runs the framework's own call without this adapter's guards: did it take effect? None: nothing to observe.
-
-        True: the technique was seen to act; False: it raised, warned or silently did nothing.
+        True: the technique took effect; False: it raised, warned or had no effect.
         """
 
     def conventions(self) -> Conventions:
@@ -57,21 +56,21 @@ class Framework(Protocol):
         """A new run; `weights` are the canonical ones to start from, None for `model.weights(recipe.seed)`.
 
         Raises:
-            Unsupported: the recipe asks for what the framework does not do here.
+            Unsupported: the recipe needs an unsupported capability.
         """
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Company:
         """The ranks of a new run, as many as the recipe says; `trainer` gives a view of them as one run.
 
         Raises:
-            Unsupported: the recipe names no ranks, or asks for what the framework does not do here.
+            Unsupported: the recipe names no ranks, or needs an unsupported capability.
         """
 
     def ranks(self) -> Ranks | None:
-        """What this mode trains every recipe with that names no ranks; None for none."""
+        """This mode's ranks, for recipes without ranks; None for none."""
 
     def offload(self) -> Offload | None:
-        """What this mode offloads in every recipe that names nothing; None for nothing."""
+        """This mode's offload, for recipes without offload; None for none."""
 
     def autocast(
         self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
@@ -99,7 +98,7 @@ class Framework(Protocol):
         """Runs operation `op` (a name of `frameworks.operations`) inside whatever precision scope is open."""
 
     def formats(self) -> NumberFormats:
-        """The framework's number formats of eight bits; what is offered is declared by capabilities."""
+        """The framework's number 8-bit formats; what is offered is declared by capabilities."""
 
     def quantizers(self) -> Quantizers:
         """The framework's quantizers; what is offered is declared by capabilities."""
@@ -108,30 +107,30 @@ class Framework(Protocol):
         """The framework's quantization of trained models; what is offered is declared by capabilities."""
 
     def aware_rule(self) -> AwareRule:
-        """What dense layers compute under `Recipe(quantization=Aware())`.
+        """The rule of dense layers under `Recipe(quantization=Aware())`.
 
         Raises:
             Unsupported: AWARE.
         """
 
     def float8_rule(self) -> Float8Rule:
-        """What dense layers compute under `Recipe(quantization=Float8())`.
+        """The rule of dense layers under `Recipe(quantization=Float8())`.
 
         Raises:
             Unsupported: FLOAT8_TRAINING.
         """
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
-        """A product with `kernel` (k, m), float32, in formats of eight bits whose scales follow the steps before.
+        """A delayed-scaling product in 8-bit formats with `kernel` (k, m), float32.
 
-        `history` is how many steps are remembered, `accumulation` how many micro-batches a training step has.
+        `history` is the length of the amax history, `accumulation` the number of micro-batches in a training step.
 
         Raises:
             Unsupported: DELAYED_SCALING.
         """
 
     def eight_bit_rule(self) -> EightBitRule:
-        """What the codes of 8-bit Adam's moments stand for.
+        """The values of the codes of 8-bit Adam's moments.
 
         Raises:
             Unsupported: ADAM_8BIT.
@@ -149,4 +148,4 @@ class Framework(Protocol):
         """Process-wide settings that a run may leak: default formats, policies, gradient mode, scopes, threads."""
 
     def restore_global_state(self, state: Mapping[str, str]) -> None:
-        """Puts back what `global_state` returned."""
+        """Restores what `global_state` returned."""

@@ -1,4 +1,4 @@
-"""Models that are quantized after they were trained, and what their dense layers must compute."""
+"""Post-training quantization: quantized models and the rules of their dense layers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from frameworks.contract.quantizing import Quantized, QuantRule
 
 @dataclass(frozen=True)
 class LinearRule:
-    """What a quantized dense layer computes, inputs · weight + bias, as the framework documents it.
+    """The computation of a quantized dense layer, inputs · weight + bias, as documented by the framework.
 
-    Inputs and weight are quantized by their rules; the product is exact, or a float32 product of what the codes stand
-    for; the bias is added in float32.
+    Inputs and weight are quantized by their rules; the product is exact, or a float32 product of dequantized values;
+    the bias is added in float32.
 
     Attributes:
         weight: the rule of the weight (inputs, outputs).
@@ -28,7 +28,7 @@ class LinearRule:
         heads: whether the model's last layer, its heads, is quantized too.
         operands: the format that the weight, and inputs that have codes, are cast to before ranges are taken.
         outliers: a column of the inputs in which a magnitude, after that cast, reaches it has no codes in any row of
-            the call: as it came in, it multiplies what the weight's codes stand for.
+            the call: unquantized, it multiplies the dequantized weight.
         without: what ranges of inputs leave out: whole columns that have no codes, or the values alone that reach it.
         smallest: weights of fewer entries stay as they are, and so do their layers.
     """
@@ -54,7 +54,7 @@ class CodeRange:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What calibration gave a dense layer; `outputs` is None where the layer's results are float32."""
+    """The calibrated ranges of a dense layer; `outputs` is None if the layer's results are float32."""
 
     inputs: CodeRange
     outputs: CodeRange | None
@@ -64,19 +64,19 @@ class QuantizedModel(Protocol):
     """A model whose dense layers are quantized. Dense layers have the names of their weights, such as "1.weight"."""
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        """What each head gives for samples (n, ...), float32, as in evaluation."""
+        """The output of each head for samples (n, ...), float32, as in evaluation."""
 
     def layer(self, name: str, inputs: Array) -> Array:
-        """What one dense layer alone makes of a float32 matrix (rows, inputs): float32, (rows, outputs)."""
+        """The output of a single dense layer for a float32 matrix (rows, inputs): float32, (rows, outputs)."""
 
     def weights(self) -> Mapping[str, Quantized | None]:
-        """The weight (inputs, outputs) of every dense layer as it is stored; None for one that stayed as it was."""
+        """The stored weight (inputs, outputs) of every dense layer; None if it is not quantized."""
 
     def kept(self) -> Mapping[str, Array]:
         """Every other parameter by canonical name, in its true format."""
 
     def calibrated(self) -> Mapping[str, Calibrated]:
-        """What calibration gave each quantized dense layer; empty where ranges are those of the call."""
+        """The calibrated ranges of each quantized dense layer; empty if ranges are computed in each call."""
 
     def stored_bytes(self) -> int:
         """Bytes of all arrays that the model keeps: codes, scales, zero points and the other parameters."""
@@ -85,15 +85,15 @@ class QuantizedModel(Protocol):
         """Writes the quantized model to the folder `path`, by the framework's own means."""
 
     def restore(self, path: Path) -> None:
-        """Makes this model the one that was saved.
+        """Replaces this model by the saved one.
 
         Raises:
-            Exception: the framework's own, if what is there is not such a model; then this one is as it was.
+            Exception: the framework's own, if the files are not such a model; this model is then unchanged.
         """
 
 
 class PostTraining(Protocol):
-    """What a framework makes of trained models. Techniques have the names of `quantization.` capabilities."""
+    """A framework's post-training quantization. Techniques have the names of `quantization.` capabilities."""
 
     def rules(self) -> Mapping[str, LinearRule]:
         """The techniques that are offered, such as "dynamic-int8"."""

@@ -1,4 +1,4 @@
-"""What number formats and quantizers of a framework are, and what they must do."""
+"""Number formats and quantizers of a framework, and their rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ties = Literal["even", "away", "up"]
 
 @dataclass(frozen=True)
 class CastRule:
-    """What a cast to a narrow format makes of what the format cannot hold, as the framework documents it.
+    """How a cast to a narrow format treats values out of range, as documented by the framework.
 
     Attributes:
         overflow: finite values that round beyond the largest: the largest, NaN, or infinity.
@@ -57,7 +57,7 @@ class QuantRule:
 
 @dataclass(frozen=True)
 class FakeRule:
-    """How values are quantized and brought back in one step whose gradient is passed on.
+    """Fake quantization: values are quantized and dequantized in one step with a defined gradient.
 
     Attributes:
         low, high: the first and last code.
@@ -84,7 +84,7 @@ class Quantized:
         codes: int32, of the values' shape.
         scale, zero_point: float64 and int32, broadcastable to that shape; the scale is the framework's own number, or
             computed from it in float64 where the framework keeps another one, such as its reciprocal.
-        values: what the framework itself makes of the codes again, float32.
+        values: dequantized by the framework itself, float32.
     """
 
     codes: Array
@@ -94,7 +94,7 @@ class Quantized:
 
 
 class NumberFormats(Protocol):
-    """A framework's casts to formats of eight bits, and its products of integers."""
+    """A framework's casts to 8-bit formats, and its products of integers."""
 
     def casts(self) -> Mapping[str, CastRule]:
         """The formats that are offered, by their names in `fixtures.narrow.NARROW`."""
@@ -106,7 +106,7 @@ class NumberFormats(Protocol):
         """
 
     def decode(self, codes: Array, format_name: str) -> Array:
-        """The framework's cast to float32 of what has these codes (uint8)."""
+        """The framework's cast of these codes (uint8) to float32."""
 
     def integer_product(self, a: Array, b: Array) -> Array:
         """The framework's product of two matrices of int8, (n, k) and (k, m), in int32."""

@@ -72,15 +72,14 @@ class Trainer(Protocol):
 
         The average of the weights is "average/PARAMETER".
 
-        A moment of eight bits is there as what it stands for, "SLOT/PARAMETER" in float32, and as what is kept of it:
-        "codes/SLOT/PARAMETER", uint8 in canonical shape, and "absmax/SLOT/PARAMETER", float32, one for each block in
-        the order in which the framework lays the parameter out.
+        An 8-bit moment appears decoded, as "SLOT/PARAMETER" in float32, and encoded: "codes/SLOT/PARAMETER", uint8 in
+        canonical shape, and "absmax/SLOT/PARAMETER", float32, one for each block in the order in which the framework
+        lays the parameter out.
         """
 
     def buffers(self) -> dict[str, Array]:
-        """Batch norm's running statistics by canonical name; by any name what ranges follow in aware training.
-
-        In training by delayed scaling also what is remembered.
+        """Batch norm's running statistics by canonical name; in QAT also the observers' state, by any name; in float8
+        training also the amax history.
         """
 
     def observed(self) -> Mapping[str, Calibrated]:
@@ -91,7 +90,7 @@ class Trainer(Protocol):
         """
 
     def remembered(self) -> Mapping[str, Mapping[Operand, Remembered]]:
-        """What training by delayed scaling remembers of each dense layer's operands, by the name of its weight.
+        """The amax history and scales of each dense layer's operands in float8 training, by the name of its weight.
 
         Raises:
             Unsupported: FLOAT8_TRAINING, also if the recipe does not ask for it.
@@ -111,7 +110,7 @@ class Trainer(Protocol):
         """ "initial", "growth", "backoff" and "interval" as read back from the framework's scaler before any update."""
 
     def accumulator(self) -> dict[str, Array]:
-        """What the accumulator holds, by canonical name; empty at a window's start."""
+        """The accumulator, by canonical name; empty at a window's start."""
 
     def random_state(self) -> dict[str, Array]:
         """State of every random stream that the run draws from."""
@@ -132,16 +131,16 @@ class Trainer(Protocol):
         """Writes the whole run below the folder `path`, a partial window and the random state included."""
 
     def restore(self, path: Path) -> None:
-        """Goes back to what `save` wrote; raises ValueError, changing nothing, if the files are not whole."""
+        """Restores what `save` wrote; raises ValueError, changing nothing, if the files are not whole."""
 
     def saved_bytes(self, batch: Batch) -> int:
         """Bytes held between forward and backward of one micro-batch, parameters and inputs left out."""
 
     def offloaded(self) -> dict[str, int]:
-        """Bytes by the kinds that the recipe offloads, as the framework shows them.
+        """Offloaded bytes by kind, as the framework reports them.
 
-        "activations": what has left in forward passes since the last call. "parameters" and "optimizer": what is away
-        now; masters are among the parameters, counters are not among the optimizer's state.
+        "activations": bytes offloaded in forward passes since the last call. "parameters" and "optimizer": bytes
+        currently offloaded; parameters include masters, the optimizer's state excludes counters.
 
         Raises:
             Unsupported: the run offloads nothing, or the framework does not show it.
@@ -160,6 +159,5 @@ class Trainer(Protocol):
     def peak_bytes(self) -> int:
         """Largest number of bytes that the device's allocator has held so far in this run.
 
-        Where the allocator cannot be told to begin anew it is the process's peak: a process for each run tells them
-        apart.
+        If the allocator cannot reset its peak, this is the peak of the process, and each run needs its own process.
         """

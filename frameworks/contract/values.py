@@ -1,4 +1,4 @@
-"""What crosses between the suite and a framework: NumPy arrays and frozen data."""
+"""Values exchanged between the suite and a framework: NumPy arrays and frozen data."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Gradients = Mapping[str, Array | None]
 """Gradient by canonical parameter name; a name that is missing or None has no gradient."""
 
 State = Mapping[str, Array]
-"""Named arrays; everything that tells one moment of a run from another."""
+"""Named arrays: the full state of a run."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one call of `Trainer.update`, `apply` or `feed` did.
+    """The result of `Trainer.update`, `apply` or `feed`.
 
     Attributes:
         loss: unscaled loss of the window, normalised by its items; NaN after `feed`.
@@ -41,7 +41,7 @@ class Update:
 
 @dataclass(frozen=True)
 class LayerTrace:
-    """What one training forward and backward pass computed, layer by layer, in the order of the forward pass.
+    """Results of one training forward and backward pass, layer by layer, in the order of the forward pass.
 
     Arrays are canonical (batch first, channels last) and in their true formats. A layer's key is its path, as
     `Model.output_shapes` lists them: inner layers come before the residual that holds them, heads last.

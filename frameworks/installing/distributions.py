@@ -81,7 +81,7 @@ class Distribution:
         limits: requirements that no package declares.
         wheels: where wheels for GPUs are; the first whose versions fit counts.
         index: address of the framework's own index; {cuda} stands for the digits of a CUDA version, such as 126.
-        aliases: variables that name a companion's version otherwise than by its whole name.
+        aliases: variables that name a companion's version by another name.
     """
 
     pinned: str
@@ -138,7 +138,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
 """What to install for each built-in framework."""
 
 ALIASES = {variable: package for each in DISTRIBUTIONS.values() for variable, package in each.aliases.items()}
-"""Variables that name a package otherwise than by its whole name."""
+"""Variables that name a package by another name."""
 
 
 def bare(package: str) -> str:

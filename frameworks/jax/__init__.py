@@ -18,9 +18,7 @@ from frameworks.jax.settings import installed
 
 __all__ = ["JaxFramework", "adapter"]
 
-NOT_INSTALLED = (
-    "jax's mode 'keras' needs Keras, which is not installed: pip install --no-deps -r requirements-keras.txt"
-)
+NOT_INSTALLED = "jax's mode 'keras' needs Keras, which is not installed: pip install --no-deps --group keras"
 
 
 def adapter(device: str = "auto", mode: str | None = None) -> OnDevice:

@@ -1,4 +1,4 @@
-"""Between NumPy arrays and JAX's; both use the bfloat16 of `ml_dtypes`."""
+"""Conversion between NumPy and JAX arrays; both use the bfloat16 of `ml_dtypes`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jax.sharding import NamedSharding
 from fixtures.arrays import Array
 
 wide_formats = jax.enable_x64 if hasattr(jax, "enable_x64") else import_module("jax.experimental").enable_x64
-"""A scope in which 64-bit formats are there, or not; in older versions of JAX it is experimental."""
+"""A scope that enables or disables 64-bit formats; experimental in older versions of JAX."""
 
 Place: TypeAlias = jax.Device | NamedSharding
-"""Where a run's arrays lie: on a device, or over those of a mesh."""
+"""Placement of a run's arrays: a device, or a sharding over a mesh."""
 
 Flat = dict[str, jax.Array]
 """A tree of variables with its paths joined by "/", as `flax.traverse_util` joins them."""

@@ -1,4 +1,4 @@
-"""The steps in JAX, Flax, Optax and JMP alone, as Flax's guide on training and JMP's example write them."""
+"""Native training loops in JAX, Flax, Optax and JMP alone, as Flax's guide on training and JMP's example write them."""
 
 from __future__ import annotations
 

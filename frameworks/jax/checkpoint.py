@@ -1,4 +1,4 @@
-"""A whole run as one tree of Orbax, which compares it with the tree of the run that it is restored into."""
+"""A run as one Orbax tree, which is compared with the tree of the restoring run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS = ("total", "items", "scale_before", "finite", "applied", "rate")
 
 
 class JaxRun(Protocol):
-    """What a checkpoint saves of a run."""
+    """The parts of a run in a checkpoint."""
 
     recipe: Recipe
     train_state: RunState
@@ -33,14 +33,14 @@ class JaxRun(Protocol):
 
     @property
     def place(self) -> Place:
-        """Where what is not sharded lies."""
+        """Placement of arrays that are not sharded."""
 
     def resize(self, length: int) -> None:
-        """Makes windows of another length."""
+        """Changes the length of windows."""
 
 
 def _tree(trainer: JaxRun) -> dict[str, Any]:
-    """Everything that tells one moment of the run from another.
+    """The full state of the run.
 
     JMP's scale is one that Orbax cannot save, so its two numbers stand for it.
     """
@@ -69,7 +69,7 @@ def save(trainer: JaxRun, path: Path) -> None:
 
 
 def restore(trainer: JaxRun, path: Path) -> None:
-    """Goes back to what `save` wrote.
+    """Restores what `save` wrote.
 
     Raises:
         ValueError: the files are missing, damaged, or of a run of another kind; nothing has changed then.

@@ -1,4 +1,4 @@
-"""Companies of JAX's ranks: devices that XLA makes of one CPU, in a process of their own."""
+"""Rank groups of JAX: XLA devices of one CPU, in a separate process."""
 
 from __future__ import annotations
 

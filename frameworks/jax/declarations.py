@@ -1,4 +1,4 @@
-"""What JAX with Flax, Optax and JMP does not do, with a reason for each, and its conventions."""
+"""Unsupported capabilities of JAX with Flax, Optax and JMP, with reasons, and its conventions."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def conventions(mode: str) -> Conventions:
 
 
 def refusals(device: jax.Device, mode: str) -> dict[Capability, str]:
-    """What JAX does not do on this device and in this mode, and why."""
+    """Unsupported capabilities on this device and in this mode, with reasons."""
     if device.platform == "cpu":
         return _REFUSED | _CPU_REFUSED | ({} if mode == "nojit" else _RANKS_REFUSED)
     return _REFUSED | ({} if _has_tf32(device) else {Capability.TF32: _NO_TF32})
 
 
 def _has_tf32(device: jax.Device) -> bool:
-    """By the compute capability, such as "9.0", which JAX tells of NVIDIA's GPUs."""
+    """Decided by the compute capability of NVIDIA's GPUs, such as "9.0"."""
     major = str(getattr(device, "compute_capability", "")).partition(".")[0]
     return major.isdigit() and int(major) >= 8

@@ -1,4 +1,4 @@
-"""Flax's product of float8 operands, with the collection of scales that its gradients overwrite."""
+"""Flax's float8 product, whose gradients overwrite a collection of scales."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FlaxDelayedProduct:
     def _trained(
         self, state: Any, kernel: jax.Array, inputs: list[jax.Array], gradients: list[jax.Array]
     ) -> tuple[list[tuple[jax.Array, ...]], Any]:
-        """What each micro-batch gives, and the state that the gradients of all of them overwrite."""
+        """Results of each micro-batch, and the state overwritten by the gradients of all of them."""
         if len(inputs) > 1:
             state = jax.tree.map(lambda each: jax.lax.convert_element_type(each, fp8_ops.fm32), state)
 

@@ -1,4 +1,4 @@
-"""Training by delayed scaling as Flax documents it: what is remembered is a collection that its gradients overwrite.
+"""Float8 training as documented by Flax: scales and amax histories are a collection that its gradients overwrite.
 
 `TrainState` keeps parameters and that collection side by side, and overwrites the latter itself. Here both are leaves
 of one flat tree, those of the collection below its name.
@@ -25,17 +25,17 @@ _BELOW = f"{OVERWRITE_WITH_GRADIENT}/"
 
 
 def product_of(history: int | None) -> Any:
-    """What makes the product of a dense layer, None for JAX's own."""
+    """Constructor of a dense layer's product, None for JAX's own."""
     return None if history is None else partial(nn.Fp8DirectDotGeneralOp, amax_history_length=history)
 
 
 def remembered_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the collection."""
+    """Leaves of the collection."""
     return {place: value for place, value in leaves.items() if place.startswith(_BELOW)}
 
 
 def trained_leaves(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that an optimizer trains."""
+    """Leaves that an optimizer trains."""
     return {place: value for place, value in leaves.items() if not place.startswith(_BELOW)}
 
 
@@ -99,13 +99,13 @@ def over_window(before: Any, after: Any, overwritten: Any, ended: Any) -> tuple[
 
 
 def nothing_gathered(tree: Any) -> Any:
-    """What a window begins with, None where nothing is remembered."""
+    """Initial gathered values of a window, None without float8."""
     memory = tree.get(OVERWRITE_WITH_GRADIENT)
     return None if memory is None else jax.tree.map(jnp.zeros_like, memory)
 
 
 def remembered(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Operand, Remembered]]:
-    """What is remembered by the names of weights; `canonical` has those of parameters by place."""
+    """The delayed-scaling state by the names of weights; `canonical` has the names of parameters by place."""
     found: dict[str, dict[Operand, Remembered]] = {}
     for place in remembered_leaves(leaves):
         layer, _, leaf = place.removeprefix(_BELOW).rpartition("/")
@@ -119,7 +119,7 @@ def remembered(leaves: Flat, canonical: Mapping[str, str]) -> dict[str, dict[Ope
 
 
 def shown(leaves: Flat) -> dict[str, Array]:
-    """What is remembered, by place."""
+    """The delayed-scaling state, by place."""
     return {place: to_array(value) for place, value in remembered_leaves(leaves).items()}
 
 

@@ -1,4 +1,4 @@
-"""JAX's casts to formats of eight bits, and its product of integers."""
+"""JAX's casts to 8-bit formats, and its integer matmul."""
 
 from __future__ import annotations
 

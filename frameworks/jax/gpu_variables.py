@@ -14,7 +14,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def variables(given: Mapping[str, str] = os.environ, driver: Path = DRIVER) -> dict[str, str]:
-    """What to set besides what is `given`, whose flags win.
+    """Variables to set in addition to the `given` ones, whose flags take precedence.
 
     A GPU's memory is taken as it is needed: the suites run in several processes, of which the first would leave too
     little to the others.

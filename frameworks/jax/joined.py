@@ -1,4 +1,4 @@
-"""The parts of a micro-batch that several ranks have, as one batch of one program."""
+"""Gathered batches: several ranks' parts of a micro-batch as one batch of one program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JoinedBatch(Batch):
 
 
 def joined(parts: Sequence[Batch], *, padded: bool) -> JoinedBatch:
-    """The ranks' parts as one batch; `padded`: each as long as the longest, with samples that are nobody's items."""
+    """The ranks' parts as one batch; `padded`: each padded to the longest, with samples that do not count."""
     longest = max(1, *(len(part) for part in parts))
     lengths = [longest if padded else len(part) for part in parts]
     heads = list(dict.fromkeys(name for part in parts for name in part.targets))

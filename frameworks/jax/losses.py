@@ -1,4 +1,4 @@
-"""A micro-batch as compiled functions take it, and the losses of a model's outputs on it."""
+"""Micro-batches as inputs of compiled functions, and the losses of a model's outputs."""
 
 from __future__ import annotations
 

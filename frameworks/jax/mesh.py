@@ -1,4 +1,4 @@
-"""One training run of several ranks, as one program for the devices of a mesh, as JAX's and Flax's guides write it."""
+"""One training run of several ranks, as one program for the devices of a mesh, following JAX's and Flax's guides."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ def mesh_steps_of(plan: Plan, spread: Spread) -> MeshSteps:
 
 @dataclass(frozen=True)
 class SharedMicroBatch(JaxMicroBatch):
-    """A micro-batch of the open window; `parts`: what it gave each rank."""
+    """A micro-batch of the open window; `parts`: its results by rank."""
 
     parts: tuple[MicroBatch, ...] = ()
 
 
 class MeshTrainer(JaxTrainer):
-    """A run on all devices of a mesh; its batches are `JoinedBatch`es, its fed gradients (ranks, *shape).
+    """A run on all devices of a mesh; its batches are `JoinedBatch`es, its given gradients (ranks, *shape).
 
     Attributes:
-        updates: the last update as each rank has it.
+        updates: the last update by rank.
     """
 
     steps: MeshSteps
@@ -114,7 +114,7 @@ class MeshTrainer(JaxTrainer):
         return tuple(self.joined(parts) for parts in zip(*windows, strict=True))
 
     def _load(self, batch: Batch) -> Loaded:
-        """Each device gets its rank's part; a number of samples that the ranks do not divide is shared out inside."""
+        """Each device gets its rank's part; samples that do not divide equally are split inside the program."""
         assert isinstance(batch, JoinedBatch)
         self._passes += 1
         loaded = load_batch(self.model, batch)._replace(owners=dict(batch.owners))
@@ -157,7 +157,7 @@ class MeshTrainer(JaxTrainer):
         return update
 
     def _update_of(self, rank: int, update: Update) -> Update:
-        """An update as a rank has it: with its own losses, and the scale as it lies on its device."""
+        """A rank's update: with its own losses, and the scale on its device."""
         own: LossLedger[MicroBatch] = LossLedger()
         for micro in self.ledger.micro_batches:
             part = _parts(micro)[rank]
@@ -180,7 +180,7 @@ class MeshTrainer(JaxTrainer):
     # what ranks have
 
     def seen_by(self, rank: int) -> JaxTrainer:
-        """The run with what a rank has of its arrays, to be read and for nothing else."""
+        """The run with what a rank has of its arrays, read-only."""
         view = copy.copy(self)
         for name in ("train_state", "scale", "moved", "pending"):
             setattr(view, name, self.spread.seen(getattr(self, name), rank))
@@ -215,6 +215,6 @@ class MeshTrainer(JaxTrainer):
 
 
 def _parts(micro: JaxMicroBatch) -> tuple[MicroBatch, ...]:
-    """What a micro-batch gave each rank."""
+    """The results of a micro-batch by rank."""
     assert isinstance(micro, SharedMicroBatch)
     return micro.parts

@@ -84,7 +84,7 @@ class Network(nn.Module):
 
 
 def _told(begun: Callable[[int], object], number: int, _: Any) -> None:
-    """What a callback calls; it takes in a value of the run, so that it runs again wherever that is computed again."""
+    """The callback's target; it depends on a value of the run, so that recomputation repeats it."""
     begun(number)
 
 
@@ -94,7 +94,7 @@ def segments(model: Model, recompute: Recompute | None) -> tuple[Bounds, ...]:
 
 
 class Layout:
-    """Between a model's canonical arrays and the leaves of its variables.
+    """Conversion between a model's canonical arrays and the leaves of its variables.
 
     Attributes:
         parameters, buffers: joined path by canonical name, of parameters and of running statistics, in model order.

@@ -14,7 +14,7 @@ from frameworks.jax.spread import moments
 from frameworks.jax.trainer import JaxTrainer
 
 HOST = "pinned_host"
-"""The memory kind of arrays that are away."""
+"""The memory kind of offloaded arrays."""
 
 if TYPE_CHECKING:
     _Run = JaxTrainer
@@ -23,7 +23,7 @@ else:
 
 
 class OffloadedState(_Run):
-    """A run whose state is fetched when it is read and put away when it is set; goes before the trainer's class."""
+    """A run whose state is fetched on read and offloaded on assignment; a mixin in front of the trainer's class."""
 
     _away: RunState
 
@@ -59,7 +59,7 @@ def _bytes_away(value: jax.Array) -> int:
 
 
 def _moved(tree: Any, kind: str) -> Any:
-    """The tree with its arrays in another memory; what a rank was seen to have is NumPy's, and stays."""
+    """The tree with its arrays in another memory; NumPy arrays read from a rank stay."""
 
     def moved(value: Any) -> Any:
         is_placed = isinstance(value, jax.Array)
@@ -89,4 +89,4 @@ def disk_is_a_memory() -> bool:
 
 
 class OffloadedTrainer(OffloadedState, JaxTrainer):
-    """A run in one place that offloads."""
+    """A run without ranks that offloads."""

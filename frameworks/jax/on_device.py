@@ -1,4 +1,4 @@
-"""What the frameworks of JAX's modes share: device, environment, times and settings."""
+"""Base of JAX's framework classes: device, environment, times and settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from frameworks.jax.programs import store_programs
 from frameworks.jax.settings import full_version, read_environment, read_settings, write_settings
 
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
-"""What JAX calls the suite's devices."""
+"""JAX's names of the suite's devices."""
 
 WHOLE = "highest"
 """What JAX calls products of float32 matrices that keep every bit; on a GPU it lets them round by default."""

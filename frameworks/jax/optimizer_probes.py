@@ -1,4 +1,4 @@
-"""The own calls of Optax and of the loss scales of JMP and Flax, without this adapter's guards."""
+"""Attempts with Optax and the loss scales of JMP and Flax, without this adapter's guards."""
 
 from __future__ import annotations
 
@@ -205,4 +205,4 @@ OF_OPTIMIZERS: dict[Capability, Attempt] = {
     Capability.AVERAGE: _average,
     Capability.FEED: _feed,
 }
-"""A try of each capability of optimizers and of loss scales."""
+"""Attempts for each capability of optimizers and of loss scales."""

@@ -18,7 +18,7 @@ from frameworks.jax.arrays import Flat
 from frameworks.jax.network import Layout
 
 _CHOOSES_ACCUMULATOR = "accumulator_dtype" in signature(optax.MultiSteps).parameters
-"""Whether this version of Optax can be told the format of the accumulator; the parameters' it is otherwise."""
+"""Whether this version of Optax has an argument for the accumulator's format, which is otherwise the parameters'."""
 
 
 class RunState(TrainState):
@@ -34,7 +34,7 @@ class RunState(TrainState):
 
 @dataclass(frozen=True)
 class Rules:
-    """What of a recipe decides how gradients become updates.
+    """The parts of a recipe that determine updates from gradients.
 
     Attributes:
         length: how many micro-batches a window takes, None without accumulation.
@@ -113,7 +113,7 @@ def is_window(state: RunState) -> bool:
 
 
 def applied(state: RunState) -> Any:
-    """How many updates were applied."""
+    """The number of applied updates."""
     return state.opt_state.gradient_step if is_window(state) else state.step
 
 

@@ -1,4 +1,4 @@
-"""Qwix' quantization of trained Linen modules, where Qwix is installed."""
+"""Post-training quantization of Linen modules by Qwix, if installed."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ def _on(place: jax.Device, *, jit: bool = True) -> Iterator[None]:
 
 
 def _is_there(technique: str) -> bool:
-    """Whether Qwix can be asked for the technique."""
+    """Whether the technique is available in Qwix."""
     return _qwix().QuantizationRule(**_FORMATS[technique]).weight_qtype is not None
 
 
 def refused() -> dict[Capability, str]:
-    """The techniques that are not there, and why."""
+    """Missing techniques, with reasons."""
     return {} if INSTALLED else {Capability(f"quantization.{name}"): NOT_INSTALLED for name in _RULES}
 
 
 def refused_attempts() -> dict[Capability, Attempt]:
-    """A try of each technique that is not there."""
+    """Attempts for missing techniques."""
     return {} if INSTALLED else {Capability(f"quantization.{name}"): partial(_is_there, name) for name in _RULES}
 
 
@@ -172,7 +172,7 @@ def _is_quantized(leaf: Any) -> bool:
 
 
 def _stored(leaf: Any) -> Quantized | None:
-    """A kernel as Qwix keeps it, or None for one that is an array."""
+    """A kernel quantized by Qwix, or None for a plain array."""
     if not _is_quantized(leaf):
         return None
     array = leaf.array

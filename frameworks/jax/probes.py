@@ -1,6 +1,6 @@
-"""The own calls of JAX, Flax, Optax and JMP, run without this adapter's guards: does each take effect?
+"""Attempts with JAX, Flax, Optax and JMP, without this adapter's guards.
 
-For what is refused there is a try of every way that a user has.
+For refused capabilities, every way available to a user is tried.
 """
 
 from __future__ import annotations

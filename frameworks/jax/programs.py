@@ -1,4 +1,4 @@
-"""Compiled programs are stored across processes, in JAX's own persistent compilation cache.
+"""JAX's persistent compilation cache, shared by all processes.
 
 JAX's key of a program is a hash of its operations, of the versions of JAX and XLA, of the devices and of XLA's flags.
 It says neither which processor XLA generated code for nor which build of a version did, so the folder's name does.

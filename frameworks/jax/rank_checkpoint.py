@@ -1,4 +1,4 @@
-"""What each rank's part of an open window gave, beside Orbax's tree, which is the same for any number of ranks."""
+"""Results of each rank's part of an open window, stored next to Orbax's tree, which does not depend on the ranks."""
 
 from __future__ import annotations
 

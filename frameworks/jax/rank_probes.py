@@ -1,4 +1,4 @@
-"""What JAX's meshes are seen to do, where this adapter refuses."""
+"""Attempts with JAX's meshes for refused capabilities."""
 
 from __future__ import annotations
 

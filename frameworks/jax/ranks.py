@@ -43,14 +43,14 @@ class JaxMember:
     """The process of all ranks.
 
     Raises:
-        ValueError: JAX has not as many devices here: XLA_FLAGS has to make them before it is imported.
+        ValueError: JAX has too few devices: XLA_FLAGS must create them before the import.
     """
 
     def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
         self.framework = JaxFramework(device, mode)
         self.count = count
         if rank or len(jax.devices()) < count:
-            raise ValueError(f"JAX's ranks are one process with {count} devices, and here are {len(jax.devices())}")
+            raise ValueError(f"devices for JAX's ranks: got {len(jax.devices())}, want {count}")
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> MeshRanks:
         """A new run of all ranks.
@@ -61,7 +61,7 @@ class JaxMember:
         """
         ranks = recipe.ranks
         if ranks is None or ranks.count != self.count:
-            raise ValueError(f"a recipe for {self.count} ranks is needed, not one for {ranks}")
+            raise ValueError(f"ranks of the recipe: got {ranks}, want {self.count}")
         spread = spread_of(ranks)
         shapes = model.parameter_shapes().values()
         if ranks.shards > 1 and all(spread.divided_axis(shape) is None for shape in shapes):
@@ -70,7 +70,7 @@ class JaxMember:
         return MeshRanks(self.framework.bound(made(spread, model, recipe, weights)))
 
     def barrier(self) -> None:
-        """All ranks are here."""
+        """Returns at once: all ranks are in this process."""
 
 
 class OffloadedMesh(OffloadedState, MeshTrainer):
@@ -78,14 +78,14 @@ class OffloadedMesh(OffloadedState, MeshTrainer):
 
 
 class MeshRanks:
-    """The ranks of a run: what each is given is put together, and what each has is told apart."""
+    """The ranks of a run: joins their arguments and splits their results."""
 
     def __init__(self, run: MeshTrainer) -> None:
         self.run = run
         self.spread: Spread = run.spread
 
     def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
-        """A verb with what each rank is given; an answer for each.
+        """Calls a method with each rank's arguments; returns one result for each.
 
         Raises:
             Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
@@ -136,7 +136,7 @@ class MeshRanks:
         return self.run.updates
 
     def _stacked(self, each: Sequence[Gradients | None]) -> dict[str, Array]:
-        """What the ranks are given, (ranks, *shape) for each parameter; zeros where one is given nothing."""
+        """The ranks' gradients, (ranks, *shape) for each parameter; zeros where a rank has none."""
         mappings = [own or {} for own in each]
         shapes = self.run.model.parameter_shapes()
         found = {}

@@ -1,4 +1,4 @@
-"""What can be read of a run."""
+"""Readable state of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from frameworks.jax.steps import Carried, CompiledSteps
 
 
 class Readings(BaseTrainer):
-    """The verbs that change nothing.
+    """The methods that change nothing.
 
     Attributes:
         train_state: parameters and the optimizer's state.
@@ -50,7 +50,7 @@ class Readings(BaseTrainer):
 
     @property
     def leaves(self) -> Flat:
-        """Every parameter by joined path, as the optimizer holds them, and what is remembered."""
+        """Every parameter by joined path, as the optimizer holds them, and the delayed-scaling state."""
         return leaves_in(self.train_state.params)
 
     def parameters(self) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Bytes that JAX holds between forward and backward: what the pull-back of `jax.vjp` closes over."""
+"""Bytes saved between forward and backward: the arrays in the closure of `jax.vjp`'s pull-back."""
 
 from __future__ import annotations
 

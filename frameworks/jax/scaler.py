@@ -21,7 +21,7 @@ LossScale: TypeAlias = jmp.NoOpLossScale | jmp.StaticLossScale | jmp.DynamicLoss
 
 
 class Judged(NamedTuple):
-    """What Flax's scale says of the gradients that it takes: whether they are finite, and the scale that comes next."""
+    """The result of Flax's scale for gradients: whether they are finite, and the next scale."""
 
     finite: jax.Array
     scale: DynamicScale
@@ -72,7 +72,7 @@ def unscales_itself(scale: LossScale) -> bool:
 
 
 def refuse_several_gradients(scale: LossScale, recipe: Recipe) -> None:
-    """Refuses a recipe by which Flax's scale, which moves with every gradient, would take more than one an update.
+    """Refuses a recipe by which Flax's scale, which moves with every gradient, would move more than once in an update.
 
     Raises:
         Unsupported: several micro-batches or several backward passes with factors that JMP has not.
@@ -93,12 +93,12 @@ def unscale_calls(scale: LossScale, asked: int | None, *, by_hand: bool) -> int:
 
 
 def current(scale: LossScale) -> float:
-    """What losses are multiplied by."""
+    """The factor of losses."""
     return float(scale.scale if isinstance(scale, DynamicScale) else scale.loss_scale)
 
 
 def settings(scale: LossScale) -> dict[str, float]:
-    """What a dynamic loss scale was made with, empty for any other."""
+    """The settings of a dynamic loss scale, empty for any other."""
     match scale:
         case jmp.DynamicLossScale():
             growth, backoff, interval = scale.factor, 1.0 / scale.factor, scale.period
@@ -123,7 +123,7 @@ def held(scale: LossScale) -> dict[str, Array]:
 
 
 def with_held(scale: LossScale, state: dict[str, Array], place: Place) -> LossScale:
-    """The loss scale with what another one of its kind held."""
+    """The loss scale with the state of another one."""
     if not is_dynamic(scale):
         return scale
     value, counter = (jnp.asarray(state[name]) for name in ("scale", "good_steps"))

@@ -1,4 +1,4 @@
-"""Process-wide settings of JAX: what results may depend on, and what a run may leak."""
+"""Process-wide settings of JAX: what results may depend on, and settings that a run may leak."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ _FOLLOWED = (
     "jax_use_magma",
     "jax_use_shardy_partitioner",
 )
-"""Settings that programs and their rounding depend on besides; a version of JAX may lack some."""
+"""Other settings that programs and their rounding depend on; a version of JAX may lack some."""
 
 _FLAX = ("flax_fix_rng_separator", "flax_preserve_adopted_names", "flax_return_frozendict")
 
 
 def read_settings() -> dict[str, str]:
-    """Every setting that `write_settings` can put back, by name."""
+    """Every setting that `write_settings` can restore, by name."""
     return {name: repr(getattr(jax.config, name)) for name in _SETTINGS}
 
 
 def write_settings(state: Mapping[str, str]) -> None:
-    """Puts back what `read_settings` returned."""
+    """Restores what `read_settings` returned."""
     for name, text in state.items():
         if repr(getattr(jax.config, name)) != text:
             jax.config.update(name, _VALUES.get(text, text.strip("'")))
@@ -83,7 +83,7 @@ def full_version() -> str:
 
 
 def installed(package: str) -> bool:
-    """Whether a package that training needs not is there."""
+    """Whether an optional package is installed."""
     try:
         return bool(version(package))
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""How a run's arrays lie over the devices of a mesh, and what each rank, which is one of them, has of an array."""
+"""Sharding layout of a run's arrays over a mesh, and each rank's part of an array."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Spread:
 
     @property
     def ranks(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return int(self.mesh.devices.size)
 
     def divided_axis(self, shape: tuple[int, ...]) -> int | None:
@@ -64,18 +64,18 @@ class Spread:
         return self.whole if axis is None else NamedSharding(self.mesh, PartitionSpec(*[None] * axis, SHARD))
 
     def state_shardings(self, state: RunState) -> Any:
-        """Where each array of the state belongs."""
+        """Shardings of the state's arrays."""
         return jax.tree_util.tree_map_with_path(lambda path, leaf: self._sharding(_kind(path), leaf.shape), state)
 
     # inside a compiled program
 
     def state(self, state: RunState) -> RunState:
-        """Parameters and the optimizer's state in their places."""
+        """Parameters and the optimizer's state with their shardings."""
         held: RunState = jax.lax.with_sharding_constraint(state, self.state_shardings(state))
         return held
 
     def gradients(self, gradients: Flat) -> Flat:
-        """Gradients in their places."""
+        """Gradients with their shardings."""
         places = {place: self._sharding("gradient", value.shape) for place, value in gradients.items()}
         held: Flat = jax.lax.with_sharding_constraint(gradients, places)
         return held
@@ -88,7 +88,7 @@ class Spread:
     # what a rank has
 
     def seen(self, tree: Tree, rank: int) -> Tree:
-        """A tree's arrays in NumPy as a rank has them: its own copy, or the shards of the copy that it has a part of.
+        """A tree's arrays in NumPy for a rank: its own copy, or the shards of its copy.
 
         What is no array of JAX's stays as it is.
         """
@@ -154,7 +154,7 @@ def _arrays(state: RunState, kind: str) -> list[jax.Array]:
 
 
 def _kind(path: tuple[Any, ...]) -> str:
-    """What a leaf of the state is; an average of the weights is sharded as the optimizer's own arrays are."""
+    """The kind of a leaf of the state; an average of the weights is sharded like the optimizer's arrays."""
     names = [key.name for key in path if isinstance(key, GetAttrKey)]
     if "acc_grads" in names:
         return "gradient"

@@ -37,7 +37,7 @@ from frameworks.jax.scaler import Judged, LossScale
 
 @dataclass(frozen=True)
 class Plan:
-    """What of a recipe decides how a micro-batch becomes gradients."""
+    """The parts of a recipe that determine gradients from a micro-batch."""
 
     model: Model
     precision: Precision
@@ -47,7 +47,7 @@ class Plan:
 
 
 class Carried(NamedTuple):
-    """What a forward pass in training changes besides the gradients: running statistics and the random key's data."""
+    """State that a training forward pass changes: running statistics and the random key's data."""
 
     buffers: Flat
     key: jax.Array
@@ -61,7 +61,7 @@ class JaxMicroBatch(AppliedMicroBatch):
 
 
 class UpdateResult(NamedTuple):
-    """What an update did.
+    """The result of an update.
 
     Attributes:
         applied: whether the optimizer made an update, None where nothing can keep it from that.
@@ -85,7 +85,7 @@ class UpdateResult(NamedTuple):
 
 
 class Pin(Protocol):
-    """Holds the arrays of a program in the places that they are to have, where there are several devices."""
+    """Constrains the shardings of a program's arrays on several devices."""
 
     def gradients(self, gradients: Flat) -> Flat:
         """Gradients in their places."""
@@ -123,7 +123,7 @@ class CompiledSteps:
         self.cast = jax.jit(self._cast) if self.policy else self._cast
 
     def memory(self) -> Flat:
-        """What is remembered before any step, as the module makes it; empty without float8."""
+        """The initial delayed-scaling state of the module; empty without float8."""
         if not self.memory_shapes:
             return {}
         key, example = jax.random.key(0), jnp.zeros((1, *self.plan.model.sample), self._example)
@@ -165,7 +165,7 @@ class CompiledSteps:
         return loss_sums(self.plan.model, outputs, batch)
 
     def means(self, sums: list[jax.Array], items: jax.Array) -> list[jax.Array]:
-        """What is differentiated: the losses over `items`, their sum unless each goes backward apart."""
+        """The differentiated losses over `items`: their sum, unless each has its own backward pass."""
         each = [total / items.astype(total.dtype) for total in sums]
         return each if self.plan.separate_losses else [reduce(jnp.add, each)]
 
@@ -212,7 +212,7 @@ class CompiledSteps:
     ) -> tuple[Flat, Judged | None]:
         """Gradients of Σ p·g over the parameters in `given`, divided by `parts`, as `_backward` gives them.
 
-        No layer multiplies, so what is remembered is overwritten with itself.
+        No layer multiplies, so the delayed-scaling state is overwritten with itself.
         """
         memory = remembered_leaves(parameters)
 

@@ -1,4 +1,4 @@
-"""One training run, written as the examples of Flax, Optax and JMP write it."""
+"""One training run, following the examples of Flax, Optax and JMP."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class JaxTrainer(Readings):
 
     Attributes:
         length: how many micro-batches the open window takes.
-        sharers: how many ranks the gradients that are fed for a micro-batch come from.
+        sharers: number of ranks whose gradients are given for a micro-batch.
     """
 
     sharers = 1
@@ -105,7 +105,7 @@ class JaxTrainer(Readings):
 
     @property
     def place(self) -> Place:
-        """Where what is not sharded lies."""
+        """Placement of arrays that are not sharded."""
         return self.device
 
     def _compiled(self, plan: Plan) -> CompiledSteps:
@@ -188,7 +188,7 @@ class JaxTrainer(Readings):
             self.resize(length)
 
     def resize(self, length: int) -> None:
-        """Makes windows of another length, on the same state of `optax.MultiSteps`."""
+        """Changes the length of windows, with the same state of `optax.MultiSteps`."""
         if length != self.length:
             self.length = length
             with self.scope():
@@ -205,7 +205,7 @@ class JaxTrainer(Readings):
         return self._ended() if self.recipe.accumulation > 1 else self._finish(1, None)
 
     def _ended(self) -> Update:
-        """Reports what `optax.MultiSteps` made of the window, and moves the loss scale once.
+        """Reports the window's result from `optax.MultiSteps`, and moves the loss scale once.
 
         A window that was ended before its length is carried over: nothing but a k-th micro-batch ends it. One whose
         micro-batches were not all finite lacks as many, for each was dropped as if it had never been.
@@ -304,7 +304,7 @@ class JaxTrainer(Readings):
     # what a pass shows
 
     def segment_calls(self) -> tuple[int, ...]:
-        """Those of one forward and backward pass, counted now on the last batch, times the passes so far."""
+        """Counts of one forward and backward pass on the last batch, times the number of passes so far."""
         if self._seen is None:
             return (0,) * len(segments(self.model, self.recipe.recompute))
         with self.scope():

@@ -1,1 +1,1 @@
-"""What adapters that train by Keras share, whichever backend it runs on; only they import it, for it imports Keras."""
+"""Shared code of adapters that train with Keras, for any backend; imports Keras."""

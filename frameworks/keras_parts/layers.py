@@ -104,9 +104,9 @@ class ResidualLayer(keras.layers.Layer):
 
 
 def build_layers(layers: Sequence[keras.layers.Layer], shape: Shape) -> Shape:
-    """Makes the variables of layers that run one after another; returns the shape that leaves the last of them.
+    """Builds the variables of a sequence of layers; returns the last output shape.
 
-    Without this Keras runs the layers symbolically, each level of nesting anew, to find their shapes.
+    Without this Keras runs the layers symbolically, again at each level of nesting, to find their shapes.
     """
     for layer in layers:
         layer.build(shape)
@@ -122,12 +122,12 @@ def tells_training(layer: keras.layers.Layer) -> bool:
 
 
 def is_float8(layer: keras.layers.Layer) -> bool:
-    """Whether the layer multiplies in float8: it remembers in training alone."""
+    """Whether the layer multiplies in float8, and so updates its amax history in training."""
     return getattr(layer, "quantization_mode", None) == "float8"
 
 
 def run_layers(layers: list[keras.layers.Layer], x: Tensor, training: bool) -> Tensor:
-    """Layers one after another; `training` goes to those that tell training from evaluation."""
+    """Layers one after another; `training` is passed to those that distinguish training from evaluation."""
     for layer in layers:
         kinds = ResidualLayer | keras.layers.Dropout | keras.layers.BatchNormalization
         told = isinstance(layer, kinds) or is_float8(layer)
@@ -146,7 +146,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor] | str] = {
 class Builder:
     """Makes Keras layers under the dtype policy that is set while it works; dropout seeds count up from the run's.
 
-    With a `history` dense layers train in float8, by scales that follow as many steps.
+    With a `history` dense layers train in float8, with an amax history of that length.
     """
 
     def __init__(self, seed: int, history: int | None = None) -> None:

@@ -69,7 +69,7 @@ def make_optimizer(
 
     Args:
         clips_together: tries whether two optimizers clip by the norm of all gradients.
-        given: what optimizers are made with besides, such as a name.
+        given: additional arguments of optimizers, such as a name.
 
     Raises:
         Unsupported: GROUPS or TWO_OPTIMIZERS, together with a clip.

@@ -1,4 +1,4 @@
-"""Layers whose outputs somebody may watch while they run, in graphs too: a subclassed model has no `layer.output`."""
+"""Observable outputs of layers, in graphs too: a subclassed model has no `layer.output`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 @contextmanager
 def watched_by(watcher: Watcher) -> Iterator[None]:
-    """Inside, every layer of a model that runs gives its output to `watcher`."""
+    """Within the context, every running layer of a model passes its output to `watcher`."""
     token = _WATCHER.set(watcher)
     try:
         yield
@@ -28,7 +28,7 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
 
 
 def run_layer(layer: keras.layers.Layer, x: Tensor, **training: bool) -> Tensor:
-    """One layer of the model, whose output is watched where somebody does."""
+    """One layer of the model, whose output is passed to the watcher, if any."""
     output = layer(x, **training)
     watcher = _WATCHER.get()
     return output if watcher is None else watcher(layer.name, output)

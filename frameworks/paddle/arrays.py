@@ -17,7 +17,7 @@ def format_name(dtype: Any) -> str:
 
 
 def to_numpy(tensor: Any) -> Array:
-    """A copy of `tensor`; bfloat16, which Paddle hands out as its bits in uint16, becomes ml_dtypes' bfloat16."""
+    """A copy of `tensor`; bfloat16, which Paddle returns as bits in uint16, becomes ml_dtypes' bfloat16."""
     value = np.array(tensor.numpy())
     return value.view(ml_dtypes.bfloat16) if format_name(tensor.dtype) == "bfloat16" else value
 

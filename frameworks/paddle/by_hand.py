@@ -1,4 +1,5 @@
-"""The steps in Paddle's dynamic graph alone, as its guides on training and automatic mixed precision write them."""
+"""Native training loops in Paddle's dynamic graph alone, as its guides on training and automatic mixed precision write
+them."""
 
 from __future__ import annotations
 

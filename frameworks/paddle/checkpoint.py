@@ -18,7 +18,7 @@ FILE = "run.pdparams"
 
 
 class DynamicRun(Protocol):
-    """The parts of a run that are saved."""
+    """The saved parts of a run."""
 
     network: Network
     shares: list[Share]
@@ -55,10 +55,10 @@ def parts(trainer: DynamicRun) -> dict[str, Any]:
 
 
 def restore(trainer: DynamicRun, folder: Path) -> None:
-    """Goes back to what `save` wrote.
+    """Restores what `save` wrote.
 
-    Model, optimizers and scaler are made anew, as in a process that resumes, and take the place of what was there when
-    all parts are loaded. A part that `set_state_dict` warns it skips counts as refused.
+    Model, optimizers and scaler are created again, as in a process that resumes, and replace the old ones when all
+    parts are loaded. A part that `set_state_dict` warns it skips counts as refused.
 
     Raises:
         ValueError: the file is missing, cut short or foreign, or Paddle refuses a part of it.
@@ -77,7 +77,7 @@ def restore(trainer: DynamicRun, folder: Path) -> None:
 
 
 def load(trainer: DynamicRun, saved: dict[str, Any]) -> None:
-    """Gives every part what was saved of it; what `set_state_dict` only warns of, this raises."""
+    """Loads every part; raises where `set_state_dict` only warns."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Skip loading")
         _load(trainer, saved)

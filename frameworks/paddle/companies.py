@@ -1,4 +1,4 @@
-"""Companies of Paddle's ranks: which crew of processes they are."""
+"""Rank groups of Paddle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MEETS_IN = "3.3."
 """Versions whose clients are known to understand the store where the ranks meet (`frameworks.paddle.meeting`)."""
 
 _LIMITS = Limits(group_s=30.0)
-"""What gloo's operations wait for other ranks, which Paddle lets nobody change."""
+"""Timeout of gloo's operations, which Paddle does not let users change."""
 
 
 def has_ranks(device: str) -> bool:

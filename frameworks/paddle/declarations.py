@@ -1,4 +1,4 @@
-"""What Paddle's dynamic graph does not do on a device, and why; and what neither graph does."""
+"""Unsupported capabilities of Paddle's dynamic graph and of both graphs, with reasons."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _against_tf32(device: str) -> str | None:
 
 
 def refusals(device: str, *, forced: bool) -> dict[Capability, str]:
-    """What the dynamic graph does not do on a device, and why; `forced` is whether the scaler is driven on a CPU."""
+    """Unsupported capabilities of the dynamic graph on a device, with reasons; `forced` drives the scaler on a CPU."""
     reasons = {
         each: reason_in_both_graphs(each, device) or _reason_against(each, device, forced=forced) for each in Capability
     }

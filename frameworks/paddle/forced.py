@@ -47,7 +47,7 @@ class _Tracer:
 
 @contextmanager
 def forced_scaler() -> Iterator[None]:
-    """Inside it a `GradScaler` can be made and used on a CPU; the tracer and `amp_dtype` are put back after it."""
+    """Context in which a `GradScaler` works on a CPU; the tracer and `amp_dtype` are restored at its end."""
     before = amp_global_state().amp_dtype
     amp_global_state().amp_dtype = "float16"
     try:

@@ -1,4 +1,4 @@
-"""Casts to formats of eight bits, as Paddle's dynamic graph makes them."""
+"""Casts to 8-bit formats in Paddle's dynamic graph."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ class PaddleFormats(BaseFormats):
 
 
 def integer_products() -> bool:
-    """Whether a product of int8 tensors is more than int8 holds."""
+    """Whether a product of int8 tensors can exceed the range of int8."""
     product = paddle.matmul(paddle.full([2, 16], 127, "int8"), paddle.full([16, 2], 127, "int8"))
     return bool((product.astype("int32") == 16 * 127 * 127).all())

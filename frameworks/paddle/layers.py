@@ -1,4 +1,4 @@
-"""Fixture layers as `paddle.nn` layers, and what each of them trains."""
+"""Fixture layers as `paddle.nn` layers, and their parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Paddle's ranks meet: a store on the loopback that answers the clients of Paddle's own `TCPStore`.
+"""The rendezvous of Paddle's ranks: a loopback server that speaks the protocol of Paddle's `TCPStore`.
 
 The server that Paddle starts for itself listens at a port that has to be agreed on before, on every interface, and as
 long as the ranks live. This one is given a free port by the system, which it writes into the ranks' folder, listens on
@@ -31,7 +31,7 @@ class _Asked(IntEnum):
 
 
 class _Told(IntEnum):
-    """What `TCPStore` answers to CHECK and to WAIT."""
+    """Replies of `TCPStore` to CHECK and WAIT."""
 
     IS_THERE, READY, NOT_READY = 1, 2, 3
 
@@ -64,7 +64,7 @@ class _Client(socketserver.StreamRequestHandler):
 
 
 class _Store(socketserver.ThreadingTCPServer):
-    """What ranks have told, by key."""
+    """The store's values, by key."""
 
     daemon_threads = True
 
@@ -94,10 +94,10 @@ class _Store(socketserver.ThreadingTCPServer):
 
 @contextmanager
 def store(folder: Path, *, serves: bool) -> Iterator[str]:
-    """The store of the ranks that share a folder, as HOST:PORT, as long as they meet.
+    """The rendezvous store of the ranks that share a folder, as HOST:PORT.
 
     Args:
-        serves: whether this rank starts it, as one of them has to. It is a process of its own, because Paddle's client
+        serves: whether this rank starts it, as one of them has to. It is a separate process, because Paddle's client
             keeps the interpreter's lock while it waits for an answer.
 
     Raises:
@@ -122,7 +122,7 @@ def _server(file: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def main(file: Path) -> None:
-    """Serves until standard input ends, and tells the port in a file that is there when it is whole."""
+    """Serves until standard input ends; writes the port to a file atomically."""
     with _Store() as server:
         threading.Thread(target=server.serve_forever, args=(_LOOK_S,), daemon=True).start()
         unfinished = file.with_suffix(".new")

@@ -1,4 +1,4 @@
-"""The adapter's modes, as far as the installed Paddle has them."""
+"""The adapter's modes that the installed Paddle supports."""
 
 from __future__ import annotations
 

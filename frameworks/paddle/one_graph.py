@@ -1,4 +1,4 @@
-"""What the frameworks of Paddle's two graphs share: device, environment, scopes, operations, settings."""
+"""Base of Paddle's framework classes: device, environment, scopes, operations, settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OneGraph(BaseFramework):
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode or self.own_modes[0])
         if self.mode not in self.own_modes:
-            raise ValueError(f"mode {self.mode!r} runs Paddle's other graph; this one has {', '.join(self.own_modes)}")
+            raise ValueError(f"mode: got {self.mode!r} of the other graph, want one of {', '.join(self.own_modes)}")
         paddle.device.set_device("gpu" if self.device == "cuda" else "cpu")
         core.set_num_threads(1)
         if self.device == "cuda":
@@ -46,7 +46,7 @@ class OneGraph(BaseFramework):
 
     @abstractmethod
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
-        """A new run of a recipe that nothing stands against."""
+        """A new run of a supported recipe."""
 
     @abstractmethod
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
@@ -77,10 +77,10 @@ class OneGraph(BaseFramework):
         return self.bound(self.run(model, recipe, start))
 
     def admit(self, model: Model, recipe: Recipe) -> None:
-        """Refuses a run that Paddle does not make.
+        """Refuses an unsupported run.
 
         Raises:
-            Unsupported: for the first thing that stands against it.
+            Unsupported: for the first unsupported part.
         """
         self.require_recipe(recipe)
         if any(head.format == "float64" for head in model.heads.heads):

@@ -1,4 +1,4 @@
-"""Paddle's optimizers and loss scaler in the dynamic graph, without this adapter's guards."""
+"""Attempts with Paddle's optimizers and loss scaler in the dynamic graph, without this adapter's guards."""
 
 from __future__ import annotations
 
@@ -164,4 +164,4 @@ OF_OPTIMIZERS: dict[Capability, Attempt] = {
     Capability.AVERAGE: _average,
     Capability.FEED: _feed,
 }
-"""A try of each capability of optimizers and of the loss scaler."""
+"""Attempts for each capability of optimizers and of the loss scaler."""

@@ -145,16 +145,16 @@ def _mixed() -> bool:
 
 
 def mark_of(share: Share, named: Mapping[str, Any]) -> dict[str, bytes]:
-    """The bytes of everything that an update of this optimizer moves: its parameters and what it keeps for them."""
+    """Fingerprint of everything that an update changes: parameters and optimizer state."""
     parameters = {f"parameter/{name}": to_numpy(named[name]) for name in share.names}
     return {name: value.tobytes() for name, value in {**slots(share, named), **parameters}.items()}
 
 
 def has_moved(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
-    """Whether a mark is another one."""
+    """Whether a fingerprint has changed."""
     return any(after[name] != value for name, value in before.items())
 
 
 def overflowed(share: Share) -> bool:
-    """Whether the last step was told by `GradScaler` that a gradient is not finite, and so moved nothing."""
+    """Whether `GradScaler` skipped the last step because of a non-finite gradient."""
     return bool(share.optimizer._get_auxiliary_var("found_inf"))

@@ -1,4 +1,4 @@
-"""Paddle's quantization of trained models in the dynamic graph: `PTQ`, with the largest magnitudes that it observes."""
+"""Paddle's post-training quantization in the dynamic graph: `PTQ`, with absmax observers."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _admit(model: Model) -> None:
-    """Refuses models that are not quantized here.
+    """Refuses unsupported models.
 
     Raises:
         ValueError: a layer is none that is quantized or stays as it is, or a head is float64.
@@ -160,7 +160,7 @@ def _is_quantized(layer: Any) -> bool:
 
 
 def _step(quanter: Any) -> float:
-    """The step between codes: Paddle stores the largest magnitude."""
+    """The step between codes: Paddle stores the absmax."""
     return float(to_numpy(quanter._dequanter._scales)) / 127.0
 
 

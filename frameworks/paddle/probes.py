@@ -1,4 +1,4 @@
-"""Paddle's own call for each capability in the dynamic graph, without this adapter's guards."""
+"""Attempts with Paddle's own calls in the dynamic graph, without this adapter's guards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from frameworks.paddle.scaler import quiet
 def dynamic_attempts(*, forced: bool) -> Mapping[Capability, Attempt]:
     """The attempts; each leaves the process-wide settings as they were.
 
-    A deprecation that Paddle's own code causes in NumPy says nothing of whether a technique acts.
+    Deprecation warnings of NumPy caused by Paddle's own code are ignored.
 
     Args:
         forced: whether a `GradScaler` is driven where Paddle turns it off.
@@ -45,7 +45,7 @@ def _alone(attempt: Attempt, *, forced: bool) -> bool:
 
 
 def any_way(ways: Iterable[Attempt]) -> bool:
-    """Whether one of several ways acts; one that raises does not."""
+    """Whether one of several ways takes effect; one that raises does not."""
     for way in ways:
         try:
             if way():

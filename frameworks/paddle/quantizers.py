@@ -1,4 +1,4 @@
-"""Paddle's quantizers of the dynamic graph, with the rules that they are declared by."""
+"""Paddle's quantizers of the dynamic graph, with their declared rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of several ranks in one folder: what all have alike is written once, what a rank has of its own by that rank.
+"""Checkpoints of several ranks in one folder: shared state is written once, each rank's own state by that rank.
 
 A rank's own are its random stream, its running statistics and the losses of its part of an open window.
 """
@@ -21,7 +21,7 @@ _OWN = ("count", "buffers", "window", "items", "generator", "calls")
 
 
 class RankRun(DynamicRun, Protocol):
-    """What a checkpoint saves of a rank."""
+    """The parts of a rank in a checkpoint."""
 
     ranks: Ranks
 
@@ -56,7 +56,7 @@ def _write(trainer: RankRun, path: Path) -> None:
 
 
 def restore(trainer: RankRun, path: Path) -> None:
-    """Goes back to what `save` wrote, with as many ranks or others; a rank more begins with rank 0's own.
+    """Restores what `save` wrote, with as many ranks or others; a rank more begins with rank 0's own.
 
     Raises:
         ValueError: on every rank, if one of them cannot read a file, or Paddle refuses a part of it on one; nothing is
@@ -70,7 +70,7 @@ def restore(trainer: RankRun, path: Path) -> None:
 
 
 def _agreed(step: Callable[[], T], count: int, kind: type[Exception], what: str) -> T:
-    """What the step returns, once every rank has taken it; where one rank's raises, every rank raises this kind."""
+    """The step's result after every rank has taken it; if it raises on one rank, every rank raises this type."""
     done: list[T] = []
     problem = ""
     try:

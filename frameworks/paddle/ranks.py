@@ -36,7 +36,7 @@ def _bytes(held: Mapping[str, Array]) -> int:
 
 
 class RankTrainer(DygraphTrainer):
-    """A run's part of one rank. Every verb that takes data is a verb of all ranks, and so are `save` and `restore`."""
+    """One rank's part of a run. Methods that take data, `save` and `restore` are collective."""
 
     def __init__(
         self, ranks: Ranks, model: Model, recipe: Recipe, weights: Mapping[str, Array], *, forced: bool
@@ -80,7 +80,7 @@ class RankTrainer(DygraphTrainer):
             return self._enter(batch, self._backward(batch, items, self.scaler))
 
     def _enter(self, batch: Batch, total: float) -> float:
-        """Enters a micro-batch in a ledger of this rank's own items."""
+        """Records a micro-batch with this rank's own items."""
         return self.ledger.add(MicroBatch(total, batch.items), self.ledger.items + batch.items)
 
     def update_share(self, window: Window, items: int) -> Update:
@@ -123,14 +123,14 @@ class RankTrainer(DygraphTrainer):
 
 
 class PaddleMember:
-    """One rank's process as a member of the group of all: what the rank's trainers are made by.
+    """One rank's process in the process group; creates the rank's trainers.
 
     Args:
         folder: empty at first and the same for all ranks.
         device: "cpu".
         mode: "dygraph", or the one whose scaler is forced.
     Raises:
-        RuntimeError: the ranks did not meet.
+        RuntimeError: the rendezvous failed.
     """
 
     def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
@@ -142,7 +142,7 @@ class PaddleMember:
             self._join(Path(folder))
 
     def _join(self, folder: Path) -> None:
-        """Calls `init_parallel_env` with a store that is there already: Paddle's has a port on every interface."""
+        """Calls `init_parallel_env` with an existing store, since Paddle's own listens on every interface."""
         with store(folder, serves=self.rank == 0) as endpoint:
             os.environ.update(
                 PADDLE_DISTRI_BACKEND="gloo",
@@ -158,10 +158,10 @@ class PaddleMember:
             distributed.barrier()
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> RankTrainer:
-        """This rank's part of a new run; all ranks make theirs at once."""
+        """This rank's part of a new run; a collective call."""
         return RankTrainer(recipe.ranks or Ranks(self.count), model, recipe, weights, forced=self._forced)
 
     def barrier(self) -> None:
-        """Returns when every rank has come here."""
+        """Waits for all ranks."""
         if self.count > 1:
             distributed.barrier()

@@ -1,4 +1,4 @@
-"""What can be seen of a run in dynamic mode."""
+"""Readable state of a run in dynamic mode."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _SHARDED: Mapping[str, str] = {"optimizer": "os", "gradients": "os_g", "full": "
 
 
 class _WithLosses(paddle.nn.Layer):
-    """The network and the losses of its outputs as one layer: what is reduced must stand in what it returns."""
+    """The network and its losses as one layer, since `DataParallel` reduces what its outputs depend on."""
 
     def __init__(self, network: Network, losses: Losses, fed: Fed) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Replicas:
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
-        """What forward and backward run within; afterwards, if it is the last one, every rank has the mean."""
+        """The context of forward and backward; after the last micro-batch every rank has the mean."""
         if last and not self._by_hand:
             yield
             return
@@ -69,7 +69,7 @@ class Replicas:
 
 
 def shard(network: Network, shares: list[Share], level: Sharding) -> None:
-    """Shares out what the level names, over all ranks.
+    """Shards the level's state over all ranks.
 
     Raises:
         AssertionError: on a CPU.

@@ -1,4 +1,4 @@
-"""The recipe's loss scaling as a `paddle.amp.GradScaler`, and what its documented state says."""
+"""The recipe's loss scaling as a `paddle.amp.GradScaler`, and its documented state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fixtures.recipe import DynamicScaling, Scaling, StaticScaling
 _fleet_log = logging.getLogger("paddle.distributed.fleet.utils.log_util")
 
 UpdateAfterLosses = tuple[float, float, int | None, bool, float | None, float]
-"""What `Update` has after the losses."""
+"""The fields of `Update` after the losses."""
 
 
 def scaler_settings(scaling: Scaling) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def reported(before: Mapping[str, Any], after: Mapping[str, Any], rate: float, *
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps off the terminal what the scaler prints at each backoff, and `recompute`'s log lines below an error."""
+    """Suppresses the scaler's output at each backoff, and `recompute`'s log lines below level error."""
     level = _fleet_log.level
     _fleet_log.setLevel(logging.ERROR)
     try:

@@ -1,4 +1,4 @@
-"""What results depend on, Paddle's process-wide settings as text, and putting them back."""
+"""Settings that results depend on: Paddle's process-wide settings as text, and restoring them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def read_settings() -> dict[str, str]:
 
 
 def restore_settings(state: Mapping[str, str]) -> None:
-    """Puts back what `read_settings` returned."""
+    """Restores what `read_settings` returned."""
     if state["dynamic"] == "True":
         paddle.disable_static()
     else:
@@ -112,7 +112,7 @@ def restore_settings(state: Mapping[str, str]) -> None:
 
 
 def let_tf32(allowed: bool) -> None:
-    """Products of float32 matrices and convolutions may, or may not, round their operands to TensorFloat-32."""
+    """Allows or forbids TensorFloat-32 in products of float32 matrices and convolutions."""
     core.set_cublas_switch(allowed)
     core.set_cudnn_switch(allowed)
 
@@ -130,7 +130,7 @@ def tf32_products(allowed: bool | None) -> Iterator[None]:
 
 
 def _numeric_flags() -> dict[str, object]:
-    """The flags that move results, as far as this version and build have them, by name."""
+    """Flags that affect results, as available in this version and build, by name."""
     values: dict[str, object] = {}
     for name in _NUMERIC_FLAGS:
         try:

@@ -1,4 +1,4 @@
-"""Keeps Paddle's process-wide state apart for each run: random generator, generated names, last precision scope."""
+"""Per-run copies of Paddle's process-wide state: random generator, generated names, last precision scope."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fixtures.arrays import Array
 class Stream:
     """A random stream of its own over Paddle's one generator for each device.
 
-    Inside `apart()` generated names start anew (so that parameters and optimizer slots have the same names in every run
-    and process), and the leaking `amp_dtype` is put back after it; inside `open()` the generator is in this stream's
-    state besides.
+    Inside `apart()` generated names start again (so that parameters and optimizer slots have the same names in every
+    run and process), and the leaking `amp_dtype` is restored at its end; inside `open()` the generator also has this
+    stream's state.
     """
 
     def __init__(self, seed: int) -> None:
@@ -29,7 +29,7 @@ class Stream:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """For what draws no random numbers."""
+        """Context without random numbers."""
         dtype = amp_global_state().amp_dtype
         try:
             with unique_name.guard():
@@ -39,7 +39,7 @@ class Stream:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """For what may draw some."""
+        """Context with random numbers."""
         outer = paddle.get_rng_state()
         paddle.set_rng_state(self.state)
         try:

@@ -1,4 +1,4 @@
-"""What every layer puts out, and the gradients that come back to it, by Paddle's hooks for layers and tensors."""
+"""Outputs of every layer and their gradients, by Paddle's hooks for layers and tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training run in dynamic mode, written the way Paddle's documentation tells users to."""
+"""One training run in dynamic mode, following Paddle's documentation."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class DygraphTrainer(ReadRun):
         return shares
 
     def anew(self) -> DygraphTrainer:
-        """The run at its start, as a process that resumes makes it."""
+        """A new run, as created by a process that resumes."""
         return DygraphTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed), forced=self.forced)
 
     @contextmanager
@@ -135,11 +135,11 @@ class DygraphTrainer(ReadRun):
         return total
 
     def _share(self, total: Any, items: int) -> Any:
-        """What a micro-batch's sum of losses adds to the mean over a window of so many items."""
+        """Contribution of a micro-batch's loss sum to the mean over a window of so many items."""
         return total / items
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
-        """What forward and backward of a window's micro-batch run within."""
+        """The context of a micro-batch's forward and backward."""
         return nullcontext()
 
     def _passes(self, window: Window, items: int, scaler: Any | None) -> list[float]:
@@ -167,7 +167,7 @@ class DygraphTrainer(ReadRun):
         return Update(loss, losses, *update)
 
     def _check_kernel(self) -> None:
-        """In the forced mode on a CPU, refuses what the kernel of a GPU decides otherwise."""
+        """In the forced mode on a CPU, refuses updates that a GPU's kernel decides differently."""
         if self.forced and paddle.device.get_device() == "cpu" and (state := self._scaler_state_dict()):
             scale = float(state["scale"][0])
             if scale < 1.0:

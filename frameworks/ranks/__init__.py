@@ -1,4 +1,4 @@
-"""Ranks as processes of ours: started once, kept for many runs, and ended with everything below them when one fails."""
+"""Ranks as worker processes: started once, reused for many runs, and ended together if one fails."""
 
 from frameworks.ranks.company import RemoteCompany
 from frameworks.ranks.crew import Crew

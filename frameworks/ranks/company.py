@@ -1,4 +1,4 @@
-"""`RemoteCompany`: a run on the ranks of a crew."""
+"""`RemoteCompany`: a run on a worker group."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from frameworks.ranks.crew import Crew
 
 
 class RemoteCompany(BaseCompany):
-    """One run of a crew, which forgets the run when nobody holds its company any more, or when that is closed."""
+    """One run on a worker group, which drops the run when this object is closed or garbage collected."""
 
     def __init__(self, crew: Crew, number: int) -> None:
-        """Takes the run that `crew.make` has given this number."""
+        """Wraps the run with the number that `crew.make` returned."""
         self.crew = crew
         self.count = crew.count
         self.limit_s = crew.limits.group_s + crew.limits.grace_s
@@ -35,7 +35,7 @@ class RemoteCompany(BaseCompany):
 
     def _check(self) -> None:
         if not self._drop.alive:
-            raise ValueError("this run has been closed: make another company")
+            raise ValueError("this run is closed; start a new one")
 
     def save(self, path: Path) -> None:
         super().save(path.absolute())  # the ranks have another working folder

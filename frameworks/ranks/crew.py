@@ -1,4 +1,4 @@
-"""`Crew`: the processes of some ranks, which live and die together."""
+"""`Crew`: a worker group, the processes of several ranks, which start and end together."""
 
 from __future__ import annotations
 
@@ -22,20 +22,18 @@ from frameworks.ranks.messages import Answer, Command, Opening
 from frameworks.ranks.process import Guardian, RankProcess
 
 BEAT_S = 0.2
-"""How often processes are looked at that say nothing: one whose own child holds its connection ends without a word."""
+"""Seconds between liveness checks of silent processes: one whose child keeps its connection open ends unnoticed."""
 LEAVE_S = 2.0
-"""How long a process may take to end once it has been told to, or has closed its connection."""
+"""Seconds that a process may take to end after the command, or after it has closed its connection."""
 
 
 class Crew:
-    """Ranks that were started together. Every command reaches all of them, and all of them answer it.
-
-    If one dies, or does not answer in time, or answers otherwise than the others do, all are ended at once, and
-    nothing may be asked of the crew any more.
+    """A group of worker processes. Every command goes to all of them, and all of them answer. If one dies, does not
+    answer in time, or raises alone, all are ended at once, and the group cannot be used any more.
 
     Attributes:
         count: how many ranks.
-        over: why nothing may be asked any more; None as long as it may.
+        over: why the group has terminated; None while it can be used.
     """
 
     def __init__(
@@ -49,19 +47,19 @@ class Crew:
         processes: int | None = None,
         limits: Limits = LIMITS,
     ) -> None:
-        """Starts the ranks and waits until they have met.
+        """Starts the ranks and waits until they have connected.
 
         Args:
             kind: the member's class, a `Member`, as package.module:Class.
-            environment: variables that the ranks have beside this process' own.
-            processes: how many processes the ranks are, equally many each; None for one a rank.
+            environment: additional environment variables of the ranks.
+            processes: number of processes, with equally many ranks each; None for one per rank.
         Raises:
             RankFailed: a rank died or was not ready in time.
-            Exception: what the first rank to raise has raised, such as ImportError.
+            Exception: the exception of the first rank that raised, such as ImportError.
         """
         processes = count if processes is None else processes
         if count < 1 or processes < 1 or count % processes:
-            raise ValueError(f"{count} ranks cannot be {processes} processes of equally many ranks")
+            raise ValueError(f"cannot divide {count} ranks equally among {processes} processes")
         self.count = count
         self.limits = limits
         self.over: str | None = None
@@ -99,7 +97,7 @@ class Crew:
 
     @property
     def alive(self) -> bool:
-        """Whether something may be asked, as far as can be seen from here."""
+        """Whether the group can be used, as far as this process knows."""
         mine = self.over is None and self._owner == os.getpid()
         return mine and all(process.ending() is None for process in self._processes)
 
@@ -109,11 +107,11 @@ class Crew:
         return tuple(process.pid for process in self._processes)
 
     def make(self, given: Sequence[tuple[Any, Any, Any]]) -> int:
-        """Makes a run from model, recipe and weights, given for each process; its number.
+        """Creates a run from model, recipe and weights, given for each process; returns its number.
 
         Raises:
             RankFailed: a rank died or did not answer in time.
-            Exception: what the first rank to raise has raised; there is no such run then.
+            Exception: the exception of the first rank that raised; the run does not exist then.
         """
         run = next(self._runs)
         try:
@@ -126,16 +124,16 @@ class Crew:
     def ask(
         self, number: int, verb: str, given: Sequence[Arguments], *, stop: tuple[int, Stop] | None = None
     ) -> tuple[Any, ...]:
-        """Calls a verb of run `number` on every rank at once, with what each is given; what each returned.
+        """Calls a method of run `number` on every rank concurrently, with each rank's arguments; returns the results.
 
         Args:
-            stop: a rank that stops instead, with all of its process, and how; None for none.
+            stop: a rank that stops instead, together with its process, and how; None for none.
         Raises:
             RankFailed: a rank died or did not answer in time.
-            Exception: what the first rank to raise has raised. The crew goes on if all have raised the same type.
+            Exception: the exception of the first rank that raised. The group stays usable if all raised the same type.
         """
         if len(given) != self.count:
-            raise ValueError(f"{verb} is given to {len(given)} ranks, of {self.count}")
+            raise ValueError(f"{verb}: got arguments for {len(given)} ranks, want {self.count}")
         stops, how = stop or (-1, None)
         calls = [
             (number, verb, tuple(given[rank : rank + self._share]), how if stops in process.ranks else None)
@@ -144,18 +142,18 @@ class Crew:
         return self._gathered(self._command("ask", calls, self.limits.answer_s))
 
     def held(self) -> tuple[tuple[int, ...], ...]:
-        """The numbers of the runs that each rank holds."""
+        """The numbers of the runs on each rank."""
         return self._gathered(self._command("held", [()] * len(self._processes), self.limits.answer_s))
 
     def _gathered(self, answers: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
         return tuple(answer for own in answers for answer in own)
 
     def drop(self, number: int) -> None:
-        """Lets go of a run: the ranks are told with the next command."""
+        """Drops a run; the ranks learn of it with the next command."""
         self._dropped.append(number)
 
     def close(self, why: str = "they were closed") -> None:
-        """Ends the ranks; does nothing if they have ended, or are those of the process that this one is a copy of."""
+        """Ends the ranks; does nothing if they have ended, or belong to the process from which this one was forked."""
         if self.over is not None or self._owner != os.getpid():
             return
         try:
@@ -170,14 +168,14 @@ class Crew:
     # one command
 
     def _command(self, method: str, arguments: Sequence[tuple[Any, ...]], limit_s: float) -> list[Any]:
-        """What a method of every process' servant returned."""
+        """Results of a method of every process' servant."""
         self._check()
         calls = _packed(method, arguments)
         try:
             answers = self._collected(self._send(calls), limit_s)
             raised = {process: answer.error() for process, answer in answers.items() if answer.raised}
         except BaseException as error:
-            self._end(f"a command was broken off by {type(error).__name__}")
+            self._end(f"a command was interrupted by {type(error).__name__}")
             raise
         if not raised:
             return [answers[process].value() for process in self._processes]
@@ -189,19 +187,19 @@ class Crew:
         else:
             others = ", ".join(own.name for own in self._processes if own not in raised)
             note = f"{others} did not raise" if others else "not all raised the same"
-            raised[process].add_note(f"{note}: the ranks have been ended")
+            raised[process].add_note(f"{note}; the rank group has terminated")
             self._end(f"{process.name} raised {type(raised[process]).__name__}, and {note}")
         raised[process].add_note(f"raised by {process.name}")
         raise raised[process]
 
     def _check(self) -> None:
         if self._owner != os.getpid():
-            raise RuntimeError("these ranks belong to the process that this one was forked from: start others")
+            raise RuntimeError("these ranks belong to the process from which this one was forked; start new ones")
         if self.over is not None:
-            raise RankFailed(f"these ranks are over: {self.over}")
+            raise RankFailed(f"rank group has terminated: {self.over}")
 
     def _check_in_step(self) -> None:
-        """Ends the crew if its ranks, which have all raised, do not meet any more."""
+        """Ends the group if its ranks cannot synchronise after all of them raised."""
         limit_s = self.limits.group_s + self.limits.grace_s
         try:
             answers = self._collected(self._send(_packed("barrier", [()] * len(self._processes))), limit_s)
@@ -209,10 +207,10 @@ class Crew:
         except RankFailed:
             return
         except BaseException as error:
-            self._end(f"a command was broken off by {type(error).__name__}")
+            self._end(f"a command was interrupted by {type(error).__name__}")
             raise
         if apart:
-            self._end("the ranks did not meet any more after an exception")
+            self._end("the ranks could not synchronise after an exception")
 
     def _send(self, calls: Sequence[bytes]) -> int:
         number = next(self._commands)
@@ -225,7 +223,7 @@ class Crew:
         return number
 
     def _collected(self, number: int, limit_s: float) -> dict[RankProcess, Answer]:
-        """The answers to a command as they came, of all processes unless one raised and others were silent then."""
+        """The answers to a command as they arrive, of all processes unless one raised and others stayed silent."""
         answers: dict[RankProcess, Answer] = {}
         deadline = monotonic() + limit_s
         raised = False
@@ -255,19 +253,19 @@ class Crew:
         return answers
 
     def _fail(self, process: RankProcess, error: Exception | None = None) -> NoReturn:
-        """Ends all, because one is dead or as good as that."""
+        """Ends all processes, because one is dead or unresponsive."""
         if isinstance(error, BlockingIOError):
-            self._give_up(f"{process.name} did not go on with a message within {self.limits.answer_s:g} s", [process])
+            self._give_up(f"{process.name} did not complete a message within {self.limits.answer_s:g} s", [process])
         self._give_up(f"{process.name} {process.ending(LEAVE_S) or 'closed its connection'}", [process])
 
     def _give_up(self, what: str, processes: Sequence[RankProcess]) -> NoReturn:
         last = next(filter(None, (process.last_line() for process in processes)), "")
-        message = f"{what}; the last line that it printed: {last}" if last else what
+        message = f"{what}; its last output line: {last}" if last else what
         self._end(message)
         raise RankFailed(message, tuple(rank for process in processes for rank in process.ranks)) from None
 
     def _end(self, why: str) -> None:
-        """Ends every process that is left, once."""
+        """Ends every remaining process, once."""
         if self.over is not None:
             return
         self.over = why
@@ -278,7 +276,8 @@ class Crew:
             self._guardian.kill()
 
     def let_go(self) -> None:
-        """In a forked copy of the process: closes what would keep the ranks alive when the process itself is gone."""
+        """In a forked copy of the process: closes handles that would keep the ranks alive after the process has
+        ended."""
         for own in (*self._processes, self._guardian, self._place):
             if own is not None:
                 own.let_go()

@@ -1,4 +1,4 @@
-"""Folders of crews: each is locked by its crew's process, and removed by a later crew if nobody removed it before."""
+"""Folders of worker groups, locked by their process; stale ones are removed by a later group."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LOCK = "owner"
 
 
 class CrewFolder:
-    """An empty folder of this process alone.
+    """An empty folder for this process.
 
     Attributes:
         path: of the folder.
     """
 
     def __init__(self) -> None:
-        """Makes it, and removes those whose processes are dead."""
+        """Creates the folder, and removes those of dead processes."""
         _remove_stale(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         new = self.path / "locking"
@@ -30,7 +30,7 @@ class CrewFolder:
         new.rename(self.path / _LOCK)
 
     def remove(self) -> None:
-        """Removes it with everything in it."""
+        """Removes the folder and its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.let_go()
 
@@ -49,7 +49,7 @@ def _remove_stale(among: Path) -> None:
 
 
 def _remove_if_stale(folder: Path) -> None:
-    """Removes a folder whose lock nobody holds; without a lock it is being made, or no crew's.
+    """Removes a folder with a free lock; one without a lock is being created, or is not a worker group's.
 
     Raises:
         OSError: it has no lock, or the lock is taken.

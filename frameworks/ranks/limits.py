@@ -1,4 +1,4 @@
-"""How long is waited for ranks: the framework's own limit lies inside the one for a command."""
+"""Timeouts of ranks: the framework's own timeout is shorter than that of a command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 GROUP_SECONDS = "CONFORMANCE_GROUP_S"
-"""The variable that tells a member how long a collective operation may wait for the other ranks."""
+"""Environment variable with the timeout of collective operations."""
 
 
 @dataclass(frozen=True)
@@ -14,10 +14,10 @@ class Limits:
     """Seconds, each longer than those before it.
 
     Attributes:
-        group_s: a collective operation waits for the other ranks; the framework raises then.
-        grace_s: how much longer than `group_s` the others may take once a rank has raised.
-        answer_s: every rank has answered a command.
-        start_s: every rank has imported its framework and joined the group.
+        group_s: timeout of a collective operation, after which the framework raises.
+        grace_s: additional time for the others after a rank has raised.
+        answer_s: timeout of a command.
+        start_s: timeout for importing the framework and joining the group.
     """
 
     group_s: float = 20.0
@@ -30,5 +30,5 @@ LIMITS = Limits()
 
 
 def group_seconds() -> float:
-    """Inside a rank: the limit that its framework's collective operations have to be given."""
+    """In a rank, the timeout for its framework's collective operations."""
     return float(os.environ.get(GROUP_SECONDS, LIMITS.group_s))

@@ -1,4 +1,4 @@
-"""The crews that this process keeps: two, so that tests that go back and forth between two sizes start no others."""
+"""Process-wide cache of two worker groups, for tests that alternate between two numbers of ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from frameworks.ranks.crew import Crew
 from frameworks.ranks.limits import LIMITS, Limits
 
 MOST = 2
-"""How many crews live at a time."""
+"""How many worker groups live at a time."""
 
 _living: dict[tuple[Any, ...], Crew] = {}
 """In the order in which they were asked for last."""
@@ -26,9 +26,9 @@ def crew_of(
     *,
     limits: Limits = LIMITS,
 ) -> Crew:
-    """The living crew of these properties, started if there is none; arguments and errors are those of `Crew`.
+    """The cached worker group with these properties, or a new one; arguments and errors as for `Crew`.
 
-    Of more than `MOST` crews the one that was asked for least recently is ended with all its runs.
+    Beyond `MOST` groups, the least recently used one is ended with all its runs.
     """
     key = (kind, count, device, mode, tuple(sorted(environment.items())), processes, limits)
     crew = _living.pop(key, None)
@@ -42,11 +42,11 @@ def crew_of(
 
 def _end(crews: Iterable[Crew]) -> None:
     for crew in crews:
-        crew.close("ranks of another kind or number have been started since")
+        crew.close("ranks of another kind or number were started since")
 
 
 def close_all(why: str = "they were closed") -> None:
-    """Ends this process' crews."""
+    """Ends this process' worker groups."""
     while _living:
         _, crew = _living.popitem()
         crew.close(why)

@@ -1,7 +1,7 @@
 """The process of a rank: `python -m frameworks.ranks.member COMMANDS LIFELINE`, two inherited file descriptors.
 
-It does one command after the other and ends when the parent says so, or is there no more, or lets go of the lifeline,
-whose other end only the parent has. It never ends in order: destructors may wait for ranks that are dead.
+It executes commands until the parent ends it, dies, or closes the lifeline, whose other end only the parent has. It
+exits without cleanup, since destructors may wait for dead ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from frameworks.ranks.messages import Answer, Command, Opening, packed
 
 
 class Servant:
-    """What a rank does: its public methods are the commands."""
+    """The commands of a rank: its public methods."""
 
     def __init__(self) -> None:
         self.opening: Opening
@@ -43,7 +43,7 @@ class Servant:
         self.kind = getattr(import_module(module), name)
 
     def join(self) -> None:
-        """Makes the member, which meets the others."""
+        """Creates the member, which connects to the others."""
         own = self.opening
         self.member = self.kind(own.rank, own.count, own.folder, own.device, own.mode)
 
@@ -52,15 +52,14 @@ class Servant:
         self.runs[run] = self.member.trainer(model, recipe, weights)
 
     def ask(self, run: int, verb: str, given: tuple[Arguments, ...], stop: Stop | None = None) -> tuple[Any, ...]:
-        """A verb of the run's trainer: what it answers for each rank that this process is.
-
-        With `stop` this process stops so, and None stands for each answer of one that made a call fewer.
+        """Calls a method of the run's trainer and returns one result for each rank of this process. With `stop` this
+        process fails in that way; the results are None if it skips the call.
         """
         match stop:
             case "exits":
                 os._exit(0)
             case "raises":
-                raise RuntimeError("this rank raises, as it was asked to")
+                raise RuntimeError("this rank raises on request")
             case "one call fewer":
                 return (None,) * len(given)
         trainer = self.runs[run]
@@ -68,11 +67,11 @@ class Servant:
         if several is not None:
             return _counted(tuple(several(verb, given)), len(given), verb)
         if len(given) != 1:
-            raise TypeError(f"{type(trainer).__name__} has to have ask(verb, given): its process is {len(given)} ranks")
+            raise TypeError(f"{type(trainer).__name__} needs ask(verb, given): its process has {len(given)} ranks")
         return (getattr(trainer, verb)(*given[0].arguments, **given[0].named),)
 
     def held(self) -> tuple[Any, ...]:
-        """The numbers of the runs that are held here, for each rank that this process is."""
+        """The numbers of the runs, for each rank of this process."""
         return (tuple(self.runs),) * self.opening.ranks
 
     def barrier(self) -> None:
@@ -86,12 +85,12 @@ class Servant:
 
 def _counted(answers: tuple[Any, ...], count: int, verb: str) -> tuple[Any, ...]:
     if len(answers) != count:
-        raise TypeError(f"{verb} gave {len(answers)} answers for {count} ranks")
+        raise TypeError(f"{verb}: got {len(answers)} results, want one for each of {count} ranks")
     return answers
 
 
 def answered(servant: Servant, command: Command) -> Answer:
-    """Does a command."""
+    """Executes a command."""
     for run in command.dropped:
         servant.runs.pop(run, None)
     try:
@@ -106,11 +105,11 @@ def _pickled(returned: Any) -> bytes:
     try:
         return pickle.dumps(returned)
     except Exception as error:
-        raise RuntimeError(f"the answer cannot be pickled: {type(error).__name__}: {error}") from None
+        raise RuntimeError(f"the result cannot be pickled: {type(error).__name__}: {error}") from None
 
 
 def serve(connection: Connection) -> NoReturn:
-    """Answers commands until there is nobody to answer to."""
+    """Executes commands until the parent is gone."""
     servant = Servant()
     try:
         while True:
@@ -128,7 +127,7 @@ def serve(connection: Connection) -> NoReturn:
 
 
 def vanish() -> NoReturn:
-    """Ends this process and everything that it has started."""
+    """Ends this process and its descendants."""
     if os.getpgrp() == os.getpid():
         with suppress(OSError):
             os.killpg(0, signal.SIGKILL)
@@ -142,7 +141,7 @@ def _follow(lifeline: int) -> NoReturn:
 
 
 def main(commands: int, lifeline: int) -> NoReturn:
-    """Serves over the inherited descriptors, which nothing that is started from here inherits."""
+    """Serves over the inherited descriptors, which child processes do not inherit."""
     for descriptor in (commands, lifeline):
         os.set_inheritable(descriptor, False)
     Thread(target=_follow, args=(lifeline,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""What goes over a connection between a crew and its ranks: numbered commands, and the answers with their numbers."""
+"""Messages between a worker group and its ranks: numbered commands, and answers with the same numbers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from frameworks.contract import Unsupported
 
 @dataclass(frozen=True)
 class Opening:
-    """What a process has to know to be its ranks.
+    """Configuration of a rank process.
 
     Attributes:
         kind: the member's class as package.module:Class.
         rank: the process' first rank.
-        ranks: how many ranks the process is.
-        count: how many ranks there are on all processes.
-        search: where the parent looks for modules.
+        ranks: number of ranks in the process.
+        count: number of ranks in all processes.
+        search: the parent's module search path.
     """
 
     kind: str
@@ -37,8 +37,8 @@ class Command:
     """A call of one of the servant's methods.
 
     Attributes:
-        number: runs through all commands of a crew.
-        dropped: numbers of runs that nobody holds any more.
+        number: counts all commands of a worker group.
+        dropped: numbers of dropped runs.
         call: the method's name and its arguments, pickled.
     """
 
@@ -49,10 +49,10 @@ class Command:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of the command of that number.
+    """The answer to the command of that number.
 
     Attributes:
-        body: what the method returned, pickled, or the exception that it raised, as `packed` makes it.
+        body: the method's pickled result, or its exception as made by `packed`.
     """
 
     number: int
@@ -60,18 +60,18 @@ class Answer:
     body: bytes
 
     def value(self) -> Any:
-        """What the method returned.
+        """The method's result.
 
         Raises:
-            RuntimeError: it cannot be made again here.
+            RuntimeError: it cannot be unpickled here.
         """
         try:
             return pickle.loads(self.body)
         except Exception as error:
-            raise RuntimeError(f"what a rank answered cannot be unpickled here: {_told(error)}") from error
+            raise RuntimeError(f"a rank's result cannot be unpickled: {_told(error)}") from error
 
     def error(self) -> Exception:
-        """The exception that the method raised."""
+        """The method's exception."""
         text, notes, body = pickle.loads(self.body)
         try:
             error = _made(body)
@@ -82,7 +82,7 @@ class Answer:
 
 
 def packed(error: Exception, note: str) -> bytes:
-    """An exception as it travels: of its own type where that can be pickled, else a RuntimeError that tells the type.
+    """A picklable exception: of its own type if that can be pickled, else a RuntimeError that names the type.
 
     An `Unsupported` keeps its attempt if that can be pickled.
     """

@@ -1,4 +1,4 @@
-"""One process of a crew, as its parent sees it."""
+"""Parent's side of one worker process."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ ROOT = Path(__file__).resolve().parents[2]
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 QUIET = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
 REAP_S = 10.0
-"""How long an ended process is waited for."""
+"""Seconds to wait for an ended process."""
 LONGEST = 300
-"""Of a rank's last line that is quoted, in characters."""
+"""Characters quoted of a rank's last output line."""
 
 
 class RankProcess:
-    """The process of one rank, or of several.
+    """A worker process with one or several ranks.
 
     Attributes:
-        name: what messages call it.
-        ranks: that it is.
-        connection: where its answers come from.
+        name: for messages.
+        ranks: its ranks.
+        connection: the connection for its answers.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class RankProcess:
 
     @property
     def pid(self) -> int:
-        """Its number, and that of the group of everything that it starts."""
+        """Its process id, which is also the id of its process group."""
         return self._process.pid
 
     def send(self, command: Command) -> None:
         """Sends a command.
 
         Raises:
-            OSError: the process is dead or takes nothing; BlockingIOError in the second case.
+            OSError: the process is dead or does not read; BlockingIOError in the second case.
         """
         self.connection.send_bytes(pickle.dumps(command))
 
@@ -86,13 +86,13 @@ class RankProcess:
 
         Raises:
             EOFError: the process is dead.
-            OSError: half an answer came and no more.
+            OSError: an answer is incomplete.
         """
         answer: Answer = pickle.loads(self.connection.recv_bytes())
         return answer
 
     def ending(self, wait_s: float = 0.0) -> str | None:
-        """How the process has ended, None if it has not `wait_s` seconds from now."""
+        """How the process has ended, None if it has not ended after `wait_s` seconds."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(wait_s)
         code = self._process.returncode
@@ -113,29 +113,29 @@ class RankProcess:
         return "".join(char if char.isprintable() else " " for char in last)[:LONGEST]
 
     def kill(self) -> None:
-        """Ends it and everything that it has started, whatever they do, and reaps it."""
+        """Kills it and its descendants, and reaps it."""
         self._sweep()
         with suppress(subprocess.TimeoutExpired):  # one that waits for its device within the kernel ends when it may
             self._process.wait(REAP_S)
         self.let_go()
 
     def _sweep(self) -> None:
-        """Ends the process' group, once: its number may be somebody else's later."""
+        """Kills the process group, once: its id may be reused later."""
         if not self._swept:
             self._swept = True
             with suppress(ProcessLookupError, PermissionError):  # the second from a group of zombies alone, on macOS
                 os.killpg(self.pid, signal.SIGKILL)
 
     def let_go(self) -> None:
-        """Closes this process' ends of what the two share."""
+        """Closes this process' ends of the shared pipes."""
         self.connection.close()
         self._lifeline.close()
 
 
 class Guardian:
-    """A shell that ends ranks and removes their folder if their parent is there no more.
+    """A shell that kills ranks and removes their folder if their parent dies.
 
-    A rank notices that by itself, too, unless it hangs where no other thread of Python can run.
+    A rank detects this itself too, unless it hangs without releasing the interpreter's lock.
     """
 
     SCRIPT = 'cat >/dev/null; kill -s KILL -- "$@" 2>/dev/null; rm -rf -- "$0"'
@@ -157,13 +157,13 @@ class Guardian:
         return self._process.pid
 
     def kill(self) -> None:
-        """Ends it before it does anything."""
+        """Stops it before it acts."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self.let_go()
 
     def let_go(self) -> None:
-        """Closes this process' end of the pipe that it waits for."""
+        """Closes this process' end of the pipe that it watches."""
         if self._process.stdin is not None:
             self._process.stdin.close()

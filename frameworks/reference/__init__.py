@@ -1,4 +1,4 @@
-"""The reference framework in NumPy: the oracle, and the subject of mutants."""
+"""The reference framework in NumPy: the oracle, and the subject of faults."""
 
 from frameworks.reference.framework import ReferenceFramework
 

@@ -1,4 +1,4 @@
-"""Operations on tensors: which format each runs in, what it computes and what it keeps for backward."""
+"""Operations on tensors: format, computation, and values saved for backward."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Round = Callable[..., Any]
 
 
 class Operations:
-    """The operations under one rounding. `formats` and `cast` are the decisions that a broken twin overrides.
+    """The operations under one rounding. Faults override `formats` and `cast`.
 
     Attributes:
         variance: as in `Conventions`.
@@ -34,7 +34,7 @@ class Operations:
         self.tape: SavedForBackward | None = None
 
     def formats(self, op: str, *operands: str) -> tuple[str, str]:
-        """The format that `op` computes in and the one that it yields, in the scope that is open."""
+        """The computing format and the result format of `op` in the open scope."""
         return scope.current().formats(op, operands)
 
     def cast(self, x: Tensor, target: str) -> Tensor:
@@ -45,7 +45,7 @@ class Operations:
         """One operation: casts its floating operands, computes on the carriers, rounds the result once.
 
         `function` takes the carriers and a function that rounds an intermediate value to the computing format. `keep`
-        says what backward needs: "operands", "result" or nothing.
+        names what backward needs: "operands", "result" or nothing.
         """
         computing, yielding = self.formats(op, *(x.format for x in operands if x.floating))
         inside = [self.cast(x, computing) if x.floating else x for x in operands]

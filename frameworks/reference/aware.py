@@ -1,4 +1,4 @@
-"""Fake quantization of dense layers in training; a method a decision, which mutants override."""
+"""QAT of dense layers: one small method for each decision, which faults override."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from frameworks.reference.tensor import Tensor, plain
 
 RULE = AwareRule(RULES["static-int8"], average=0.125)
 _UNSEEN = np.array([np.inf, -np.inf])
-"""Lowest and highest of no values."""
+"""Range of no values."""
 
 
 Ranges = MutableMapping[str, Array]
-"""The lowest and the highest value by what they are of, "PATH.inputs" or "PATH.outputs"."""
+"""The lowest and the highest value by "PATH.inputs" or "PATH.outputs"."""
 
 
 class AwareLayers:
-    """Dense layers whose operands have been to codes and back."""
+    """Dense layers with fake-quantized operands."""
 
     rule = RULE
 
@@ -35,26 +35,26 @@ class AwareLayers:
         self.quantizers = ReferenceQuantizers()
 
     def unseen(self, model: Model) -> dict[str, Array]:
-        """The ranges of a run that has seen nothing."""
+        """The initial ranges of a run."""
         paths = [name.removesuffix(".weight") for name in dense_weights(model)]
         return {f"{path}.{what}": _UNSEEN for path in paths for what in ("inputs", "outputs")}
 
     def dense(
         self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, ranges: Ranges, *, observes: bool
     ) -> Tensor:
-        """What the layer at `path` makes of x; its ranges move where it observes."""
+        """The output of the layer at `path` for x; its ranges move if it observes."""
         rules = self.rule.linear
         given = self.faked(f"{path}.inputs", x, rules.inputs, ranges, observes)
         result = self.ops.linear(given, self.weight(weight), bias)
         return self.faked(f"{path}.outputs", result, rules.outputs, ranges, observes)
 
     def weight(self, weight: Tensor) -> Tensor:
-        """The weight by the ranges that it has."""
+        """The weight, fake-quantized by its own ranges."""
         lowest, highest = self.quantizers.range_of(weight.plain(), self.rule.linear.weight)
         return self.fake(weight, lowest, highest, self.rule.linear.weight)
 
     def faked(self, name: str, x: Tensor, rule: QuantRule | None, ranges: Ranges, observes: bool) -> Tensor:
-        """Inputs or outputs by the range that they are known to have; as they are while nothing is known."""
+        """Inputs or outputs, fake-quantized by the observed range; unchanged before the first batch."""
         if rule is None:
             return x
         if observes and x.value.size:
@@ -72,7 +72,7 @@ class AwareLayers:
         )
 
     def fake(self, x: Tensor, lowest: Array, highest: Array, rule: QuantRule) -> Tensor:
-        """The values that codes stand for, with the gradient of those whose code needs no clipping."""
+        """Fake-quantized values, with a gradient where the code needs no clipping."""
         scale, zero = self.codes_of(lowest, highest, rule)
         passes = FakeRule(rule.low, rule.high)
 

@@ -1,4 +1,4 @@
-"""The decisions of a training run, one small method each, and the state that they read and change."""
+"""The decisions of a training run, one small method each, and its state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Arrays", "Decisions", "OpenWindow"]
 
 
 class Decisions(QuantizedForward):
-    """A run's state. All arrays are float64 carriers; `formats` and `master_formats` say what they are worth."""
+    """A run's state. All arrays are float64 carriers; `formats` and `master_formats` name their formats."""
 
     eight_bit_class: type[EightBitState] = EightBitState
 
@@ -69,17 +69,17 @@ class Decisions(QuantizedForward):
     # decisions: offload
 
     def make_store(self, offload: Offload) -> ArrayStore:
-        """Where the run's arrays lie that are offloaded."""
+        """The store of offloaded arrays."""
         return store_of(offload)
 
     def held(self, kind: OffloadedKind, group: str, arrays: Arrays) -> MutableMapping[str, Array]:
-        """Arrays of the run as it holds them: away where the recipe offloads their kind."""
+        """Arrays of the run, in the store if the recipe offloads their kind."""
         if self.store is None or self.recipe.offload is None or kind not in self.recipe.offload.what:
             return dict(arrays)
         return Away(self.store, group, arrays)
 
     def moments(self, slot: str, parts: Mapping[str, Arrays]) -> Moments:
-        """The moments of one slot as the run holds them, from what a save has of them by name."""
+        """The moments of one slot, from the saved arrays by name."""
 
         def part(name: str) -> Moments:
             return self.held("optimizer", name, parts.get(name, {}))
@@ -92,11 +92,11 @@ class Decisions(QuantizedForward):
         )
 
     def node_type(self) -> type[VJPNode]:
-        """What the tape of a forward pass is made of: nodes that offload what they keep, where the recipe says so."""
+        """The node type of the tape: nodes offload their saved values if the recipe says so."""
         return VJPNode if self.activations is None else self.activations.node_type()
 
     def away(self) -> dict[str, int]:
-        """Bytes that are away, or have left, by the kinds that the recipe offloads."""
+        """Offloaded bytes by the kinds that the recipe offloads."""
         assert self.recipe.offload is not None
         return {kind: self._away(kind) for kind in self.recipe.offload.what}
 
@@ -122,20 +122,20 @@ class Decisions(QuantizedForward):
         return Tensor(rounded(loss.value / window_items, self.rounding, loss.format), loss.format)
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """The loss that backward starts from, in float32 or wider."""
+        """The scaled loss, in float32 or wider."""
         if self.scaler is None:
             return loss
         wide = self.ops.cast(loss, wider(loss.format, "float32"))
         return Tensor(rounded(wide.value * self.scaler.scale, self.rounding, wide.format), wide.format)
 
     def reported_loss(self, total: float, items: int) -> float:
-        """Mean loss as the caller gets it."""
+        """The reported mean loss."""
         return total / items if items else float("nan")
 
     # decisions: window
 
     def take_micro_batch(self, gradients: Arrays) -> None:
-        """Adds a micro-batch's scaled gradients, or decides on them alone where the conventions say so."""
+        """Adds a micro-batch's scaled gradients, or checks them alone if the conventions say so."""
         rule = self.conventions.scaler
         self.window.micro_batches += 1
         alone = rule.counts == "micro-batches" or self.conventions.nonfinite_micro_batch == "drop-micro-batch"
@@ -162,7 +162,7 @@ class Decisions(QuantizedForward):
         return wider(self.formats[name], "float32")
 
     def window_ended(self) -> bool:
-        """Whether `apply` may apply: an incomplete window is applied only where the conventions flush it."""
+        """Whether `apply` may apply: an incomplete window only if the conventions flush it."""
         return self.conventions.remainder == "flush" or self.window.micro_batches >= self.recipe.accumulation
 
     def empty_accumulator(self) -> None:
@@ -181,7 +181,7 @@ class Decisions(QuantizedForward):
         return not all(bool(np.isfinite(g).all()) for g in gradients.values())
 
     def judge(self) -> frozenset[int]:
-        """Numbers of the optimizers whose gradients are not finite now, and whose update is skipped for it."""
+        """Indices of the optimizers whose update is skipped because of non-finite gradients."""
         if not self.overflow_skips():
             return frozenset()
         owners = {self.optimizer_of(name) for name in self.masters}
@@ -222,7 +222,7 @@ class Decisions(QuantizedForward):
         return {name: self.rounding.round(g * factor, self.accumulator_format(name)) for name, g in gradients.items()}
 
     def clip_factor(self, coefficient: float, gradients: Arrays) -> float:
-        """What gradients are multiplied by."""
+        """The clip coefficient."""
         return float(self.rounding.round(np.asarray(coefficient), "float32"))
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
@@ -240,7 +240,7 @@ class Decisions(QuantizedForward):
         self.steps += 1
 
     def shown_moments(self) -> Arrays:
-        """Every moment in its true format, with what is kept of those of eight bits."""
+        """Every moment in its true format, with codes and absmax of 8-bit moments."""
         shown: Arrays = {}
         for slot, moments in self.slots.items():
             codes, largest = (moments.codes, moments.largest) if isinstance(moments, EightBitMoments) else ({}, {})
@@ -261,7 +261,7 @@ class Decisions(QuantizedForward):
         return self.recipe.optimizer.learning_rate * factor
 
     def sync_masters(self) -> None:
-        """Makes the model's weights the rounded masters."""
+        """Copies the rounded masters to the model's weights."""
         for name, master in self.masters.items():
             same = self.formats[name] == self.master_formats[name]
             self.values[name] = master if same else self.rounding.round(master, self.formats[name])
@@ -271,7 +271,7 @@ class Decisions(QuantizedForward):
         return wider(self.master_formats[name], "float32")
 
     def move_average(self) -> None:
-        """Takes the weights of an applied update into their average; the first ones are copied."""
+        """Updates the average by the weights of an applied update; the first ones are copied."""
         if self.recipe.average is None:
             return
         for name, master in self.masters.items():
@@ -280,9 +280,9 @@ class Decisions(QuantizedForward):
             self.averages[name] = r(r(decay * self.averages[name]) + r((1.0 - decay) * master))
 
     def averaged(self, name: str) -> Array:
-        """A parameter as evaluation with the average uses it: the average in the model's format."""
+        """A parameter for evaluation with the average: the average in the model's format."""
         return self.rounding.round(self.averages[name], self.formats[name])
 
     def optimizer_of(self, name: str) -> int:
-        """Number of the optimizer that owns a parameter: places in model order, dealt out in turn."""
+        """Index of a parameter's optimizer: parameters alternate in model order."""
         return self._places[name] % self.recipe.optimizers

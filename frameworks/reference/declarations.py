@@ -1,4 +1,4 @@
-"""What the reference does not do, and its conventions where nobody gives it a framework's."""
+"""Unsupported capabilities of the reference, and its default conventions."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ REFUSALS = {
     Capability.TF32: "the reference multiplies in float64 and rounds what comes out",
 }
 
-WHOLE_BLOCKS = "blocks of a shard are not those of the whole parameter, so moments of eight bits are not sharded"
-"""Why ranks that share the optimizer's state out have no 8-bit Adam."""
+WHOLE_BLOCKS = "blocks of a shard are not those of the whole parameter, so 8-bit moments are not sharded"
+"""Why sharded optimizer state excludes 8-bit Adam."""

@@ -1,4 +1,4 @@
-"""A product in formats of eight bits whose scales follow earlier steps; a method a decision, which mutants override."""
+"""Delayed scaling: one small method for each decision, which faults override."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ OPERANDS: tuple[Operand, ...] = ("input", "kernel", "gradient")
 
 
 def untouched(history: int) -> dict[Operand, Remembered]:
-    """What is remembered before any step."""
+    """The state before any step."""
     return {operand: Remembered(1.0, np.zeros(history, np.float32)) for operand in OPERANDS}
 
 
 class DelayedScaling:
-    """The scales of a product's operands, which follow the step before."""
+    """The scales of a product's operands, which follow the previous step."""
 
     rule = DelayedRule("float8_e4m3fn", "float8_e5m2", lag=1)
 
@@ -29,7 +29,7 @@ class DelayedScaling:
         self._memory = dict(memory)
 
     def move(self, scales: Mapping[Operand, float], maxima: Mapping[Operand, Sequence[float]]) -> None:
-        """Takes a step in: the scales that it had, and the largest magnitude of each of its micro-batches."""
+        """Records a step: its scales, and the amax of each of its micro-batches."""
         for operand, each in maxima.items():
             shifted = self.shifted(self._memory[operand].maxima, self.largest_of(each))
             self._memory[operand] = Remembered(scales[operand], shifted)
@@ -47,11 +47,11 @@ class DelayedScaling:
         return self.rule.gradients if operand == "gradient" else self.rule.operands
 
     def largest(self, values: Array) -> float:
-        """What is remembered of one micro-batch's values."""
+        """The amax of one micro-batch's values."""
         return float(np.max(np.abs(values)))
 
     def largest_of(self, maxima: Sequence[float]) -> float:
-        """What is remembered of a step of several micro-batches."""
+        """The amax of a step of several micro-batches."""
         return float(np.max(maxima))
 
     def shifted(self, maxima: Array, newest: float) -> Array:
@@ -59,7 +59,7 @@ class DelayedScaling:
         return np.concatenate([np.array([newest], np.float32), maxima[:-1]])
 
     def most(self, maxima: Array) -> float:
-        """The value of a history that a scale follows."""
+        """The value of the amax history that determines the scale."""
         return float(np.max(maxima))
 
     def scale_of(self, most: float, before: float, format_name: str) -> float:
@@ -67,7 +67,7 @@ class DelayedScaling:
         return most / NARROW[format_name].largest if np.isfinite(most) and most > 0 else before
 
     def cast(self, values: Array, operand: Operand, scale: float) -> Array:
-        """The values as their codes have them, float64."""
+        """The dequantized values, float64."""
         name = self.format_of(operand)
         largest = NARROW[name].largest
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Moments in codes of eight bits by blocks, with one small method a decision, which mutants override.
+"""8-bit moments by blocks: one small method for each decision, which faults override.
 
 Source: Dettmers et al. 2022, arXiv:2110.02861, section 2: dynamic quantization with blocks.
 """
@@ -17,13 +17,13 @@ DECADES = 7
 
 
 class EightBitState:
-    """How moments become codes and come back."""
+    """Encoding and decoding of moments."""
 
     def __init__(self, optimizer: Adam) -> None:
         self.optimizer = optimizer
 
     def encodes(self, size: int) -> bool:
-        """Whether the moments of a parameter of so many entries are kept in eight bits."""
+        """Whether the moments of a parameter with so many entries are 8-bit."""
         return size >= self.optimizer.smallest
 
     def signed(self, slot: str) -> bool:
@@ -31,7 +31,7 @@ class EightBitState:
         return slot == "first_moment"
 
     def values(self, slot: str) -> Array:
-        """What the codes stand for, ascending, (256,) float32: 0, 1, and the middles of equal parts of each decade.
+        """The codes' values, ascending, (256,) float32: 0, 1, and the midpoints of equal parts of each decade.
 
         A decade has twice as many parts as the one below it; where there is no sign, twice as many again.
         """
@@ -49,7 +49,7 @@ class EightBitState:
         return np.append(flat, np.zeros(short)).reshape(-1, self.optimizer.block)
 
     def largest(self, blocks: Array) -> Array:
-        """The largest magnitude of each block, float32."""
+        """The absmax of each block, float32."""
         return np.asarray(np.abs(blocks).max(axis=1), np.float32)
 
     def nearest(self, quotients: Array, values: Array) -> Array:
@@ -58,7 +58,7 @@ class EightBitState:
         return np.searchsorted(middles, quotients).astype(np.uint8)
 
     def encode(self, slot: str, moment: Array) -> tuple[Array, Array]:
-        """Codes in the moment's shape, and the largest magnitude of each block."""
+        """Codes in the moment's shape, and the absmax of each block."""
         blocks = self.blocks(moment.ravel())
         largest = self.largest(blocks)
         divisors = np.where(largest > 0, largest, 1.0).astype(np.float64)
@@ -66,17 +66,17 @@ class EightBitState:
         return codes.ravel()[: moment.size].reshape(moment.shape), largest
 
     def decode(self, slot: str, codes: Array, largest: Array) -> Array:
-        """The moment that is kept, in float32, as a float64 carrier."""
+        """The decoded moment, in float32, as a float64 carrier."""
         of_entries = np.repeat(largest, self.optimizer.block)[: codes.size].reshape(codes.shape)
         return (self.values(slot)[codes] * of_entries).astype(np.float64)
 
 
 class EightBitMoments(Moments):
-    """Moments of one slot by parameter: those of large parameters are encoded when they are set.
+    """Moments of one slot by parameter; those of large parameters are encoded on assignment.
 
     Attributes:
-        state: how they are encoded.
-        plain: the others, as they are.
+        state: the encoding.
+        plain: moments of small parameters.
         codes: uint8, by parameter.
         largest: of each block, float32, by parameter.
     """
@@ -109,14 +109,14 @@ class EightBitMoments(Moments):
 
 
 def parts_of(slot: str, moments: Moments) -> dict[str, Moments]:
-    """What is kept of a slot's moments, by the name that a save has for it."""
+    """The stored arrays of a slot's moments, by their name in a save."""
     if not isinstance(moments, EightBitMoments):
         return {f"slot.{slot}": moments}
     return {f"slot.{slot}": moments.plain, f"codes.{slot}": moments.codes, f"absmax.{slot}": moments.largest}
 
 
 def kept(slots: Mapping[str, Moments]) -> list[Moments]:
-    """What is kept of the moments of all slots."""
+    """The stored arrays of all slots' moments."""
     return [part for slot, moments in slots.items() for part in parts_of(slot, moments).values()]
 
 

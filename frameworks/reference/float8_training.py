@@ -1,4 +1,4 @@
-"""Training by delayed scaling: dense layers that multiply in formats of eight bits; a method a decision."""
+"""Float8 training: dense layers with delayed scaling; one small method for each decision."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from frameworks.reference.tensor import Tensor, plain
 RULE = Float8Rule(DelayedScaling.rule, skipped="stays")
 
 Memory = MutableMapping[str, Array]
-"""What is remembered of each operand, "PATH.OPERAND.scale" and "PATH.OPERAND.maxima"."""
+"""Scale and amax history of each operand, "PATH.OPERAND.scale" and "PATH.OPERAND.maxima"."""
 
 Seen = MutableMapping[str, float]
-"""The largest magnitude of each operand, "PATH.OPERAND"."""
+"""The amax of each operand, "PATH.OPERAND"."""
 
 
 class Float8Layers:
-    """Dense layers whose operands have been to codes and back, by scales that follow the windows before."""
+    """Dense layers whose operands are quantized and dequantized with delayed scales."""
 
     rule = RULE
     scaling_class: type[DelayedScaling] = DelayedScaling
@@ -36,7 +36,7 @@ class Float8Layers:
         self.history = history
 
     def unseen(self, model: Model) -> dict[str, Array]:
-        """The memory of a run that has seen nothing."""
+        """The initial amax histories and scales."""
         return {
             f"{path}.{operand}.{part}": np.asarray(value, np.float64)
             for path in self.paths(model)
@@ -45,14 +45,14 @@ class Float8Layers:
         }
 
     def paths(self, model: Model) -> list[str]:
-        """The layers that multiply in eight bits."""
+        """The layers that multiply in 8 bits."""
         weights = (n for n in dense_weights(model) if model.parameter_format(n) != "float64")
         return [name.removesuffix(".weight") for name in weights]
 
     def dense(
         self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, memory: Mapping[str, Array], seen: Seen | None
     ) -> Tensor:
-        """What the layer at `path` makes of x; magnitudes are noted where there is something to note them in."""
+        """The output of the layer at `path` for x; records the amax if there is a place for it."""
         if f"{path}.input.scale" not in memory:
             return self.ops.linear(x, weight, bias)
         scaling = self.scaling(path, memory)
@@ -63,7 +63,7 @@ class Float8Layers:
         return result if bias is None else self.ops.apply("linear", lambda y, b, _: y + b, result, bias)
 
     def cast(self, path: str, operand: Operand, x: Tensor, scaling: DelayedScaling, seen: Seen | None) -> Tensor:
-        """Inputs or kernel as their codes have them; the gradient is that of the values that came in."""
+        """Dequantized inputs or kernel; the gradient passes straight through."""
         scale = scaling.next_scale(operand)
         self.note(path, operand, x.plain(), scaling, seen)
         return replace(x, value=_cast(x.value, lambda values: scaling.cast(values, operand, scale)))
@@ -79,7 +79,7 @@ class Float8Layers:
         return back
 
     def note(self, path: str, operand: Operand, values: Array, scaling: DelayedScaling, seen: Seen | None) -> None:
-        """Takes the largest magnitude in; that of a segment that is run again is the same one."""
+        """Records the amax; a recomputed segment gives the same one."""
         if seen is not None and values.size:
             name = f"{path}.{operand}"
             seen[name] = self.larger(seen.get(name, 0.0), scaling.largest(values))
@@ -93,7 +93,7 @@ class Float8Layers:
         return self.scaling_class({operand: _remembered(f"{path}.{operand}", memory) for operand in OPERANDS})
 
     def move(self, memory: Memory, seen: Mapping[str, float]) -> None:
-        """Takes the magnitudes of a window in; an operand of which nothing was seen stays as it is."""
+        """Records the amax of a window; operands that were not used keep their state."""
         paths = dict.fromkeys(name.rpartition(".")[0] for name in seen)
         for path in paths:
             scaling = self.scaling(path, memory)
@@ -104,7 +104,7 @@ class Float8Layers:
                 memory[f"{path}.{operand}.maxima"] = remembered.maxima.astype(np.float64)
 
     def remembered(self, memory: Mapping[str, Array]) -> dict[str, dict[Operand, Remembered]]:
-        """What is remembered, by the names of weights."""
+        """The delayed-scaling state, by the names of weights."""
         paths = [name.removesuffix(".input.scale") for name in memory if name.endswith(".input.scale")]
         return {f"{path}.weight": self.scaling(path, memory).remembered() for path in paths}
 

@@ -1,4 +1,4 @@
-"""Eight-bit formats and integer products, in the plainest way; a method a decision, which mutants override."""
+"""8-bit formats and integer products: one small method for each decision, which faults override."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ReferenceFormats:
         return (low & 15) | ((high & 15) << 4)
 
     def with_sign(self, nibbles: Array) -> Array:
-        """Integers from -8 to 7 from four bits each."""
+        """Integers from -8 to 7, unpacked from 4 bits each."""
         return np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
 
     def table(self, narrow: NarrowFormat) -> Array:

@@ -1,4 +1,4 @@
-"""The forward half of a training run: segments, dropout's stream, batch norm's buffers and how a segment is re-run."""
+"""The forward half of a training run: segments, dropout's stream, batch norm's buffers and recomputation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Layers = tuple[tuple[str, Layer], ...]
 
 @dataclass(frozen=True)
 class Moment:
-    """What a forward pass found when it came to a segment: draws of the random stream so far, and the precision."""
+    """State at the start of a segment: number of draws of the random stream, and the precision."""
 
     draws: int
     scope: scope.Scope
@@ -88,7 +88,7 @@ class Forward:
             self.statistics[f"{path}.{name}"] = self.rounding.round(old + moved, "float32")
 
     def dense(self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, training: bool) -> Tensor:
-        """What the dense layer at `path` makes of x; its ranges move in training, unless it is run again."""
+        """The output of the dense layer at `path` for x; its ranges move in training, but not in recomputation."""
         if self.float8 is not None:
             return self.float8.dense(path, x, weight, bias, self.statistics, self.seen if training else None)
         if self.aware is None:
@@ -96,7 +96,7 @@ class Forward:
         return self.aware.dense(path, x, weight, bias, self.statistics, observes=training and self.observes())
 
     def observes(self) -> bool:
-        """Whether a training pass moves ranges of aware training now."""
+        """Whether a training pass moves QAT ranges now."""
         return not self._replaying
 
     def passing(self, path: str, output: Tensor) -> Tensor:

@@ -56,12 +56,12 @@ _OFFLOADS = (
 
 
 class ReferenceFramework(BaseFramework):
-    """The oracle. A broken twin replaces one of the classes below.
+    """The oracle. A fault replaces one of the classes below.
 
     Args:
         device: "auto" or "cpu".
         mode: "emulated"; "ranks": every recipe is trained by two; "offload": all that can lies in the host's memory.
-        conventions: a framework's declared ways, which the reference then follows; its own by default.
+        conventions: a framework's conventions to follow; its own by default.
         rounding: how results are brought to their formats; to nearest by default.
     """
 
@@ -115,7 +115,7 @@ class ReferenceFramework(BaseFramework):
         return self.run(model, recipe, weights)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceTrainer:
-        """A run in one place, whatever the recipe says of ranks."""
+        """A run without ranks, whatever the recipe says."""
         self.require_recipe(recipe)
         return self.bound(self.trainer_class(model, recipe, self._conventions, self._operations(), weights))
 

@@ -1,4 +1,4 @@
-"""What simulated ranks do about one of them that stops."""
+"""Failure of simulated ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from frameworks.reference.decisions import Arrays
 
 
 class LosesRanks(BaseCompany):
-    """Ranks that meet in every verb, and of which one may be missing from some moment on.
+    """Ranks that synchronise in every call, one of which may be missing from some moment on.
 
     Attributes:
         missing: the ranks that have stopped.
@@ -20,7 +20,7 @@ class LosesRanks(BaseCompany):
     missing: frozenset[int] = frozenset()
 
     def lost(self, rank: int) -> None:
-        """What ranks do about one that does not come: their call ends with an error.
+        """Reaction to a missing rank: the call ends with an error.
 
         Raises:
             RankFailed: the rank is missing.
@@ -28,12 +28,12 @@ class LosesRanks(BaseCompany):
         raise RankFailed(f"rank {rank} is missing", (rank,))
 
     def meet(self) -> None:
-        """Every rank has come here, or the others notice which one has not."""
+        """Synchronises all ranks, or reports the missing one."""
         for rank in sorted(self.missing):
             self.lost(rank)
 
     def brought(self, gradients: Sequence[Arrays]) -> list[Arrays]:
-        """What each rank brings to a reduction: nothing from one that is missing."""
+        """Each rank's contribution to a reduction: none from a missing one."""
         self.meet()
         return [{} if rank in self.missing else own for rank, own in enumerate(gradients)]
 

@@ -32,7 +32,7 @@ from frameworks.reference.tensor import Tensor, tensor
 
 
 class Surroundings(Protocol):
-    """What a training forward pass draws from and writes to besides its parameters."""
+    """Random streams and buffers of a training forward pass."""
 
     def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
         """Which values dropout keeps."""
@@ -44,10 +44,10 @@ class Surroundings(Protocol):
         """Takes in the biased statistics of `count` values a channel."""
 
     def dense(self, path: str, x: Tensor, weight: Tensor, bias: Tensor | None, *, training: bool) -> Tensor:
-        """What the dense layer at `path` makes of x."""
+        """The output of the dense layer at `path` for x."""
 
     def passing(self, path: str, output: Tensor) -> Tensor:
-        """The output of the layer at `path`, unchanged, for whoever wants to see it."""
+        """The output of the layer at `path`, unchanged; a hook for traces."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Pass:
                 x = ops.shared(x)
                 return ops.add(x, self.layers(inner, x))
             case Heads():
-                raise ValueError("heads end a model; `heads` computes them")
+                raise ValueError("heads must be the last layer; evaluate them with `heads()`")
 
     def heads(self, path: str, layer: Heads, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
         """The outputs of the heads in `names`; a float64 head takes its features in float64."""

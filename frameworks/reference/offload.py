@@ -1,4 +1,4 @@
-"""Arrays of a run that lie in a store while they are not used: in the host's memory, or in files."""
+"""Offload: arrays of a run in a store while they are not used, in host memory or files."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _DIGEST = 32
 
 
 class ArrayStore(Protocol):
-    """Where arrays lie by key."""
+    """A store of arrays by key."""
 
     def put(self, key: str, array: Array) -> None:
-        """Keeps a copy of the array, in the place of what had the key."""
+        """Stores a copy of the array under the key."""
 
     def get(self, key: str) -> Array:
-        """A copy of what was kept, with the same order of axes in memory."""
+        """A copy of the stored array, with the same memory order."""
 
     def drop(self, key: str) -> None:
-        """Lets go of the key, if it is there."""
+        """Removes the key, if it exists."""
 
 
 class HostStore:
@@ -52,7 +52,7 @@ class HostStore:
 
 
 class DiskStore:
-    """A file an array, with the SHA-256 of its content, in a folder that goes with this object.
+    """One file for each array, with the SHA-256 of its content, in a folder that is deleted with this object.
 
     Raises:
         OSError: the folder cannot be made.
@@ -67,7 +67,7 @@ class DiskStore:
         return self.folder / f"{key.replace('/', '-')}.npy"
 
     def put(self, key: str, array: Array) -> None:
-        """Writes the file whole or not at all.
+        """Writes the file atomically.
 
         Raises:
             OSError: it cannot be written; the message names it, and what it held before is still there.
@@ -100,12 +100,12 @@ class DiskStore:
 
 
 def store_of(offload: Offload) -> ArrayStore:
-    """The store that an offload asks for."""
+    """The store for an offload."""
     return HostStore() if offload.to == "host" else DiskStore(offload.folder)
 
 
 class Away(MutableMapping[str, Array]):
-    """Named arrays that lie in a store; reading one fetches it."""
+    """Named arrays in a store; reading one fetches it."""
 
     def __init__(self, store: ArrayStore, group: str, arrays: Mapping[str, Array]) -> None:
         self._store, self._group = store, group
@@ -133,10 +133,10 @@ class Away(MutableMapping[str, Array]):
 
 
 class Activations:
-    """What forward passes keep for backward passes, in a store from the one to the other.
+    """Saved activations, in a store between forward and backward.
 
     Attributes:
-        left: bytes that have left, as float64 carriers.
+        left: bytes offloaded, as float64 carriers.
     """
 
     def __init__(self, store: ArrayStore) -> None:
@@ -145,7 +145,7 @@ class Activations:
         self._numbers = count()
 
     def node_type(self) -> type[VJPNode]:
-        """Nodes of a tape that keep nothing but keys."""
+        """Nodes of a tape that keep only keys."""
         activations = weakref.proxy(self)  # classes outlive what they were made for
 
         class Parked(VJPNode):
@@ -158,7 +158,7 @@ class Activations:
         return Parked
 
     def put(self, array: Array) -> str:
-        """Puts one array into the store; its key."""
+        """Puts one array into the store; returns its key."""
         key = f"activation/{next(self._numbers)}"
         self.store.put(key, array)
         self.left += array.nbytes
@@ -166,7 +166,7 @@ class Activations:
 
 
 class _Parked:
-    """Values of which the floating arrays are in a store, until this object goes."""
+    """Values whose floating arrays are in a store as long as this object exists."""
 
     def __init__(self, activations: Activations, nest: Any) -> None:
         self._store = activations.store

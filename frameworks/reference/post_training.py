@@ -1,4 +1,4 @@
-"""Trained models in integer codes, in the plainest way; a method of the model a decision, which mutants override."""
+"""Post-training quantization: one small method of the model for each decision, which faults override."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ RULES: Mapping[str, LinearRule] = MappingProxyType(
 )
 
 DenseLayer = Callable[[str, Array], Array]
-"""What a dense layer, by the name of its weight, makes of a matrix."""
+"""Function of a dense layer, by the name of its weight, on a matrix."""
 
 
 class ReferenceQuantizedModel:
-    """Everything that the model keeps is in `stored`, and every answer is computed from it.
+    """All state of the model is in `stored`.
 
-    Ranges are taken from batches, or are `known` from training that was aware of them.
+    Ranges are calibrated on batches, or are `known` from QAT.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ReferenceQuantizedModel:
         return [name for name in large if name not in skip]
 
     def converted(self, name: str, weight: Array) -> dict[str, Array]:
-        """What is stored of a weight: codes, two to a byte where they have four bits, and a scale for each range."""
+        """The stored arrays of a weight: codes, 4-bit ones packed two to a byte, and a scale for each range."""
         rule, wide = self._rule.weight, self.cast(weight).astype(np.float64)
         lowest, highest = self._quantizers.range_of(wide, rule)
         scale = self._quantizers.scale_of(lowest, highest, rule).astype(np.float32)
@@ -109,7 +109,7 @@ class ReferenceQuantizedModel:
         return {f"codes/{name}": stored, f"scale/{name}": scale[:: rule.group or 1]}
 
     def cast(self, operand: Array) -> Array:
-        """A weight, or inputs, in the format that codes are made of."""
+        """A weight, or inputs, in the format from which codes are computed."""
         return operand.astype(self._rule.operands)
 
     def observed(
@@ -128,12 +128,12 @@ class ReferenceQuantizedModel:
         return {f"ranges/{name}": self.ranges(seen[name]) for name in quantized}
 
     def ranges(self, seen: Sequence[tuple[Array, Array]]) -> Array:
-        """Scale and zero point of a layer's inputs, then of its outputs, from what each batch showed of both."""
+        """Scale and zero point of a layer's inputs, then of its outputs, from each batch's ranges."""
         given, made = zip(*seen, strict=True)
         return np.array([self.code_range(given, self._rule.inputs), self.code_range(made, self._rule.outputs)])
 
     def code_range(self, batches: Sequence[Array], rule: QuantRule | None) -> tuple[float, float]:
-        """Scale and zero point that hold all values of all batches."""
+        """Scale and zero point of the range of all values of all batches."""
         if rule is None:
             return 1.0, 0.0
         wide = np.concatenate([batch.reshape(-1) for batch in batches]).astype(np.float64)
@@ -151,7 +151,7 @@ class ReferenceQuantizedModel:
         return scale, self._quantizers.zero_point_of(lowest, scale, rule)
 
     def linear(self, name: str, inputs: Array) -> Array:
-        """What a dense layer makes of a matrix, float32."""
+        """A dense layer's output for a matrix, float32."""
         if f"codes/{name}" not in self.stored:
             return self._float(name, inputs, self.stored)
         wide = inputs.astype(np.float64)
@@ -161,7 +161,7 @@ class ReferenceQuantizedModel:
             return result if self._rule.outputs is None else self.requantized(name, result, self._rule.outputs)
 
     def product(self, name: str, wide: Array, weight: Quantized) -> Array:
-        """Inputs · weight: of integers where inputs have codes, else of what the weight's codes stand for."""
+        """Inputs · weight: of integers if inputs have codes, else with the dequantized weight."""
         if self._rule.inputs is None:
             return self.beside(wide, weight)
         cast = self.cast(wide).astype(np.float64)
@@ -177,11 +177,11 @@ class ReferenceQuantizedModel:
         return codes.astype(np.int64), scale
 
     def outliers(self, cast: Array) -> Array:
-        """Which columns of the inputs have a magnitude that reaches the threshold."""
+        """Which columns of the inputs reach the outlier threshold."""
         return np.asarray((np.abs(cast) >= self._rule.outliers).any(axis=0))
 
     def ranged(self, cast: Array, outliers: Array) -> Array:
-        """The inputs that ranges are taken from: no range is wider for a zero."""
+        """The inputs from which ranges are computed: zeros widen no range."""
         return np.where(outliers, 0.0, cast)
 
     def inliers(self, cast: Array, outliers: Array) -> Array:
@@ -189,7 +189,7 @@ class ReferenceQuantizedModel:
         return np.where(outliers, 0.0, cast)
 
     def beside(self, wide: Array, weight: Quantized) -> Array:
-        """The product of inputs that have no codes with what the weight's codes stand for."""
+        """The product of outlier columns with the dequantized weight."""
         return wide @ ((weight.codes - weight.zero_point) * weight.scale)
 
     def summed(self, inputs: Array, weight: Array) -> Array:
@@ -197,22 +197,22 @@ class ReferenceQuantizedModel:
         return inputs @ weight
 
     def bias(self, name: str) -> Array:
-        """What is added to a layer's product."""
+        """The bias of a layer's product."""
         bias = self.stored.get(name.replace(".weight", ".bias"))
         return np.zeros(1) if bias is None else bias.astype(np.float64)
 
     def requantized(self, name: str, result: Array, rule: QuantRule) -> Array:
-        """What the codes of the outputs stand for."""
+        """The dequantized outputs."""
         scale, zero = self.stored[f"ranges/{name}"][1]
         codes = self._quantizers.codes(result.astype(np.float64), np.array(scale), np.array(zero), rule)
         return ((codes - zero) * scale).astype(np.float32)
 
     def written(self) -> dict[str, Array]:
-        """What a save has of the model."""
+        """The saved form of the model."""
         return self.stored
 
     def loaded(self, arrays: dict[str, Array]) -> dict[str, Array]:
-        """What a load makes of a save."""
+        """The model's arrays from a save."""
         return arrays
 
     def _weight(self, name: str) -> Quantized:

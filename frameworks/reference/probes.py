@@ -1,4 +1,4 @@
-"""What the reference is seen to do: one small experiment a capability, beside what it declares."""
+"""Attempts of the reference: one small experiment for each capability."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCALING = DynamicScaling(2.0**10, interval=1)
 
 
 class Probed(Framework, Protocol):
-    """What a probe uses of the reference: a framework whose runs show what they decided."""
+    """The part of the reference that probes use: a framework whose runs expose their decisions."""
 
     rounding: Rounding
 
@@ -162,7 +162,7 @@ def _keeps_codes(framework: Probed) -> bool:
 
 
 def shards_are_encoded(company: Callable[[Model], Company], run: Callable[[Model, Recipe], Trainer]) -> bool:
-    """Whether ranks that share moments of eight bits out have those of one place after an update."""
+    """Whether ranks with sharded 8-bit moments equal a run without ranks after an update."""
     model = exact_linear(1, 4224)
     shapes = model.parameter_shapes()
     gradients = {name: -np.linspace(1.0, 2.0, int(np.prod(shape))).reshape(shape) for name, shape in shapes.items()}
@@ -193,7 +193,7 @@ def _peak(framework: Probed) -> bool:
 
 
 def _tf32(framework: Probed) -> bool:
-    """Whether a factor that TensorFloat-32 rounds to 1 is still told from 1 in a product of float32 matrices."""
+    """Whether a float32 product keeps a factor that TensorFloat-32 rounds to 1."""
     factor = np.full((1, 1), 1.0 + 2.0**-12, np.float32)
     with framework.tf32(True):
         return bool(framework.run_op("matmul", factor, np.ones((1, 1), np.float32)).value == 1.0)

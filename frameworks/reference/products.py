@@ -1,4 +1,4 @@
-"""Matrix products and convolutions with the accumulation of the format that they yield, and their derivatives."""
+"""Matrix products and convolutions with the accumulation of their result's format, and their derivatives."""
 
 from __future__ import annotations
 

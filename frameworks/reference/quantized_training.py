@@ -1,4 +1,4 @@
-"""What a run decides about layers that train in few bits: which windows and batches they take in, and conversion."""
+"""Decisions about low-bit layers: which windows and batches they observe, and conversion."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from frameworks.reference.post_training import ReferenceQuantizedModel
 
 @dataclass
 class OpenWindow:
-    """What a window has gathered: accumulated gradients, loss sums with their items, and what has been decided.
+    """Results of a window: accumulated gradients, loss sums with their items, and decisions.
 
     Attributes:
-        maxima: in training by delayed scaling, the largest magnitude of each operand.
+        maxima: in float8 training, the amax of each operand.
     """
 
     gradients: dict[str, Array] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class OpenWindow:
 
 
 class QuantizedForward(Forward):
-    """A forward pass with what moves by its windows: ranges of aware training, magnitudes of delayed scaling.
+    """A forward pass with state that moves by windows: QAT ranges, amax histories.
 
     Attributes:
         steps: updates that were applied.
@@ -64,36 +64,36 @@ class QuantizedForward(Forward):
         return self.quantized_model_class(layers.rule.linear, self.model, weights, known=self.observed())
 
     def aware_layers(self) -> AwareLayers:
-        """The layers of aware training.
+        """The QAT layers.
 
         Raises:
             Unsupported: the recipe does not ask for it.
         """
         if self.aware is None:
-            raise Unsupported(Capability.AWARE, "this recipe asks for no aware training")
+            raise Unsupported(Capability.AWARE, "the recipe has no QAT")
         return self.aware
 
     def take_magnitudes(self, seen: Mapping[str, float]) -> None:
-        """Takes what was seen in a micro-batch that counts into that of its window."""
+        """Merges the observations of a counted micro-batch into those of its window."""
         if self.float8 is not None:
             known = self.window.maxima
             known |= {name: self.float8.larger(known.get(name, 0.0), most) for name, most in seen.items()}
 
     def end_of_window(self, skipped: bool) -> None:
-        """Moves what is remembered by the window, unless it stays where an update is skipped."""
+        """Updates the amax histories by the window, unless a skipped update leaves them unchanged."""
         if self.float8 is not None and (not skipped or self.float8.rule.skipped == "moves"):
             self.float8.move(self.statistics, self.window.maxima)
 
     def remembered(self) -> dict[str, dict[Operand, Remembered]]:
-        """What is remembered of each layer's operands."""
+        """The delayed-scaling state of each layer's operands."""
         return self.float8_layers().remembered(self.statistics)
 
     def float8_layers(self) -> Float8Layers:
-        """The layers of training by delayed scaling.
+        """The float8 layers.
 
         Raises:
             Unsupported: the recipe does not ask for it.
         """
         if self.float8 is None:
-            raise Unsupported(Capability.FLOAT8_TRAINING, "this recipe asks for no products of eight bits")
+            raise Unsupported(Capability.FLOAT8_TRAINING, "the recipe has no float8 training")
         return self.float8

@@ -1,4 +1,4 @@
-"""Quantizers in the plainest way; a method a decision, which mutants override."""
+"""Quantizers: one small method for each decision, which faults override."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ReferenceQuantizers:
         return self.quantized(self.rules()[name], values)
 
     def quantized(self, rule: QuantRule, values: Array) -> Quantized:
-        """The values, a matrix, in the codes that the rule gives them."""
+        """The values, a matrix, quantized by the rule."""
         wide = values.astype(np.float64)
         with np.errstate(all="ignore"):
             lowest, highest = self.range_of(wide, rule)
@@ -74,7 +74,7 @@ class ReferenceQuantizers:
         return values.min(rule.axis, keepdims=True), values.max(rule.axis, keepdims=True)
 
     def scale_of(self, lowest: Array, highest: Array, rule: QuantRule) -> Array:
-        """The width of a code; an affine range takes in zero."""
+        """The width of a code; an affine range includes zero."""
         low, high = np.minimum(lowest, 0.0), np.maximum(highest, 0.0)
         width = np.maximum(-lowest, highest) if rule.symmetric else high - low
         return np.maximum((width + rule.epsilon) / rule.divisor, rule.smallest_scale)
@@ -94,7 +94,7 @@ class ReferenceQuantizers:
         return np.rint(quotient)
 
     def restored(self, codes: Array, scale: Array, zero_point: Array) -> Array:
-        """What the codes stand for."""
+        """The dequantized values."""
         return (codes - zero_point) * scale
 
     def passes_on(self, values: Array, unclipped: Array, scale: Array, zero_point: Array, rule: FakeRule) -> Array:

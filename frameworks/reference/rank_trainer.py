@@ -1,4 +1,4 @@
-"""One rank's part of a run that the reference simulates, and what a save of all ranks says of their number."""
+"""One rank of a simulated run, and the number of ranks in a save."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Kinds = dict[str, int]
 """Counts or bytes by kind."""
 
 COUNT = "company.json"
-"""The file that says how many ranks wrote a save."""
+"""The file with the number of ranks that wrote a save."""
 
 
 class Deciders(Protocol):
-    """What a rank asks of all of them."""
+    """Collective operations of a rank."""
 
     model: Model
     ops: Operations
@@ -37,7 +37,7 @@ class Deciders(Protocol):
 
 
 class RankTrainer(ReferenceTrainer):
-    """One rank's run: a whole copy of the state, of which the level says what the rank holds.
+    """One rank's run: a whole copy of the state; the level defines which part the rank holds.
 
     Attributes:
         agreed: the optimizers whose update all ranks skip, while an update is applied.
@@ -87,12 +87,12 @@ class RankTrainer(ReferenceTrainer):
 
 @cache
 def rank_of(trainer_class: type[ReferenceTrainer]) -> type[RankTrainer]:
-    """A rank whose run is one of this class, such as a broken twin."""
+    """A rank whose run is of this class, such as a fault."""
     return type(trainer_class.__name__, (RankTrainer, trainer_class), {"__module__": trainer_class.__module__})
 
 
 def saved_count(file: Path) -> int:
-    """How many ranks wrote a save.
+    """The number of ranks that wrote a save.
 
     Raises:
         ValueError: the file is missing or not whole.

@@ -1,6 +1,6 @@
-"""Several ranks simulated in one process: a whole trainer each, in step, with one small method a decision.
+"""Several ranks simulated in one process: one trainer each, in lockstep, with one small method for each decision.
 
-A broken twin is a subclass of `ReferenceCompany` that overrides one of these:
+A fault is a subclass of `ReferenceCompany` that overrides one of these:
 
     start       starting_weights, stream_seed
     reduction   reduce (over ranks), reduced_format, mean_over_ranks, received (what a rank then has)
@@ -32,11 +32,11 @@ from frameworks.reference.trainer import ReferenceTrainer
 
 
 class ReferenceCompany(LosesRanks):
-    """Ranks in step: whatever one does, all have done before the next verb.
+    """Ranks in lockstep: all ranks complete each call before the next.
 
     Args:
         weights: what rank 0 starts from.
-        trainer_class: what each rank's trainer is, besides a rank's.
+        trainer_class: additional base class of each rank's trainer.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ReferenceCompany(LosesRanks):
         return given
 
     def stream_seed(self, rank: int) -> int:
-        """What a rank's dropout is seeded with: the recipe's seed, as a user seeds every rank alike."""
+        """Seed of a rank's dropout: the recipe's, since users seed all ranks alike."""
         return self.recipe.seed
 
     # decisions: reduction
@@ -102,7 +102,7 @@ class ReferenceCompany(LosesRanks):
         }
 
     def received(self, rank: int, reduced: Arrays) -> Arrays:
-        """The reduced gradients as a rank has them."""
+        """The reduced gradients of a rank."""
         return dict(reduced)
 
     # decisions: the update
@@ -112,7 +112,7 @@ class ReferenceCompany(LosesRanks):
         return frozenset[int]().union(*findings)
 
     def norm(self, rank: int, names: Sequence[str]) -> float:
-        """The global norm that a rank has, of what all ranks hold of these parameters' gradients."""
+        """A rank's global norm, from the shards of these parameters' gradients on all ranks."""
         whole = {name: self.gathered(name, [held[name] for held in self.windows]) for name in names}
         return ReferenceTrainer.gradient_norm(self.first, whole)
 
@@ -121,7 +121,7 @@ class ReferenceCompany(LosesRanks):
         return 1
 
     def broadcast_buffers(self) -> None:
-        """What ranks do about running statistics before a forward pass: each takes rank 0's."""
+        """Synchronises running statistics before a forward pass: each rank takes rank 0's."""
         for trainer in self.trainers[1:]:
             trainer.statistics = {name: value.copy() for name, value in self.first.statistics.items()}
 
@@ -273,7 +273,7 @@ class ReferenceCompany(LosesRanks):
         return self._apply()
 
     def _reduce(self) -> None:
-        """One reduction of what the window of each rank has gathered."""
+        """Reduces the gradients of all ranks' windows."""
         if self.alone:
             return
         reduced = self.reduced([trainer.window.gradients for trainer in self.trainers])
@@ -310,7 +310,7 @@ class ReferenceCompany(LosesRanks):
         return tuple(updates)
 
     def _gather_state(self) -> None:
-        """After an update every rank has the weights that the others' shards give; what it holds alone stays."""
+        """Gathers the updated weights from all shards on every rank."""
         runs = self.trainers
         groups: list[list[MutableMapping[str, Array]]] = [[t.masters for t in runs], [t.averages for t in runs]]
         groups += [[t.slots[slot] for t in runs] for slot in self.first.slots]
@@ -346,5 +346,5 @@ class ReferenceCompany(LosesRanks):
             raise
 
     def reshaped(self, rank: int, saved: int) -> int:
-        """Which of so many saved ranks a rank goes on from."""
+        """The saved rank from which a rank continues."""
         return rank % saved

@@ -17,7 +17,7 @@ LANES = 16
 
 
 class Rounding(Protocol):
-    """How a value that was computed in float64 is brought to a format."""
+    """Rounding of float64 values to a format."""
 
     def round(self, array: Array, format_name: str, terms: int = 1) -> Array:
         """`array`, float64, with every value rounded to the format; the result is float64 again.
@@ -54,7 +54,7 @@ class Nearest:
 class Stochastic:
     """Rounds to one of the two neighbours at random, up with the probability that makes the error's mean zero.
 
-    Every call draws anew, and within it equal values are rounded alike, since that is what lets the errors of real
+    Every call draws again, and within it equal values are rounded alike, since that is what lets the errors of real
     rounding add up: the direction is a hash of the value and of a key that is drawn for the call.
     A value between the largest finite one and the next power of two becomes infinite with its fraction's probability;
     subnormal results keep the format's spacing. A sum of n terms is rounded as coarsely as adding one after the other

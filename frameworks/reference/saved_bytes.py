@@ -28,7 +28,7 @@ class SavedForBackward:
 
     @property
     def bytes(self) -> int:
-        """Everything that was kept."""
+        """The total."""
         return self._extra + sum(t.bytes for _, t in self._kept.values())
 
 

@@ -53,12 +53,12 @@ class LossScale:
         return replace(self, scale=grown if grown <= self.maximum else self.scale, good_steps=0)
 
     def at(self, scale: float, good_steps: int) -> LossScale:
-        """The same rule at another place of its run."""
+        """The same rule with another state."""
         return replace(self, scale=scale, good_steps=good_steps)
 
 
 def loss_scale(scaling: Scaling | None, rule: ScalerRule) -> LossScale | None:
-    """The scale that a recipe begins with under a framework's rule; None where nothing is scaled.
+    """A recipe's initial scale under a framework's rule; None without scaling.
 
     Raises:
         ValueError: a setting under which no scaler can work.

@@ -1,4 +1,4 @@
-"""The precision scope: which class an operation belongs to, and which format it runs in.
+"""The precision scope: class and format of each operation.
 
     low:  products. They run in the scope's format.
     wide: reductions, softmax, losses, statistics, exponentials and powers. They run in float32 or wider.
@@ -34,7 +34,7 @@ WIDE = LOSSES | NORMS | REDUCTIONS | POWERS
 
 @dataclass(frozen=True)
 class Scope:
-    """What autocast does in a region; `wide` and `low` are the user's own lists and go before the built-in ones."""
+    """Autocast settings of a region; the user's lists `wide` and `low` precede the built-in ones."""
 
     precision: Precision = FLOAT32
     wide: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""What the reference's results depend on, and the process-wide state that a run may leak."""
+"""Settings that the reference's results depend on, and process-wide state that a run may leak."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def read_settings() -> dict[str, str]:
 
 
 def write_settings(state: Mapping[str, str]) -> None:
-    """Puts back what `read_settings` returned."""
+    """Restores what `read_settings` returned."""
     scope.enter(scope.parsed(state["autocast"]))
     tape.close_down_to(int(state["traces"]))

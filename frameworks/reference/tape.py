@@ -1,7 +1,7 @@
-"""Taping a function, and a call that is not taped but run again in the backward pass.
+"""Taping a function, and recomputed calls, which run again in the backward pass.
 
 The tape is autograd's; what is added here is that several outputs share one tape, that each array of a container is
-an input of its own, that the trace stack is put back when the function raises, and recomputation.
+an input of its own, that the trace stack is restored when the function raises, and recomputation.
 """
 
 from __future__ import annotations

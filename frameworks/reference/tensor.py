@@ -1,4 +1,4 @@
-"""A value with the format that it is said to have, and the two differentiable ways to change either."""
+"""A value with its nominal format, and differentiable casts and rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pass shows of its layers: every output as it leaves its layer, and the gradient that comes back to it."""
+"""Layer traces: the output of every layer, and its gradient."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The reference's training run: every technique in the plainest way, one small method a decision.
+"""The reference's training run: one small method for each decision.
 
-A broken twin is a subclass that overrides one of these:
+A fault is a subclass that overrides one of these:
 
     forward     draw_mask, running_statistics, update_running_statistics
     recompute   recompute_segment (all of the next three), replay_random, replay_buffers, replay_precision
@@ -36,11 +36,11 @@ from frameworks.reference.tensor import Tensor, plain, tensor
 from frameworks.reference.trace import TracedTensors
 
 _INPUTS = "inputs"
-"""Key of the inputs among what is differentiated by; no parameter's name is without a dot."""
+"""Key of the inputs among the differentiated arrays; every parameter's name has a dot."""
 
 
 class ReferenceTrainer(Decisions, BaseTrainer):
-    """One training run: the verbs of the contract, by the decisions that it inherits."""
+    """One training run: the contract's methods, based on the inherited decisions."""
 
     def accumulate(self, batch: Batch, items: int) -> float:
         total, gradients = self.passed(batch, items)
@@ -48,7 +48,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         return self.reported_loss(total, batch.items)
 
     def window_takes(self, gradients: Arrays, items: int, loss: tuple[float, int] | None = None) -> None:
-        """The window, of so many items, takes a micro-batch's scaled gradients, and its loss sum with its items."""
+        """Adds a micro-batch's scaled gradients, loss sum and items to the window of so many items."""
         self._open(items)
         if loss is not None:
             self.window.losses.append(loss)
@@ -67,7 +67,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
             self.window, self.scaler = outer, scaler
 
     def unscaled_gradients(self) -> Arrays:
-        """The open window's gradients as the optimizer would take them; they are unscaled if they were not."""
+        """The open window's unscaled gradients, as the optimizer takes them."""
         if not self.window.unscaled:
             self.unscale_gradients()
         return {
@@ -338,7 +338,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(offload=None)}"
 
     def save_state(self) -> Arrays:
-        """Everything that tells this moment of the run from another, as named arrays."""
+        """The full state of the run, as named arrays."""
         return whole_state.taken(self)
 
     def load_state(self, arrays: Arrays) -> None:

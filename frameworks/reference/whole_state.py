@@ -1,4 +1,4 @@
-"""A run's whole state as named arrays, and back."""
+"""Saves and restores a run's full state as named arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from frameworks.reference.eight_bit_state import parts_of
 
 
 def taken(run: Decisions) -> dict[str, Array]:
-    """Copies of everything that the rest of the run depends on."""
+    """Copies of the full state."""
     window = run.window
     arrays: dict[str, Array] = {
         "counters": np.array([run.steps, run.schedule, run.draws, window.items, window.micro_batches, window.dropped]),
@@ -39,7 +39,7 @@ def taken(run: Decisions) -> dict[str, Array]:
 
 
 def put_back(run: Decisions, arrays: dict[str, Array]) -> None:
-    """Goes back to what `taken` returned."""
+    """Restores what `taken` returned."""
 
     def group(name: str) -> dict[str, Array]:
         return {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{name}/")}

@@ -1,4 +1,4 @@
-"""The adapter of template. It offers nothing yet, so that nearly every test of the suites ends as `not offered`.
+"""The adapter of template. It offers no capability yet, so that nearly every test of the suites ends as `not offered`.
 
 Grow it by one capability at a time: `attempts` gets the framework's own call for it, `trainer` a run that follows the
 recipe, and the tests that need no more than that are judged.
@@ -42,15 +42,15 @@ class TemplateAdapter(BaseFramework):
         return {"device": self.device}
 
     def conventions(self) -> Conventions:
-        """What the framework documents to do otherwise than these defaults."""
+        """Documented conventions that differ from the defaults."""
         return Conventions()
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        """The framework's own call for each capability, True where it was seen to act; what is here is offered."""
+        """Attempts: the framework's own call for each offered capability, True if it took effect."""
         return {}
 
     def refusals(self) -> Mapping[Capability, str]:
-        """Why the framework does not do what `attempts` has a call for, in one sentence each."""
+        """Reasons for capabilities that `attempts` has but the framework does not support, one sentence each."""
         return {}
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:

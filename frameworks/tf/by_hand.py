@@ -1,4 +1,5 @@
-"""The steps in Keras and TensorFlow alone, as Keras' guides on training loops and mixed precision write them."""
+"""Native training loops in Keras and TensorFlow alone, as Keras' guides on training loops and mixed precision write
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ MODES = ("graph",)
 
 
 class LearnedPositions(keras.layers.Layer):
-    """Adds a learned row to each place of a sequence."""
+    """Adds a learned row to each position of a sequence."""
 
     def __init__(self, length: int, width: int, **keywords: Any) -> None:
         super().__init__(**keywords)

@@ -1,4 +1,4 @@
-"""Companies of TensorFlow's ranks: logical devices of one CPU, in a process of their own."""
+"""Rank groups of TensorFlow: logical devices of one CPU, in a separate process."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def company(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array
 
 
 def started(mode: str, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
-    """`company` without what is known not to work."""
+    """`company` without known failures."""
     count = ranks_of(recipe).count
     crew = crew_of(_MEMBER, count, "cpu", "eager" if mode == "eager" else "graph", {}, 1)
     return RemoteCompany(crew, crew.make([(model, recipe, weights)]))
 
 
 def _trains(mode: str, model: Model, recipe: Recipe) -> bool:
-    """Whether an update of what is refused goes through, when it is tried without a guard."""
+    """Whether a refused update succeeds if tried without the adapter's guards."""
     run = started(mode, model, recipe)
     gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     return not any(update.skipped for update in run.feed([[gradients] * recipe.accumulation] * run.count))

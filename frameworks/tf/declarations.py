@@ -1,4 +1,4 @@
-"""What TensorFlow with Keras says that it does, by capability, device and mode."""
+"""Capabilities of TensorFlow with Keras, by device and mode."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FLOAT8_WANTS_A_GRAPH = (
 _NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
 _NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
 _UNCOUNTED: dict[str, str] = {
-    "eager": "TensorFlow tells no tape's bytes, and its allocators round up or leave small tensors out",
+    "eager": "TensorFlow does not report a tape's bytes, and its allocators round up or ignore small tensors",
     "xla": "XLA compiles forward and backward into one program; only a graph that is not yet optimized can be counted",
     "rewrite": "the rewrite happens after the graph whose tensors can be counted",
 }
@@ -64,7 +64,7 @@ def has_ranks(device: str, mode: str) -> bool:
 
 
 def refusals(device: str, mode: str) -> dict[Capability, str]:
-    """What TensorFlow with Keras does not do on this device in this mode, and why."""
+    """Unsupported capabilities on this device in this mode, with reasons."""
     reasons = dict(_NEVER)
     if mode == "rewrite":
         reasons |= _REWRITE | (_GPU_REWRITE if device == "cuda" else _CPU_REWRITE)

@@ -1,4 +1,4 @@
-"""Keras' dense layer in float8, with the scales that its gradients overwrite."""
+"""Keras' float8 dense layer, whose gradients overwrite its scales."""
 
 from __future__ import annotations
 

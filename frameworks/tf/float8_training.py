@@ -1,4 +1,4 @@
-"""Training by delayed scaling with Keras: scales and histories are variables that their gradients overwrite."""
+"""Float8 training with Keras: scales and amax histories are variables that their gradients overwrite."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def memory_of(layers: Mapping[str, keras.layers.Layer]) -> dict[str, keras.Varia
 
 
 def remembered(memory: Mapping[str, keras.Variable]) -> dict[str, dict[Operand, Remembered]]:
-    """What is remembered, by the names of weights."""
+    """The delayed-scaling state, by the names of weights."""
     paths = dict.fromkeys(name.rpartition(".")[0] for name in memory)
     return {
         f"{path}.weight": {
@@ -42,6 +42,6 @@ def remembered(memory: Mapping[str, keras.Variable]) -> dict[str, dict[Operand, 
 
 
 def shown(memory: Mapping[str, keras.Variable], accumulators: Mapping[str, keras.Variable]) -> dict[str, Array]:
-    """What is remembered, and what an open window has gathered."""
+    """The delayed-scaling state, and the gathered values of an open window."""
     kept = {name: as_array(variable) for name, variable in memory.items()}
     return kept | {f"gathered/{name}": as_array(variable) for name, variable in accumulators.items()}

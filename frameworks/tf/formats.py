@@ -1,4 +1,4 @@
-"""Casts to formats of eight bits and products of integers, as TensorFlow makes them."""
+"""TensorFlow's casts to 8-bit formats and integer matmuls."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TensorFlowFormats(BaseFormats):
 
 
 def packing() -> tuple[Capability, ...]:
-    """Whether this version of Keras stores integers of four bits two to a byte."""
+    """Whether this version of Keras packs 4-bit integers two to a byte."""
     return (Capability.INT4_PACKING,) if hasattr(keras.quantizers, "pack_int4") else ()
 
 

@@ -212,7 +212,7 @@ class TensorFlowFramework(BaseFramework):
 
     @property
     def _alone(self) -> str:
-        """The mode of what has no ranks and no model that is quantized."""
+        """The mode without ranks and without TensorFlow Lite."""
         return "graph" if self.mode in (*self.ranks_of_modes, tflite_models.MODE) else self.mode
 
     @property
@@ -220,7 +220,7 @@ class TensorFlowFramework(BaseFramework):
         return "/GPU:0" if self.device == "cuda" else "/CPU:0"
 
     def policy(self, precision: Precision) -> str:
-        """Name of the dtype policy that a precision is."""
+        """Name of a precision's dtype policy."""
         if self.mode == "rewrite" or precision.level == "O0":
             return "float32"
         return f"mixed_{precision.format}" if precision.level == "O1" else precision.format

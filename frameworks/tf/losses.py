@@ -16,7 +16,7 @@ def _loss(kind: LossKind, wide: bool, reduction: str) -> keras.losses.Loss:
 
 
 def losses_of(model: Model) -> dict[tuple[str, bool], keras.losses.Loss]:
-    """The loss of each head, by its name and whether the batch has a mask."""
+    """The loss of each head by name, for batches with or without a mask."""
     reductions = {False: "mean", True: "mean_with_sample_weight"}
     return {
         (name, masked): _loss(kind, name in _wide(model), reduction)

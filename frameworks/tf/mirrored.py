@@ -29,11 +29,11 @@ from frameworks.tf.trainer import ACCUMULATOR, TensorFlowTrainer
 
 
 class Share(NamedTuple):
-    """What of a replica's losses counts; it takes the place of a mask.
+    """Weights of a replica's losses; they replace a mask.
 
     Attributes:
         items: how many items all replicas have.
-        weights: (N,) or (N, length) for each head, what each loss counts; empty where all count alike.
+        weights: (N,) or (N, length) for each head, the weight of each loss; empty if all are equal.
     """
 
     items: Any
@@ -41,7 +41,7 @@ class Share(NamedTuple):
 
 
 class MirroredSteps(TracedSteps):
-    """The functions of one run, which every replica of a strategy runs at once."""
+    """The functions of one run, which all replicas of a strategy run together."""
 
     def __init__(self, strategy: tf.distribute.Strategy, model: Model, bound: BuiltNetwork, *given: Any) -> None:
         self._strategy = strategy
@@ -50,7 +50,7 @@ class MirroredSteps(TracedSteps):
 
     @property
     def replicas(self) -> int:
-        """How many there are."""
+        """The number of replicas."""
         return int(self._strategy.num_replicas_in_sync)
 
     def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,7 +59,7 @@ class MirroredSteps(TracedSteps):
     # what replicas are given and return
 
     def train_parts(self, parts: Sequence[Batch]) -> list[KerasMicroBatch]:
-        """`train` with each replica's part of a micro-batch; what it did as each replica has it."""
+        """`train` with each replica's part of a micro-batch; returns the result by replica."""
         items = sum(part.items for part in parts)
         outcomes = self.told_apart(self._train(*self._dealt(arguments_of(self._model, parts))))
         return [_shared(outcome, part.items, items) for outcome, part in zip(outcomes, parts, strict=True)]
@@ -78,14 +78,14 @@ class MirroredSteps(TracedSteps):
         return self.told_apart(self.predict(inputs))
 
     def _dealt(self, arguments: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """The arguments of a function as values of which each replica has its own."""
+        """The arguments of a function as per-replica values."""
         dealt: tuple[Any, ...] = self._strategy.experimental_distribute_values_from_function(
             lambda context: arguments[context.replica_id_in_sync_group]
         )
         return dealt
 
     def told_apart(self, value: Any) -> list[Any]:
-        """A structure of values of replicas as one structure for each of them."""
+        """Splits a structure of per-replica values into one structure for each replica."""
         flat = [self._strategy.experimental_local_results(each) for each in tf.nest.flatten(value)]
         return [tf.nest.pack_sequence_as(value, list(own)) for own in zip(*flat, strict=True)]
 
@@ -111,7 +111,7 @@ class MirroredSteps(TracedSteps):
 
 
 def _shared(outcome: tuple[Any, ...], own: int, items: int) -> KerasMicroBatch:
-    """What a replica with `own` of a micro-batch's items did; its loss is the part that it has in the mean of all."""
+    """The result of a replica with `own` of a micro-batch's items; its loss is its part of the mean."""
     micro = micro_batch(outcome, items)
     return replace(micro, items=own, mean=micro.total / own if own else math.nan)
 
@@ -141,9 +141,8 @@ def arguments_of(model: Model, parts: Sequence[Batch]) -> list[tuple[Any, ...]]:
 
 
 class MirroredTrainer(TensorFlowTrainer):
-    """A run whose variables every replica of a strategy has a copy of.
-
-    Its own verbs are those of a trainer, read inside a replica; those that have arguments take each replica's.
+    """A run whose variables are mirrored on every replica. Its methods are those of a trainer, evaluated in a replica
+    context; those with arguments take one for each replica.
     """
 
     _steps: MirroredSteps
@@ -197,7 +196,7 @@ class MirroredTrainer(TensorFlowTrainer):
         return self.updates()
 
     def _with_zeros(self, parts: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
-        """Gradients with zeros for what others have, for replicas have to be given the same."""
+        """Gradients filled with zeros, since all replicas need the same keys."""
         given = {name: value for own in parts for name, value in own.items()}
         names = [name for name in self._bound.variables if name in given]
         return [{name: own.get(name, np.zeros_like(given[name])) for name in names} for own in parts]
@@ -207,7 +206,7 @@ class MirroredTrainer(TensorFlowTrainer):
         return tuple(ledger.add(micro, ledger.items + micro.items) for ledger, micro in pairs)
 
     def updates(self) -> tuple[Update, ...]:
-        """`apply` as each replica has it."""
+        """`apply`, with the result by replica."""
         return tuple(self._ended(ledger) for ledger in self._ledgers)
 
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
@@ -225,7 +224,7 @@ class MirroredTrainer(TensorFlowTrainer):
     # what each replica has
 
     def seen(self, verb: str) -> tuple[Any, ...]:
-        """What a verb without arguments reads inside each replica, where a variable is the replica's own copy."""
+        """Result of a method without arguments in each replica, which reads the replica's own copies of variables."""
         found: dict[int, Any] = {}
 
         def read() -> None:

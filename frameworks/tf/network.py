@@ -42,7 +42,7 @@ class Segment(keras.layers.Layer):
         return input_shape
 
     def forward(self, inputs: tf.Tensor, training: bool) -> tf.Tensor:
-        """What is run, and run again if the segment is recomputed."""
+        """The forward pass, which recomputation repeats."""
         self.calls.assign_add(1)
         for part in self.parts:
             inputs = run_segment(part, inputs, training)
@@ -53,14 +53,14 @@ class Segment(keras.layers.Layer):
 
 
 class TrainingSegment(Segment):
-    """A segment that is told training from evaluation, because a layer in it wants to know."""
+    """A segment with an argument `training`, which a layer in it needs."""
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         return self.forward(inputs, training)
 
 
 class RematSegment(TrainingSegment):
-    """A segment inside `keras.remat`, which is given `training`: layers that are run again do not inherit it."""
+    """A segment within `keras.remat`, with an argument `training`: recomputed layers do not inherit it."""
 
     def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
         return keras.remat(lambda x: self.forward(x, training))(inputs)
@@ -136,7 +136,7 @@ class Network(keras.Model):
 
 @dataclass(frozen=True)
 class BuiltNetwork:
-    """A built network and where the canonical names live in it.
+    """A built network, and its variables by canonical name.
 
     Attributes:
         variables: trainable variables by canonical name, in model order.
@@ -144,7 +144,7 @@ class BuiltNetwork:
         seeds: seed generators of the dropout layers by path.
         shapes: canonical shape by parameter name.
         layers: name of the Keras layer by path of the layer or head, in the order of `Model.output_shapes`.
-        memory: variables that their gradients overwrite, in training by delayed scaling.
+        memory: variables that their gradients overwrite, in float8 training.
     """
 
     network: Network

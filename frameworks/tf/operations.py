@@ -140,7 +140,7 @@ INSERTED = "AutoMixedPrecision"
 
 
 def rewriting() -> bool:
-    """Whether one of the automatic mixed precision rewrites is on."""
+    """Whether a graph rewrite for mixed precision is on."""
     options = tf.config.optimizer.get_experimental_options()
     return any(options.get(option, False) for option in REWRITES.values())
 

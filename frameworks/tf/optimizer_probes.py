@@ -1,4 +1,4 @@
-"""Keras' optimizers and loss scaling without this adapter's guards: did the technique take effect?"""
+"""Attempts with Keras' optimizers and loss scaling, without this adapter's guards."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _static(mode: str) -> bool:
 
 
 def _factors(mode: str) -> bool:
-    """A scale that grows by 4, by whatever argument may be called so."""
+    """A scale that grows by 4, by any argument that may have this meaning."""
     for name in ("growth_factor", "dynamic_growth_factor", "multiplier"):
         try:
             scaler = Scaler(SGD(0.5), initial_scale=8.0, dynamic_growth_steps=1, **{name: 4.0})
@@ -69,7 +69,7 @@ def _disabled(mode: str) -> bool:
 
 
 def _by_hand(_: str) -> bool:
-    """A call that unscales: Keras 2 had `get_unscaled_gradients`, other frameworks have `unscale`."""
+    """A call to unscale: Keras 2 had `get_unscaled_gradients`, other frameworks have `unscale`."""
     return any("unscale" in name for name in dir(Scaler) if not name.startswith("_"))
 
 
@@ -110,7 +110,7 @@ def _accumulates(mode: str) -> bool:
 
 
 def _flushes(mode: str) -> bool:
-    """Two of four micro-batches, then whatever may end the window: their mean has to be applied."""
+    """Two of four micro-batches, then each call that may end the window: their mean must be applied."""
     for end in range(1, 5):
         weights = _weights()
         optimizer = SGD(0.5, gradient_accumulation_steps=4)
@@ -169,4 +169,4 @@ OF_OPTIMIZERS: dict[Capability, Callable[[str], bool]] = {
     Capability.AVERAGE: _averages,
     Capability.FEED: lambda mode: _apply(SGD(0.5), mode, [1.0, 0.0]) == [[0.5, 1.0]],
 }
-"""A try of each capability of optimizers, in a mode."""
+"""Attempts for each capability of optimizers, in a mode."""

@@ -1,4 +1,4 @@
-"""Keras optimizers on TensorFlow: whether two clip together, and evaluation with the average that one keeps."""
+"""Keras optimizers on TensorFlow: joint clipping, and evaluation with the average of the weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_optimizer(recipe: Recipe, variables: Sequence[keras.Variable]) -> keras
 
 
 def clips_together() -> bool:
-    """Whether two optimizers in a `MultiOptimizer` clip by the norm of all gradients, asked in both places."""
+    """Whether two optimizers in a `MultiOptimizer` clip by the global norm of all gradients."""
     for inside, around in (({"global_clipnorm": 1.0}, {}), ({}, {"global_clipnorm": 1.0})):
         weights = [keras.Variable(np.zeros((), np.float32), name=name) for name in "ab"]
         first, second = (keras.optimizers.SGD(1.0, **inside) for _ in weights)

@@ -21,10 +21,10 @@ from frameworks.tf.layers import Builder, parameters_of
 from frameworks.tf.steps import compiled
 
 _EPSILON = 1e-7
-"""What Keras adds to a range unless it is given another number: `keras.config.epsilon()` as it is imported."""
+"""Keras' default epsilon of ranges: `keras.config.epsilon()` at import."""
 
 _BLOCKS = {"weight-int4": LinearRule(QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=128, epsilon=_EPSILON))}
-"""What Keras 3.13 does not have: its int4 quantizes inputs too, and weights by columns."""
+"""Techniques that Keras 3.13 lacks: its int4 quantizes inputs too, and weights by columns."""
 
 _RULES: Mapping[str, LinearRule] = MappingProxyType(
     {
@@ -136,7 +136,7 @@ def trained_network(
 
 
 def _dense_names(sources: Mapping[str, tuple[keras.layers.Layer, Any]]) -> dict[str, str]:
-    """What Keras calls the dense layers, by the names of their weights."""
+    """Keras' names of the dense layers, by the names of their weights."""
     return {f"{path}.weight": made.name for path, (made, kind) in sources.items() if isinstance(kind, Dense | Head)}
 
 
@@ -152,10 +152,8 @@ def _functional(model: Model) -> tuple[keras.Model, dict[str, tuple[keras.layers
 
 
 def _stored(layer: Any) -> Quantized | None:
-    """The weight of a dense layer as Keras keeps it: eight bits with reciprocal scales, or four with those of blocks.
-
-    Keras has no call of its own for the way back: codes are divided by the reciprocals, or multiplied by the scales
-    of their blocks, as its dense layers do it.
+    """The stored weight of a dense layer: 8-bit with reciprocal scales, or 4-bit with block scales. Keras has no call
+    to dequantize: codes are divided by the reciprocals, or multiplied by their block's scale, as in its dense layers.
     """
     match layer.quantization_mode:
         case None:

@@ -1,4 +1,4 @@
-"""The framework's own calls without this adapter's guards: did the technique take effect?"""
+"""Attempts with the framework's own calls, without this adapter's guards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from frameworks.tf.steps import compiled
 
 
 def attempts(mode: str, place: str) -> dict[Capability, Attempt]:
-    """A try of each capability in a mode, on the device with TensorFlow's name `place`."""
+    """Attempts for each capability in a mode, on the device with TensorFlow's name `place`."""
     return {capability: partial(_at, place, attempt, mode) for capability, attempt in _ATTEMPTS.items()}
 
 
@@ -63,7 +63,7 @@ def _mixed(format_name: str, mode: str) -> bool:
 
 
 def _mastered(format_name: str, _: str) -> bool:
-    """Low weights under any policy that names the format, with an optimizer that keeps them in float32 beside."""
+    """Low-precision weights under any policy that names the format, with an optimizer that keeps float32 masters."""
     for policy in (format_name, f"mixed_{format_name}"):
         with dtype_policy(policy):
             layer = keras.layers.Dense(2)
@@ -119,7 +119,7 @@ def _tf32(_: str) -> bool:
 
 
 def _counted(mode: str, depth: int) -> int:
-    """How often a function begins in a step, inside so many `keras.remat`."""
+    """Number of calls of a function in a step, within so many `keras.remat`."""
     calls = tf.Variable(0)
 
     def function(x: tf.Tensor) -> tf.Tensor:
@@ -159,7 +159,7 @@ def _restores(_: str) -> bool:
 
 
 def _held(mode: str) -> bool:
-    """Whether the count of what a step of this mode holds is that of its one product, in the mode's format."""
+    """Whether the saved bytes of a step are those of its only product, in the mode's format."""
     batch = Batch(np.ones((4, 8), np.float32), {"output": np.ones((4, 8), np.float32)})
     weight = tf.Variable(np.eye(8, dtype=np.float32))
 
@@ -218,7 +218,7 @@ def _shown(mode: str, wrap: Callable[[Callable[..., tf.Tensor]], Callable[..., t
 
 
 def shows_recomputed(mode: str) -> bool:
-    """Whether that holds inside either of the calls that recompute."""
+    """Whether that holds within both recomputation calls."""
     return _shown(mode, keras.remat) or _shown(mode, tf.recompute_grad)
 
 

@@ -1,4 +1,4 @@
-"""Keras' quantizers and TensorFlow's fake quantization, with the rules that they are declared by."""
+"""Keras' quantizers and TensorFlow's fake quantization, with their declared rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from frameworks.contract import FakeRule, Quantized, QuantRule
 from frameworks.tf.steps import compiled
 
 _EPSILON = 1e-7
-"""What Keras adds to a range unless it is given another number: `keras.config.epsilon()` as it is imported."""
+"""Keras' default epsilon of ranges: `keras.config.epsilon()` at import."""
 
 
 def _eight_bits(axis: Literal[0, 1] | None) -> QuantRule:
@@ -23,7 +23,7 @@ def _eight_bits(axis: Literal[0, 1] | None) -> QuantRule:
 
 
 _GROUPS = {"int4-group": QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=32, epsilon=_EPSILON)}
-"""What Keras 3.13 does not have."""
+"""Quantizers that Keras 3.13 lacks."""
 
 _RULES: Mapping[str, QuantRule] = MappingProxyType(
     {"int8-tensor": _eight_bits(None), "int8-row": _eight_bits(1), "int8-column": _eight_bits(0)}
@@ -43,7 +43,7 @@ class TensorFlowQuantizers:
     """`keras.quantizers` and `tf.quantization` in one mode, on the device with TensorFlow's name `place`.
 
     Keras has no call of its own for the way back: codes are divided by the scale that it keeps, the reciprocal, and
-    four-bit ones multiplied, as its dense layers do it. Groups are of weights, which Keras quantizes outside of every
+    4-bit ones multiplied, as its dense layers do it. Groups are of weights, which Keras quantizes outside of every
     `tf.function`; its call does not work in one.
     """
 

@@ -1,4 +1,4 @@
-"""The process of all ranks: replicas of one strategy, each on a logical device of the CPU."""
+"""The process of all ranks: replicas of one strategy on logical CPU devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from frameworks.tf.mirrored import MirroredTrainer
 from frameworks.tf.settings import pin_threads
 
 THREADS_PER_RANK = 16
-"""Reductions wait for the other replicas in threads; with too few of them all wait for ever."""
+"""Number of threads: reductions block one for each replica, and deadlock with too few."""
 
 _READ_BY_EACH = frozenset(
     {
@@ -37,7 +37,7 @@ _READ_BY_EACH = frozenset(
 
 
 class MirroredMember:
-    """The process of all ranks, with the one strategy that they are the replicas of.
+    """The process of all ranks, with their strategy.
 
     Raises:
         RuntimeError: TensorFlow runs already, with other devices.
@@ -58,23 +58,23 @@ class MirroredMember:
         """
         count = self.strategy.num_replicas_in_sync
         if recipe.ranks is None or recipe.ranks.count != count:
-            raise ValueError(f"a recipe for {count} ranks is needed, not one for {recipe.ranks}")
+            raise ValueError(f"ranks of the recipe: got {recipe.ranks}, want {count}")
         policy = self.framework.policy(recipe.precision)
         run = MirroredTrainer(self.strategy, model, recipe, weights, mode=self.framework.mode, policy=policy)
         return MirroredRanks(self.framework.bound(run))
 
     def barrier(self) -> None:
-        """All ranks are here."""
+        """Returns at once: all ranks are in this process."""
 
 
 class MirroredRanks:
-    """The ranks of a run: each is given its own, and answers with what its replica has."""
+    """The ranks of a run: each has its own arguments and returns its replica's result."""
 
     def __init__(self, run: MirroredTrainer) -> None:
         self.run = run
 
     def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
-        """A verb with what each rank is given; an answer for each.
+        """Calls a method with each rank's arguments; returns one result for each.
 
         Raises:
             Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.

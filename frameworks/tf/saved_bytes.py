@@ -1,4 +1,4 @@
-"""Bytes that pass from the forward to the backward graph, by TensorFlow's own split of a function in two."""
+"""Bytes passed from the forward to the backward graph, by TensorFlow's own split of a function."""
 
 from __future__ import annotations
 

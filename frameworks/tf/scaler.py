@@ -16,7 +16,7 @@ def scaler_state(optimizer: keras.optimizers.Optimizer) -> dict[str, Array]:
 
 
 def scaler_settings(optimizer: keras.optimizers.Optimizer) -> dict[str, float]:
-    """What a dynamic loss scale was made with; empty for any other optimizer."""
+    """The settings of a dynamic loss scale; empty for any other optimizer."""
     return scaler.scaler_settings(optimizer, _scale_after)
 
 

@@ -23,7 +23,7 @@ REWRITES: dict[str, str] = {
 
 
 def pin_threads(between: int = THREADS) -> None:
-    """One thread within and `between` between operations, unless TensorFlow runs already, as `environment` tells."""
+    """One thread within and `between` between operations, unless TensorFlow runs already, as `environment` reports."""
     try:
         tf.config.threading.set_intra_op_parallelism_threads(THREADS)
         tf.config.threading.set_inter_op_parallelism_threads(between)
@@ -32,7 +32,7 @@ def pin_threads(between: int = THREADS) -> None:
 
 
 def grow_memory() -> None:
-    """Takes a GPU's memory as it is needed: the suites run in several processes, and one would leave none to others."""
+    """Allocates GPU memory on demand: the suites run in several processes, one of which would take all."""
     for gpu in tf.config.list_physical_devices("GPU"):
         try:
             tf.config.experimental.set_memory_growth(gpu, True)
@@ -51,7 +51,7 @@ def has_tf32(device: str) -> bool:
 
 @contextmanager
 def tensor_float_32(allowed: bool | None) -> Iterator[None]:
-    """Products of float32 matrices inside may, or may not, round to TensorFloat-32; None: they may, TensorFlow says."""
+    """Allows or forbids TensorFloat-32 in products of float32 matrices; None: allowed, TensorFlow's default."""
     former = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(allowed is not False)
     try:
@@ -62,7 +62,7 @@ def tensor_float_32(allowed: bool | None) -> Iterator[None]:
 
 @contextmanager
 def dtype_policy(name: str) -> Iterator[None]:
-    """Layers made inside get the dtype policy `name`, such as "mixed_float16"; the former one returns after it."""
+    """Context in which new layers get the dtype policy `name`, such as "mixed_float16"."""
     former = keras.config.dtype_policy()
     keras.config.set_dtype_policy(name)
     try:
@@ -77,7 +77,7 @@ NO_REWRITE = "none"
 
 @contextmanager
 def graph_rewrite(option: str | None) -> Iterator[None]:
-    """Functions called inside are rewritten by the grappler pass `option` and by no other rewrite."""
+    """Context in which functions are rewritten by the grappler pass `option` only."""
     if option is None:
         yield
         return
@@ -147,7 +147,7 @@ def read_global_state() -> dict[str, str]:
 
 
 def write_global_state(state: Mapping[str, str]) -> None:
-    """Puts back what `read_global_state` returned; thread counts cannot be changed once TensorFlow runs."""
+    """Restores what `read_global_state` returned; thread counts cannot be changed once TensorFlow runs."""
     keras.config.set_dtype_policy(state["dtype_policy"])
     keras.config.set_floatx(state["floatx"])
     keras.config.set_epsilon(float(state["epsilon"]))
@@ -169,7 +169,7 @@ def write_global_state(state: Mapping[str, str]) -> None:
 
 
 def _switches() -> dict[str, str]:
-    """How everything stands that TensorFlow and Keras let one switch and results may depend on.
+    """All switches of TensorFlow and Keras that results may depend on.
 
     Only this module of TensorFlow tells whether operations are deterministic; `tf.config` has no more than the switch.
     """
@@ -186,7 +186,7 @@ def _switches() -> dict[str, str]:
 
 
 def describe(device: str) -> dict[str, str]:
-    """What results may depend on: versions, device, driver, thread counts, every switch."""
+    """Settings that results may depend on: versions, device, driver, thread counts, every switch."""
     found = _switches() | {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,

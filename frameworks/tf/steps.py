@@ -23,12 +23,12 @@ COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}
 
 @dataclass(frozen=True)
 class KerasMicroBatch(AppliedMicroBatch):
-    """What one micro-batch did, as the framework says it.
+    """The framework's report of one micro-batch.
 
     Attributes:
         mean: unscaled mean loss.
-        scale_after: the loss scale after it, 1 where there is none.
-        good_steps: the scaler's counter after it, -1 where there is none.
+        scale_after: the loss scale after it, 1 without scaling.
+        good_steps: the scaler's counter after it, -1 without one.
     """
 
     mean: float = math.nan
@@ -165,14 +165,14 @@ class TracedSteps:
         return collected, _dense(zip(collected, of_outputs, strict=True)), of_parameters, self._scale()
 
     def _divided(self, gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
-        """Those that are there, divided by the loss scale as the optimizer does, in their own formats."""
+        """Existing gradients divided by the loss scale as in the optimizer, in their own formats."""
         scale = self._scale()
         dense = _dense(gradients).items()
         return {name: tf.cast(keras.ops.divide(gradient, scale), gradient.dtype) for name, gradient in dense}
 
 
 def micro_batch(outcome: tuple[Any, ...], items: int) -> KerasMicroBatch:
-    """What `TracedSteps._apply` returned, for a micro-batch of so many items."""
+    """Converts the result of `TracedSteps._apply`, for a micro-batch of so many items."""
     loss, scale_before, updates_before, rate, scale_after, updates_after, good = (float(value) for value in outcome)
     applied = updates_after > updates_before
     return KerasMicroBatch(loss * items, items, scale_before, applied, rate, loss, scale_after, int(good))

@@ -1,4 +1,4 @@
-"""What a model file of TensorFlow Lite has in it: its dense layers and norms, and files of one layer alone."""
+"""TensorFlow Lite model files: dense layers and norms of a model, and files with a single layer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DENSE = "FULLY_CONNECTED"
 
 @cache
 def _schema() -> Any:
-    """The classes of what a model file consists of, which a TensorFlow without Lite does not have."""
+    """Schema classes of a model file; missing in TensorFlow without Lite."""
     return import_module("tensorflow.lite.python.schema_py_generated")
 
 
@@ -76,7 +76,7 @@ class _Builder:
         self.graph.inputs, self.graph.outputs = [], []
 
     def tensor(self, tensor: Any) -> int:
-        """The place of a copy of the tensor."""
+        """The index of a copy of the tensor."""
         mine, buffer = copy.copy(tensor), self._source.buffers[tensor.buffer]
         mine.buffer = 0
         if buffer.data is not None:
@@ -127,7 +127,7 @@ class TfliteFile:
         self._norms = [place for place, layer in enumerate(model.layers) if isinstance(layer, LayerNorm)]
 
     def array(self, tensor: Any) -> Array:
-        """What a constant tensor holds."""
+        """The value of a constant tensor."""
         data = self._model.buffers[tensor.buffer].data
         format_name = _flatbuffers().type_to_name(tensor.type).lower()
         return np.frombuffer(bytes(data), format_name).reshape(tensor.shape)
@@ -171,7 +171,7 @@ class TfliteFile:
         return made.content()
 
     def restoring(self, dense: DenseOperation) -> bytes:
-        """A file that gives what the codes of a layer's weight stand for."""
+        """A file whose output is a layer's dequantized weight."""
         made = _Builder(self._model)
         codes, values = made.tensor(dense.weight), made.floats(dense.weight)
         made.graph.outputs = [values]

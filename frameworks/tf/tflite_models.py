@@ -49,17 +49,17 @@ _KEEPS_NO_LAYER = (
 
 
 def has_lite() -> bool:
-    """Whether TensorFlow brings Lite along."""
+    """Whether TensorFlow includes Lite."""
     return hasattr(tf, "lite") and hasattr(tf.lite, "TFLiteConverter")
 
 
 def refused() -> dict[Capability, str]:
-    """The techniques that are not there, and why."""
+    """Missing techniques, with reasons."""
     return {} if has_lite() else {Capability(f"quantization.{name}"): NOT_THERE for name in _RULES}
 
 
 def refused_attempts() -> dict[Capability, Attempt]:
-    """A try of each technique that is not there."""
+    """Attempts for missing techniques."""
     return {} if has_lite() else {Capability(f"quantization.{name}"): _makes_a_converter for name in _RULES}
 
 
@@ -68,7 +68,7 @@ def _makes_a_converter() -> bool:
 
 
 def environment() -> dict[str, str]:
-    """What runs quantized models."""
+    """The runtime of quantized models."""
     return {"tflite_runtime": f"tf.lite.Interpreter of TensorFlow {tf.__version__}, {THREADS} thread"}
 
 
@@ -210,7 +210,7 @@ def _by_ranges_of_calls(network: keras.Model) -> bytes:
 
 
 def _leaves_one_out() -> bool:
-    """Whether of two layers the one that is named stays in float32 and the other has codes, without calibration."""
+    """Whether, without calibration, a denylisted layer stays in float32 while another is quantized."""
     model = digits_mlp((64, 64))
     network, _ = trained_network(model, model.weights(0), ())
     dense = TfliteFile(_dense_in_codes(network, model, None, ["0.weight"]), model).dense
@@ -227,7 +227,7 @@ def _interpreter(content: bytes, **more: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings that `tf.lite` is deprecated and that it converts anyway, nor what Keras exports."""
+    """Suppresses warnings that `tf.lite` is deprecated, and output of Keras' export."""
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.filterwarnings("ignore", r"(?s).*tf\.lite\.Interpreter is deprecated", UserWarning)
         warnings.filterwarnings("ignore", "Statistics for quantized inputs were expected", UserWarning)

@@ -1,4 +1,4 @@
-"""What a pass shows of its layers: outputs gathered while they run, and what a tape gives for them."""
+"""Layer traces: outputs collected in the forward pass, and their gradients by a tape."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import tensorflow as tf
 from frameworks.keras_parts.watching import watched_by
 
 Outputs = dict[str, tf.Tensor]
-"""What layers returned, by the name of the Keras layer, in the order in which they were done."""
+"""Outputs of layers, by the name of the Keras layer, in execution order."""
 
 
 @contextmanager
 def collected_outputs() -> Iterator[Outputs]:
-    """Gathers what every layer that runs inside returns, in graphs too."""
+    """Collects the output of every layer that runs within the context, in graphs too."""
     outputs: Outputs = {}
 
     def gather(name: str, output: tf.Tensor) -> tf.Tensor:
@@ -34,7 +34,7 @@ class Traced:
     Attributes:
         outputs: of every layer, by the name of the Keras layer.
         gradients: of the scaled loss for these outputs.
-        parameters: what `Steps.gradients` gives.
+        parameters: the result of `Steps.gradients`.
         scale: the loss scale.
     """
 

@@ -34,7 +34,7 @@ ACCUMULATOR = "gradient_accumulator/"
 
 
 class TensorFlowTrainer(BaseTrainer):
-    """One run. Keras ends a window by itself, with the k-th micro-batch; `apply` then only reports.
+    """One run. Keras ends a window itself with the k-th micro-batch, so `apply` only reports.
 
     Args:
         policy: name of the dtype policy of the layers.
@@ -93,14 +93,14 @@ class TensorFlowTrainer(BaseTrainer):
             return self._enter(self._steps.train(batch))
 
     def _enter(self, micro: KerasMicroBatch) -> float:
-        """Enters a micro-batch of a window that holds the items so far: Keras knows of no others."""
+        """Records a micro-batch; the window's items are those so far, since Keras knows no others."""
         return self._ledger.add(micro, self._ledger.items + micro.items)
 
     def apply(self) -> Update:
         return self._ended(self._ledger)
 
     def _ended(self, ledger: LossLedger[KerasMicroBatch]) -> Update:
-        """What the window in a ledger did, which is emptied.
+        """The result of the window in a ledger, which is cleared.
 
         Raises:
             Unsupported: PARTIAL_WINDOW.
@@ -120,7 +120,7 @@ class TensorFlowTrainer(BaseTrainer):
             return self._mean([self._steps.gradients(batch) for batch in window])
 
     def _mean(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> dict[str, Array]:
-        """The mean of the micro-batches' gradients, which counts those that one lacks as zeros."""
+        """The mean of the micro-batches' gradients; missing ones count as zeros."""
         totals: dict[str, tf.Tensor] = {}
         for own in gradients:
             for name, gradient in own.items():

@@ -1,4 +1,4 @@
-"""Between NumPy arrays and tensors, bit for bit; NumPy's bfloat16 is that of `ml_dtypes`."""
+"""Conversion between NumPy arrays and tensors, bit for bit; NumPy's bfloat16 is that of `ml_dtypes`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def to_tensor(array: Array, device: str, dtype: torch.dtype | None = None) -> to
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, or, of one that ranks have shards of, all of it: then every rank has to ask."""
+    """The tensor; if ranks hold shards, the gathered one, for which every rank must call this."""
     gathered = getattr(tensor, "full_tensor", None)
     return tensor if gathered is None else gathered()
 

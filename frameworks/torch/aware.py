@@ -1,4 +1,4 @@
-"""PyTorch's training that is aware of quantization: `prepare_qat` and `convert` of eager mode."""
+"""PyTorch's QAT: `prepare_qat` and `convert` of eager mode."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RULE = AwareRule(
     ),
     average=0.01,
 )
-"""What `default_fake_quant` and a fake quantizer of channels do, the latter by the range that the weight has."""
+"""The rules of `default_fake_quant` and of a per-channel fake quantizer, which uses the weight's own range."""
 
 _QCONFIG = quantization.QConfig(
     activation=quantization.default_fake_quant,
@@ -61,7 +61,7 @@ class AwareTrainer(TorchTrainer):
         return update
 
     def _freeze(self) -> None:
-        """Stops or starts the observers of inputs and outputs, by how many updates were applied."""
+        """Disables or enables the observers of inputs and outputs, by the number of applied updates."""
         limit = self.recipe.quantization.freeze if isinstance(self.recipe.quantization, Aware) else None
         stops = limit is not None and self.steppers[0].applied >= limit
         for place in self._places.values():

@@ -1,4 +1,5 @@
-"""The steps in PyTorch alone, as its tutorials on training, attention and automatic mixed precision write them."""
+"""Native training loops in PyTorch alone, as its tutorials on training, attention and automatic mixed precision write
+them."""
 
 from __future__ import annotations
 

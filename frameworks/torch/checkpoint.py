@@ -21,11 +21,11 @@ from frameworks.torch.streams import Stream
 
 FILE = "run.pt"
 LOOP = "loop"
-"""The entry of what no `state_dict` holds."""
+"""Key of state that no `state_dict` contains."""
 
 
 class TorchRun(Protocol):
-    """What a checkpoint saves of a run."""
+    """The parts of a run in a checkpoint."""
 
     network: Network
     slots: dict[str, Slot]
@@ -50,18 +50,18 @@ def parts(trainer: TorchRun) -> dict[str, Any]:
 
 
 def snapshot(trainer: TorchRun) -> dict[str, Any]:
-    """Everything that tells one moment of the run from another."""
+    """The full state of the run."""
     loop = {**loop_state(trainer), "gradients": gradients(trainer)}
     return {name: part.state_dict() for name, part in parts(trainer).items()} | {LOOP: loop}
 
 
 def gradients(trainer: TorchRun) -> dict[str, torch.Tensor]:
-    """What an open window has summed so far."""
+    """Accumulated gradients of an open window."""
     return {name: slot.tensor.grad for name, slot in trainer.slots.items() if slot.tensor.grad is not None}
 
 
 def loop_state(trainer: TorchRun) -> dict[str, Any]:
-    """What the training loop keeps itself, but for the gradients."""
+    """State of the training loop itself, without gradients."""
     return {
         "random": dict(trainer.stream.states),
         "applied": [stepper.applied for stepper in trainer.steppers],
@@ -72,13 +72,13 @@ def loop_state(trainer: TorchRun) -> dict[str, Any]:
 
 
 def save(trainer: TorchRun, path: Path) -> None:
-    """Writes the run below the folder `path`, which is made if it is not there."""
+    """Writes the run below the folder `path`, which is created if necessary."""
     path.mkdir(parents=True, exist_ok=True)
     torch.save(snapshot(trainer), path / FILE)
 
 
 def restore(trainer: TorchRun, path: Path) -> None:
-    """Goes back to what `save` wrote, part by part, each by its own `load_state_dict`.
+    """Restores what `save` wrote, part by part, each by its own `load_state_dict`.
 
     Raises:
         ValueError: the file cannot be read, holds other parts than the run has, or PyTorch refuses one of them; what
@@ -97,7 +97,7 @@ def restore(trainer: TorchRun, path: Path) -> None:
 
 
 def go_on(trainer: TorchRun, loop: Mapping[str, Any]) -> None:
-    """Puts back what `loop_state` gave."""
+    """Restores what `loop_state` returned."""
     trainer.stream.replace(loop["random"])
     for stepper, applied in zip(trainer.steppers, loop["applied"], strict=True):
         stepper.applied = int(applied)
@@ -108,7 +108,7 @@ def go_on(trainer: TorchRun, loop: Mapping[str, Any]) -> None:
 
 
 def put_gradients(trainer: TorchRun, summed: Mapping[str, torch.Tensor]) -> None:
-    """Puts back what `gradients` gave."""
+    """Restores what `gradients` returned."""
     for name, slot in trainer.slots.items():
         gradient = summed.get(name)
         slot.tensor.grad = None if gradient is None else gradient.to(slot.tensor.device).clone()

@@ -1,4 +1,4 @@
-"""Companies of PyTorch's ranks: which crew of processes they are, and which mode trains everything with them."""
+"""Rank groups of PyTorch: worker groups, and modes with ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WHOLE = "bitsandbytes' update takes no DTensor, which fully_shard's parameters 
 
 
 def is_flat(mode: str, recipe: Recipe) -> bool:
-    """Whether ranks of this mode share parameters or gradients out by FSDP1, whose scaler takes float16 gradients."""
+    """Whether this mode shards parameters or gradients with FSDP1, whose scaler accepts float16 gradients."""
     return mode == "fsdp1" and recipe.ranks is not None and recipe.ranks.level in ("gradients", "full")
 
 
@@ -62,7 +62,7 @@ def company(
 
 
 def _refused(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capability, str]]:
-    """What PyTorch's ranks do not do although it does so in one place, and why."""
+    """Capabilities that PyTorch supports only without ranks, with reasons."""
     level = recipe.ranks.level if recipe.ranks is not None else "replicated"
     formats = {model.parameter_format(name) for name in model.parameter_shapes()}
     if level == "optimizer" and len(formats) > 1:
@@ -76,7 +76,7 @@ def _refused(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capabili
 
 
 def _trains(model: Model, recipe: Recipe, mode: str) -> bool:
-    """Whether an update of what is refused goes through, when it is tried without a guard."""
+    """Whether a refused update succeeds if tried without the adapter's guards."""
     run = _started(model, recipe, mode=mode)
     gradients = {name: np.ones(shape, np.float32) for name, shape in model.parameter_shapes().items()}
     return not any(update.skipped for update in run.feed([[gradients]] * run.count))
@@ -95,7 +95,7 @@ def _started(
 
 
 def own_attempts(mode: str) -> dict[Capability, Attempt]:
-    """Tries of what ranks do otherwise than one place in a mode."""
+    """Attempts that differ with ranks in a mode."""
     if mode == engine_start.MODE:
         return engine_probes.attempts(partial(_started, mode=mode))
     refusing = {"ddp": Ranks(2), "fsdp1": Ranks(2, "full")}

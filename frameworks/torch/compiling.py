@@ -1,7 +1,8 @@
-"""`torch.compile` so that nothing falls back to eager execution unseen."""
+"""`torch.compile` without silent fallback to eager execution."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from inspect import signature
@@ -9,13 +10,16 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
+from frameworks.cache_folder import cache_folder
+
 P = ParamSpec("P")
 R = TypeVar("R")
 _ISOLATION = "isolate_recompiles"
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))  # else in the temporary directory
 
 
 def begin_anew() -> None:
-    """Forgets everything that was compiled, as in a process of one's own.
+    """Resets the compiler, as in a new process.
 
     PyTorch counts variants and remembers shapes by code, which all runs of a process share.
     """

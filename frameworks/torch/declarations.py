@@ -1,4 +1,4 @@
-"""What PyTorch does and does not do, with a reason for each that it does not, and its conventions."""
+"""PyTorch's unsupported capabilities with reasons, and its conventions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
         " twice, and raises",
     },
     "fsdp1": {
-        Capability.TWO_LOSSES: "FullyShardedDataParallel lets go of gathered parameters with the first backward pass"
+        Capability.TWO_LOSSES: "FullyShardedDataParallel frees gathered parameters with the first backward pass"
         " through a forward pass, and the second raises",
         Capability.MISSING_GRADIENTS: "FullyShardedDataParallel gives a parameter zeros, never nothing, where another"
         " of its flat tensor has a gradient",
@@ -64,7 +64,7 @@ def no_scope(level: str) -> str:
 
 
 def conventions(mode: str) -> Conventions:
-    """PyTorch's own way of doing things; compiled checkpoints are one implementation, whichever variant is named."""
+    """PyTorch's conventions; compiled checkpoints have one implementation for all variants."""
     compiled = mode == "compile"
     return Conventions(
         adam_epsilon="outside",
@@ -93,7 +93,7 @@ def conventions(mode: str) -> Conventions:
 
 
 def refusals(device: str, mode: str) -> dict[Capability, str]:
-    """What PyTorch does not do on this device in this mode, and why."""
+    """Unsupported capabilities on this device in this mode, with reasons."""
     refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _before_ampere())}
     if not eight_bit_state.installed() and mode not in ("fsdp1", engine_start.MODE):
         refused[Capability.ADAM_8BIT] = eight_bit_state.NOT_INSTALLED

@@ -1,4 +1,4 @@
-"""Adam with moments of eight bits: `Adam8bit` of bitsandbytes, where that is installed."""
+"""8-bit Adam: `Adam8bit` of bitsandbytes, if installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from frameworks.torch.scaler import scales_float16
 
 NOT_INSTALLED = "bitsandbytes is not installed"
 BLOCK = 256
-"""The only one that bitsandbytes' optimizers have."""
+"""Block size of bitsandbytes' optimizers."""
 SLOTS = ("state1", "state2")
 """What bitsandbytes calls the moments; the numbers are at the ends of its other names too."""
 _WRAPPED = "__bnb_optimizer_quant_state__"
@@ -33,7 +33,7 @@ _FLOAT16 = (
 
 @cache
 def installed() -> bool:
-    """Whether bitsandbytes is there."""
+    """Whether bitsandbytes is installed."""
     return find_spec("bitsandbytes") is not None
 
 
@@ -55,7 +55,7 @@ def kind() -> type[torch.optim.Optimizer]:
 
 
 def rule() -> EightBitRule:
-    """What codes stand for: bitsandbytes' dynamic maps."""
+    """The codes' values: bitsandbytes' dynamic maps."""
     made = _module("functional").create_dynamic_map
     first, second = (to_array(made(signed=signed)) for signed in (True, False))
     return EightBitRule(*SLOTS, first, second)
@@ -72,7 +72,7 @@ def encoded(held: Mapping[str, Any]) -> bool:
 
 
 def shown(name: str, slot: Slot, held: Mapping[str, Any]) -> dict[str, Array]:
-    """The moments of a parameter as bitsandbytes decodes them, their codes, and their blocks' largest magnitudes."""
+    """A parameter's moments as decoded by bitsandbytes, their codes, and their blocks' absmax."""
     decode = _module("functional").dequantize_blockwise
     found: dict[str, Array] = {}
     for number, moment in enumerate(SLOTS, start=1):
@@ -100,7 +100,7 @@ def require(recipe: Recipe, device: str) -> None:
 
 
 def keeps_codes(device: str, **given: Any) -> bool:
-    """Whether Adam8bit with these arguments moves large parameters by moments of eight bits."""
+    """Whether Adam8bit with these arguments uses 8-bit moments for large parameters."""
     weight = torch.ones(4096, device=device, requires_grad=True)
     optimizer = kind()([weight], lr=0.5, **given)
     weight.sum().backward()

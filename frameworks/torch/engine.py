@@ -1,4 +1,4 @@
-"""DeepSpeed's engine around a network: its configuration for a recipe, its windows, and what it shows."""
+"""DeepSpeed's engine for a network: configuration, windows, and state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BUCKET = 2**20
 
 @cache
 def deepspeed() -> Any:
-    """DeepSpeed, which imports its parts by itself and tells less of what it does than it would."""
+    """The module of DeepSpeed, with less logging."""
     module = import_module("deepspeed")
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     return module
@@ -75,7 +75,7 @@ def _precision_of(recipe: Recipe, stage: int) -> dict[str, Any]:
 
 
 class _Whole(WithLosses):
-    """What the engine trains; without targets it returns the network's outputs."""
+    """The module that the engine trains; without targets it returns the network's outputs."""
 
     def forward(
         self,
@@ -170,32 +170,32 @@ class Engine:
                 self.engine.allreduce_gradients()
 
     def discard(self) -> None:
-        """Lets go of reduced gradients without a step."""
+        """Discards reduced gradients without a step."""
         if self.stage in (1, 2):
             for parameter in self.parameters:
                 deepspeed().utils.safe_set_full_grad(parameter, torch.zeros_like(parameter, dtype=torch.float32))
         self.engine.optimizer.zero_grad(set_to_none=True)
 
     def reductions(self) -> int:
-        """Reductions do not say whose gradients they are: what they hold together counts as whole gradients do."""
+        """Number of reduced gradients, from the total number of reduced entries."""
         entries, self._seen.entries = self._seen.entries, 0
         return round(entries / sum(map(math.prod, self.shapes.values()))) * len(self.parameters)
 
     # what is held
 
     def gathered(self, *, writing: bool = False) -> AbstractContextManager[None]:
-        """Inside, parameters are whole; with `writing` a change by rank 0 becomes that of all."""
+        """Within the context, parameters are gathered; with `writing`, rank 0's changes are broadcast."""
         context: AbstractContextManager[None] = deepspeed().zero.GatheredParameters(
             self.parameters, modifier_rank=0 if writing else None, enabled=self.stage == 3
         )
         return context
 
     def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """The whole reduced gradient of a parameter; every rank has to ask."""
+        """The gathered reduced gradient of a parameter; every rank must call this."""
         return self._whole(parameter, deepspeed().utils.safe_get_full_grad(parameter))
 
     def master(self, parameter: torch.Tensor) -> torch.Tensor:
-        """The whole of what the optimizer updates in a parameter's place; every rank has to ask."""
+        """The gathered master of a parameter; every rank must call this."""
         if not self.stage:
             return self.updated().get(parameter, parameter)
         found: torch.Tensor = deepspeed().utils.safe_get_full_fp32_param(parameter)
@@ -208,7 +208,7 @@ class Engine:
         return {p: m for own, masters in zip(low, wide, strict=True) for p, m in zip(own, masters, strict=True)}
 
     def moment(self, parameter: torch.Tensor, name: str) -> torch.Tensor | None:
-        """The whole of what the optimizer holds for a parameter under a name; every rank has to ask."""
+        """The gathered optimizer state of a parameter under a name; every rank must call this."""
         self._link()
         return self._whole(parameter, deepspeed().utils.safe_get_full_optimizer_state(parameter, name))
 
@@ -262,13 +262,13 @@ class Engine:
 
 
 def _forget_autocast() -> None:
-    """Has the next engine follow its own configuration: `torch_autocast` leaves its format to all later ones."""
+    """Resets `torch_autocast`, whose format would otherwise apply to all later engines."""
     state = import_module("deepspeed.runtime.torch_autocast")
     vars(state).update(TORCH_AUTOCAST_INITIALIZED=False, TORCH_AUTOCAST_DTYPE=None)
 
 
 class _Reduced(TorchDispatchMode):
-    """Counts the entries of gradients that are reduced inside."""
+    """Counts the entries of gradients that are reduced within the context."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A run of DeepSpeed's ranks in one folder: what the engine saves itself, and what a rank has of its own."""
+"""Checkpoints of DeepSpeed: the engine's own files, and each rank's own state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AVERAGE = "average"
 
 
 class EngineRun(TorchRun, Protocol):
-    """What a checkpoint saves of a run of DeepSpeed's ranks."""
+    """The parts of a DeepSpeed run in a checkpoint."""
 
     spread: Engine
 
@@ -75,7 +75,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _load_engine(trainer: EngineRun, path: Path) -> dict[str, Any]:
-    """What the engine gives back of the caller's own."""
+    """The client state that the engine returns."""
     loaded, state = trainer.spread.engine.load_checkpoint(str(path), tag=_TAG)
     if loaded is None:
         raise ValueError(f"DeepSpeed found no checkpoint in {path}")

@@ -1,4 +1,4 @@
-"""What DeepSpeed's ranks do not do, with a reason and a try of each."""
+"""Unsupported capabilities of DeepSpeed, with reasons and attempts."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _RANKS = tuple(capability for capability in Capability if capability.value.start
 
 
 def refused() -> dict[Capability, str]:
-    """What DeepSpeed's ranks do not do here, and why; all of it where they cannot be started."""
+    """Unsupported capabilities of DeepSpeed here, with reasons; all capabilities if it cannot be started."""
     problem = engine_start.problem()
     return _REFUSED | (dict.fromkeys(_RANKS, problem) if problem else {})
 
 
 def require(model: Model, recipe: Recipe, make: Make) -> None:
-    """Refuses a combination of which DeepSpeed's ranks do each part alone.
+    """Refuses a combination whose parts DeepSpeed supports only separately.
 
     Raises:
         Unsupported: float64 heads, or an average of weights that have masters.
@@ -65,7 +65,7 @@ def require(model: Model, recipe: Recipe, make: Make) -> None:
 
 
 def attempts(make: Make) -> dict[Capability, Attempt]:
-    """A try of what DeepSpeed's ranks do otherwise than one place of PyTorch; `make` makes them without a guard."""
+    """Attempts that differ from PyTorch without ranks; `make` creates ranks without the adapter's guards."""
     scaled = {
         Capability.DYNAMIC_SCALING: Recipe(SGD(), scaling=DynamicScaling(initial=4.0)),
         Capability.STATIC_SCALING: Recipe(SGD(), scaling=StaticScaling(4.0)),

@@ -1,4 +1,4 @@
-"""One rank of DeepSpeed: what its trainer does otherwise than those of PyTorch's own ways to share a run out."""
+"""DeepSpeed-specific trainer of one rank."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class EngineStepper(Stepper):
         return int(self.spread.engine.global_steps - self.spread.engine.skipped_steps)
 
     def names(self) -> list[str]:
-        """Of what the optimizer holds for each entry of a parameter."""
+        """Optimizer state for each entry of a parameter."""
         held = [value for values in self.optimizer.state.values() for value in values.items()]
         return sorted({name for name, value in held if isinstance(value, torch.Tensor) and value.ndim})
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
-        """The whole state by the network's parameters, on every rank; every rank has to ask."""
+        """The gathered state by the network's parameters; every rank must call this."""
         if not self.spread.stage:
             return self.optimizer.state | {
                 p: self.optimizer.state[master]
@@ -81,11 +81,11 @@ class EngineTrainer(RankTrainer):
 
     @property
     def stepper(self) -> EngineStepper:
-        """The one that there is."""
+        """The only optimizer."""
         return cast(EngineStepper, self.steppers[0])
 
     def autocast(self) -> nullcontext[None]:
-        """Nothing: the engine opens its own scope."""
+        """No scope: the engine opens its own."""
         return nullcontext()
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:

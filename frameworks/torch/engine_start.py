@@ -1,4 +1,4 @@
-"""What DeepSpeed's ranks need before they start: DeepSpeed itself, and its compiled operation of shared memory."""
+"""Requirements of DeepSpeed's ranks: DeepSpeed itself, and its compiled shared-memory operation."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 MODE = "deepspeed"
-NOT_INSTALLED = (
-    "DeepSpeed is not installed: DS_BUILD_OPS=0 pip install --no-build-isolation -r requirements-deepspeed.txt"
-)
+NOT_INSTALLED = "DeepSpeed is not installed: DS_BUILD_OPS=0 pip install --no-build-isolation --group deepspeed"
 BUILD_S = 600.0
-"""How long its operation may take to be compiled, which takes three minutes on two busy cores."""
+"""Timeout of the compilation, which takes three minutes on two busy cores."""
 _OPERATION = "deepspeed_shm_comm"
 _BUILD = """
 from deepspeed.accelerator import get_accelerator
@@ -26,13 +24,13 @@ get_accelerator().create_op_builder("ShareMemCommBuilder").load()
 
 @cache
 def installed() -> bool:
-    """Whether DeepSpeed is there."""
+    """Whether DeepSpeed is installed."""
     return find_spec("deepspeed") is not None
 
 
 @cache
 def problem() -> str:
-    """Why DeepSpeed's ranks cannot be started here; "" if they can. Asked first, it may compile for `BUILD_S`."""
+    """Why DeepSpeed's ranks cannot start here, "" if they can; the first call may compile for `BUILD_S`."""
     if not installed():
         return NOT_INSTALLED
     try:
@@ -83,7 +81,7 @@ def _prepare() -> None:
 
 
 def _made_by() -> str:
-    """What has PyTorch compile anew when it changes."""
+    """Inputs whose change makes PyTorch compile again."""
     packages = [f"{name} {version(name)}" for name in ("deepspeed", "torch")]
     return " ".join([*packages, sys.version, str(shutil.which("ninja", path=environment()["PATH"]))])
 

@@ -1,4 +1,4 @@
-"""One rank of FSDP1: what its trainer does otherwise than that of the other ways to share parameters out."""
+"""FSDP1-specific trainer of one rank."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FlatStepper(Stepper):
         return kind(groups, **given)
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
-        """The whole state, on every rank; every rank has to ask."""
+        """The gathered state; every rank must call this."""
         return self._spread.joined(self.optimizer.state)
 
 

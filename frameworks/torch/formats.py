@@ -1,4 +1,4 @@
-"""PyTorch's casts to formats of eight bits, and its product of integers."""
+"""PyTorch's casts to 8-bit formats, and its integer matmul."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class TorchFormats(BaseFormats):
         return values
 
     def integer_product(self, a: Array, b: Array) -> Array:
-        """The product of codes; on a GPU of matrices with zeros around them, whose sizes it wants in multiples of 8."""
+        """The integer matmul; on a GPU the matrices are zero-padded to multiples of 8."""
         left, right = (a, b) if self._device == "cpu" else (padded(a, 8, FEWEST_ROWS), padded(b, 8))
         product: Array = torch._int_mm(to_tensor(left, self._device), to_tensor(right, self._device)).cpu().numpy()
         return product[: a.shape[0], : b.shape[1]]
 
     def float8_product(self, a: Array, b: Array, formats: tuple[str, str]) -> Array:
-        """The product of codes; on a GPU with zeros around both, since it wants sizes that 16 divides."""
+        """The float8 matmul; on a GPU both matrices are zero-padded to multiples of 16."""
         whole = (a, b.T.copy()) if self._device == "cpu" else (padded(a, 16), padded(b.T, 16))
         left, right = (
             to_tensor(codes, self._device).view(getattr(torch, name))
@@ -78,7 +78,7 @@ def padded(codes: Array, unit: int, fewest: int = 1) -> Array:
 
 
 def products(device: str) -> tuple[Capability, ...]:
-    """The products that this version has, of which its quantized layers, and torchao's, are made."""
+    """The products that this version has, on which its quantized layers and torchao's are based."""
     offered = [Capability.INTEGER_PRODUCTS] if hasattr(torch, "_int_mm") else []
     return (*offered, Capability.FLOAT8_PRODUCTS) if _multiplies_float8(device) else tuple(offered)
 

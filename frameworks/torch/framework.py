@@ -53,7 +53,7 @@ from frameworks.torch.settings import pin_kernels, read_environment, read_settin
 from frameworks.torch.trainer import TorchTrainer
 
 _LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, transformers_models)})
-"""What quantizes trained models in modes of their own."""
+"""Classes of post-training quantization by mode."""
 
 
 class TorchFramework(BaseFramework):
@@ -61,7 +61,7 @@ class TorchFramework(BaseFramework):
 
     Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`; `run_op` is eager in
     all modes. "ddp", "fsdp", "fsdp1" and "deepspeed" train every recipe with two ranks, "offload" keeps activations in
-    files; in "torchao" trained models are quantized by torchao, and in "transformers" they are loaded in eight bits.
+    files; in "torchao" trained models are quantized by torchao, and in "transformers" they are loaded in 8 bits.
     """
 
     name: str = "torch"

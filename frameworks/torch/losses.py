@@ -14,7 +14,7 @@ from fixtures.model import Batch, LossKind, Model
 from frameworks.torch.arrays import DTYPES
 
 IGNORED = -100
-"""The label that `cross_entropy` leaves out by default."""
+"""The label that `cross_entropy` ignores by default."""
 
 
 @dataclass(frozen=True, eq=False)

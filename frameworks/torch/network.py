@@ -47,7 +47,7 @@ class Network(nn.Module):
         self.call_in_place()
 
     def call_in_place(self) -> None:
-        """Has forward passes call what stands in the layers' places now."""
+        """Makes forward passes call the present replacements of the layers."""
         self._sequence = tuple(self.layers)  # indexing a ModuleList or slicing it takes its time
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What autograd saves, away from the device between forward and backward: `save_on_cpu`, or files."""
+"""Activation offload: autograd's saved tensors on the CPU (`save_on_cpu`) or in files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Unpack = Callable[[Any], torch.Tensor]
 
 
 class Activations:
-    """What autograd saves, kept where it is."""
+    """No offload."""
 
     def saving(self) -> AbstractContextManager[Any]:
-        """What a forward pass runs within."""
+        """The context of a forward pass."""
         return nullcontext()
 
     def taken(self) -> int:
-        """Bytes that have left since the last call; a tensor that two operations save leaves twice."""
+        """Bytes offloaded since the last call; a tensor saved by two operations counts twice."""
         return 0
 
 
@@ -64,7 +64,7 @@ class OffloadedActivations(Activations):
 
 
 def activations_of(offload: Offload | None) -> Activations:
-    """Where a run's saved tensors lie between forward and backward.
+    """The offload of a run.
 
     Raises:
         OSError: the run's folder cannot be made.
@@ -73,7 +73,7 @@ def activations_of(offload: Offload | None) -> Activations:
 
 
 class _Files:
-    """A file a tensor, in a folder that goes with this object, as PyTorch's tutorial on the hooks writes them."""
+    """One file for each tensor, in a folder that is deleted with this object, as in PyTorch's tutorial on hooks."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
@@ -88,7 +88,7 @@ class _Files:
 
 
 class _File:
-    """A file that goes when the graph lets go of it."""
+    """A file that is deleted with the graph."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,7 +101,7 @@ def _load(file: _File) -> torch.Tensor:
 
 
 def parameters_leave() -> bool:
-    """Whether `fully_shard`, whose policy alone offloads parameters, moves them in one place."""
+    """Whether `fully_shard`, the only API that offloads parameters, works without ranks."""
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard  # most of a second, which few runs need
 
     module = torch.nn.Linear(2, 2, device="cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""PyTorch's optimizers, schedules, averages and loss scaler without this adapter's guards: did each take effect?"""
+"""Attempts with PyTorch's optimizers, schedules, averages and loss scaler, without this adapter's guards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRADIENTS = (torch.float16, torch.float32)
 
 
 def weight_of(device: str, value: float = 1.0) -> torch.Tensor:
-    """Two weights that ask for their gradient."""
+    """Two weights that require a gradient."""
     return torch.full((2,), value, device=device, requires_grad=True)
 
 
@@ -237,4 +237,4 @@ OF_OPTIMIZERS: dict[Capability, Probe] = {
     Capability.AVERAGE: _average,
     Capability.FEED: _feed,
 }
-"""A try of each capability of optimizers and of the loss scaler."""
+"""Attempts for each capability of optimizers and of the loss scaler."""

@@ -54,8 +54,8 @@ class Stepper:
     """One optimizer with its scheduler, which follows the optimizer's applied updates.
 
     Attributes:
-        applied: how often the optimizer's own `step` has applied gradients, by its post hook. A fused one's `step`
-            runs on an overflow too, of which the scaler has told it, and leaves the update out.
+        applied: how often the optimizer's own `step` has applied gradients, by its post hook. A fused one's `step` runs
+            on an overflow too, which the scaler passes to it, and skips the update.
     """
 
     def __init__(self, recipe: Recipe, parameters: list[torch.Tensor]) -> None:
@@ -75,11 +75,11 @@ class Stepper:
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the next update."""
+        """The learning rate of the next update."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     def state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
-        """What the optimizer holds for each parameter."""
+        """The optimizer's state of each parameter."""
         return self.optimizer.state
 
     def steps(self, state: Mapping[torch.Tensor, Mapping[str, Any]]) -> int:
@@ -88,7 +88,7 @@ class Stepper:
         return int(max(counters)) if counters else self.applied
 
     def parts(self) -> dict[str, Any]:
-        """What it holds that PyTorch can save, by name: the optimizer and, where there is one, the schedule."""
+        """Its parts with a `state_dict`, by name: the optimizer and, if any, the schedule."""
         held: dict[str, Any] = {"optimizer": self.optimizer}
         return held | ({"schedule": self.scheduler} if self.scheduler else {})
 

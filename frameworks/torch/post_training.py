@@ -1,4 +1,4 @@
-"""PyTorch's quantization of trained models: `quantize_dynamic`, and `prepare` and `convert` of eager mode."""
+"""PyTorch's post-training quantization: `quantize_dynamic`, and `prepare` and `convert` of eager mode."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from frameworks.torch.network import load
 
 FILE = "quantized.pt"
 _ENGINES = ("x86", "fbgemm")
-"""Engines of one arithmetic: others take inputs in eight bits, or biases in integers."""
+"""Engines with the same arithmetic; others take 8-bit inputs, or integer biases."""
 
 _EPS = float(torch.finfo(torch.float32).eps)
 _RULES: Mapping[str, LinearRule] = MappingProxyType(
@@ -158,7 +158,7 @@ class TorchPostTraining:
 
 
 def converts() -> bool:
-    """Whether what is converted has the arithmetic that is declared here, by the engine that is chosen."""
+    """Whether the selected engine has the declared arithmetic."""
     return torch.backends.quantized.engine in _ENGINES
 
 
@@ -201,10 +201,10 @@ def quiet() -> Iterator[None]:
 
 
 def places_of(model: Model) -> dict[str, str]:
-    """Where the network has each dense layer, by the name of its weight.
+    """The path of each dense layer in the network, by the name of its weight.
 
     Raises:
-        ValueError: the model has a layer that is none of those that are quantized here or stay as they are.
+        ValueError: the model has an unknown kind of layer.
     """
     *body, _ = model.layers
     if not all(isinstance(layer, Dense | Activation | LayerNorm | Flatten) for layer in body):
@@ -254,7 +254,7 @@ def _range(module: Any) -> CodeRange:
 
 
 def _bytes(stored: object) -> int:
-    """Bytes of what a `state_dict` has under one name: a tensor, or a layer's weight and bias."""
+    """Bytes of an entry of a `state_dict`: a tensor, or a layer's weight and bias."""
     if isinstance(stored, tuple):
         return sum(_bytes(part) for part in stored)
     if not isinstance(stored, torch.Tensor):

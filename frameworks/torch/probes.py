@@ -1,4 +1,4 @@
-"""PyTorch's own calls, run without this adapter's guards: did each take effect?"""
+"""Attempts with PyTorch's own calls, without this adapter's guards."""
 
 from __future__ import annotations
 
@@ -218,11 +218,11 @@ COMPILED: dict[Capability, Probe] = {
     Capability.SEGMENT_CALLS: partial(_warned_before, _recompute_compiled),
     Capability.TRACE: partial(_warned_before, partial(_trace, compile_it=True)),
 }
-"""What is tried otherwise where forward passes are compiled."""
+"""Attempts that differ with compiled forward passes."""
 
 
 def attempts(device: str, mode: str) -> Mapping[Capability, Attempt]:
-    """PyTorch's call for each capability; every one leaves the random streams as they were."""
+    """Attempts by capability; each one restores the random streams."""
     calls = PROBES | (COMPILED if mode == "compile" else {})
     return {capability: partial(_undisturbed, call, device) for capability, call in calls.items()}
 

@@ -1,4 +1,4 @@
-"""A run of several ranks in one folder: what is whole is written once, what a rank has of its own by that rank.
+"""Checkpoints of several ranks in one folder: shared state is written once, each rank's own state by that rank.
 
 Replicas write what a single run writes. Shards go through `torch.distributed.checkpoint`, whose files any number of
 ranks can load. A rank's own are its random streams, its buffers and the losses of its part of an open window.
@@ -30,23 +30,23 @@ T = TypeVar("T")
 
 
 class RankRun(TorchRun, Protocol):
-    """What a checkpoint saves of a run of several ranks."""
+    """The parts of a run with several ranks in a checkpoint."""
 
     @property
     def is_sharded(self) -> bool: ...
 
     @property
     def root(self) -> nn.Module:
-        """What PyTorch's functions for a sharded state are given."""
+        """Arguments of PyTorch's functions for sharded state."""
 
     def summed(self) -> dict[str, torch.Tensor]:
-        """What an open window of a sharded run has summed so far, in tensors that shards can be saved of."""
+        """Accumulated gradients of an open window, as tensors whose shards can be saved."""
 
     def nothing_summed(self, name: str) -> torch.Tensor:
         """Zeros as `summed` gives a parameter's gradient."""
 
     def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
-        """Puts back what `summed` gave."""
+        """Restores what `summed` returned."""
 
 
 def save(trainer: RankRun, path: Path) -> None:
@@ -74,7 +74,7 @@ def _write(trainer: RankRun, path: Path) -> None:
 
 
 def restore(trainer: RankRun, path: Path) -> None:
-    """Goes back to what `save` wrote, with as many ranks or others.
+    """Restores what `save` wrote, with as many ranks or others.
 
     A rank more than there were begins with rank 0's streams and buffers.
 
@@ -94,7 +94,7 @@ def restore(trainer: RankRun, path: Path) -> None:
 
 
 def agreed(step: Callable[[], T], kind: type[Exception], what: str) -> T:
-    """What the step returns, once every rank has taken it; where one rank's raises, every rank raises this kind."""
+    """The step's result after every rank has taken it; if it raises on one rank, every rank raises this type."""
     done: list[T] = []
     problem = ""
     try:
@@ -130,7 +130,7 @@ def _is_sharded(part: str) -> bool:
 
 
 def _replicated(trainer: RankRun, summed: list[str]) -> dict[str, Any]:
-    """What every rank of a sharded run has alike; `summed` are the parameters that an open window has gradients of."""
+    """State shared by all ranks; `summed` are the parameters with gradients in an open window."""
     held = {name: part.state_dict() for name, part in parts(trainer).items() if not _is_sharded(name)}
     bare = [not stepper.optimizer.state for stepper in trainer.steppers]
     every = [bare] * distributed.get_world_size()
@@ -141,7 +141,7 @@ def _replicated(trainer: RankRun, summed: list[str]) -> dict[str, Any]:
 
 
 def _sharded(trainer: RankRun, summed: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """What ranks have shards of, with these gradients."""
+    """Sharded state, with these gradients."""
     optimizers = [stepper.optimizer for stepper in trainer.steppers]
     applied = [stepper.applied for stepper in trainer.steppers]
     held: dict[str, Any] = {
@@ -156,7 +156,7 @@ def _sharded(trainer: RankRun, summed: Mapping[str, torch.Tensor]) -> dict[str, 
 
 
 def _read(trainer: RankRun, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What all ranks have alike, and this rank's own."""
+    """Shared state, and this rank's own."""
     rank, count = distributed.get_rank(), distributed.get_world_size()
     whole = _torch_load(path / FILE)
     expected = [name for name in parts(trainer) if not (trainer.is_sharded and _is_sharded(name))]
@@ -196,7 +196,7 @@ def _make_bare(trainer: RankRun, loop: Mapping[str, Any]) -> None:
 
 
 def _read_shards(trainer: RankRun, loop: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """What the shards' files hold, in tensors of its own; the run is left as it was."""
+    """Content of the shards' files, in new tensors; the run is unchanged."""
     former = gradients(trainer)
     states = [dict(stepper.optimizer.state) for stepper in trainer.steppers]
     try:

@@ -46,11 +46,11 @@ class RankPlace:
 
 
 class RankTrainer(TorchTrainer):
-    """A run's part of one rank. Every verb is a verb of all ranks, but for `random_state` and `segment_calls`."""
+    """One rank's part of a run. All methods except `random_state` and `segment_calls` are collective."""
 
     def __init__(self, place: RankPlace, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> None:
         if recipe.ranks is None or recipe.ranks.count != place.count:
-            raise ValueError(f"a recipe for {place.count} ranks is needed, not one for {recipe.ranks}")
+            raise ValueError(f"ranks of the recipe: got {recipe.ranks}, want {place.count}")
         self.place = place
         self.ranks = recipe.ranks
         self._gradient_bytes = 0
@@ -63,7 +63,7 @@ class RankTrainer(TorchTrainer):
         return self.ranks.level in ("gradients", "full")
 
     def _steppers(self) -> list[Stepper]:
-        """Spreads the network before the optimizers take its parameters."""
+        """Shards or replicates the network before the optimizers are created."""
         self._take_names()
         self.spread: Spread
         if self.is_sharded:
@@ -79,7 +79,7 @@ class RankTrainer(TorchTrainer):
         return steppers(self.recipe, self.slots, make)
 
     def _take_names(self) -> None:
-        """Keeps what the network calls its parameters."""
+        """Stores the network's names of parameters."""
         names = {id(parameter): name for name, parameter in self.network.named_parameters()}
         self.own_names = {name: names[id(slot.tensor)] for name, slot in self.slots.items()}
 
@@ -97,7 +97,7 @@ class RankTrainer(TorchTrainer):
             return self._enter(batch, self._pass(batch, items, self.scaler))
 
     def _enter(self, batch: Batch, total: float) -> float:
-        """Enters a micro-batch in a ledger of this rank's own items."""
+        """Records a micro-batch with this rank's own items."""
         return self.ledger.add(MicroBatch(total, batch.items), self.ledger.items + batch.items)
 
     def update(self, window: Window) -> Update:
@@ -159,7 +159,7 @@ class RankTrainer(TorchTrainer):
         }
 
     def collectives(self) -> dict[str, int]:
-        """How many parameters' gradients were reduced since the last call: "gradients"."""
+        """The number of gradients reduced since the last call: "gradients"."""
         return {"gradients": self.spread.reductions()}
 
     # the whole run
@@ -178,7 +178,7 @@ class RankTrainer(TorchTrainer):
         return torch.zeros_like(self.slots[name].tensor)
 
     def put_summed(self, summed: Mapping[str, torch.Tensor]) -> None:
-        """Puts the gradients of an open window back."""
+        """Restores the gradients of an open window."""
         put_gradients(self, summed)
 
     def save(self, path: Path) -> None:
@@ -189,14 +189,14 @@ class RankTrainer(TorchTrainer):
 
 
 class TorchMember:
-    """One rank's process as a member of the group of all: what the rank's trainers are made by.
+    """One rank's process in the process group; creates the rank's trainers.
 
     Args:
-        folder: empty at first and the same for all ranks, which meet in a file there.
+        folder: initially empty folder shared by all ranks, for the rendezvous file.
         device: "cpu".
         mode: "eager".
     Raises:
-        RuntimeError: the ranks did not meet in time.
+        RuntimeError: the rendezvous timed out.
     """
 
     def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
@@ -213,7 +213,7 @@ class TorchMember:
         )
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> RankTrainer:
-        """This rank's part of a new run; all ranks make theirs at once.
+        """This rank's part of a new run; a collective call.
 
         Raises:
             ValueError: the recipe is for another number of ranks.
@@ -226,7 +226,7 @@ class TorchMember:
         return RankTrainer
 
     def barrier(self) -> None:
-        """Returns when every rank has come here."""
+        """Waits for all ranks."""
         distributed.barrier()
 
     def _place(self, ranks: Ranks) -> RankPlace:

@@ -21,7 +21,7 @@ class SavedBytes:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Counts what is saved inside."""
+        """Counts saved tensors within the context."""
         with saved_tensors_hooks(self._pack, _unpack):
             yield
 
@@ -38,7 +38,7 @@ class SavedBytes:
 
 @contextmanager
 def put_back(tensors: Sequence[torch.Tensor], counts: list[int]) -> Iterator[None]:
-    """Puts back the values that tensors and counts had before."""
+    """Restores previous values of tensors and counts."""
     values, former = [tensor.clone() for tensor in tensors], list(counts)
     yield
     for tensor, value in zip(tensors, values, strict=True):

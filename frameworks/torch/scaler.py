@@ -1,4 +1,4 @@
-"""PyTorch's loss scaler for a recipe, and how it is brought to take the gradients of a float16 model."""
+"""PyTorch's loss scaler for a recipe, also for gradients of a float16 model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Kind = type[torch.amp.GradScaler]
 
 
 def grad_scaler(device: str, recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> torch.amp.GradScaler | None:
-    """PyTorch's scaler; what the recipe leaves None is left to PyTorch. A constant scale is put back by `update`."""
+    """PyTorch's scaler; what the recipe leaves None is left to PyTorch. A constant scale is restored by `update`."""
     match recipe.scaling:
         case None:
             return None
@@ -34,7 +34,7 @@ def grad_scaler(device: str, recipe: Recipe, kind: Kind = torch.amp.GradScaler) 
 
 
 def twin_of(scaler: torch.amp.GradScaler | None, device: str) -> torch.amp.GradScaler | None:
-    """A scaler in the same state, whose notes on what it has unscaled are thrown away with it."""
+    """A copy of the scaler, which keeps the notes on unscaled optimizers to itself."""
     if scaler is None or not scaler.is_enabled():
         return scaler
     twin = type(scaler)(device)
@@ -43,7 +43,7 @@ def twin_of(scaler: torch.amp.GradScaler | None, device: str) -> torch.amp.GradS
 
 
 def constant_scale(recipe: Recipe) -> float | None:
-    """What `GradScaler.update` is told to put back; None where the scale moves."""
+    """Argument of `GradScaler.update` that keeps the scale; None if it moves."""
     return float(recipe.scaling.scale) if isinstance(recipe.scaling, StaticScaling) else None
 
 
@@ -59,7 +59,7 @@ def scales_float16(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
 
 
 def has_gradient_formats() -> bool:
-    """Whether the format of a parameter's gradient can be chosen, by `Tensor.grad_dtype`."""
+    """Whether the format of a parameter's gradient can be set, by `Tensor.grad_dtype`."""
     return hasattr(torch.Tensor, "grad_dtype")
 
 
@@ -98,7 +98,7 @@ def good_updates(scaler: torch.amp.GradScaler | None) -> int | None:
 
 
 def scaler_settings(scaler: torch.amp.GradScaler | None) -> dict[str, float]:
-    """Its settings, as PyTorch tells them; nothing without an enabled scaler."""
+    """Its settings, as reported by PyTorch; empty without an enabled scaler."""
     if scaler is None or not scaler.is_enabled():
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Process-wide settings of PyTorch: what results may depend on, and what a run may leak."""
+"""Process-wide settings of PyTorch: what results may depend on, and settings that a run may leak."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from frameworks.base import processor
 from frameworks.torch.arrays import dtype_name
 
 _OTHERS = ("accelerate", "bitsandbytes", "deepspeed", "torchao", "transformers")
-"""Libraries that modes and recipes may use where they are installed."""
+"""Optional libraries of modes and recipes."""
 _SCOPES = ("cpu", "cuda")
 
 _SWITCHES = (
@@ -61,7 +61,7 @@ def _truth(text: str) -> bool:
 
 
 def read_settings() -> dict[str, str]:
-    """Every setting that `write_settings` can put back, by name."""
+    """Every setting that `write_settings` can restore, by name."""
     found: dict[str, object] = {
         "default-dtype": dtype_name(torch.get_default_dtype()),
         "grad-mode": torch.is_grad_enabled(),
@@ -84,7 +84,7 @@ def read_settings() -> dict[str, str]:
 
 
 def write_settings(state: Mapping[str, str]) -> None:
-    """Puts back what `read_settings` returned."""
+    """Restores what `read_settings` returned."""
     torch.set_default_dtype(getattr(torch, state["default-dtype"]))
     torch.set_grad_enabled(_truth(state["grad-mode"]))
     torch.set_autocast_cache_enabled(_truth(state["autocast.cache"]))
@@ -113,7 +113,7 @@ def pin_kernels() -> None:
 
 @contextmanager
 def tf32_products(allowed: bool | None) -> Iterator[None]:
-    """Products of float32 matrices inside may, or may not, round to TensorFloat-32; None: as PyTorch lets them."""
+    """Allows or forbids TensorFloat-32 in products of float32 matrices; None: PyTorch's default."""
     former = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     try:

@@ -1,4 +1,4 @@
-"""An optimizer whose state is shared out over ranks: `ZeroRedundancyOptimizer`."""
+"""An optimizer with sharded state: `ZeroRedundancyOptimizer`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from frameworks.torch.optimizers import Stepper, optimizer_kind
 
 
 class ShardedStepper(Stepper):
-    """One optimizer whose state is shared out by whole parameters: `ZeroRedundancyOptimizer`."""
+    """One optimizer whose state is sharded by whole parameters: `ZeroRedundancyOptimizer`."""
 
     def __init__(self, group: distributed.ProcessGroup, recipe: Recipe, parameters: list[torch.Tensor]) -> None:
         self._group = group
@@ -33,7 +33,7 @@ class ShardedStepper(Stepper):
         return {**super().parts(), "optimizer": self}
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's whole state, on every rank; every rank has to ask."""
+        """The optimizer's gathered state; every rank must call this."""
         self._sharded.consolidate_state_dict(to=0)
         first = distributed.get_rank(self._group) == 0
         held: list[Any] = [self._sharded.state_dict() if first else None]
@@ -42,11 +42,11 @@ class ShardedStepper(Stepper):
         return whole
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes this rank's part of a whole state."""
+        """Takes this rank's part of a gathered state."""
         self._sharded.load_state_dict(state)
 
     @property
     def own_state(self) -> Mapping[torch.Tensor, Mapping[str, Any]]:
-        """What this rank holds, by parameter."""
+        """This rank's state, by parameter."""
         held: Mapping[torch.Tensor, Mapping[str, Any]] = self._sharded.optim.state
         return held

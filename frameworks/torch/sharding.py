@@ -1,4 +1,4 @@
-"""How a network is spread over ranks: replicas whose gradients are reduced, or shards that are gathered to be used."""
+"""Data parallelism of a network: replicas with reduced gradients, or shards that are gathered for use."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Spread(Protocol):
         """Σ p·g over the given parameters, by their names in the network, whose backward pass reduces them alike."""
 
     def micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
-        """What forward and backward of a micro-batch run within: gradients are reduced with the last one only."""
+        """The context of a micro-batch's forward and backward: gradients are reduced with the last one only."""
 
     def reductions(self) -> int:
-        """How many parameters' gradients this rank has brought to a reduction since the last call, once for each."""
+        """The number of gradients that this rank has reduced since the last call."""
 
 
 def reduce_format(ranks: Ranks, own: torch.dtype) -> torch.dtype:
@@ -60,7 +60,7 @@ def products(module: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.
 
 
 class WithLosses(nn.Module):
-    """The network and the losses of its outputs as one module: what DDP is to reduce must stand in what it returns."""
+    """The network and its losses as one module, since DDP reduces what its outputs depend on."""
 
     def __init__(self, network: Network, losses: Losses) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class Sharded:
         self._hooked[place] += 1
 
     def _count(self) -> None:
-        """A unit reduces its parameters that have a gradient in one flat tensor, of which the hook tells."""
+        """A unit reduces its parameters with gradients in one flat tensor, which the hook observes."""
         for place, unit in enumerate(self._units.values()):
             own = self._network.heads if unit is self._network else unit
             self._reductions += self._hooked[place] * sum(p.grad is not None for p in own.parameters())
@@ -214,7 +214,7 @@ def shard(network: Network, ranks: Ranks, mesh: DeviceMesh) -> dict[str, nn.Modu
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor."""
+    """This rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

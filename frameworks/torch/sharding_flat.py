@@ -61,7 +61,7 @@ class _Whole(WithLosses):
 
 
 def units(network: Network) -> dict[str, nn.Module]:
-    """What is gathered by itself in a network that is wrapped, by the prefix of its parameters' names."""
+    """The FSDP units of a wrapped network, by the prefix of their parameters' names."""
     places = {f"layers.{index}.": module for index, module in enumerate(network.layers)}
     places |= {f"heads.{name}.": module for name, module in network.heads.items()}
     return {prefix: module for prefix, module in places.items() if isinstance(module, FullyShardedDataParallel)}
@@ -125,12 +125,13 @@ class Flat:
 
     @contextmanager
     def gathered(self, *, writeback: bool = False) -> Iterator[None]:
-        """Inside, parameters and their gradients are whole; with `writeback` each rank keeps its part of a change."""
+        """Within the context, parameters and gradients are gathered; with `writeback` each rank keeps its part of a
+        change."""
         with FullyShardedDataParallel.summon_full_params(self.root, writeback=writeback, with_grads=True):
             yield
 
     def joined(self, parts: Mapping[torch.Tensor, Mapping[str, Any]]) -> dict[torch.Tensor, dict[str, Any]]:
-        """What ranks hold for their parts of parameters, such as moments, by parameter; every rank has to ask.
+        """Gathered state of sharded parameters, such as moments, by parameter; every rank must call this.
 
         A rank that has no part of a parameter holds nothing for it. Scalars are those of the first rank that has them.
         """
@@ -156,7 +157,7 @@ def _join(pieces: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
 
 
 class _ReduceScatters(TorchDispatchMode):
-    """Counts the gradients that are reduced inside; the hooks that FSDP1 has replace its reduction."""
+    """Counts the gradients that are reduced within the context; FSDP1's hooks replace its reduction."""
 
     def __init__(self) -> None:
         super().__init__()

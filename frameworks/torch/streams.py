@@ -1,4 +1,4 @@
-"""Random numbers: each run has a stream of its own although PyTorch's dropout draws from one a process."""
+"""Per-run RNG streams on top of PyTorch's process-global generators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Stream:
-    """The default generators' states of one run, put in their place only while the run draws.
+    """The default generators' states of one run, installed only while the run draws.
 
     Attributes:
         states: generator state by device type, as PyTorch gives it.
@@ -24,7 +24,7 @@ class Stream:
 
     @contextmanager
     def drawn(self, *, keep: bool = True) -> Iterator[None]:
-        """Inside, the default generators are this run's; with `keep` the stream goes on from where they end."""
+        """Within the context, the default generators are this run's; with `keep` the stream advances."""
         with torch.random.fork_rng(self._devices):
             torch.set_rng_state(self.states["cpu"])
             if self._devices:
@@ -36,7 +36,7 @@ class Stream:
                     self._keep()
 
     def replace(self, states: Mapping[str, torch.Tensor]) -> None:
-        """Goes on from other states, which PyTorch refuses where they are none of these generators'."""
+        """Sets other states; PyTorch refuses invalid ones."""
         self.states = {name: state.clone() for name, state in states.items()}
         with self.drawn():
             pass

@@ -1,4 +1,4 @@
-"""torchao's `quantize_` of trained models, where torchao is installed."""
+"""Post-training quantization by torchao's `quantize_`, if torchao is installed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _RULES: Mapping[str, LinearRule] = MappingProxyType(
 
 
 def installed() -> bool:
-    """Whether torchao is there."""
+    """Whether torchao is installed."""
     return find_spec("torchao") is not None
 
 
@@ -70,12 +70,12 @@ def _config(technique: str) -> Any:
 
 
 def refused() -> dict[Capability, str]:
-    """The techniques that are not there, and why."""
+    """Missing techniques, with reasons."""
     return {} if installed() else {Capability(f"quantization.{name}"): NOT_INSTALLED for name in _RULES}
 
 
 def refused_attempts() -> dict[Capability, Attempt]:
-    """A try of each technique that is not there."""
+    """Attempts for missing techniques."""
 
     def there(technique: str) -> bool:
         return _config(technique) is not None

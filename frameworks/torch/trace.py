@@ -1,4 +1,4 @@
-"""What a pass shows of its layers: hooks on the network's own modules and on the tensors that they return."""
+"""Layer traces: hooks on the network's own modules and on the tensors that they return."""
 
 from __future__ import annotations
 

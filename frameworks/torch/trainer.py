@@ -1,4 +1,4 @@
-"""One training run, written as PyTorch's automatic mixed precision examples write it."""
+"""One training run, following PyTorch's automatic mixed precision examples."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TorchTrainer(BaseTrainer):
             torch.cuda.reset_peak_memory_stats()
 
     def prepare(self) -> None:
-        """Makes of the network with its first weights what is trained, before anything else refers to it."""
+        """Prepares the initialised network for training, before anything else refers to it."""
 
     def _steppers(self) -> list[Stepper]:
         """The optimizers over the parameters as they are trained."""
@@ -99,7 +99,7 @@ class TorchTrainer(BaseTrainer):
         return torch.autocast(self.device, dtype=DTYPES[self.recipe.precision.format])
 
     def _load(self, batch: Batch) -> Loaded:
-        """The micro-batch; reentrant checkpoints are documented to need an input that asks for its gradient."""
+        """The micro-batch; reentrant checkpoints need an input that requires a gradient, as documented."""
         loaded = load_batch(self.model, batch, self.device, self.low)
         if self.network.is_reentrant and loaded.inputs.is_floating_point():
             loaded.inputs.requires_grad_()
@@ -131,11 +131,11 @@ class TorchTrainer(BaseTrainer):
             scaled.backward(retain_graph=index + 1 < len(separate))
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
-        """What forward and backward of a micro-batch run within; whether it is its window's last."""
+        """The context of a micro-batch's forward and backward; `last` if it ends its window."""
         return nullcontext()
 
     def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
-        """What is back-propagated of a sum of losses, in a window of so many items."""
+        """The loss to back-propagate, from a sum of losses and the window's items."""
         return total / items
 
     def _passes(self, window: Window, items: int, scaler: torch.amp.GradScaler | None) -> list[float]:

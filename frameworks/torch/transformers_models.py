@@ -1,4 +1,4 @@
-"""Trained models that transformers loads in eight bits by bitsandbytes (LLM.int8()), where both are installed."""
+"""Trained models loaded in 8 bits by transformers and bitsandbytes (LLM.int8()), if both are installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODE = "transformers"
 _NEEDED = ("transformers", "accelerate", "bitsandbytes")
 _TECHNIQUE = "load-int8"
 THRESHOLD = 6.0
-"""What `BitsAndBytesConfig` takes for outliers by default."""
+"""The default outlier threshold of `BitsAndBytesConfig`."""
 
 _RULES: Mapping[str, LinearRule] = MappingProxyType(
     {
@@ -39,11 +39,11 @@ _RULES: Mapping[str, LinearRule] = MappingProxyType(
         )
     }
 )
-"""In evaluation, on a CPU; in training a layer multiplies float32 inputs by what its codes stand for."""
+"""In evaluation, on a CPU; in training a layer multiplies float32 inputs by its dequantized weight."""
 
 
 def not_installed() -> str:
-    """Why nothing is offered, "" where all that is needed is there."""
+    """Why the technique is not available, "" if it is."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     return f"{', '.join(missing)}: not installed: pip install {' '.join(missing)}" if missing else ""
 
@@ -59,12 +59,12 @@ def transformers() -> Any:
 
 
 def refused() -> dict[Capability, str]:
-    """The technique where it is not there, and why."""
+    """The technique if it is missing, with the reason."""
     return {Capability.LOAD_INT8: reason} if (reason := not_installed()) else {}
 
 
 def refused_attempts() -> dict[Capability, Attempt]:
-    """A try of the technique where it is not there."""
+    """An attempt for the technique if it is missing."""
     return {Capability.LOAD_INT8: partial(_is_there, _NEEDED)} if not_installed() else {}
 
 
@@ -141,7 +141,7 @@ class TransformersPostTraining:
 
 
 def _loaded(model: Model, network: nn.Module, skip: Sequence[str], device: str) -> Any:
-    """The network, saved in float32 and loaded in eight bits."""
+    """The network, saved in float32 and loaded in 8 bits."""
     kind, places = _class_of(model), places_of(model)
     whole = kind(kind.config_class())
     whole.load_state_dict(network.state_dict())

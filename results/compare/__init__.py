@@ -1,1 +1,1 @@
-"""What changed between two records."""
+"""Changes between two records."""

@@ -1,4 +1,4 @@
-"""The ways in which two records can differ, and one such difference."""
+"""Kinds of differences between two records, and one difference."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from results.record.model import RunSetup
 
 
 class ChangeKind(StrEnum):
-    """The ways in which two records can differ, the gravest first.
+    """Kinds of differences between two records, the gravest first.
 
-    CONTRADICTED: a test passes although a check of its own did not. LEVEL_LOWERED, FEWER_CHECKS, TRACE_MISSING,
+    CONTRADICTED: a test passes although one of its checks failed. LEVEL_LOWERED, FEWER_CHECKS, TRACE_MISSING,
     BOUND_WIDER: the newer record demands less of the same test (see `results.compare.strictness`). ORACLE_CHANGED: the
-    reference itself computes something else. DRIFT: a number of a test that holds moved by more than rounding explains
-    (see `results.compare.numbers`). UNSTABLE: a verdict did not come out the same when it was repeated in a new
-    process, in one of the runs. NOT_COMPARABLE: the two records did not ask the same (see
-    `results.compare.comparability`). NOT_JUDGED: a cost that varies, such as a time, which two records of two moments
-    cannot judge.
+    reference itself has changed. DRIFT: a number of a passing test moved by more than rounding explains
+    (see `results.compare.numbers`). UNSTABLE: in one of the runs, a verdict changed when it was repeated in a
+    new process. NOT_COMPARABLE: the suites define the test differently (see
+    `results.compare.comparability`). NOT_JUDGED: a timing, which separate runs cannot judge.
     """
 
     NEWLY_FAILING = "newly failing"
@@ -49,7 +48,7 @@ class ChangeKind(StrEnum):
 
     @property
     def listed(self) -> bool:
-        """Whether each change is worth a row of its own; of the others a count and a list are enough."""
+        """Whether each change gets a row of its own; the others are counted and listed."""
         return self not in _COUNTED
 
 
@@ -85,12 +84,12 @@ class Change:
     """One difference.
 
     Attributes:
-        clause: id of the clause that it is about.
-        subject: test, observation or measurement that it is about.
-        old, new: what stood there; "" where nothing did.
+        clause: its id.
+        subject: test, observation or measurement.
+        old, new: the values; "" if unset.
         detail: reason, link or statistic in one sentence, or "".
         repro: command that repeats the new test, or "".
-        runs: the training runs that the new verdict rests on.
+        runs: the training runs behind the new verdict.
     """
 
     kind: ChangeKind

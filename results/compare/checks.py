@@ -13,12 +13,12 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 def words(check: CheckResult) -> str:
-    """What a check compares, without the numbers in it."""
+    """The description of a check without its numbers."""
     return _NUMBER.sub("#", check.what)
 
 
 def keyed(checks: Iterable[CheckResult]) -> Mapping[tuple[str, int], CheckResult]:
-    """Checks by their words, and by which of those of the same words they are."""
+    """Checks by their words, and by their place among checks with the same words."""
     placed: dict[tuple[str, int], CheckResult] = {}
     places: Counter[str] = Counter()
     for check in checks:

@@ -1,4 +1,4 @@
-"""Which tests two records did not ask in the same way, and why: these cannot be compared.
+"""Tests that differ between the suites of two records, and so cannot be compared, with the reason.
 
 A test is the same where its clause has one revision in both records and it trained the same recipes, whatever became of
 its code. That one record alone has a test is a change of the framework, unless the suite of the other record may not
@@ -15,7 +15,7 @@ from results.record.reading import Record, RunSetup, TestVerdict
 from results.record.values import same
 
 LEAST = 0.5
-"""Smallest share of the tests that the old record judged that has to be comparable, or nothing is said."""
+"""Smallest share of the old record's judged tests that must be comparable; below it, a comparison has no result."""
 
 HELD = frozenset({Outcome.PASS, Outcome.FIXED})
 
@@ -24,13 +24,13 @@ Verdicts = Mapping[str, TestVerdict]
 
 
 def incomparable(old: Record, new: Record, suite: SuiteChange) -> dict[str, str]:
-    """The reason for every test of either record that cannot be compared, by test."""
+    """Why tests of either record cannot be compared, by test."""
     before, after = ({verdict.test: verdict for verdict in record.verdicts} for record in (old, new))
     return {**dict(_asked_otherwise(old, new, before, after)), **dict(_one_sided(old, new, suite))}
 
 
 def share(before: Verdicts, comparable: Collection[str]) -> float:
-    """The share of the tests that a record judged, rather than refused or abstained from, that are comparable."""
+    """The comparable share of the tests with a verdict other than a refusal or an abstention."""
     judged = [test for test, verdict in before.items() if verdict.outcome not in UNJUDGED] or [*before]
     return sum(test in comparable for test in judged) / len(judged) if judged else 0.0
 
@@ -42,17 +42,17 @@ def _asked_otherwise(old: Record, new: Record, before: Verdicts, after: Verdicts
         clause = sides[1].clause
         revisions = [record.clauses[clause].revision for record in (old, new)]
         if 0 in revisions:
-            yield test, f"the {'old' if not revisions[0] else 'new'} record does not tell the clause's revision"
+            yield test, f"the {'old' if not revisions[0] else 'new'} record lacks the clause's revision"
         elif revisions[0] != revisions[1]:
-            yield test, f"another revision of the clause: {revisions[0]} and {revisions[1]}"
+            yield test, f"different revisions of the clause: {revisions[0]} and {revisions[1]}"
         elif sides[0].setup_hash != sides[1].setup_hash:
-            yield test, "another setup was trained"
+            yield test, "different training setups"
         elif recorded and not _same_runs(*sides):
-            yield test, "other recipes were trained"
+            yield test, "different training recipes"
 
 
 def _same_runs(old: TestVerdict, new: TestVerdict) -> bool:
-    """Whether two verdicts rest on the same runs; of a test that failed, which ends early, the first has to be."""
+    """Whether two verdicts have the same runs; a failed test ends early, so only its first run must be the same."""
     if {old.outcome, new.outcome} & UNJUDGED:
         return True
     if old.outcome in HELD and new.outcome in HELD:
@@ -69,7 +69,7 @@ def _equal(old: RunSetup, new: RunSetup) -> bool:
 
 
 def _one_sided(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[str, str]]:
-    """Tests that one record alone has, where the framework is not what explains it."""
+    """Tests in only one record for a reason other than the framework."""
     tests = [{verdict.test for verdict in record.verdicts} for record in (old, new)]
     only = tests[0] - tests[1], tests[1] - tests[0]
     functions = [{_function(test) for test in side} for side in tests]
@@ -78,7 +78,7 @@ def _one_sided(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[s
         for test in only[side]:
             function = _function(test)
             if function in drawn:
-                yield test, "the function has other cases in the other record"
+                yield test, "the test function has different cases in the two records"
             elif function not in functions[other] and not suite.asks_the_same:
                 yield test, f"the suite of the {name} record has no such test"
             elif suite.unknown:

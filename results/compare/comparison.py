@@ -1,11 +1,11 @@
-"""What changed between two records of one series, and what it is called.
+"""The changes between two records of one series, by kind.
 
-Two verdicts are compared by what the framework did, not by whether somebody foresaw it: a failure that an expectation
-names is a failure, so an upgrade that turns a pass into a known failure is still shown. What the two records did not
-ask in the same way is not comparable (`results.compare.comparability`), and what the newer one demands less of is
-reported (`results.compare.strictness`). Observations are compared leaf by leaf, so that a table of formats tells which
-operation moved. What the numbers of tests that hold did is classed (`results.compare.numbers`), and costs are compared
-as counted (`results.compare.measurements`).
+Verdicts are compared by what the framework did, expected or not: a failure that an expectation names is a failure, so
+an upgrade that turns a pass into a known failure is still shown. Tests that the two suites define differently are not
+comparable (`results.compare.comparability`), and weaker demands of the newer suite are reported
+(`results.compare.strictness`). Observations are compared leaf by leaf, so a table of formats shows which operation
+changed. Numbers of passing tests are classified by how far they moved (`results.compare.numbers`); of costs, only exact
+counts are compared (`results.compare.measurements`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _FAILING = frozenset({ChangeKind.NEWLY_FAILING, ChangeKind.FAILING_OTHERWISE})
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two records of one series, and everything that differs; `refusals` say why they cannot be compared, if so.
+    """Two records of one series and their differences; `refusals` are the reasons why they cannot be compared.
 
     Attributes:
-        compared: how many tests both records asked in the same way.
-        of: how many tests the old record has.
-        share: of the tests that the old record judged, those that can be compared.
-        numbers: what became of the numbers of each of these that has any.
+        compared: number of comparable tests.
+        of: number of tests of the old record.
+        share: comparable share of the old record's judged tests.
+        numbers: how the numbers of each comparable test moved.
     """
 
     old: Record
@@ -56,19 +56,19 @@ class Comparison:
 
     @property
     def judged(self) -> bool:
-        """Whether enough of the old record's tests could be compared for the comparison to say anything."""
+        """Whether enough of the old record's tests are comparable."""
         return not self.refusals and self.share >= LEAST
 
     @property
     def status(self) -> int:
-        """0: nothing is worse; 1: something is; 2: it cannot be judged."""
+        """0: no regressions; 1: regressions; 2: cannot be judged."""
         if not self.judged:
             return 2
         return 1 if any(change.kind.worse for change in self.changes) else 0
 
     @property
     def drifted(self) -> int:
-        """How many tests hold whose numbers moved by more than rounding explains."""
+        """Number of passing tests whose numbers moved by more than rounding explains."""
         return sum(change.kind is ChangeKind.DRIFT for change in self.changes)
 
     @property
@@ -79,17 +79,17 @@ class Comparison:
 
     @property
     def environment(self) -> Environment:
-        """What differs between the environments of the two runs."""
+        """The differences between the environments of the two runs."""
         return environment(self.old, self.new)
 
     @property
     def suite(self) -> SuiteChange:
-        """What differs between the suites that wrote the two records."""
+        """The differences between the suites that wrote the two records."""
         return suite_change(self.old, self.new)
 
 
 def compare(old: Record, new: Record) -> Comparison:
-    """Everything that differs between two records; where one is of some tests only, what differs in these."""
+    """The differences between two records; where one has some tests only, the differences in these."""
     refusals = tuple(_refusals(old, new))
     if refusals:
         return Comparison(old, new, (), 0, refusals)
@@ -118,9 +118,9 @@ def compare(old: Record, new: Record) -> Comparison:
 
 
 def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> Iterator[Change]:
-    """The same changes; what a test's own reason blames on the new processor is no change for the worse.
+    """The same changes; one that the new processor explains becomes not comparable.
 
-    A reason, of a refusal or a known failure, does so if it names an instruction set that only the old processor has.
+    The processor explains a refusal or a known failure whose reason names an instruction set of the old processor only.
     """
     lacking = set(old.variant.instruction_sets) - set(new.variant.instruction_sets or old.variant.instruction_sets)
     explained = [
@@ -138,7 +138,7 @@ def _of_the_processor(changes: Iterable[Change], old: Record, new: Record) -> It
 
 
 def _is_of(change: Change, verdict: TestVerdict) -> bool:
-    """Whether a change is of a test's verdict or of what it observed."""
+    """Whether a change is about a test's verdict or one of its observations."""
     observed = f"{change.subject.partition(' › ')[0]}/".endswith(f"/{verdict.case}/")
     return change.clause == verdict.clause and (change.subject == verdict.test or observed)
 
@@ -149,21 +149,21 @@ _EXCUSED = _FAILING | {ChangeKind.NEWLY_UNJUDGED, ChangeKind.REMOVED, ChangeKind
 
 def _refusals(old: Record, new: Record) -> Iterator[str]:
     for what, a, b in (
-        ("framework", old.series.framework, new.series.framework),
-        ("kind of device", old.series.device_kind, new.series.device_kind),
-        ("mode", old.series.mode, new.series.mode),
+        ("frameworks", old.series.framework, new.series.framework),
+        ("kinds of device", old.series.device_kind, new.series.device_kind),
+        ("modes", old.series.mode, new.series.mode),
     ):
         if a != b:
-            yield f"another {what}: {a or 'none'} and {b or 'none'}"
+            yield f"different {what}: {a or 'none'} and {b or 'none'}"
     if old.seed != new.seed:
-        yield f"another seed: {old.seed} and {new.seed}; run one of them again with --seed"
+        yield f"different seeds: {old.seed} and {new.seed}; run one of them again with --seed"
     for name, record in (("old", old), ("new", new)):
         if record.status == "interrupted":
             yield f"the {name} run was interrupted; run it again to its end"
         if record.status == "partial" and not record.selection:
-            yield f"the {name} run left out tests ({'; '.join(record.notes) or 'unasked'}); run all of them"
+            yield f"the {name} run left out tests ({'; '.join(record.notes) or 'no reason recorded'}); run all of them"
     if old.selection != new.selection and old.selection and new.selection:
-        yield f"another selection of tests: {old.selection} and {new.selection}"
+        yield f"different selections of tests: {old.selection} and {new.selection}"
 
 
 def _numbers(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[Moved]:
@@ -189,7 +189,7 @@ def _located(changes: Iterator[Change], moved: tuple[Moved, ...]) -> Iterator[Ch
 
 
 def _reaches(record: Record) -> dict[str, float]:
-    """How far a number of each test may be from what is expected, by test; tests with one such bound only."""
+    """The numeric bound of each test that has exactly one, by test."""
     bounds = {
         verdict.test: [bound for check in verdict.checks if (bound := number(check.bound)) is not None]
         for verdict in record.verdicts
@@ -223,18 +223,23 @@ def _observations(
 
 
 def _close(old: Json, new: Json, reach: float) -> bool:
-    """Whether two observed numbers differ in last digits alone, or by no more than the test's own bound for them."""
+    """Whether two observed numbers differ only in last digits, or by no more than the test's own bound."""
     if not (isinstance(old, float) and isinstance(new, float)):
         return False
     return math.isclose(new, old, rel_tol=numbers.ORACLE_DIGITS, abs_tol=reach)
 
 
 _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
-"""An observation's place, and the way down into its value."""
+"""An observation's place, and the path inside its value."""
+
+
+_EXPLANATION = ("reason",)
+"""Why something was observed, in words, which are not compared."""
 
 
 def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:
-    return {(one.place, way): leaf for one in observations for way, leaf in _down(one.value, ())}
+    leaves = ((one.place, way, leaf) for one in observations for way, leaf in _down(one.value, ()))
+    return {(place, way): leaf for place, way, leaf in leaves if way[-1:] != _EXPLANATION}
 
 
 def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:

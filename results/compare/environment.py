@@ -1,4 +1,4 @@
-"""What differs between the environments of two runs, what of it can move numbers, and the command that tells.
+"""Differences between the environments of two runs, which of them can move numbers, and a command that separates them.
 
 Companions are packages that compute, or choose what computes, next to the framework: another version of one can move
 every number of a run. They are known by `COMPANIONS` and `BUNDLED`; all other packages are listed apart.
@@ -30,13 +30,13 @@ COMPANIONS = frozenset(
         "tf-keras",
     }
 )
-"""Packages that compute, and can be had in another version under the same framework."""
+"""Packages that compute, and that can be installed in another version under the same framework."""
 
 BUNDLED = ("intel-", "jaxlib", "mkl", "onednn", "scipy-openblas")
-"""How names of packages begin that compute, and whose version the framework's own wheel demands."""
+"""Prefixes of the names of packages that compute and whose version the framework's own wheel requires."""
 
 ON_A_GPU = ("jax-cuda", "nvidia-", "pytorch-triton", "triton")
-"""The same of packages that compute on a GPU alone."""
+"""Prefixes of the names of such packages that compute only on a GPU."""
 
 OWN = {
     "jax": frozenset({"jax"}),
@@ -48,7 +48,7 @@ OWN = {
 package by the package's name, in capitals and with _ for - and . (see README)."""
 
 THREADS = "sums may round differently"
-KERNELS = "kernels may be others, and round differently"
+KERNELS = "other kernels may run, which round differently"
 _WHY = (
     (re.compile("thread", re.IGNORECASE), THREADS),
     (
@@ -68,28 +68,28 @@ _LABEL = re.compile(r"([a-z][a-z0-9-]*)\.(\d+(?:\.\d+)*)")
 
 @dataclass(frozen=True)
 class ChangedSetting:
-    """Something whose value is another one; "" where it is not there."""
+    """A setting with its old and new value; "" where it is absent."""
 
     name: str
     old: str
     new: str
 
     @property
-    def told(self) -> str:
-        """In one line."""
+    def line(self) -> str:
+        """The change in one line."""
         return f"{self.name}: {self.old or 'none'} → {self.new or 'none'}"
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What differs between the environments of two runs.
+    """Differences between the environments of two runs.
 
     Attributes:
         framework: the framework's own version, where it differs.
         companions: packages that can move numbers. packages: all others.
-        switches: what the adapter tells of precision, determinism, threads and device.
-        variables: environment variables. instruction_sets: names that one processor alone has.
-        untold: what one of the records does not say.
+        switches: settings of precision, determinism, threads and device that the adapter reports.
+        variables: environment variables. instruction_sets: those that only one processor has.
+        untold: what one of the records does not contain.
         crossing: the command that runs the new framework with the old companions, or "".
     """
 
@@ -104,7 +104,7 @@ class Environment:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs of what both records tell."""
+        """Whether nothing differs that both records contain."""
         return not any(
             (self.framework, self.companions, self.packages, self.switches, self.variables, self.instruction_sets)
         )
@@ -112,25 +112,25 @@ class Environment:
     @property
     def crossed(self) -> str:
         """What the command `crossing` runs."""
-        return f"the {'new' if self.framework is not None else 'same'} framework with the old companions"
+        return f"the {'new' if self.framework is not None else 'same'} framework with the old companion packages"
 
     def lines(self) -> Iterator[str]:
-        """One line for each thing that differs, the most telling first; other packages are counted."""
+        """One line for each difference, the most informative first; other packages are counted."""
         yield from self.versions()
         yield from self.settings()
 
     def versions(self) -> Iterator[str]:
-        """Of `lines` those about the framework and its companions, which `crossing` is about."""
+        """The `lines` about the framework and its companions, which `crossing` is about."""
         if self.framework is not None:
-            yield self.framework.told
+            yield self.framework.line
         if self.companions:
-            yield f"companions, whose change it may be: {'; '.join(step.told for step in self.companions)}"
+            yield f"companion packages, which may be the cause: {'; '.join(step.line for step in self.companions)}"
 
     def settings(self) -> Iterator[str]:
-        """Of `lines` the others."""
+        """The other `lines`."""
         for step in self.switches:
             if step.old and step.new:
-                yield f"{step.told}{_why(step.name)}"
+                yield f"{step.line}{_why(step.name)}"
         for side, names in (
             ("old", [step.name for step in self.switches if not step.new]),
             ("new", [step.name for step in self.switches if not step.old]),
@@ -138,7 +138,7 @@ class Environment:
             if names:
                 yield f"only the {side} record names: {', '.join(names[:_LISTED])}{_more(len(names) - _LISTED)}"
         for step in self.variables:
-            yield f"variable {step.told}{_why(step.name)}"
+            yield f"variable {step.line}{_why(step.name)}"
         if self.instruction_sets is not None:
             only = ((self.instruction_sets.old, "old"), (self.instruction_sets.new, "new"))
             parts = "; ".join(f"{names} only on the {side} machine" for names, side in only if names)
@@ -158,7 +158,7 @@ def _why(name: str) -> str:
 
 
 def environment(old: Record, new: Record) -> Environment:
-    """What differs between the environments of two records of one framework."""
+    """The differences between the environments of two records of one framework."""
     known = [_versions(record) for record in (old, new)]
     own = OWN.get(new.series.framework, frozenset())
     names = sorted((known[0].keys() | known[1].keys()) - own)
@@ -209,7 +209,7 @@ def _without_companions(version: str) -> str:
 
 
 def _versions(record: Record) -> dict[str, str]:
-    """Versions of packages by normalized name: all that the record lists, else those that it tells otherwise."""
+    """Versions of packages by normalized name: all that the record lists, else those in its version and environment."""
     if record.variant.packages:
         return {canonicalize_name(name): version for name, version in record.variant.packages.items()}
     told = labelled(record)

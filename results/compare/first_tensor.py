@@ -1,4 +1,4 @@
-"""Where two computations part: the first array whose fingerprints differ, and how far apart the two are."""
+"""The first array whose fingerprints differ between two computations, and by how much."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from results.record.arrays import ulps
 from results.record.fingerprints import Fingerprint
 
 KINDS = ("layers", "first")
-"""What a record may hold of a test, the most telling first: every layer's arrays, or the first gradients alone."""
+"""Kinds of fingerprints of a test, the most informative first: every layer's arrays, or only the first gradients."""
 
 
 def differs(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> bool:
-    """Whether any array is not the same to the last bit; names and their order count."""
+    """Whether any array differs in a bit, a name or its place."""
     return [_content(one) for one in old] != [_content(one) for one in new]
 
 
@@ -28,13 +28,13 @@ def first_difference(old: Sequence[Fingerprint], new: Sequence[Fingerprint]) -> 
     for held in new:
         previous = former.get(held.name)
         if previous is None:
-            return f"{held.name} ({held.format}), which only the new record has"
+            return f"{held.name} ({held.format}), only in the new record"
         if _content(previous) != _content(held):
             return _apart(previous, held)
     later = {held.name for held in new}
     gone = next((held for held in old if held.name not in later), None)
     if gone is not None:
-        return f"{gone.name} ({gone.format}), which only the old record has"
+        return f"{gone.name} ({gone.format}), only in the old record"
     return "the order of the same arrays" if differs(old, new) else ""
 
 
@@ -45,10 +45,10 @@ def _apart(old: Fingerprint, new: Fingerprint) -> str:
     try:
         places = ulps(old, new)
     except (ValueError, KeyError, TypeError, binascii.Error):
-        return f"{name}, whose sampled values cannot be read"
+        return f"{name}, with unreadable sampled values"
     if places == 0.0:
-        return f"{name}, in values that are not among the sampled ones"
+        return f"{name}, outside the sampled values"
     if not math.isfinite(places):
-        return f"{name}, of whose sampled values some are finite in one record alone"
+        return f"{name}, with sampled values that are finite in only one record"
     unit = "unit" if places == 1.0 else "units"
     return f"{name}, by {places:.6g} {unit} in the last place of its sampled values"

@@ -1,7 +1,7 @@
-"""What became of costs between two records: counted ones exactly, and of those that vary nothing.
+"""Costs in two records: counts are compared exactly, timings are not judged.
 
-Two records are of two moments. Identical code differs by several percent between processes, and a busy machine moves
-times further, whatever they are held against (docs/measuring.md): times are compared where they are taken in turn,
+Two records come from two moments. Identical code differs by several percent between processes, and a busy machine moves
+times further, whatever they are compared with (docs/measuring.md): times are compared where they are taken in turn,
 inside one process (`results.compare.ratio.ratio`), and not here.
 """
 
@@ -16,12 +16,14 @@ from results.compare.ratio import ratio
 from results.record.reading import Measurement, Record, by_place
 from results.record.values import same
 
-NOT_JUDGED = "two records of two moments do not show it; run both versions in turn on one machine, several times each"
-"""Why a cost that varies is not judged, and what judges it."""
+NOT_JUDGED = (
+    "times of separate runs are not comparable; run both versions alternately on one machine, several times each"
+)
+"""Why a timing is not judged, and how to compare it."""
 
 
 def measurements(old: Record, new: Record, reasons: Mapping[str, str], untimed: set[str]) -> Iterator[Change]:
-    """Every cost that is not the same.
+    """Every cost that differs.
 
     Args:
         reasons: why a test cannot be compared, by test.
@@ -56,14 +58,14 @@ def _cost(name: str, before: Measurement, after: Measurement, reason: str) -> Ch
     if reason:
         return Change(ChangeKind.NOT_COMPARABLE, *named, reason)
     if before.unit != after.unit:
-        return Change(ChangeKind.NOT_COMPARABLE, *named, "the units are not the same")
+        return Change(ChangeKind.NOT_COMPARABLE, *named, f"the units differ: {before.unit} and {after.unit}")
     if not (before.samples and after.samples):
         return Change(ChangeKind.NOT_COMPARABLE, *named, "there are no samples")
     if varies(before) or varies(after):
         return Change(ChangeKind.NOT_JUDGED, *named, NOT_JUDGED)
     counted = before.samples[0], after.samples[0]
     if not all(map(math.isfinite, counted)):
-        return None if same(*counted) else Change(ChangeKind.NOT_COMPARABLE, *named, "a sample is no finite number")
+        return None if same(*counted) else Change(ChangeKind.NOT_COMPARABLE, *named, "a sample is not finite")
     if counted[0] == counted[1]:
         return None
     kind = ChangeKind.MEASURE_WORSE if counted[1] > counted[0] else ChangeKind.MEASURE_BETTER
@@ -78,7 +80,7 @@ def varies(measurement: Measurement) -> bool:
 
 
 def amount(measurement: Measurement) -> str:
-    """A counted cost in full; of one that varies the median and, if there is one, how many times its control it is."""
+    """A count in full; for a timing, the median and its ratio to the control, if there is one."""
     if not measurement.samples:
         return ""
     if not varies(measurement):

@@ -1,8 +1,7 @@
 """How far the numbers of a test moved between two records: not at all, by rounding, or further.
 
-A test's numbers are its losses by update, the fingerprints of its arrays, and the errors that it held against a bound.
-Compared is what both records hold of them. Costs are left out: what of them varies says nothing (see
-`results.compare.measurements`), and what does not is compared as counted.
+A test's numbers are its losses by update, the fingerprints of its arrays, and its errors with a bound. Only numbers
+in both records are compared. Costs are compared elsewhere (see `results.compare.measurements`).
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ CHAOTIC = 0.1
 
 
 class Movement(StrEnum):
-    """What became of a test's numbers, the least first.
+    """How far a test's numbers moved, the least first.
 
-    IDENTICAL: losses and arrays to the last bit, and errors. ROUNDING: something differs, and nothing below holds.
+    IDENTICAL: losses and arrays bit for bit, and errors. ROUNDING: something differs, and nothing below holds.
     DRIFT: an error at least tripled and passes `TELLING_SHARE` of its bound, a loss moved by more than its bound, or an
     array's norm by more than rounding explains.
-    FAILING: the verdict fails, and did not or not so before.
+    FAILING: the verdict fails, and passed or failed differently before.
     """
 
     IDENTICAL = "identical"
@@ -59,12 +58,12 @@ class Movement(StrEnum):
 
 @dataclass(frozen=True)
 class Moved:
-    """What became of the numbers of one test.
+    """How far the numbers of one test moved.
 
     Attributes:
-        detail: what differs most, in one sentence, or "".
-        tensor: the first array that differs, in the order of the computation, or "" where none does or none is held.
-        old, new: what moved furthest, where it drifted, else "".
+        detail: the largest difference, in one sentence, or "".
+        tensor: the first array that differs, in the order of the computation; "" if none does or none is recorded.
+        old, new: the number that drifted furthest, else "".
     """
 
     test: str
@@ -89,7 +88,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class _Drift:
-    """A number that left its old self, and how far it went in units of what explains a difference."""
+    """A number that moved, and by how many times what rounding explains."""
 
     excess: float
     old: str
@@ -99,7 +98,7 @@ class _Drift:
 
 @dataclass(frozen=True)
 class Courses:
-    """What a record has of its runs, by case: curves, and fingerprints by kind and case."""
+    """The curves of a record's runs by case, and their fingerprints by kind and case."""
 
     curves: Mapping[str, Curves]
     arrays: Mapping[tuple[str, str], Sequence[Fingerprint]]
@@ -112,11 +111,11 @@ class Courses:
 
 
 def moved(old: Courses, new: Courses, before: TestVerdict, after: TestVerdict, failing: bool) -> Moved | None:
-    """What became of the numbers of one test; None where the two records hold none of them.
+    """How far the numbers of one test moved; None if the records do not share any.
 
     Args:
         before, after: its verdicts, of the same code.
-        failing: whether the newer one fails, and the older one did not or not so.
+        failing: whether the newer one fails, and the older one passed or failed differently.
     """
     case = after.case
     errors = tuple(_errors(before, after))
@@ -217,7 +216,7 @@ def _departures(old: Curves, new: Curves, before: TestVerdict, after: TestVerdic
     losses = old["loss"], new["loss"]
     if len(losses[0]) != len(losses[1]):
         lengths = f"{len(losses[0])} updates", f"{len(losses[1])} updates"
-        yield _Drift(math.inf, lengths[0], lengths[1], "another number of updates")
+        yield _Drift(math.inf, lengths[0], lengths[1], "different numbers of updates")
         return
     another = another_oracle(old, new)
     for update, bound in enumerate(_bounds(old, new, before, after)[: len(losses[0])]):

@@ -1,4 +1,4 @@
-"""Two sets of records: which are compared with which, and what the whole comes to."""
+"""Two sets of records, compared pair by pair, and the overall result."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from results.record.outline import heading
 from results.record.reading import Record, load, load_series
 
 Key = tuple[str, str, str]
-"""Framework, kind of device and mode: what has to be the same."""
+"""Framework, kind of device and mode: equal for records that are compared."""
 
 
 FailOn = Literal["worse", "drift", "never"]
-"""What a comparison fails on: what is worse; that, and numbers that drifted; or nothing but what cannot be compared."""
+"""What a comparison fails on: regressions; regressions and drifts; or nothing. Refused comparisons always fail."""
 
 
 @dataclass(frozen=True)
 class Comparisons:
-    """Every pair of records of one series, and the series that only one side has."""
+    """Every pair of records of one series, and the series on only one side."""
 
     pairs: tuple[Comparison, ...]
     unmatched: tuple[str, ...] = ()
 
     @property
     def status(self) -> int:
-        """0: nothing is worse; 1: something is; 2: a pair could not be compared, or a record has no partner."""
+        """0: no regressions; 1: regressions; 2: a pair cannot be compared, or a record has no partner."""
         statuses = {pair.status for pair in self.pairs}
         if 1 in statuses:
             return 1
         return 2 if 2 in statuses or self.unmatched or not statuses else 0
 
     def exit_status(self, fail_on: FailOn) -> int:
-        """0, or 1 if it holds what a command is to fail on; 2 if that cannot be said."""
+        """0, or 1 if there is what the command fails on; 2 if the comparison is incomplete."""
         unreliable = any(pair.status == 2 for pair in self.pairs) or bool(self.unmatched) or not self.pairs
         if fail_on == "never":
             return 2 if unreliable else 0
@@ -111,13 +111,15 @@ def _placed(keyed: Sequence[tuple[Key, Path]], side: str) -> dict[Key, Path]:
     for key, path in keyed:
         if key in placed:
             versions = " and ".join(load(each).variant.framework_version for each in (placed[key], path))
-            raise RecordError(f"the {side} records", f"two of them are of {name(key)} ({versions})", "name one of them")
+            raise RecordError(
+                f"the {side} records", f"include two records of {name(key)} ({versions})", "name only one of them"
+            )
         placed[key] = path
     return placed
 
 
 def series_of(path: Path) -> Key:
-    """The series of a file's record; of the file nothing else need be right.
+    """The series of a file's record; the rest of the file is not checked.
 
     Raises:
         RecordError: it cannot be read.
@@ -127,7 +129,7 @@ def series_of(path: Path) -> Key:
 
 
 def series(record: Record) -> Key:
-    """What has to be the same in records that are compared."""
+    """The series of a record."""
     return record.series.framework, record.series.device_kind, record.series.mode
 
 
@@ -143,6 +145,8 @@ def _by_series(records: Sequence[Record], side: str) -> dict[Key, Record]:
         key = series(record)
         if key in found:
             versions = f"{found[key].variant.framework_version} and {record.variant.framework_version}"
-            raise RecordError(f"the {side} records", f"two of them are of {name(key)} ({versions})", "name one of them")
+            raise RecordError(
+                f"the {side} records", f"include two records of {name(key)} ({versions})", "name only one of them"
+            )
         found[key] = record
     return found

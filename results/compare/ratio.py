@@ -7,7 +7,7 @@ pairs' log-ratios, which a few disturbed pairs hardly move; its interval is Stud
 
 Times of two processes are not compared with each other at all: identical code differs by several percent between
 processes, in every sample alike, so that no number of samples helps, and on a busy machine by more (docs/measuring.md
-has what the rules for that came to).
+has what the rules for that give).
 
 docs/measuring.md has the rates of false alarms and of detection on recorded samples, from which the constants here
 follow.
@@ -27,13 +27,13 @@ CONFIDENCE = 0.99
 """Of the two-sided interval."""
 
 SMALLEST = 0.01
-"""Smallest change that is worth telling: the interval has to lie beyond it."""
+"""Smallest change that counts: the interval has to lie beyond it."""
 
 FEWEST = 60
 """Fewest pairs that an interval is drawn from: with these, 5 % are found 19 times of 20 where a core is to spare."""
 
 TRIMMED = 0.2
-"""Share of the log-ratios that is left out at either end."""
+"""Share of the log-ratios that is trimmed at either end."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Ratio:
 
     Attributes:
         old, new: medians, in the samples' unit.
-        low, high: interval of new / old; equal where nothing that is kept varies.
+        low, high: interval of new / old; equal if the samples do not vary.
         pairs: how many pairs there were, on the side that has fewer.
-        refusal: why nothing can be said, in one sentence, or "".
+        refusal: why there is no ratio, in one sentence, or "".
     """
 
     old: float
@@ -56,7 +56,7 @@ class Ratio:
 
     @property
     def judged(self) -> bool:
-        """Whether anything can be said."""
+        """Whether there is a ratio."""
         return not self.refusal
 
     @property
@@ -110,13 +110,13 @@ def ratio(old: Sequence[float], new: Sequence[float], fewest: int = FEWEST) -> R
 
 
 def in_pairs(one: Sequence[float], other: Sequence[float]) -> tuple[Values, Values]:
-    """Both sides as arrays, without what one of them has more samples of."""
+    """Both sides as arrays of the shorter length."""
     count = min(len(one), len(other))
     return np.asarray(one[:count], dtype=np.float64), np.asarray(other[:count], dtype=np.float64)
 
 
 def middle(samples: Sequence[float] | Values) -> float:
-    """The median; NaN of no samples."""
+    """The median; NaN without samples."""
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.median(samples)) if len(samples) else float("nan")
 
@@ -131,5 +131,5 @@ def refusal_of(*sides: Values) -> str:
 
 
 def too_few(pairs: int, fewest: int) -> str:
-    """The sentence that says so."""
+    """The refusal for too few pairs."""
     return f"{pairs} pairs that vary are too few: {fewest} are needed"

@@ -22,23 +22,23 @@ BOUND_ROUNDING = 1e-6
 """Relative difference up to which two derived bounds are one: the linear algebra library moves their last digits."""
 
 ENSEMBLE_SPREAD = 0.5
-"""The same for bounds of one origin: a last digit turns a random rounding, which makes it another draw of eight. If
-another parameter or update is furthest out as well, its bound is no other bound of the same thing."""
+"""The same for bounds of one origin: a last digit can flip a random rounding, which makes it a different draw of eight.
+If the largest deviation is at a different parameter or update, the two bounds are not comparable."""
 
 WIDER = 10.0
-"""How many times as wide a bound has to be to demand less. Derived bounds of one test in records of two versions were
-up to 5.4 times apart (JAX 0.6.2 and 0.10.2)."""
+"""How many times as wide a bound has to be to count as weaker. Derived bounds of one test in records of two versions
+were up to 5.4 times apart (JAX 0.6.2 and 0.10.2)."""
 
 LEVELS = ("MEASUREMENT", "OBSERVATION", "MAY", "SHOULD", "MUST")
 """How binding a clause is, the least first."""
 
 ORACLE = 1e-3
-"""Relative difference of two losses of the reference beyond which it computes something else. A long run may carry the
+"""Relative difference of two losses of the reference beyond which the reference has changed. A long run may carry the
 last digits of another linear algebra library further than `numbers.ORACLE_DIGITS`."""
 
 
 def demands(old: Record, new: Record, before: Verdicts, after: Verdicts) -> Iterator[Change]:
-    """What the new record demands otherwise.
+    """Changes in the demands of the new record.
 
     Args:
         before, after: verdicts by test; of those that can be compared.
@@ -76,7 +76,7 @@ def _contradicted(new: Record) -> Iterator[Change]:
 def _checks(test: str, clause: str, old: Sequence[CheckResult], new: Sequence[CheckResult]) -> Iterator[Change]:
     missing = Counter(map(words, old)) - Counter(map(words, new))
     if len(new) < len(old):
-        detail = f"without: {next(iter(missing))}"
+        detail = f"missing: {next(iter(missing))}"
         yield Change(ChangeKind.FEWER_CHECKS, clause, test, f"{len(old)} checks", f"{len(new)} checks", detail)
 
 
@@ -149,5 +149,5 @@ def _courses(old: Record, new: Record, held: Mapping[str, str]) -> Iterator[Chan
                 )
         if another_oracle(curves, trace.curves, ORACLE):
             ends = [f"{(side['exact'] or ('',))[-1]:.9}" for side in (curves, trace.curves)]
-            detail = "the loss that the reference ends with"
+            detail = "final loss of the reference"
             yield Change(ChangeKind.ORACLE_CHANGED, clause, test, ends[0], ends[1], detail)

@@ -1,4 +1,4 @@
-"""Whether the suite itself changed between two records, and where."""
+"""Changes of the suite itself between two records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True)
 class SuiteChange:
-    """What differs between the suites that wrote two records.
+    """Differences between the suites that wrote two records.
 
     Attributes:
         areas: areas whose files differ, such as "judging", in alphabetical order.
@@ -27,7 +27,7 @@ class SuiteChange:
 
     @property
     def changed(self) -> bool:
-        """Whether the suites are known to differ in more than the commit that they lay at."""
+        """Whether the suites are known to differ in more than their commit."""
         return bool(self.areas or self.version)
 
     @property
@@ -36,7 +36,7 @@ class SuiteChange:
         return not (self.unknown or {"specification", "judging"} & {*self.areas})
 
     def lines(self) -> Iterator[str]:
-        """One line for each thing that differs, the areas first."""
+        """One line for each difference, the areas first."""
         if self.areas:
             yield f"the suite differs: {', '.join(self.areas)}"
         if self.unknown:
@@ -48,7 +48,7 @@ class SuiteChange:
 
 
 def suite_change(old: Record, new: Record) -> SuiteChange:
-    """What differs between the suites of two records."""
+    """The differences between the suites of two records."""
     before, after = old.suite, new.suite
     known = bool(before.areas and after.areas)
     names = sorted(before.areas.keys() | after.areas.keys()) if known else []

@@ -1,4 +1,4 @@
-"""What became of verdicts between two records: by what the framework did, not by whether somebody foresaw it."""
+"""Changes of verdicts between two records, by what the framework did, expected or not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from results.record.reading import Record, TestVerdict
 from results.record.values import Json
 
 UNCONFIRMED = "not confirmed here"
-"""What is said of a known failure whose expectation was taken from another series."""
+"""Marks a known failure whose expectation was taken from another series."""
 
 
 def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], untimed: set[str]) -> Iterator[Change]:
-    """Every verdict that is not the same.
+    """Every verdict that differs.
 
     Args:
         before, after: verdicts by test.
@@ -42,7 +42,7 @@ def verdicts(before: Verdicts, after: Verdicts, reasons: Mapping[str, str], unti
 
 
 def kind_of(old: TestVerdict, new: TestVerdict) -> ChangeKind | None:
-    """What kind of a difference two verdicts of the same code are; None for none."""
+    """The kind of difference between two verdicts of the same code; None for none."""
     if Outcome.UNSTABLE in (old.outcome, new.outcome):
         return None if old.outcome is new.outcome else ChangeKind.UNSTABLE
     if new.outcome in UNJUDGED:
@@ -73,7 +73,7 @@ def came_to(verdict: TestVerdict) -> str:
 
 
 def said(verdict: TestVerdict) -> str:
-    """Outcome, signature, and the mark of what nobody has confirmed in this series."""
+    """Outcome, signature, and `UNCONFIRMED` if it applies."""
     return f"{came_to(verdict)}, {UNCONFIRMED}" if verdict.inferred_from else came_to(verdict)
 
 

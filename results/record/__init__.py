@@ -1,1 +1,1 @@
-"""The record: its model, its reader, the crash-safe journal that becomes it."""
+"""Records: model, reader, and the crash-safe journal of a run."""

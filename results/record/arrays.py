@@ -1,4 +1,4 @@
-"""Fingerprints of arrays: taking one, and how far two arrays are apart by theirs."""
+"""Fingerprints of arrays, and the distance of two arrays by their fingerprints."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class VersionError(ValueError):
 
     def __init__(self, version: object) -> None:
         super().__init__(f"schema_version is {str(version)[:40]!r} where this suite reads 1 to {SCHEMA_VERSION}")
-        anew = "run the suite again to write it anew, or remove it"
+        anew = "run the suite to write it again, or remove it"
         newer = isinstance(version, int) and version > SCHEMA_VERSION
         self.remedy = f"a newer suite wrote it: update this one, {anew}" if newer else anew
 
@@ -71,7 +71,7 @@ def _read(content: bytes) -> Record:
 
 
 def _as_written(content: bytes) -> Any:
-    """The document of a record whose bytes are those that `to_json` writes, as nearly every file's are, else None.
+    """The document of a record in exactly the bytes that `to_json` writes (nearly every file), else None.
 
     Such bytes repeat no key. Spaces and line breaks between values do not matter.
     """
@@ -85,7 +85,7 @@ def _as_written(content: bytes) -> Any:
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Pauses the garbage collector, which else looks at growing records again and again; none has a cycle.
+    """Pauses the garbage collector, which would scan growing records repeatedly; records have no cycles.
 
     What reads many records one after another pauses it for all of them: each time it goes on it looks at what is new.
     """
@@ -154,7 +154,7 @@ def _converted(document: object, kind: type[_Kind]) -> _Kind:
 
 
 def _whole(whole: _Kind) -> _Kind:
-    """A record, or the document of one, if it is in order and has all texts that it names."""
+    """A record or its document, if its parts are sorted and no text is missing."""
     record: Any = whole
     for places in _places(record):
         for before, after in pairwise(places):
@@ -165,7 +165,7 @@ def _whole(whole: _Kind) -> _Kind:
             raise ValueError(f"{what} names clause {clause[:80]!r}, whose text is missing")
     for date in (record.started, record.finished):
         if not is_date(date):
-            raise ValueError(f"{date!r} is no date")
+            raise ValueError(f"{date!r} is not a date")
     for verdict in record.verdicts:
         if not verdict.test.startswith(f"{verdict.clause}/"):
             raise ValueError(f"test {verdict.test[:80]!r} is not of clause {verdict.clause[:80]!r}")
@@ -175,7 +175,7 @@ def _whole(whole: _Kind) -> _Kind:
 
 
 def _places(record: Any) -> Iterator[list[tuple[str, ...]]]:
-    """What identifies each part of each kind, in the order of the record."""
+    """Keys of the parts of each kind, in the order of the record."""
     yield [(verdict.test,) for verdict in record.verdicts]
     yield [(one.clause, one.key, one.case) for one in record.observations]
     yield [(one.clause, one.key, one.case) for one in record.measurements]

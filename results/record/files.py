@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic replacement, bounded reading, errors in one line."""
+"""Atomic replacement of files, bounded reading, errors in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_BYTES = 32 * 2**20
 """Largest file that is read as a record or a journal."""
 
 COMPRESSED = ".gz"
-"""How the name of a compressed file ends; committed records are NAME.json.gz."""
+"""Suffix of compressed files; committed records are NAME.json.gz."""
 
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -37,12 +37,12 @@ def one_line(text: str, limit: int = 500) -> str:
 
 
 def os_problem(error: OSError) -> str:
-    """What the operating system said, such as "no space left on device"."""
+    """The operating system's message, such as "no space left on device"."""
     return (error.strerror or type(error).__name__).lower()
 
 
 def read(path: Path) -> bytes:
-    """The content of a regular file of at most `MAX_BYTES`; of a compressed one, NAME.gz, what it expands to.
+    """The content of a regular file of at most `MAX_BYTES`; a file NAME.gz is decompressed.
 
     Raises:
         RecordError: it is missing, no regular file, unreadable, too large or not gzip's.
@@ -51,7 +51,7 @@ def read(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise RecordError(path, "is no regular file", "name a record's .json or a journal's .jsonl file")
+                raise RecordError(path, "is not a regular file", "name a record's .json or a journal's .jsonl file")
             with open(descriptor, "rb", closefd=False) as file:
                 content = file.read(MAX_BYTES + 1)
         finally:
@@ -59,16 +59,16 @@ def read(path: Path) -> bytes:
     except OSError as error:
         raise RecordError(path, f"cannot be read ({os_problem(error)})", "check the name and its permissions") from None
     except ValueError:
-        raise RecordError(path, "is no file name", "name a record's .json or a journal's .jsonl file") from None
+        raise RecordError(path, "is not a file name", "name a record's .json or a journal's .jsonl file") from None
     if path.suffix == COMPRESSED and len(content) <= MAX_BYTES:
         content = _expanded(path, content)
     if len(content) > MAX_BYTES:
-        raise RecordError(path, f"is larger than {MAX_BYTES >> 20} MiB", "no record is; name another file")
+        raise RecordError(path, f"is larger than {MAX_BYTES >> 20} MiB", "records are smaller; name another file")
     return content
 
 
 def _expanded(path: Path, content: bytes) -> bytes:
-    """What gzip compressed, at most one byte more than `MAX_BYTES` of it."""
+    """The decompressed content, at most `MAX_BYTES` + 1 bytes of it."""
     expanding = zlib.decompressobj(wbits=_GZIP)
     try:
         expanded = expanding.decompress(content, MAX_BYTES + 1)
@@ -81,7 +81,7 @@ def _expanded(path: Path, content: bytes) -> bytes:
 
 
 def packed(path: Path, content: bytes) -> bytes:
-    """The content of a file of that name: compressed for NAME.gz, the same bytes for the same content."""
+    """The bytes of a file of that name: compressed for NAME.gz, reproducibly."""
     if path.suffix != COMPRESSED:
         return content
     packing = zlib.compressobj(9, wbits=_GZIP)
@@ -89,7 +89,7 @@ def packed(path: Path, content: bytes) -> bytes:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Makes `content` the content of `path`, which holds the old or the new one, whole, at every moment.
+    """Replaces the content of `path` atomically.
 
     Of a link, the file that it leads to is replaced. A device, a FIFO and this process' own output are written to.
 
@@ -100,9 +100,9 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def replace_by(path: Path, pieces: Iterable[bytes]) -> None:
-    """The same of content in pieces; the old content stays if one of them cannot be made."""
+    """The same for content in pieces; the old content stays if a piece raises an error."""
     if not path.name:
-        raise RecordError(path, "is no file name", "name a file")
+        raise RecordError(path, "is not a file name", "name a file")
     try:
         stream = _stream(path)
         if stream is None:
@@ -131,7 +131,7 @@ def _stream(path: Path) -> int | None:
     if stat.S_ISCHR(there.st_mode) or stat.S_ISFIFO(there.st_mode):
         return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     if not stat.S_ISREG(there.st_mode):
-        raise RecordError(path, "is no file", "name another one")
+        raise RecordError(path, "is not a file", "name another one")
     return None
 
 
@@ -156,12 +156,12 @@ def _remove(path: Path) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """Where this process writes what is about to become `path`."""
+    """The temporary file of this process for `path`."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes what killed writers of `path` left behind; only for the one who holds the lock."""
+    """Removes temporary files of killed writers of `path`; the caller must hold the lock."""
     for entry in path.parent.iterdir():
         if entry.name.startswith(f".{path.name}.") and entry.name.endswith(".tmp"):
             entry.unlink(missing_ok=True)

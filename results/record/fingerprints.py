@@ -1,4 +1,4 @@
-"""What a record has of an array: equal ones have equal fingerprints.
+"""Fingerprints of arrays in a record: equal arrays have equal fingerprints.
 
 `results.record.arrays` takes and compares them.
 """
@@ -14,14 +14,14 @@ from results.record.texts import END, NonEmpty
 from results.record.values import Number, number
 
 SAMPLE = 32
-"""How many values of an array a fingerprint has."""
+"""Number of sampled values in a fingerprint."""
 
 Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """An array to the last bit, without all of its values.
+    """An array bit for bit, without all of its values.
 
     Attributes:
         name: "output/PATH" or "gradient/PATH" of a layer, or "parameter/NAME" for a parameter's gradient.

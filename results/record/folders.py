@@ -1,4 +1,4 @@
-"""Which records a command is about: files, journals, folders of them, or those of this checkout's last runs."""
+"""The records that a command reads: files, journals, folders, or the last runs of this checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAST_RUNS = Path(__file__).parents[1] / "records"
 """Where a run of all tests writes its record."""
 
 ENDINGS = (".json", ".json.gz", ".jsonl")
-"""How the names of records and journals end."""
+"""Suffixes of records and journals."""
 
 Watch = Callable[[list[Path]], Iterable[Path]]
 
@@ -30,13 +30,13 @@ def read(
     """The records of files and folders; of the last runs if none is named. `watch` sees each file as it is read.
 
     Args:
-        kept: what is kept of a record as soon as it is read, such as its outline.
+        kept: makes of a record what the caller needs, as soon as it is read, such as its outline.
 
     Raises:
         RecordError: one cannot be read, or there is none.
     """
     if not paths and not LAST_RUNS.is_dir():
-        raise RecordError("results/records", "holds no record", "run the suite first or name records")
+        raise RecordError("results/records", "contains no record", "run the suite first or name records")
     with without_collecting():
         return [kept(load(path)) for path in watch(find(paths or [LAST_RUNS]))]
 
@@ -44,7 +44,7 @@ def read(
 def find(paths: Sequence[Path]) -> list[Path]:
     """The record files that `paths` name: files as they are, of a folder its records in order.
 
-    A folder's NAME.interrupted-N.json or NAME.partial-N.json is left out if NAME.json lies beside it.
+    A folder's NAME.interrupted-N.json or NAME.partial-N.json is left out if NAME.json lies next to it.
 
     Raises:
         RecordError: a folder cannot be read or holds no record.
@@ -58,7 +58,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
 def _in_folder(folder: Path) -> list[Path]:
     chosen = listed(folder)
     if not chosen:
-        raise RecordError(folder, "holds no record", "run the suite first")
+        raise RecordError(folder, "contains no record", "run the suite first")
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""The journal that a run is written through: append-only, so that whatever kills the run costs one test."""
+"""The append-only journal of a run: a killed run loses one test."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from results.record.reading import load, write
 from results.record.schema import SCHEMA_VERSION
 
 SYNC_INTERVAL = 0.5
-"""Seconds that a power failure may cost. What was appended outlives the death of the process in any case."""
+"""Seconds of results that a power failure may lose. The death of the process loses no appended line."""
 
 
 def now() -> str:
-    """The date and time as a record holds it: ISO 8601 in UTC, to the second."""
+    """The date and time in ISO 8601 and UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def recover(path: Path) -> Record:
-    """What a journal has seen, cut at any byte as it may be; a test that began and has no verdict has crashed.
+    """The record of a journal, which may be cut at any byte; a test without a verdict has crashed.
 
     Raises:
         RecordError: the file cannot be read or is no journal.
     """
     if path.suffix != ".jsonl":
-        raise RecordError(path, "is no journal", "name a .jsonl file; a .json record needs no recovery")
+        raise RecordError(path, "is not a journal", "name a .jsonl file; a .json record needs no recovery")
     return load(path)
 
 
 def journal_of(path: Path) -> Path:
-    """The journal of the record NAME.json: NAME.jsonl beside it.
+    """The journal of the record NAME.json: NAME.jsonl next to it.
 
     Raises:
         ValueError: `path` ends neither in .json nor in .jsonl.
@@ -75,7 +75,7 @@ class Journal:
         Raises:
             ValueError: the header breaks the schema.
             RecordBusy: another run is writing it.
-            RecordError: the folder or the file cannot be written, or record or journal is no regular file there.
+            RecordError: the folder or the file cannot be written, or record or journal is not a regular file there.
         """
         _check_place(path)
         document = part(header, Header)
@@ -98,13 +98,13 @@ class Journal:
         return journal
 
     def start(self, test: str, clause: str, *, seed: int | None = None, repro: str = "") -> None:
-        """A test begins; unless a verdict follows, this is what is told of it."""
+        """A test begins; this is recorded unless a verdict follows."""
         self._know(clause)
         crash = TestVerdict(test, clause, Outcome.CRASH, "", NO_VERDICT, seed=seed, repro=repro)
         self._append("started", verdict=part(crash, TestVerdict))
 
     def judged(self, judged: JudgedTest) -> None:
-        """A test has ended; what is said later of the same test takes the place of this."""
+        """A test has ended; a later call for the same test replaces this."""
         self.judged_line(encode_judged(judged), judged.verdict.clause)
 
     def judged_line(self, line: str, clause: str) -> None:
@@ -138,7 +138,7 @@ class Journal:
         return kept
 
     def close(self) -> None:
-        """Lets go of the journal as it is; `recover` reads it, the next run keeps it."""
+        """Closes the journal without finishing it; `recover` reads it, the next run keeps it."""
         if self._descriptor < 0:
             return
         descriptor, self._descriptor = self._descriptor, -1
@@ -186,7 +186,7 @@ class Journal:
 
 
 def convert(path: Path) -> Path:
-    """Turns the journal of a run that is over into a record, as the next run would, and returns the record's path.
+    """Turns the journal of an ended run into a record, as the next run would, and returns the record's path.
 
     Raises:
         RecordBusy: the run is not over. RecordError: there is no such journal, or it cannot be written.
@@ -208,7 +208,7 @@ _OPENED = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | 
 
 
 def _check_place(path: Path) -> None:
-    """Refuses to write where something else than a file is: a folder, a pipe, a link to another file.
+    """Raises an error where there is something other than a file: a folder, a pipe, a link to another file.
 
     Raises:
         ValueError: `path` does not end in .json. RecordError: something else is there.
@@ -219,12 +219,12 @@ def _check_place(path: Path) -> None:
         except OSError:
             continue
         if not stat.S_ISREG(mode):
-            what = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
+            what = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
             raise RecordError(place, f"is {what}, which a record cannot replace", "remove it or choose another name")
 
 
 def _lock(path: Path) -> int:
-    """Opens the journal, made if it is missing, and holds it alone.
+    """Opens the journal, created if it is missing, with an exclusive lock.
 
     The lock is on the file, not on its name: if the name has been given to another file meanwhile, try again.
     """

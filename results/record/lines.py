@@ -1,8 +1,8 @@
-r"""The lines of a journal, and the record that they add up to.
+r"""The lines of a journal, and the record that they make.
 
 A journal is JSON Lines. Every line is `{"crc32":"XXXXXXXX","entry":ENTRY}`, where XXXXXXXX is the CRC-32 of ENTRY's
-bytes in hexadecimal, so that a line that was cut short or damaged is told from data. ENTRY has `at`, the seconds since
-the journal began, and a `kind`: `header`, with the record's header and the version of the schema; `started`, with the
+bytes in hexadecimal, which shows whether the line was cut short or damaged. ENTRY has `at`, the seconds since the
+journal began, and a `kind`: `header`, with the record's header and the version of the schema; `started`, with the
 verdict of a test from which nothing follows; `judged`, with what a test leaves in the record; or `end`.
 """
 
@@ -110,18 +110,18 @@ class _Replay:
 
 def _text(name: object) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"{name!r} is no name")
+        raise TypeError(f"{name!r} is not a name")
     return name
 
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number of seconds")
+        raise TypeError(f"{value!r} is not a number of seconds")
     return float(value)
 
 
 def replay(content: bytes) -> Record:
-    """The record that a journal adds up to, cut or damaged as it may be.
+    """The record of a journal, which may be cut or damaged.
 
     A verdict counts if its line is whole; of two of one test the later counts. A test that began and has no verdict has
     crashed, unless the journal's end says that the run was interrupted on purpose.
@@ -138,7 +138,7 @@ def replay(content: bytes) -> Record:
                 replayed.take(entry)
         document = replayed.document(verdict_lost=None in entries[:-1])
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"a line is no journal entry ({type(error).__name__}: {error})") from None
+        raise ValueError(f"a line is not a journal entry ({type(error).__name__}: {error})") from None
     if damaged:
         document["notes"] = [
             *document["notes"],

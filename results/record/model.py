@@ -45,7 +45,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Series:
-    """What makes two records comparable: `device` as asked for ("cuda"), `device_kind` the model that it was."""
+    """What two comparable records share: `device` as requested ("cuda"), `device_kind` its model."""
 
     framework: NonEmpty
     device: str
@@ -73,7 +73,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One comparison of a test: what was measured, what it was held against and how that was derived."""
+    """One check of a test: the measured value, the expected value or bound, and its derivation."""
 
     what: str
     measured: Json
@@ -91,7 +91,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What one training run of a test was given.
+    """Fixture and recipe of one training run of a test.
 
     Attributes:
         fixture: name of the model and its data.
@@ -107,21 +107,21 @@ class RunSetup:
 
 @dataclass(frozen=True)
 class TestVerdict:
-    """What one test came to.
+    """The result of one test.
 
     Attributes:
         test: CLAUSE/CASE, where the case of a suite's test is "function[parameters]".
         signature: short name of the way it failed, or "".
         reason, link: why a failure is known or a capability refused, or "".
         finding: id of the finding that a known failure rests on, or "".
-        setup_hash: of a scenario, hash of what a side was trained on besides its recipe; verdicts with different
+        setup_hash: of a scenario, hash of what a side was trained on in addition to its recipe; verdicts with different
             hashes are not comparable. Else "".
         repro: command that repeats the test.
         leaks: global settings that the test left changed.
         inferred_from: the judged series whose expectation was taken, its version alone where device and mode are the
             same, where nobody has judged this one, or "".
-        repeats: what each repeat in a new process came to, of a verdict that was new: an outcome, and in parentheses
-            its signature if it has one.
+        repeats: of a new verdict, the outcome of each repetition in a new process, with its signature in parentheses
+            if it has one.
         runs: the training runs that the verdict rests on, in order, each once.
     """
 
@@ -154,7 +154,7 @@ class TestVerdict:
 
 @dataclass(frozen=True)
 class Observation:
-    """A legitimate difference that a test saw; one a clause, key and case."""
+    """An observed legitimate choice; one for each clause, key and case."""
 
     clause: ClauseId
     key: NonEmpty
@@ -166,7 +166,7 @@ class Observation:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What no other observation of the record has."""
+        """The key of the observation in its record."""
         return self.clause, self.key, self.case
 
 
@@ -193,7 +193,7 @@ class Measurement:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What no other measurement of the record has."""
+        """The key of the measurement in its record."""
         return self.clause, self.key, self.case
 
 
@@ -214,7 +214,7 @@ class Trace:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What no other trace of the record has."""
+        """The key of the trace in its record."""
         return self.key, self.case
 
 
@@ -233,13 +233,13 @@ class Tensors:
 
     @property
     def place(self) -> tuple[str, str]:
-        """What no other fingerprints of the record have."""
+        """The key of the fingerprints in their record."""
         return self.key, self.case
 
 
 @dataclass(frozen=True)
 class JudgedTest:
-    """What one test leaves in a record."""
+    """The parts of a record from one test."""
 
     verdict: TestVerdict
     observations: tuple[Observation, ...] = ()
@@ -250,7 +250,7 @@ class JudgedTest:
 
 @dataclass(frozen=True)
 class Header:
-    """What is known when a run starts.
+    """The part of a record that is known when a run starts.
 
     Attributes:
         started: `journal.now()`.
@@ -271,10 +271,10 @@ class Header:
 
 @dataclass(frozen=True)
 class Record(Header):
-    """One run: its header and what was seen.
+    """One run: its header and its results.
 
     Attributes:
-        verdicts: sorted by test, one a test.
+        verdicts: sorted by test, one for each test.
         observations, measurements, traces, tensors: sorted by place, one a place.
         notes: what a reader should know about the record itself, such as damaged journal lines that were left out.
     """
@@ -326,5 +326,5 @@ def _in_order(parts: Iterable[_Part]) -> tuple[_Part, ...]:
 
 
 def by_place(parts: Iterable[_Part]) -> dict[tuple[str, ...], _Part]:
-    """Parts of a record by what no other of them has: clause, key and case, or key and case."""
+    """Parts of a record by their keys: clause, key and case, or key and case."""
     return {part.place: part for part in parts}

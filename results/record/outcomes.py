@@ -7,18 +7,18 @@ from typing import NoReturn
 
 
 class Outcome(StrEnum):
-    """What one test came to. No outcome stands for true or false: compare it, or ask for `bad`.
+    """The outcome of a test. It has no truth value: compare it, or use `bad`.
 
-    PASS: the clause held.
-    FAIL: it did not, and no expectation names the failure.
-    KNOWN: it did not, as an expectation says.
+    PASS: the clause holds.
+    FAIL: it fails, and no expectation names the failure.
+    KNOWN: it fails as an expectation describes.
     FIXED: an expectation names a failure that no longer happens; an error until the expectation is removed.
     UNSUPPORTED: the adapter refuses it, and the framework's own call was tried and did not act.
     NOT_OFFERED: the adapter refuses it and has no call to try, which says nothing of the framework.
     MISDECLARED: declared one way, observed another.
-    ABSTAIN: two runs of the same thing differed, so nothing was judged.
-    UNSTABLE: it got worse, and did not when it was repeated in a new process.
-    ERROR: the test itself broke. TIMEOUT: it did not end in time. CRASH: it took the interpreter with it.
+    ABSTAIN: two identical runs differ, so there is no verdict.
+    UNSTABLE: it got worse, but not again when repeated in a new process.
+    ERROR: the test raised an unexpected exception. TIMEOUT: it did not end in time. CRASH: the process died.
     """
 
     PASS = "pass"
@@ -36,7 +36,7 @@ class Outcome(StrEnum):
 
     @property
     def bad(self) -> bool:
-        """Whether somebody has to act on it: what did not hold, unforeseen, and did not hold again when repeated."""
+        """Whether somebody has to act on it: an unexpected and repeatable failure."""
         return self not in _QUIET
 
     def __bool__(self) -> NoReturn:

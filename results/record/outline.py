@@ -1,4 +1,4 @@
-"""Records in less memory, for commands that read hundreds of them."""
+"""Reduced records, for commands that read hundreds of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Outlines:
 
 
 def heading(record: Record) -> Record:
-    """The record without anything that its tests left."""
+    """The record without the results of its tests."""
     return replace(
         record, clauses={}, findings={}, verdicts=(), observations=(), measurements=(), traces=(), tensors=()
     )

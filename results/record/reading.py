@@ -1,4 +1,4 @@
-"""Records on disk: what one run saw, byte-stable and readable without the suite that wrote it.
+"""Records on disk: byte-stable, and readable without the suite that wrote them.
 
 A record is a JSON document of the published schema, `results/schema.json`. While a run lasts it is a journal
 (`results.record.journal`), which `load` reads as well.
@@ -87,7 +87,7 @@ class _OfSeries:
 
 
 def load(path: Path) -> Record:
-    """The record in a .json or .json.gz file, or what a .jsonl journal has seen so far.
+    """The record in a .json or .json.gz file, or the record so far of a .jsonl journal.
 
     Raises:
         RecordError: the file cannot be read, or is no record of a version that this suite reads.
@@ -101,8 +101,8 @@ def load(path: Path) -> Record:
     except VersionError as error:
         raise RecordError(path, f"is a record of another version ({error})", error.remedy) from None
     except (ValueError, RecursionError) as error:
-        remedy = "run the suite again to write it anew, or remove it"
-        raise RecordError(path, f"is no valid record ({error})", remedy) from None
+        remedy = "run the suite to write it again, or remove it"
+        raise RecordError(path, f"is not a valid record ({error})", remedy) from None
 
 
 def load_series(path: Path) -> Series:

@@ -1,4 +1,4 @@
-"""Tests that have another name than they had, so that a rename costs no comparison (`renames.toml`)."""
+"""Renamed tests (`renames.toml`), so that records before and after a rename can be compared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def renames(path: Path = FILE) -> Names:
 
 
 def present_case(clause: str, case: str, names: Names | None = None) -> str:
-    """The case function[parameters] of a clause, by the name that its function has now."""
+    """The case function[parameters] of a clause with the present name of its function."""
     function, bracket, parameters = case.partition("[")
     known = (renames() if names is None else names).get(clause, {})
     return f"{known.get(function, function)}{bracket}{parameters}"

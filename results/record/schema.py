@@ -1,4 +1,4 @@
-"""The published JSON Schema of a record, and types that refuse what it has no place for; both from the classes.
+"""The published JSON Schema of a record, and strict types for reading; both derive from the classes.
 
 msgspec takes fields that a dataclass has not for nothing. `strict` gives the struct with the same fields that refuses
 them, and so does every struct below it.

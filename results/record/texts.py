@@ -1,4 +1,4 @@
-"""The texts that a record carries of what it judges: clauses, and the findings that known failures rest on."""
+"""The texts in a record: its clauses, and the findings behind its known failures."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ NonEmpty = Annotated[str, Meta(min_length=1)]
 
 @dataclass(frozen=True)
 class ClauseText:
-    """A clause as it read when it was judged.
+    """A clause as it was when it was judged.
 
     Attributes:
-        revision: of its meaning; verdicts of different revisions are not comparable. 0 where an old record does not
-            tell which it was.
+        revision: of its meaning; verdicts of different revisions are not comparable. 0 where an old record lacks it.
     """
 
     level: str
@@ -43,7 +42,7 @@ class ClauseText:
 
 
 class FindingKind(StrEnum):
-    """What a known failure is.
+    """Class of a known failure.
 
     DEFECT: it contradicts the framework's documentation, or mathematics. DOCUMENTED: the framework says so, or it is by
     design. NUMERICS: the last bits of a compiler or kernel. LIMITATION: the framework refuses clearly.
@@ -56,7 +55,7 @@ class FindingKind(StrEnum):
 
 
 class Consequence(StrEnum):
-    """What a known failure does to its user, the worst first.
+    """Consequence of a known failure for a user, the worst first.
 
     SILENT_CORRUPTION: parameters, gradients or results are wrong, and no more than a warning says so. SILENT_LOSS:
     state or data is dropped, and no more than a warning says so. LEAKED_SETTING: a process-wide setting stays changed.
@@ -79,7 +78,7 @@ class Consequence(StrEnum):
 
 @dataclass(frozen=True)
 class FindingText:
-    """One cause of known failures, as it read when they were judged.
+    """One cause of known failures, as it was when they were judged.
 
     Attributes:
         reason: cause and effect, in one sentence.

@@ -16,12 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from results.record.not_offered import not_offered
 from results.record.values import as_number
 
 _PLAIN = re.compile(r"/(test_\w+)\Z")
 _WITH_CASE = re.compile(r"/(test_\w+\[.*\])\Z", re.DOTALL)
-"""Takes linear time where the name ends in "]"; of others it is not asked."""
+"""Takes linear time where the name ends in "]"; it is not used for other names."""
+
+_TRIED = "(tried)"
+"""Suffix of the message of a refusal if a call of the framework was tried; older suites tried nothing."""
 
 _REVISIONS = Path(__file__).with_name("revisions.toml")
 
@@ -52,7 +54,7 @@ def _from_2(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_clause(verdict: dict[str, Any]) -> dict[str, Any]:
-    """A verdict of version 2 whose test is called by its clause."""
+    """A verdict of version 2 whose test is named by its clause."""
     kept = {name: value for name, value in verdict.items() if name not in ("case", "code_hash")}
     place, _, name = verdict["test"].partition("::")
     if place == "scenario":
@@ -63,7 +65,7 @@ def _by_clause(verdict: dict[str, Any]) -> dict[str, Any]:
 
 
 def _runs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Runs without the places of their offloaded files, each once."""
+    """Distinct runs without the paths of their offloaded files."""
     distinct: list[dict[str, Any]] = []
     for run in runs:
         offload = run.get("recipe", {}).get("offload")
@@ -124,3 +126,10 @@ def _place(name: str) -> dict[str, str]:
 
 def _sorted(parts: Any) -> list[dict[str, Any]]:
     return sorted(parts, key=lambda part: (str(part.get("clause", "")), part["key"], part["case"]))
+
+
+def not_offered(verdict: dict[str, Any]) -> dict[str, Any]:
+    """The verdict, `not offered` if it is a refusal without a tried call; versions 1 and 2 had only `unsupported`."""
+    if verdict["outcome"] != "unsupported" or str(verdict.get("message", "")).endswith(_TRIED):
+        return verdict
+    return {**verdict, "outcome": "not offered"}

@@ -1,4 +1,4 @@
-"""What is said about the runs themselves."""
+"""The environment and the notes of the runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Fold:
-    """Properties that few readers look for, those in which runs differ first; `left` of them are left out."""
+    """Folded properties, those that differ first; `left` more are left out."""
 
     title: str
     facts: tuple[Fact, ...]
@@ -36,7 +36,7 @@ class Fold:
 
     @property
     def differing(self) -> int:
-        """In how many of them runs differ."""
+        """The number of properties in which runs differ."""
         return sum(fact.differs for fact in self.facts)
 
 
@@ -65,7 +65,7 @@ def facts(records: Sequence[Record]) -> tuple[Fact, ...]:
 
 
 def folds(records: Sequence[Record]) -> tuple[Fold, ...]:
-    """What else the environment was: packages, variables, instruction sets; only what some record has."""
+    """Packages, variables and instruction sets, where a record has any."""
     packages = [record.variant.packages for record in records]
     variables = [record.variant.variables for record in records]
     sets = [dict.fromkeys(record.variant.instruction_sets, "yes") for record in records]
@@ -78,7 +78,7 @@ def folds(records: Sequence[Record]) -> tuple[Fold, ...]:
 
 
 def _fold(title: str, values: Sequence[Mapping[str, str]], absent: str) -> Fold:
-    """One entry a name; a run without any of them has no value, in any other what is missing is `absent`."""
+    """One fact for each name: `absent` where a run lacks it, None for a run without any names."""
     names = sorted({name for each in values for name in each})
     facts = [
         Fact(clean(name), tuple((clean(each[name]) if name in each else absent) if each else None for each in values))
@@ -89,7 +89,7 @@ def _fold(title: str, values: Sequence[Mapping[str, str]], absent: str) -> Fold:
 
 
 def identity(record: Record) -> list[list[str]]:
-    """What an issue says of a run: names and values."""
+    """The facts about a run in an issue: names and values."""
     series, variant = record.series, record.variant
     facts = {
         "framework": f"{series.framework} {variant.framework_version}",
@@ -116,5 +116,5 @@ def _untested(record: Record) -> str:
 
 
 def notes(record: Record) -> tuple[str, ...]:
-    """What the record says about itself, and what a reader should know about it."""
+    """The record's own notes and a note on unconfirmed failures."""
     return tuple(clean(note, VALUE) for note in (*unconfirmed(record), *record.notes[:_NOTES]))

@@ -1,4 +1,4 @@
-"""The word of a clause across frameworks, made fit to be shown and to be chosen by."""
+"""The word of a clause across frameworks, for the table and its filter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from results.show.portability import Broken, Portability, Word
 
 @dataclass(frozen=True)
 class Breakage:
-    """A framework that breaks a clause, made fit to be shown.
+    """A framework that breaks a clause, as cleaned texts.
 
     Attributes:
         version: in pieces between which a line may end, "since" before it where it is the first.
@@ -26,7 +26,7 @@ class Breakage:
 
 @dataclass(frozen=True)
 class Across:
-    """What is said of a clause across frameworks; `choices` are its places among those of the filter."""
+    """The word of a clause; `choices` are the indices of its filter choices."""
 
     kind: str
     broken: tuple[Breakage, ...]
@@ -34,7 +34,7 @@ class Across:
 
 
 def choices(said: Iterable[Word]) -> tuple[str, ...]:
-    """What a reader may choose clauses by: every kind of word, and every framework in which one is broken."""
+    """The filter choices: every kind of word, and every framework in which a clause is broken."""
     listed = list(said)
     frameworks = sorted({_broken_in(each) for word in listed for each in word.broken})
     return (*(kind.value for kind in Portability if any(word.kind is kind for word in listed)), *frameworks)
@@ -45,7 +45,7 @@ def _broken_in(broken: Broken) -> str:
 
 
 def shown(word: Word, listed: Sequence[str]) -> Across:
-    """A word made fit to be shown, where `listed` is what a reader may choose by."""
+    """A word as cleaned texts, where `listed` are the filter choices."""
     broken = tuple(
         Breakage(
             clean(each.framework, NAME),

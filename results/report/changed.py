@@ -1,4 +1,4 @@
-"""What is said about what changed between two runs: environment, changes, and what the numbers did."""
+"""The section of changes between two runs: environment, changes, and movements of the numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from results.compare.measurements import NOT_JUDGED
 from results.compare.numbers import Moved, Movement
 from results.record.reading import Record
 from results.report.text import NAME, VALUE, Piece, clean, linked
-from results.show.differences import grouped, movements, not_judged, short
+from results.show.clauses import number
+from results.show.differences import UNSET, grouped, movements, not_judged, short
 
 _REPRO = 2000
 
@@ -32,7 +33,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Counted:
-    """Changes of one kind that are listed by their clause, the first few of each."""
+    """Changes of one kind by clause, the first few of each."""
 
     title: str
     worse: bool
@@ -41,7 +42,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Number:
-    """What became of one test's numbers."""
+    """How one test's numbers moved."""
 
     movement: str
     clause: str
@@ -52,12 +53,13 @@ class Number:
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison made fit to be shown, the worst first.
+    """A comparison as cleaned texts, the worst change first.
 
     Attributes:
-        environment: what differs between the environments. crossed, crossing: what a command shows, and the command.
-        numbers: of the tests whose numbers moved. moved: how many tests there are of each movement.
-        left: what is not judged here, or "".
+        environment: differences between the environments.
+        crossed, crossing: a command that separates framework and companions: what it runs, and its text.
+        numbers: the tests whose numbers moved. moved: the number of tests of each movement.
+        left: the costs that are not judged here, or "".
     """
 
     old: str
@@ -91,7 +93,7 @@ def compared(comparison: Comparison) -> Compared:
         worse=worse,
         refusals=tuple(clean(refusal, VALUE) for refusal in comparison.refusals),
         environment=tuple(clean(line, VALUE) for line in (*comparison.suite.lines(), *environment.lines())),
-        packages=tuple(clean(step.told) for step in environment.packages),
+        packages=tuple(clean(step.line) for step in environment.packages),
         crossed=environment.crossed,
         crossing=clean(environment.crossing, _REPRO),
         differences=tuple(_difference(change) for change in changes if change.kind.listed),
@@ -104,13 +106,13 @@ def compared(comparison: Comparison) -> Compared:
 
 def _said(comparison: Comparison, worse: int) -> str:
     if comparison.status == 2:
-        return "It cannot be judged."
+        return "Cannot be judged."
     if comparison.status == 1:
-        return f"{worse} of {len(comparison.changes)} changes are worse."
+        return f"Regressions found: {worse} of {number(len(comparison.changes), 'change')}."
     if comparison.identical:
-        return "Nothing is worse: the two are identical."
+        return "No regressions: the two runs are identical."
     drifted = comparison.drifted
-    return f"Nothing is worse; {drifted} test{'s' if drifted > 1 else ''} drifted." if drifted else "Nothing is worse."
+    return f"No regressions; {number(drifted, 'test')} drifted." if drifted else "No regressions."
 
 
 def _name(record: Record) -> str:
@@ -125,8 +127,8 @@ def _difference(change: Change) -> Difference:
         worse=change.kind.worse,
         clause=clean(change.clause),
         subject=clean(short(change.subject), 2 * NAME),
-        old=clean(change.old),
-        new=clean(change.new),
+        old=clean(change.old) or UNSET,
+        new=clean(change.new) or UNSET,
         detail=linked(change.detail),
         repro=clean(change.repro, _REPRO),
     )

@@ -1,4 +1,4 @@
-"""What lies behind the cells, as compact JSON: every distinct text, check and verdict once, and numbers for them."""
+"""Drill-down data of the cells as compact JSON; equal texts, checks and verdicts are stored once and numbered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Distinct = TypeVar("_Distinct", bound=Hashable)
 
 
 class Numbered(Generic[_Distinct]):
-    """Distinct things by number."""
+    """Numbers for distinct things."""
 
     def __init__(self) -> None:
         self._places: dict[_Distinct, int] = {}
@@ -36,7 +36,7 @@ class Numbered(Generic[_Distinct]):
 
 
 class Details:
-    """What cells point to: texts, checks, verdicts and findings by number."""
+    """Numbered texts, checks, verdicts and findings of the cells."""
 
     def __init__(self) -> None:
         self._texts: Numbered[str] = Numbered()
@@ -116,15 +116,15 @@ class Details:
 def payload(
     matrix: Sequence[Family], runs: Sequence[RunColumn], records: Sequence[Record], outcomes: Sequence[Any]
 ) -> Iterator[str]:
-    """The document that the page's script shows cells from, in pieces of its text that may stand in a page.
+    """The document from which the page's script shows cells, in pieces of its JSON text.
 
     `cells[i]` is [clause, run, verdicts], each of these [number, seconds]; a verdict is [outcome, test, signature,
     reason, link, message, repro, seed, leaks, checks, checks left out, finding, judged version, repeats, runs], a check
     [passed, what, measured, expected, bound, derivation], a finding [id, class, consequence, what its link shows];
-    `about[run]` is what an issue says of a run, [name, value] each, and `packages[run]` likewise.
+    `about[run]` lists the facts of a run for an issue, [name, value] each, and `packages[run]` its packages.
 
     Args:
-        outcomes: what the page says of each outcome, the gravest first.
+        outcomes: word, symbol and whether it is a failure, the gravest first.
     """
     rows = [row for family in matrix for row in family.rows]
     about = {

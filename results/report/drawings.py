@@ -1,7 +1,7 @@
-"""Vega-Lite specifications by Altair. They hold no text of a record: rows come later, in columns that are named here.
+"""Vega-Lite specifications by Altair, without text of a record: the page adds rows with these columns.
 
-Columns: `x` step or value, `y` value, `lo` and `hi` a band, `p` the part of the drawing, `r` a run, `c` its colour,
-`o` an order, `g` a row's label, `h` a column's label, `k` a category, `w` the words in a cell, `t` those of a tooltip.
+`x` step or value, `y` value, `lo` and `hi` a band, `p` the part of the drawing, `r` a run, `c` its colour, `o` order,
+`g` a row's label, `h` a column's label, `k` a category, `w` the text of a cell, `t` the text of a tooltip.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import altair as alt
 from results.report.runs import COLOURS, DASHES, SHAPES
 
 CATEGORIES = ("low", "follows", "wide", "other")
-"""What an operation does to the format of its input: lowers it, keeps it, widens it, or something else."""
+"""Output formats of an operation: low precision, same as the input, float32 or wider, or something else."""
 
 _KEYS = [str(index) for index in range(COLOURS)]
 _FONT = "system-ui, sans-serif"
@@ -71,7 +71,7 @@ def scales() -> dict[str, Any]:
 
 
 def costs() -> dict[str, Any]:
-    """The middle sample of every measurement and run, with the span of its samples."""
+    """The median of every measurement and run, with minimum and maximum."""
     y = alt.Y("g:N", title=None, sort=alt.EncodingSortField("o", "min"), axis=alt.Axis(labelLimit=260, grid=True))
     offset = alt.YOffset("r:N", sort=alt.EncodingSortField("r", "min"))
     chart = alt.Chart(_rows()).encode(y=y, yOffset=offset, color=_colour())
@@ -83,7 +83,7 @@ def costs() -> dict[str, Any]:
 
 
 def formats() -> dict[str, Any]:
-    """Operations down, runs across, the formats that come out written in each cell."""
+    """Operations down, runs across, the output formats in each cell."""
     operations = alt.Axis(domain=False, ticks=False, labelLimit=200)
     runs = alt.Axis(domain=False, ticks=False, orient="top", labelAngle=0, labelLimit=150, labelOverlap=False)
     y = alt.Y("g:N", title=None, sort=alt.EncodingSortField("o", "min"), axis=operations)

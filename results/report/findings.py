@@ -1,4 +1,4 @@
-"""The findings of the page: what known failures rest on, by class, the worst consequence first."""
+"""The findings of the page, causes of known failures: by class, the worst consequence first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class FindingRow:
     """A finding of a framework.
 
     Attributes:
-        reason: what goes wrong, with the addresses in it.
-        link: where it is to be read of, or ""; `shows` says what is to be read there.
-        clauses: what is not kept.
-        runs: place of each run that shows it among all, and in how many tests.
+        reason: the defect, with links.
+        link: its source, or ""; `shows` describes the source.
+        clauses: the failing clauses.
+        runs: index of each run with the finding, and the number of its failing tests.
     """
 
     framework: str
@@ -39,7 +39,7 @@ class FindingClass:
 
 
 def groups(records: Sequence[Record]) -> tuple[FindingClass, ...]:
-    """The findings of all records by class; one of several runs of a framework is one row."""
+    """The findings of all records by class; one row for all runs of a framework."""
     shown: dict[tuple[str, str, str, str], list[tuple[int, ListedFinding]]] = {}
     for place, record in enumerate(records):
         for each in findings(record):

@@ -1,4 +1,4 @@
-"""The matrix: clauses down by family, runs across, every outcome counted; a word a clause; what one alone fails."""
+"""The matrix: clauses by family down, runs across, tests counted by outcome; clauses that only one framework fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from results.report.across import Across
 from results.report.runs import RunColumn, judged, runs
 from results.report.text import NAME, VALUE, Piece, clean, href, linked
 from results.show.clauses import GRAVITY, NOT_KEPT, Count, by_clause, inferred, outcome
-from results.show.portability import words
+from results.show.portability import Portability, words
 
 SYMBOLS: Mapping[Outcome, str] = {
     Outcome.PASS: "✓",
@@ -36,7 +36,7 @@ _REASONS = 3
 
 @dataclass(frozen=True)
 class Tally:
-    """How many have each outcome, the gravest first."""
+    """Counts by outcome, the gravest first."""
 
     counts: tuple[tuple[Outcome, int], ...]
 
@@ -60,7 +60,7 @@ class Totals:
 
     @classmethod
     def of(cls, count: Count) -> Totals:
-        """A count made fit to be shown."""
+        """The totals of a count."""
         return cls(Tally.of(count.clauses), Tally.of(count.tests))
 
 
@@ -87,7 +87,7 @@ class Cell:
 
     @property
     def unconfirmed(self) -> int:
-        """How many known failures were judged in another series only."""
+        """The number of known failures that were observed only in another series."""
         return sum(map(inferred, self.verdicts))
 
 
@@ -96,9 +96,9 @@ class ClauseRow:
     """A clause across the runs.
 
     Attributes:
-        word: what is said of it across frameworks, None if no run of the newest versions judges it.
-        alone: the only framework that does not keep the clause, or "".
-        held_by: the frameworks that keep it then.
+        word: its word across frameworks, None if no run of the newest versions judges it.
+        alone: the only framework that fails the clause while another one passes it, or "".
+        passing: the frameworks that pass it and do not fail it.
     """
 
     number: int
@@ -111,7 +111,17 @@ class ClauseRow:
     cells: tuple[Cell, ...]
     word: Across | None
     alone: str
-    held_by: tuple[str, ...]
+    passing: tuple[str, ...]
+
+    @property
+    def split(self) -> bool:
+        """Whether the clause is broken in the newest version of one framework and passes in another framework."""
+        return self.word is not None and self.word.kind == Portability.BROKEN and bool(self.passing)
+
+    @property
+    def differs(self) -> bool:
+        """Whether no framework breaks the clause, but some do not support it or observe another value."""
+        return self.word is not None and self.word.kind == Portability.DIFFERS
 
 
 @dataclass(frozen=True)
@@ -126,7 +136,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Alone:
-    """A clause that one framework alone does not keep: in which runs, and why."""
+    """A clause that only one framework fails, with the failing cells and the reasons."""
 
     row: ClauseRow
     cells: tuple[Cell, ...]
@@ -149,7 +159,7 @@ def families(records: Sequence[Record]) -> tuple[Family, ...]:
         for name in sorted(name for name, text in texts.items() if text.family == family):
             verdicts = [here.get(name, []) for here in grouped]
             word = across.shown(said[name], listed) if name in said else None
-            row = _row(rows, cells, name, texts[name], verdicts, _only(records, verdicts), word, columns)
+            row = _row(rows, cells, name, texts[name], verdicts, _sides(records, verdicts), word, columns)
             cells += sum(1 for cell in row.cells if cell.verdicts)
             rows += 1
             members.append(row)
@@ -159,7 +169,7 @@ def families(records: Sequence[Record]) -> tuple[Family, ...]:
 
 
 def alone(matrix: Sequence[Family]) -> tuple[Alone, ...]:
-    """The clauses that exactly one framework does not keep while another one that supports them does."""
+    """The clauses that exactly one framework fails while another one passes them."""
     found = []
     for row in sorted((row for family in matrix for row in family.rows if row.alone), key=lambda row: row.alone):
         cells = tuple(cell for cell in row.cells if _fails(cell.verdicts))
@@ -175,11 +185,12 @@ def _row(
     name: str,
     text: ClauseText,
     verdicts: Sequence[Sequence[TestVerdict]],
-    only: tuple[str, tuple[str, ...]],
+    sides: tuple[Sequence[str], Sequence[str]],
     word: Across | None,
     columns: Sequence[RunColumn],
 ) -> ClauseRow:
     found, plain = [], _SLUG.fullmatch(name)
+    failing, passing = sides
     for run, here in enumerate(verdicts):
         anchor = f"{name if plain else f'~{number}'}@{columns[run].slug}"
         found.append(Cell(run, cells, anchor, Tally.of(Counter(verdict.outcome for verdict in here)), tuple(here)))
@@ -194,8 +205,8 @@ def _row(
         history=tuple(linked(entry) for entry in text.history[:20]),
         cells=tuple(found),
         word=word,
-        alone=only[0],
-        held_by=only[1],
+        alone=clean(failing[0], NAME) if len(failing) == 1 and passing else "",
+        passing=tuple(clean(framework, NAME) for framework in passing),
     )
 
 
@@ -203,14 +214,14 @@ def _fails(verdicts: Sequence[TestVerdict]) -> bool:
     return any(verdict.outcome in NOT_KEPT for verdict in verdicts)
 
 
-def _only(records: Sequence[Record], verdicts: Sequence[Sequence[TestVerdict]]) -> tuple[str, tuple[str, ...]]:
+def _sides(records: Sequence[Record], verdicts: Sequence[Sequence[TestVerdict]]) -> tuple[list[str], list[str]]:
+    """The frameworks that fail a clause in some run, and those that pass it and do not."""
     frameworks = judged(records)
-    failing, holding = set(), set()
+    failing, passing = set(), set()
     for record, here in zip(records, verdicts, strict=True):
         framework = record.series.framework
         if framework in frameworks and _fails(here):
             failing.add(framework)
         elif framework in frameworks and any(verdict.outcome is Outcome.PASS for verdict in here):
-            holding.add(framework)
-    held_by = tuple(clean(framework, NAME) for framework in sorted(holding - failing))
-    return (clean(failing.pop(), NAME), held_by) if len(failing) == 1 and held_by else ("", ())
+            passing.add(framework)
+    return sorted(failing), sorted(passing - failing)

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, scripts and data inside, that asks nobody for anything."""
+"""The page: one self-contained HTML file that makes no request."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from markupsafe import Markup
 from results.compare.pairing import NONE, Comparisons
 from results.record.outcomes import Outcome
 from results.record.reading import Record
-from results.report import about, across, changed, details, findings, matrix, porting, series
-from results.report.runs import DASHES, SHAPES, runs
-from results.report.text import clean, embedded
+from results.report import about, across, changed, details, findings, matrix, porting, series, summary
+from results.report.runs import DASHES, SHAPES, by_framework, frameworks, runs
+from results.report.text import clean, embedded, packed
 from results.show.clauses import GRAVITY, NOT_KEPT, total, unconfirmed
 from results.show.portability import Portability, words
 
 MEANINGS = {
-    Outcome.PASS: "the clause held",
-    Outcome.KNOWN: "it did not, exactly as an expectation says",
-    Outcome.UNSUPPORTED: "refused by the adapter, and the framework's own call did not work",
-    Outcome.NOT_OFFERED: "refused by the adapter, which has no call to try: nothing is known of the framework",
-    Outcome.ABSTAIN: "the same run twice differed, so nothing was judged",
-    Outcome.FAIL: "it did not hold, and nobody expected that",
-    Outcome.MISDECLARED: "declared one way, observed another",
-    Outcome.FIXED: "expected to fail, and does no longer",
-    Outcome.UNSTABLE: "got worse, and did not when it was repeated in a new process",
-    Outcome.ERROR: "the test itself broke",
-    Outcome.TIMEOUT: "it did not end in time",
-    Outcome.CRASH: "it took the interpreter with it",
+    Outcome.PASS: "the clause holds",
+    Outcome.KNOWN: "fails exactly as an expectation describes",
+    Outcome.UNSUPPORTED: "the adapter refuses it, and the framework's own call does not work either",
+    Outcome.NOT_OFFERED: "the adapter refuses it and has no framework call to try: nothing is known of the framework",
+    Outcome.ABSTAIN: "two identical runs differ, so there is no verdict",
+    Outcome.FAIL: "fails, and no expectation names the failure",
+    Outcome.MISDECLARED: "the adapter declares one thing, the test observes another",
+    Outcome.FIXED: "expected to fail, but passes",
+    Outcome.UNSTABLE: "got worse, but not again when repeated in a new process",
+    Outcome.ERROR: "the test raised an unexpected exception",
+    Outcome.TIMEOUT: "the test did not end in time",
+    Outcome.CRASH: "the Python process died",
 }
 
 _PARTS = ("elements.js", "filters.js", "issue.js", "cells.js", "address.js", "tables.js")
@@ -46,8 +46,11 @@ def render(records: Sequence[Record], comparisons: Comparisons = NONE) -> str:
 
 
 def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterator[str]:
-    """The page in pieces, for that of hundreds of records is large."""
+    """The page in pieces, because hundreds of records make a large one."""
+    records = by_framework(records)
     columns = runs(records)
+    groups = frameworks(records)
+    totals = [matrix.Totals.of(total(record)) for record in records]
     families = matrix.families(records)
     outcomes = [o for o in reversed(GRAVITY) if any(v.outcome is o for r in records for v in r.verdicts)]
     drawn = series.payload(records, columns)
@@ -58,11 +61,16 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
         .get_template("page.html")
         .generate(
             runs=columns,
-            totals=[matrix.Totals.of(total(record)) for record in records],
+            frameworks=groups,
+            starts={group.runs[0] for group in groups},
+            summary=list(summary.sentences(families, groups, sum(each.tests.total for each in totals), comparisons)),
+            totals=totals,
             families=families,
             levels=sorted({row.level for family in families for row in family.rows}),
             outcomes=outcomes,
             choices=across.choices(words(records).values()),
+            together=[(summary.DISAGREE, "disagree"), (summary.SPLIT, "split")] if len(groups) > 1 else [],
+            outcome_choices=list(summary.CHOICES.items()),
             kinds=Portability,
             unconfirmed=any(map(unconfirmed, records)),
             meanings=MEANINGS,
@@ -79,7 +87,7 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
             comparisons=[changed.compared(pair) for pair in comparisons.pairs],
             unmatched=[clean(line) for line in comparisons.unmatched],
             anchors={row.name: row.anchor for family in families for row in family.rows},
-            cells_json=map(Markup, details.payload(families, columns, records, _outcomes())),
+            cells_json=map(Markup, packed(details.payload(families, columns, records, _outcomes()))),
             drawn_json=Markup(embedded(drawn)),
             style=Markup(style),
             scripts={name: Markup(script) for name, script in scripts.items()},
@@ -89,13 +97,13 @@ def pieces(records: Sequence[Record], comparisons: Comparisons = NONE) -> Iterat
 
 
 def _outcomes() -> list[list[str | bool]]:
-    """Word, symbol, and whether the clause was not kept, the gravest first."""
+    """Word, symbol, and whether it is a failure, the gravest first."""
     return [[outcome.value, matrix.SYMBOLS[outcome], outcome in NOT_KEPT] for outcome in GRAVITY]
 
 
 @cache
 def _behaviour() -> str:
-    """The script of the page, of which every part sees the ones before it."""
+    """The script of the page: its parts in one scope, in order."""
     return "\n".join(['(() => {\n  "use strict";', *map(_text, _PARTS), "})();"])
 
 

@@ -1,4 +1,4 @@
-"""The porting table: what every run was observed to do, leaf by leaf, and where frameworks differ."""
+"""The porting table: every observed value of every run, and differences between frameworks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from results.show.observations import Place, differ, leaves
 FORMATS = "autocast.op-dtypes"
 """The clause whose observations are formats by operation."""
 
-_LOOKED_FOR = re.compile(r"scaling\.paper-defaults|.+-rule")
+_RULES = re.compile(r"scaling\.paper-defaults|.+-rule")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True)
 class LineGroup:
-    """Lines that belong together, those that differ first; `folded` if few readers look for them."""
+    """Lines of one kind, those that differ first; `folded` hides them at first."""
 
     title: str
     lines: tuple[Line, ...]
@@ -39,7 +39,7 @@ class LineGroup:
 
     @property
     def differing(self) -> int:
-        """How many differ between frameworks."""
+        """The number of lines that differ between frameworks."""
         return sum(line.differs for line in self.lines)
 
 
@@ -55,7 +55,7 @@ def groups(records: Sequence[Record]) -> tuple[LineGroup, ...]:
     for place in sorted(seen):
         here = [(place, run) in present for run in range(len(records))]
         line = _line(place, seen[place], here, records)
-        if _LOOKED_FOR.fullmatch(place[0]):
+        if _RULES.fullmatch(place[0]):
             kind = "rules"
         elif place[0] == FORMATS:
             kind = "formats"
@@ -66,7 +66,7 @@ def groups(records: Sequence[Record]) -> tuple[LineGroup, ...]:
         ("Defaults and rules", "rules", False),
         ("Other observations that differ between frameworks", "differ", False),
         ("Formats of operations under autocast", "formats", True),
-        ("The rest: the same in every framework, or an explanation in words", "same", True),
+        ("The same in every framework, or an explanation in words", "same", True),
     )
     return tuple(
         LineGroup(title, tuple(sorted(sorted_lines[kind], key=lambda line: not line.differs)), folded)
@@ -88,7 +88,8 @@ def _line(place: Place, values: Sequence[Json], present: Sequence[bool], records
         name=" › ".join(clean(part) for part in (key, *way) if part),
         case="" if case == key else clean(case),
         values=tuple(
-            (described(value, NAME) or "nothing") if here else None for value, here in zip(values, present, strict=True)
+            (described(value, NAME) or "empty text") if here else None
+            for value, here in zip(values, present, strict=True)
         ),
         differs=differ(place, seen),
     )

@@ -1,11 +1,12 @@
-"""The runs of a report: what a column is called, and which frameworks are judged against each other."""
+"""The runs of a report: names of columns, columns by framework, and the frameworks that are compared."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from results.record.model import Status
 from results.record.reading import Record
@@ -16,7 +17,7 @@ COLOURS = 8
 """How many colours the style sheet has for runs."""
 
 DASHES = ((), (6, 3), (2, 2), (8, 3, 2, 3), (10, 4), (4, 2), (1, 3), (12, 3, 3, 3))
-"""How the lines of each colour are dashed, so that nobody needs to see the colour."""
+"""Dashes of the lines of each colour, so that lines differ without colour."""
 
 SHAPES = {
     "circle": "M9 6a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z",
@@ -39,9 +40,9 @@ class RunColumn:
     """One record as a column.
 
     Attributes:
-        where: mode and device, and when it started if that alone distinguishes it from another run.
-        short: what distinguishes it where room is scarce.
-        slug: its name in addresses, the same in every report where framework and mode are enough to distinguish runs.
+        where: mode and device; also the start time if nothing else distinguishes two runs.
+        short: a short name.
+        slug: its name in addresses: framework and mode, and more only where these are not unique.
     """
 
     index: int
@@ -54,12 +55,12 @@ class RunColumn:
 
     @property
     def label(self) -> str:
-        """All of it in one line."""
+        """Framework, version, mode and device in one line."""
         return " ".join(filter(None, (self.framework, self.version, self.where)))
 
     @property
     def packages(self) -> list[str]:
-        """The version in pieces between which a line may end: one for each package that it names."""
+        """The version in pieces between which a line may break: one for each package."""
         return packages(self.version)
 
     @property
@@ -68,13 +69,42 @@ class RunColumn:
         return self.index % COLOURS
 
 
+@dataclass(frozen=True)
+class FrameworkColumns:
+    """The neighbouring columns of one framework; `slug` is its name in addresses."""
+
+    name: str
+    slug: str
+    runs: tuple[int, ...]
+
+
+def by_framework(records: Iterable[Record]) -> list[Record]:
+    """These records with those of a framework next to each other, else in their order."""
+    together: dict[str, list[Record]] = {}
+    for record in records:
+        together.setdefault(record.series.framework, []).append(record)
+    return [record for members in together.values() for record in members]
+
+
+def frameworks(records: Sequence[Record]) -> tuple[FrameworkColumns, ...]:
+    """The columns of each framework, where `records` are in the order of `by_framework`."""
+    places: dict[str, list[int]] = {}
+    for place, record in enumerate(records):
+        places.setdefault(record.series.framework, []).append(place)
+    found = [
+        FrameworkColumns(clean(name, _PART), _UNSAFE.sub("_", name[:_PART]), tuple(runs))
+        for name, runs in places.items()
+    ]
+    return tuple(_apart(found, "slug", lambda group: replace(group, slug=f"~{group.runs[0] + 1}")))
+
+
 def packages(version: str) -> list[str]:
-    """A version in pieces, one for each package that it names."""
+    """A version in pieces, one for each package."""
     return re.split(r"(?<=[+.])(?=[A-Za-z])", version)
 
 
 def runs(records: Sequence[Record]) -> tuple[RunColumn, ...]:
-    """The columns of these records, in their order; no two are called the same."""
+    """The columns of these records, in their order, with unique names."""
     found = [
         RunColumn(
             index=index,
@@ -107,14 +137,17 @@ def _addressed(found: Sequence[RunColumn], records: Sequence[Record]) -> list[Ru
     return _apart(named, "slug", lambda run: replace(run, slug=f"~{run.index + 1}"))
 
 
-def _apart(found: Sequence[RunColumn], name: str, renamed: Callable[[RunColumn], RunColumn]) -> list[RunColumn]:
-    """These runs, those of them renamed that share the name with another."""
-    counts = Counter(getattr(run, name) for run in found)
-    return [renamed(run) if counts[getattr(run, name)] > 1 else run for run in found]
+_Named = TypeVar("_Named", RunColumn, FrameworkColumns)
+
+
+def _apart(found: Sequence[_Named], name: str, renamed: Callable[[_Named], _Named]) -> list[_Named]:
+    """These columns, renamed where another one has the same name."""
+    counts = Counter(getattr(column, name) for column in found)
+    return [renamed(column) if counts[getattr(column, name)] > 1 else column for column in found]
 
 
 def judged(records: Sequence[Record]) -> frozenset[str]:
-    """The frameworks that are set against each other: all but the oracle, unless fewer than two are left."""
+    """The frameworks that are compared: all but the oracle, unless fewer than two are left."""
     names = frozenset(record.series.framework for record in records)
     others = names - {ORACLE}
     return others if len(others) > 1 else names

@@ -1,4 +1,4 @@
-"""What is drawn: traces, measurements and formats of the records as compact JSON."""
+"""Data of the charts: traces, measurements and formats of the records as compact JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from results.show.observations import parameters
 from results.show.portability import ORACLE
 
 LOSS, SCALE, EXACT, SPREAD = "loss", "scale", "exact", "spread"
-"""Names of the series of a trace that are drawn: the run's loss and scale, the oracle's loss, the spread around it."""
+"""Names of the drawn series of a trace: the run's loss and scale, the oracle's loss, the spread around it."""
 
 _POINTS = 5000
 _WIDE = ("float32", "float64")
@@ -26,12 +26,12 @@ _LOW = ("float16", "bfloat16", "float8")
 
 
 def payload(records: Sequence[Record], runs: Sequence[RunColumn]) -> dict[str, Any]:
-    """The document that the page's script draws from.
+    """The document from which the page's script draws.
 
-    Lists of lists, the outer ones an entry a choice of the reader:
+    Lists of lists, one entry of the outer list for each choice of the reader:
         losses: [name, oracle's losses, spreads, [[run, losses, its own oracle's losses and spreads or None], ...]].
         scales: [name, [[run, scales], ...]].
-        costs: [clause, unit, [[measurement, run, least, middle, largest, samples], ...]].
+        costs: [clause, unit, [[measurement, run, minimum, median, maximum, samples], ...]].
         formats: [name, [[operation, [[run, formats, category], ...]], ...]].
     """
     curves = [{(trace.key, trace.case): trace.curves for trace in record.traces} for record in records]
@@ -99,7 +99,7 @@ def _oracle(trace: Curves) -> list[Any]:
 
 
 def _base(records: Sequence[Record], curves: Sequence[Mapping[_Name, Curves]], name: _Name) -> Curves:
-    """The oracle's line: from its own record if there is one, else from the first that carries it."""
+    """The oracle's curves: from its own record if there is one, else from the first record that has them."""
     oracles = [record.series.framework == ORACLE for record in records]
     having = [place for place, named in enumerate(curves) if named.get(name, {}).get(EXACT)]
     having.sort(key=lambda place: not oracles[place])

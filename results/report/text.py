@@ -1,11 +1,13 @@
-"""Texts of records made fit to be shown: nothing in a record may reorder, hide or flood a page."""
+"""Cleaned texts of records: nothing in a record may reorder, hide or flood a page."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +15,7 @@ from urllib.parse import urlsplit
 from results.record.values import Json
 
 NAME, VALUE, MESSAGE = 160, 600, 4000
-"""Characters that are shown of a name, of a value and of a message."""
+"""Most characters of a name, a value and a message."""
 
 _URL = re.compile(r"https?://[^\s<>\"'`\\]+", re.IGNORECASE)
 _LINK_LIMIT = 2000
@@ -24,7 +26,7 @@ _MAX_ITEMS = 64
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a text; `href` is where it leads, or ""."""
+    """A part of a text; `href` is its link, or ""."""
 
     text: str
     href: str = ""
@@ -61,7 +63,7 @@ def _visible(text: str, lines: bool) -> str:
 
 
 def href(link: str) -> str:
-    """The link if a browser may be sent there, else "": not one that carries a name or a password."""
+    """The link if it is a safe web address without a name or a password, else ""."""
     if len(link) > _LINK_LIMIT or not _URL.fullmatch(link) or not link.isprintable():
         return ""
     try:
@@ -92,8 +94,19 @@ def embedded(document: Any) -> str:
     return text
 
 
+def packed(texts: Iterable[str]) -> Iterator[str]:
+    """These texts joined, as gzip in base64, in pieces; equal texts give equal pieces."""
+    compressor, rest = zlib.compressobj(9, wbits=zlib.MAX_WBITS | 16), b""
+    for text in texts:
+        rest += compressor.compress(text.encode("utf-8"))
+        whole = len(rest) - len(rest) % 3
+        yield base64.b64encode(rest[:whole]).decode("ascii")
+        rest = rest[whole:]
+    yield base64.b64encode(rest + compressor.flush()).decode("ascii")
+
+
 def number(value: float) -> str:
-    """A number as short as a reader needs it."""
+    """A number with at most six digits, integers in full."""
     if isinstance(value, int):
         return str(value) if abs(value) < 10**15 else f"{value:.6g}"
     return f"{value:.6g}"
@@ -101,10 +114,10 @@ def number(value: float) -> str:
 
 def described(value: Json, limit: int = VALUE) -> str:
     """A value in one line."""
-    return clean(_told(value, limit, 0), limit)
+    return clean(_line(value, limit, 0), limit)
 
 
-def _told(value: Json, limit: int, depth: int) -> str:
+def _line(value: Json, limit: int, depth: int) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -116,8 +129,8 @@ def _told(value: Json, limit: int, depth: int) -> str:
     if depth >= _MAX_DEPTH:
         return "…"
     if isinstance(value, Mapping):
-        items = [f"{key[:NAME]}: {_told(item, limit, depth + 1)}" for key, item in list(value.items())[:_MAX_ITEMS]]
+        items = [f"{key[:NAME]}: {_line(item, limit, depth + 1)}" for key, item in list(value.items())[:_MAX_ITEMS]]
     else:
-        items = [_told(item, limit, depth + 1) for item in value[:_MAX_ITEMS]]
+        items = [_line(item, limit, depth + 1) for item in value[:_MAX_ITEMS]]
     more = ["…"] if len(value) > _MAX_ITEMS else []
     return ("{%s}" if isinstance(value, Mapping) else "[%s]") % ", ".join([*items, *more])

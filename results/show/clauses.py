@@ -1,4 +1,4 @@
-"""Clauses counted: the outcome of each in a run, and how many clauses and tests have which."""
+"""The outcome of each clause in a run, and counts of clauses and tests by outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRAVITY = (
 """Outcomes by how soon somebody should look at them."""
 
 NOT_KEPT = frozenset(GRAVITY) - UNJUDGED - {Outcome.PASS, Outcome.FIXED, Outcome.UNSTABLE}
-"""The clause did not hold, foreseen or not."""
+"""The clause failed, expected or not."""
 
 
 def outcome(verdicts: Iterable[TestVerdict]) -> Outcome:
@@ -81,7 +81,7 @@ class Count:
 
 
 def number(count: int, what: str) -> str:
-    """How many there are of what, in words."""
+    """A count with its noun, such as "1 clause" or "2 clauses"."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 

@@ -8,7 +8,7 @@ CTRF knows five statuses, fewer than there are outcomes, so every test keeps its
     passed    pass
     failed    fail, misdeclared, fixed, error, timeout, crash: whatever somebody has to act on
     skipped   unsupported, not offered
-    other     known, unstable, abstain: the clause did not hold as foreseen, or nothing was judged
+    other     known, unstable, abstain: the clause failed as expected, or there is no verdict
     pending   none
 """
 

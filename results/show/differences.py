@@ -25,18 +25,21 @@ from results.record.values import plain
 from results.show.marks import code, cut, escaped, words
 
 VERDICTS = {
-    0: "nothing is worse",
-    1: "something is worse",
+    0: "no regressions",
+    1: "regressions found",
     2: "cannot be judged",
 }
+UNSET = "unset"
+"""What is shown for a side that has no value."""
+
 _SHOWN = 4
 _SHOWN_AS_NUMBERS = frozenset({ChangeKind.DRIFT, ChangeKind.NOT_JUDGED})
-"""Kinds that a headline tells apart from the others."""
+"""Kinds that a headline counts apart from the others."""
 
 
 @dataclass(frozen=True)
 class ChangeGroup:
-    """Changes of one clause that are alike."""
+    """Changes of one clause with the same kind, old value and new value."""
 
     kind: ChangeKind
     clause: str
@@ -57,12 +60,12 @@ class ChangeGroup:
 
     @property
     def step(self) -> str:
-        """What stood there before and what stands there now."""
-        return " → ".join((self.old or "nothing", self.new or "nothing")) if self.kind.listed else ""
+        """The old value and the new one."""
+        return " → ".join((self.old or UNSET, self.new or UNSET)) if self.kind.listed else ""
 
     @property
     def detail(self) -> str:
-        """What is shown of the first."""
+        """The detail of the first."""
         return self.changes[0].detail
 
 
@@ -73,7 +76,7 @@ def short(subject: str) -> str:
 
 
 def grouped(changes: Iterable[Change]) -> tuple[ChangeGroup, ...]:
-    """Changes that are alike together, in their order; those that only count by their clause."""
+    """Equal changes together, in their order; kinds that are only counted are grouped by clause."""
     alike: dict[tuple[ChangeKind, str, str, str], list[Change]] = {}
     for change in changes:
         sides = (change.old, change.new) if change.kind.listed else ("", "")
@@ -82,7 +85,7 @@ def grouped(changes: Iterable[Change]) -> tuple[ChangeGroup, ...]:
 
 
 def verdict(comparisons: Comparisons) -> str:
-    """The whole in a few words."""
+    """The result in a few words."""
     pairs, text = comparisons.pairs, VERDICTS[comparisons.status]
     if comparisons.status == 0:
         drifted = sum(pair.drifted for pair in pairs)
@@ -98,7 +101,7 @@ def verdict(comparisons: Comparisons) -> str:
 
 
 def headline(pair: Comparison) -> str:
-    """Series, both versions, how many changes of each kind there are, and what the numbers did."""
+    """Series, both versions, the number of changes of each kind, and the movements of the numbers."""
     return f"{title(pair)}: {summary(pair)}"
 
 
@@ -109,7 +112,7 @@ def title(pair: Comparison) -> str:
 
 
 def summary(pair: Comparison) -> str:
-    """How many changes of each kind there are, what the numbers did, and how many tests were compared."""
+    """The number of changes of each kind, the movements of the numbers, and the number of compared tests."""
     if pair.refusals:
         return "not comparable"
     selection = " and ".join(dict.fromkeys(filter(None, (pair.old.selection, pair.new.selection))))
@@ -127,20 +130,20 @@ def summary(pair: Comparison) -> str:
 
 
 def movements(numbers: Sequence[Moved]) -> str:
-    """How many tests there are of each movement, in words; "" for no test."""
+    """The number of tests of each movement; "" for no test."""
     return ", ".join(f"{count} {movement}" for movement, count in counts(numbers).items())
 
 
 def not_judged(count: int) -> str:
-    """How many costs are left without a judgement, in words; "" for none."""
-    return f"{count} time{'s' if count > 1 else ''} {ChangeKind.NOT_JUDGED}" if count else ""
+    """The number of timings that are not judged; "" for none."""
+    return f"{count} timing{'s' if count > 1 else ''} {ChangeKind.NOT_JUDGED}" if count else ""
 
 
 def draw(comparisons: Comparisons, console: Console, *, brief: bool = False) -> None:
-    """Prints every pair, its environment first, then the gravest changes.
+    """Prints every pair: its environment, then its changes, the gravest first.
 
     Args:
-        brief: leave out what neither makes anything worse nor drifted, nor was unstable.
+        brief: show only regressions, drifts and unstable tests.
     """
     for pair in comparisons.pairs:
         console.print(Text(one_line(headline(pair)), style="bold"))
@@ -185,7 +188,7 @@ def _draw_counted(kind: ChangeKind, changes: Sequence[Change], console: Console)
 
 
 def _reasons(changes: Sequence[Change]) -> list[str]:
-    """Why changes cannot be compared, the commonest reason first, each with its number."""
+    """The reasons why changes cannot be compared, with their counts, the most frequent first."""
     return [f"{count}: {reason}" for reason, count in Counter(change.detail for change in changes).most_common()]
 
 
@@ -218,7 +221,7 @@ def _after(group: ChangeGroup) -> str:
 
 
 def markdown(comparisons: Comparisons) -> str:
-    """What changed, for a pull request or the summary of a CI job; it says so if it had to be cut to `marks.LIMIT`."""
+    """The changes, for a pull request or the summary of a CI job, cut to `marks.LIMIT` with a notice."""
     return cut(_lines(comparisons))
 
 
@@ -232,7 +235,7 @@ def _lines(comparisons: Comparisons) -> Iterator[str]:
 
 
 def section(pair: Comparison) -> Iterator[str]:
-    """The lines of one pair in Markdown: environment, what is worse or drifted, and folded what else there is."""
+    """One pair in Markdown: environment, regressions and drifts, then everything else folded."""
     yield f"### {words(title(pair))}"
     yield ""
     yield words(summary(pair), 1000)
@@ -267,7 +270,7 @@ def _environment(pair: Comparison) -> Iterator[str]:
     lines += [f"- {words(line, 1000)}" for line in different.settings()]
     if lines:
         yield from ("Environment:", "", *lines, "")
-    others = ", ".join(words(step.told, 200) for step in different.packages)
+    others = ", ".join(words(step.line, 200) for step in different.packages)
     yield from _folded("Other packages", [others, ""] if others else [])
 
 
@@ -337,5 +340,5 @@ def document(comparisons: Comparisons) -> dict[str, Any]:
 
 
 def to_json(comparisons: Comparisons) -> str:
-    """The JSON document as text, with an escape for every character that is not printable, DEL among them."""
+    """The JSON document as text; characters that are not printable, including DEL, are escaped."""
     return escaped(json.dumps(document(comparisons), indent=1, allow_nan=False)) + "\n"

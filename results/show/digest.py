@@ -45,8 +45,8 @@ def _headline(records: Sequence[Record], bad: Sequence[tuple[Record, TestVerdict
         return f"{len(concerned)} of {len(clauses)} clauses need action ({len(bad)} of {tests} tests)"
     unfinished = sum(1 for record in records if troubles(record))
     if unfinished:
-        return f"{unfinished} of {len(records)} runs did not end"
-    return f"nothing to act on in {len(clauses)} clauses ({tests} tests)"
+        return f"{unfinished} of {len(records)} runs did not finish"
+    return f"no action needed in {len(clauses)} clauses ({tests} tests)"
 
 
 def _table(records: Sequence[Record]) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _cell(counts: Mapping[Outcome, int], of: Sequence[str]) -> str:
 
 
 def _action(record: Record, verdict: TestVerdict) -> str:
-    seen = words(verdict.message or verdict.reason) or "nothing was said"
+    seen = words(verdict.message or verdict.reason) or "no message"
     repeat = f"<br>{code(verdict.repro, 500)}" if verdict.repro else ""
     where = words(" ".join(title(record)))
     return f"- **{verdict.outcome}** {code(verdict.test, 200)} ({where}): {seen}{repeat}"

@@ -1,4 +1,4 @@
-"""What a record's known failures rest on, as data and as Markdown: by class, the worst consequence first."""
+"""The findings behind a record's known failures, as data and as Markdown: by class, the worst consequence first."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ HEADINGS: Mapping[FindingKind, str] = {
     FindingKind.NUMERICS: "Numerics",
     FindingKind.LIMITATION: "Limitations",
 }
-UNCLASSED = "Without a class"
-"""Over known failures of records that are older than findings."""
+UNCLASSED = "Unclassified"
+"""Heading of known failures in records that are older than findings."""
 
 
 @dataclass(frozen=True)
 class ListedFinding:
-    """One cause of known failures, and where it shows.
+    """One cause of known failures, and the cases that it fails.
 
     Attributes:
-        id: its slug, "" in records that are older than findings; one reason and link are one finding then.
-        text: what it says, None in such records.
-        cases: the cases that fail, by clause.
+        id: its slug; "" in records that are older than findings, where each pair of reason and link is one finding.
+        text: its text, None in such records.
+        cases: the failing cases by clause.
     """
 
     id: str
@@ -46,7 +46,7 @@ class ListedFinding:
 
 
 def findings(record: Record) -> tuple[ListedFinding, ...]:
-    """What the record's known failures rest on, in order."""
+    """The findings behind the record's known failures, in order."""
     cases: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for verdict in record.verdicts:
         if verdict.outcome is Outcome.KNOWN:
@@ -61,7 +61,7 @@ def findings(record: Record) -> tuple[ListedFinding, ...]:
 
 
 def by_consequence(record: Record) -> dict[FindingKind, Counter[Consequence]]:
-    """How many findings the record's known failures rest on, by class and consequence."""
+    """The number of findings behind the record's known failures, by class and consequence."""
     counts: dict[FindingKind, Counter[Consequence]] = {}
     for finding in findings(record):
         if finding.text is not None:
@@ -79,7 +79,7 @@ def markdown(records: Sequence[Record]) -> str:
 
 
 def classed(found: Sequence[ListedFinding]) -> Iterator[str]:
-    """Findings as items of Markdown lists, each class under its name."""
+    """Findings as Markdown lists, each class under its name."""
     names = [HEADINGS[finding.text.kind] if finding.text else UNCLASSED for finding in found]
     for place, (name, finding) in enumerate(zip(names, found, strict=True)):
         if name not in names[:place]:

@@ -1,4 +1,4 @@
-"""Text of a record as Markdown that shows it and does nothing else."""
+"""Text of a record as inert Markdown."""
 
 from __future__ import annotations
 

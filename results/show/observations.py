@@ -1,4 +1,4 @@
-"""What records observed, value by value, and where frameworks differ in it."""
+"""Observations of records, value by value, and differences between frameworks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAVES = 2000
 _EXPLANATION = ("reason",)
 
 Place = tuple[str, str, str, tuple[str, ...]]
-"""Clause, key, the test's parameters, and the way down into the value."""
+"""Clause, key, the test's parameters, and the path inside the value."""
 
 
 def parameters(case: str) -> str:
@@ -42,7 +42,7 @@ def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
 
 
 def differ(place: Place, values: Iterable[tuple[str, Json]]) -> bool:
-    """Whether two frameworks observed something else at a place; an explanation in words never differs.
+    """Whether two frameworks observed different values at a place; explanations in words never differ.
 
     Args:
         values: framework and what one of its runs observed.

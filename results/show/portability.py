@@ -1,25 +1,25 @@
-"""One word a clause across frameworks.
+"""One word for each clause across frameworks.
 
-The words are about one version of each framework: the newest among the records. The reference is no framework here,
-unless nothing else is among the records. A framework's outcome for a clause is `clauses.outcome` of the outcomes of
-its runs of that version, whatever their mode and device, where `fixed` holds; a framework none of whose runs has a test
-of the clause, or for which it is `not offered`, is not counted. The first word that holds is the clause's:
+The word is about the newest version of each framework among the records. The reference counts as a framework only if
+there is no other. A framework's outcome for a clause is `clauses.outcome` over all its runs of that version, in any
+mode and on any device, where `fixed` counts as a pass. A framework without a test of the clause, or for which it is
+`not offered`, is not counted. The first word that applies is the clause's:
 
-broken in X: a test of it has an outcome of `clauses.NOT_KEPT` in X. "X since V" if the records show when that
-    began, "X VERSION" if they do not. Where only some runs of X show it, their modes and devices are in parentheses.
-not judged: some framework has `abstain` or `unstable`, so that nothing can be said of all.
+broken in X: a test has an outcome of `clauses.NOT_KEPT` in X. "X since V" if the records show the first failing
+    version, else "X VERSION". If only some runs of X fail, their modes and devices are in parentheses.
+not judged: a framework has `abstain` or `unstable`.
 not offered: no framework is counted.
-unsupported: no framework that is counted has it.
-differs: it holds in some frameworks and is unsupported in others, or it is an OBSERVATION of which two frameworks
+unsupported: no counted framework supports it.
+differs: it passes in some frameworks and is unsupported in others, or it is an OBSERVATION of which two frameworks
     observed different values.
-held: it holds in the only framework that is counted.
-portable: it holds in every one of several frameworks.
+held: it passes in the only counted framework.
+portable: it passes in every one of several frameworks.
 
-V is found in each series (framework, kind of device, mode) by itself, from its newest run back: an older run in which
-the clause is broken extends the stretch; an older run in which every test that fails now passed, with the same code,
-ends it, and V is the oldest version of the stretch; an older run that is neither says nothing, and nor does one whose
-version is none by PEP 440. So V is the first of the recorded versions that breaks the clause, and there is none where a
-test that fails now is newer than the runs that held.
+V is determined in each series (framework, kind of device, mode) separately, from its newest run back. An older run that
+breaks the clause extends the stretch. An older run in which every test that fails now passed, with the same code, ends
+it, and V is the oldest version of the stretch. Any other older run is ignored, and so is one without a PEP 440 version.
+So V is the first recorded version that breaks the clause; there is no V if a test that fails now is newer than the
+passing runs.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ ORACLE = "reference"
 """The framework that the others are measured against, where there are others."""
 
 OBSERVATION = "OBSERVATION"
-"""The level of clauses that record a legitimate choice."""
+"""The level of clauses that record legitimate choices."""
 
 
 class Portability(StrEnum):
-    """What is said of a clause across frameworks; the module says when."""
+    """The words; the module defines them."""
 
     BROKEN = "broken"
     NOT_JUDGED = "not judged"
@@ -65,13 +65,13 @@ class Portability(StrEnum):
 
 
 _MEANINGS = {
-    Portability.BROKEN: "it does not hold in X; since V, if an older record shows that it held before",
-    Portability.NOT_JUDGED: "a framework abstained or was not the same twice, and none breaks it",
-    Portability.NOT_OFFERED: "no adapter has a call for it, so that nothing is known",
-    Portability.UNSUPPORTED: "no framework has it, of those whose adapters have a call for it",
-    Portability.DIFFERS: "it holds in some frameworks and is unsupported in others, or they observed different values",
-    Portability.HELD: "it holds in the only framework that is asked here",
-    Portability.PORTABLE: "it holds in every framework that is asked",
+    Portability.BROKEN: "fails in X; since V, if an older record shows that it passed before",
+    Portability.NOT_JUDGED: "a framework abstained or was unstable, and none fails it",
+    Portability.NOT_OFFERED: "no adapter has a call for it, so nothing is known",
+    Portability.UNSUPPORTED: "no framework supports it, among those whose adapters have a call for it",
+    Portability.DIFFERS: "passes in some frameworks and is unsupported in others, or they observe different values",
+    Portability.HELD: "passes in the only framework that was judged",
+    Portability.PORTABLE: "passes in every framework that was judged",
 }
 
 
@@ -97,7 +97,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Word:
-    """What is said of a clause; `broken` is empty for all kinds but one."""
+    """The word of a clause; `broken` is empty for all other kinds."""
 
     kind: Portability
     broken: tuple[Broken, ...] = ()
@@ -222,7 +222,7 @@ def _observed(runs: Sequence[_VersionRun]) -> dict[str, dict[Place, list[tuple[s
 
 
 def _broken(clause: str, having: Sequence[_VersionRun], runs: Sequence[_VersionRun]) -> Broken:
-    """What is said of a framework some of whose runs `having` the clause break it."""
+    """The framework whose runs `having` the clause break it, in some or all of them."""
     failing = [run for run in having if run.breaks(clause)]
     judging = [run for run in having if outcome(run.verdicts[clause]) not in REFUSED]
     began = [_began(clause, run, runs) for run in failing]

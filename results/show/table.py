@@ -20,17 +20,17 @@ from results.show.findings import by_consequence
 from results.show.titles import NAME_LIMIT, title
 
 CAPTION = (
-    "Clauses by the gravest outcome of their tests, unsupported or not offered only where all were refused; in "
-    "parentheses, how many clauses and tests there were. Below the total, tests by outcome."
+    "Each clause counts once, by the gravest outcome of its tests: unsupported or not offered only if every test was. "
+    "In parentheses: clauses and tests in all. Below the total: tests by outcome."
 )
-CLASSES = "Below the tests: what known failures rest on, one finding a cause, by class and consequence."
+CLASSES = "Below the tests: findings (causes of known failures) by class and consequence."
 _UNBOUNDED = 10_000
 _NARROWEST = 3
-"""Columns that no column of a table takes less than: a character, and the space next to it."""
+"""Narrowest column of a table: a character and a space."""
 
 
 def troubles(record: Record) -> tuple[str, ...]:
-    """Why a strict reader turns the record down: bad outcomes, a run that did not get to its tests, no verdict."""
+    """Why a strict reader rejects the record: bad outcomes, an incomplete run, no verdict."""
     counts = Counter(verdict.outcome for verdict in record.verdicts)
     found = [f"{counts[outcome]} {outcome}" for outcome in Outcome if outcome.bad and counts[outcome]]
     if record.status == "interrupted" or (record.status == "partial" and not record.selection):
@@ -42,7 +42,7 @@ def troubles(record: Record) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Column:
-    """What a record's column is made of."""
+    """The content of a record's column."""
 
     record: Record
     families: Mapping[str, Count]
@@ -106,7 +106,7 @@ def _tables(columns: Sequence[_Column], across: int, cell_width: int, width: int
 
 
 def notes(records: Sequence[Record]) -> list[str]:
-    """What a reader of the summary should know about single records, one line each."""
+    """The notes of the records, one line each."""
     return [
         f"{' '.join(title(record)[:3])}: {one_line(note)}"
         for record in records
@@ -159,7 +159,7 @@ def _classed(counts: Counter[Consequence], cell_width: int) -> Text:
 
 
 def _cell(counts: Mapping[Outcome, int] | Mapping[Consequence, int], of: Sequence[str], cell_width: int) -> Text:
-    """What there is how often, in the order of its kind, and the denominators; lines break between them."""
+    """Counts in the order of their kind, then the denominators, wrapped to `cell_width`."""
     named = sorted(((key, number) for key, number in counts.items() if number), key=lambda pair: _place(pair[0]))
     parts = [Text(f"{number} {key.value}", style=_style(key)) for key, number in named]
     if not parts:

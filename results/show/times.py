@@ -1,4 +1,4 @@
-"""Where the time of runs went: seconds by family and by clause, and the slowest tests of each run."""
+"""Time spent in tests: seconds by family and by clause, and the slowest tests of each run."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def draw(records: Sequence[Record], console: Console) -> None:
         table.add_column(Text("\n".join(title(record))), justify="right")
     families = sorted({family for found in spent for family in found})
     for family in families:
-        cells = (_told(found[family]) if family in found else "–" for found in spent)
+        cells = (_seconds(found[family]) if family in found else "–" for found in spent)
         table.add_row(Text(one_line(family, _NAME_LIMIT)), *cells, end_section=family == families[-1])
-    table.add_row(Text("total", style="bold"), *(_told(sum(found.values())) for found in spent))
+    table.add_row(Text("total", style="bold"), *(_seconds(sum(found.values())) for found in spent))
     console.print(table)
     for line in listed(records, "test", SLOWEST):
         console.print(Text(line), soft_wrap=True)
@@ -67,7 +67,7 @@ def listed(records: Sequence[Record], by: Literal["test", "clause"], count: int)
         else:
             found = sorted(by_clause(record).items(), key=lambda item: (-item[1], item[0]))[:count]
         for name, spent in found:
-            yield f"{_told(spent):>9}  {one_line(name, _NAME_LIMIT)}"
+            yield f"{_seconds(spent):>9}  {one_line(name, _NAME_LIMIT)}"
 
 
 def markdown(records: Sequence[Record], of: Callable[[Record], dict[str, float]], most: int | None = None) -> str:
@@ -81,11 +81,11 @@ def markdown(records: Sequence[Record], of: Callable[[Record], dict[str, float]]
     headings = [" ".join((record.series.framework, record.series.mode)) for record in records]
     lines = [f"| seconds | {' | '.join(headings)} |", f"|---|{'--:|' * len(records)}"]
     for name in names:
-        lines.append(f"| {name} | {' | '.join(_told(found[name]) if name in found else '–' for found in spent)} |")
-    lines.append(f"| all tests | {' | '.join(_told(sum(found.values())) for found in spent)} |")
-    lines.append(f"| the whole run | {' | '.join(_told(record.duration_s) for record in records)} |")
+        lines.append(f"| {name} | {' | '.join(_seconds(found[name]) if name in found else '–' for found in spent)} |")
+    lines.append(f"| all tests | {' | '.join(_seconds(sum(found.values())) for found in spent)} |")
+    lines.append(f"| the whole run | {' | '.join(_seconds(record.duration_s) for record in records)} |")
     return "\n".join(lines)
 
 
-def _told(spent: float) -> str:
+def _seconds(spent: float) -> str:
     return f"{spent:.2f}" if spent < 1e6 else f"{spent:.1e}"

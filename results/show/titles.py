@@ -1,4 +1,4 @@
-"""What a record is called over its column."""
+"""Column titles of records."""
 
 from __future__ import annotations
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import decimal
-import gc
-import locale
 import os
-import resource
 import signal
-import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +13,9 @@ from results.record.outcomes import Outcome
 
 BIG = 100 * 2**20
 """Characters of what is too long."""
+
+LATER_S = 36_000.0
+"""When an alarm rings that a behaviour leaves set: after the end of any run."""
 
 BEHAVIOURS: dict[str, Behaviour] = {}
 """What leaves the process alive, by name."""
@@ -51,15 +48,7 @@ def surroundings() -> dict[str, object]:
     return {
         "folder": os.getcwd(),
         "variables": environ,
-        "recursion": sys.getrecursionlimit(),
         "handlers": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)],
-        "limits": [resource.getrlimit(limit) for limit in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE)],
-        "precision": decimal.getcontext().prec,
-        "locale": locale.setlocale(locale.LC_ALL),
+        "alarm": signal.getitimer(signal.ITIMER_REAL)[0] > LATER_S / 2,
         "errors": np.geterr(),
-        "collector": gc.isenabled(),
-        "builtins": [str(open), str(print), str(len)],
-        "tracing": str(sys.gettrace()),
-        "hooks": str(threading.excepthook),
-        "json": "json" in sys.modules,
     }

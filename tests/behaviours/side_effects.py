@@ -1,13 +1,8 @@
-"""Changes of the process that outlast the test: limits, streams, handlers, threads, variables."""
+"""Changes of the process that outlast the test: streams, handlers, threads, variables."""
 
 from __future__ import annotations
 
-import builtins
-import decimal
-import gc
-import locale
 import os
-import resource
 import signal
 import sys
 import threading
@@ -17,18 +12,7 @@ import warnings
 import numpy as np
 
 from results.record.outcomes import Outcome
-from tests.behaviours.registry import BIG, behaves
-
-
-@behaves(Outcome.ERROR)
-def low_recursion_limit() -> object:
-    for limit in range(20, 2000):
-        try:
-            sys.setrecursionlimit(limit)
-        except RecursionError:
-            continue
-        break
-    return 1.0
+from tests.behaviours.registry import BIG, LATER_S, behaves
 
 
 @behaves(Outcome.PASS)
@@ -88,19 +72,13 @@ def handlers_replaced() -> object:
 @behaves(Outcome.PASS)
 def alarm_left_ticking() -> object:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    signal.setitimer(signal.ITIMER_REAL, LATER_S)
     return 1.0
 
 
 @behaves(Outcome.PASS)
 def threads_left_running() -> object:
     threading.Thread(target=time.sleep, args=(3600.0,), daemon=False).start()
-    return 1.0
-
-
-@behaves(Outcome.ERROR)
-def builtins_replaced() -> object:
-    builtins.open = builtins.print = builtins.len = lambda *_, **__: sys.exit(3)  # type: ignore[assignment]
     return 1.0
 
 
@@ -119,44 +97,8 @@ def variables_changed() -> object:
 
 
 @behaves(Outcome.PASS)
-def numbers_changed() -> object:
-    decimal.getcontext().prec = 2
+def floating_point_errors_raise() -> object:
     np.seterr(all="raise")
-    locale.setlocale(locale.LC_ALL, "C")
-    return 1.0
-
-
-@behaves(Outcome.PASS)
-def limits_lowered() -> object:
-    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE):
-        resource.setrlimit(limit, (0, resource.getrlimit(limit)[1]))
-    return 1.0
-
-
-@behaves(Outcome.ERROR)
-def all_memory() -> object:
-    resource.setrlimit(resource.RLIMIT_AS, (2**33, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    return bytearray(2**40)
-
-
-@behaves(Outcome.PASS)
-def traced_and_uncollected() -> object:
-    gc.disable()
-    threading.excepthook = sys.excepthook = lambda *_: sys.exit(4)
-    sys.setprofile(lambda *_: None)
-    return 1.0
-
-
-@behaves(Outcome.PASS)
-def modules_gone() -> object:
-    sys.modules["json"] = None  # type: ignore[assignment]
-    sys.path.clear()
-    return 1.0
-
-
-@behaves(Outcome.PASS)
-def no_permissions() -> object:
-    os.umask(0o777)
     return 1.0
 
 

@@ -14,5 +14,5 @@ folder=$(mktemp -d "$RUNNER_TEMP/conformance.XXXXXX")
   echo "python=$suite/.tox/report/bin/python"
 } >> "$GITHUB_OUTPUT"
 cd "$suite"
-python -m pip install --quiet 'tox>=4.21,<5'
+python -m pip install --quiet 'tox>=4.22,<5'
 python -m tox run --notest -e report

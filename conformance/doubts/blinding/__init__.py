@@ -1,7 +1,7 @@
-"""Frameworks that are spoilt on purpose, so that a test whose verdict they cannot change is seen to be vacuous.
+"""Frameworks sabotaged on purpose: a test whose verdict no sabotage changes is vacuous.
 
-A blinding delegates to the real framework and spoils what crosses the contract. It knows no test, and the oracle stays
-as it is. `BLINDINGS` holds them by name.
+A blinding delegates to the real framework and corrupts values that cross the contract. It does not depend on tests, and
+the oracle is unchanged. `BLINDINGS` has them by name.
 """
 
 from __future__ import annotations
@@ -59,6 +59,6 @@ BLINDINGS: dict[str, Callable[[Framework], Blinded]] = {
 }
 """The blindings by name, in the order in which they are tried.
 
-The first ones hide what a framework does; the last three only make it restless, which is enough to see that a test
-compares two runs, or a run with itself, and not that there is anything in them.
+The first ones suppress what a framework does. The last three only add differences between runs, which shows that a test
+compares runs, but not that it checks their content.
 """

@@ -1,4 +1,4 @@
-"""A framework and its trainers that pass every call on to others, to be spoilt in part."""
+"""A framework and trainers that delegate every call; base classes of blindings."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PARTS = {
     "accumulator": "accumulator",
     "random": "random_state",
 }
-"""The verb that reads a part of the whole state, by the part's prefix."""
+"""The method that reads a part of the state, by the part's prefix."""
 
 
 class BlindedTrainer:
-    """A trainer that passes on to `real` what it does not spoil; `update` and `state` go through the other verbs.
+    """A trainer that delegates to `real` what it does not override; `update` and `state` use the other methods.
 
     Args:
         real: the run.
@@ -63,7 +63,7 @@ class BlindedTrainer:
 
 
 class Blinded:
-    """A framework that passes on to `real` what it does not spoil, with trainers of `trainer_class`."""
+    """A framework that delegates to `real` what it does not override, with trainers of `trainer_class`."""
 
     trainer_class: type[BlindedTrainer] = BlindedTrainer
 
@@ -74,7 +74,7 @@ class Blinded:
         return getattr(self.real, name)
 
     def asked(self, recipe: Recipe) -> Recipe:
-        """What is trained instead of a recipe."""
+        """The recipe to train instead."""
         return recipe
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:

@@ -1,4 +1,4 @@
-"""Blindings that disturb what is read: noise, NaN, other formats, runs that are never alike."""
+"""Blindings that perturb results: noise, NaN, other formats, runs that never repeat."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _NoisyLoss(BlindedTrainer):
     _draws = itertools.count(1)
 
     def _noisy(self, loss: float) -> float:
-        """A loss that is off by up to itself and one, by another amount each time (a golden-section sequence)."""
+        """A loss that is off by up to itself plus one, differently each time (a golden-section sequence)."""
         return loss + (abs(loss) + 1.0) * (0.5 + next(self._draws) * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0 / 2.0)
 
     def accumulate(self, batch: Batch, items: int) -> float:
@@ -43,7 +43,7 @@ class _NoisyLoss(BlindedTrainer):
 
 
 class NoisyLoss(Blinded):
-    """Every loss is far too large, by another amount each time that it is told."""
+    """Every loss is far too large, by a different amount at each report."""
 
     trainer_class = _NoisyLoss
 
@@ -56,7 +56,7 @@ class _OtherSettings(BlindedTrainer):
 
 
 class OtherDeclarations(Blinded):
-    """What is probed is not what is declared, and settings that are read back are not those that were made."""
+    """Probes contradict declarations, and settings read back differ from those that were set."""
 
     trainer_class = _OtherSettings
 
@@ -65,7 +65,7 @@ class OtherDeclarations(Blinded):
 
 
 class _Disturbed(BlindedTrainer):
-    """Whatever should only look, or only go back, moves the parameters."""
+    """Calls that should only read or restore change the parameters."""
 
     _touched = 0
 
@@ -119,7 +119,7 @@ class _Spoilt(BlindedTrainer):
 
 
 class NotANumber(Blinded):
-    """Gradients are NaN, and so is every parameter behind the first update; operations yield NaN."""
+    """Gradients are NaN, and so is every parameter after the first update; operations return NaN."""
 
     trainer_class = _Spoilt
 
@@ -150,7 +150,7 @@ def _narrowed(arrays: State) -> dict[str, Array]:
 
 
 class OtherFormats(Blinded):
-    """Whatever is read comes in another format than it has."""
+    """Values are returned in another format than their own."""
 
     trainer_class = _OtherFormats
 
@@ -171,7 +171,7 @@ class _Drifting(BlindedTrainer):
 
 
 class DriftingScale(Blinded):
-    """The scale is said to be three times as large with every update, and another than it was between two."""
+    """The reported scale triples with every update, and differs before and after an update."""
 
     trainer_class = _Drifting
 
@@ -197,7 +197,7 @@ class RestlessRuns(Blinded):
 
 
 class TechniquesDisturb(RestlessRuns):
-    """A run with any technique begins with other weights, and so does an operation in a scope with its operands."""
+    """A run with any technique starts from other weights, and an operation in a scope gets other operands."""
 
     _scopes = 0
 

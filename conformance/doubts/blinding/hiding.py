@@ -1,4 +1,4 @@
-"""Blindings that hide what a framework does: it stands still, computes nothing or does not do what it is told."""
+"""Blindings that suppress what a framework does: state stays, results are zero, requests are ignored."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class _WithoutGradients(BlindedTrainer):
 
 
 class ZeroGradients(Blinded):
-    """Gradients are zeros, read or fed; what a window's own backward pass gathers is out of the contract's reach."""
+    """Gradients are zeros, whether read or given; those of a window's own backward pass do not cross the contract."""
 
     trainer_class = _WithoutGradients
 
 
 class _Frozen(BlindedTrainer):
-    """Parts of the state stay as they were when they were made."""
+    """Parts of the state keep their initial values."""
 
     parts: Collection[str] = ()
 
@@ -102,7 +102,7 @@ class _FrozenParameters(_Frozen):
 
 
 class FrozenParameters(Blinded):
-    """Parameters, masters and what is predicted from them stay as they began."""
+    """Parameters, masters and predictions keep their initial values."""
 
     trainer_class = _FrozenParameters
 
@@ -117,7 +117,7 @@ class _FrozenOptimizer(_Frozen):
 
 
 class FrozenOptimizer(Blinded):
-    """Moments, counters and the learning rate stay as they began."""
+    """Moments, counters and the learning rate keep their initial values."""
 
     trainer_class = _FrozenOptimizer
 
@@ -127,7 +127,7 @@ class _FrozenStreams(_Frozen):
 
 
 class FrozenStreams(Blinded):
-    """Running statistics and random streams stay as they began."""
+    """Running statistics and random streams keep their initial values."""
 
     trainer_class = _FrozenStreams
 
@@ -149,7 +149,7 @@ class _FrozenScaler(_Frozen):
 
 
 class FrozenScaler(Blinded):
-    """The scale and its counter stay as they began, and no update is ever said to be skipped."""
+    """The scale and its counter keep their initial values, and no update is reported as skipped."""
 
     trainer_class = _FrozenScaler
 
@@ -171,11 +171,11 @@ class ConstantLoss(Blinded):
 
 class _Amnesiac(BlindedTrainer):
     def restore(self, path: Path) -> None:
-        """Leaves the run as it is, whatever lies there."""
+        """Restores nothing."""
 
 
 class RestoresNothing(Blinded):
-    """What was saved is never read."""
+    """Saved files are never read."""
 
     trainer_class = _Amnesiac
 
@@ -198,7 +198,7 @@ class NothingCounted(Blinded):
 
 
 class NoPrecision(Blinded):
-    """Everything is computed in float32, whatever precision is asked for; a scope is none."""
+    """Everything is computed in float32, whatever precision is requested; scopes have no effect."""
 
     def asked(self, recipe: Recipe) -> Recipe:
         return recipe.but(precision=FLOAT32)
@@ -211,7 +211,7 @@ class NoPrecision(Blinded):
 
 
 class NoRecomputation(Blinded):
-    """Nothing is recomputed, whatever is asked for."""
+    """Nothing is recomputed, whatever is requested."""
 
     def asked(self, recipe: Recipe) -> Recipe:
         return recipe.but(recompute=None)
@@ -222,7 +222,7 @@ class NoRecomputation(Blinded):
 
 
 class NoResults(Blinded):
-    """Operations yield zeros in a format that nothing asked for; recomputed functions have no value or gradient."""
+    """Operations return zeros in an unrequested format; recomputed functions return no value or gradient."""
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         result = self.real.run_op(op, *arrays)

@@ -1,4 +1,4 @@
-"""A whole run as one tree of Orbax, which compares it with the tree of the run that it is restored into."""
+"""A run as one Orbax tree, which is compared with the tree of the restoring run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Keras on JAX does not do, with a reason for each, and its conventions."""
+"""Unsupported capabilities of Keras on JAX, with reasons, and its conventions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CPU_REFUSED: dict[Capability, str] = {
 
 
 def refusals(device: str) -> dict[Capability, str]:
-    """What Keras on JAX does not do on this device, and why."""
+    """Unsupported capabilities on this device, with reasons."""
     return _REFUSED | (_CPU_REFUSED if device == "cpu" else {})
 
 

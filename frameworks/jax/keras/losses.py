@@ -1,4 +1,4 @@
-"""A micro-batch as compiled functions take it, and Keras' losses for a model's heads."""
+"""Micro-batches as inputs of compiled functions, and Keras' losses for a model's heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Loaded(NamedTuple):
     """A micro-batch.
 
     Attributes:
-        weights: what each loss counts, by head, None where all count alike.
+        weights: weight of each loss, by head, None if all are equal.
         owners: (N,) by head, the rank that each sample is an item of; None in one place.
         items: how many items all ranks have.
     """
@@ -36,7 +36,7 @@ def load_batch(batch: Batch) -> Loaded:
 
 
 def load_parts(batch: JoinedBatch) -> Loaded:
-    """The micro-batch of several ranks, in which nobody's losses count nothing."""
+    """The micro-batch of several ranks, in which padding has weight 0."""
     weights = {}
     for name, owners in batch.owners.items():
         own = (owners != NOBODY).astype(np.float32)

@@ -27,7 +27,7 @@ from frameworks.jax.spread import spread_of
 
 
 class DistributedTrainer(KerasTrainer):
-    """A run on all devices of a distribution. Its verbs that have arguments take each rank's.
+    """A run on all devices of a distribution. Methods with arguments take one for each rank.
 
     Attributes:
         spread: which devices share a copy, and what each has of an array.
@@ -66,7 +66,7 @@ class DistributedTrainer(KerasTrainer):
         return self._entered(totals.tolist(), batch.shares)
 
     def _entered(self, totals: Sequence[float], items: Sequence[int]) -> tuple[float, ...]:
-        """Enters what the last micro-batch did, as each rank has it."""
+        """Records the result of the last micro-batch by rank."""
         assert self.outcome is not None
         outcome, found = self.outcome._replace(gradients=[]), []
         for rank, ledger in enumerate(self.ledgers):
@@ -82,7 +82,7 @@ class DistributedTrainer(KerasTrainer):
         return self.updates()
 
     def updates(self) -> tuple[Update, ...]:
-        """`apply` as each rank has it."""
+        """`apply`, with the result by rank."""
         return tuple(self._ended(ledger) for ledger in self.ledgers)
 
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
@@ -100,7 +100,7 @@ class DistributedTrainer(KerasTrainer):
         return self.updates()
 
     def _stacked(self, parts: Sequence[Gradients]) -> dict[str, Array]:
-        """(ranks, *shape) in Keras' shapes: what each rank is given, zeros where one is given nothing."""
+        """(ranks, *shape) in Keras' shapes: each rank's gradients, zeros where a rank has none."""
         each = [self._given(own) for own in parts]
         given = {name: value for own in each for name, value in own.items()}
         return {name: np.stack([own.get(name, np.zeros_like(like)) for own in each]) for name, like in given.items()}
@@ -113,7 +113,7 @@ class DistributedTrainer(KerasTrainer):
     # what ranks have
 
     def seen_by(self, rank: int) -> KerasTrainer:
-        """The run with what a rank has of its arrays, to be read and for nothing else."""
+        """The run with what a rank has of its arrays, read-only."""
         view = copy.copy(self)
         view.held = self.spread.seen(self.held, rank)
         return view

@@ -29,7 +29,7 @@ _BEGUN: ContextVar[Callable[[int], object] | None] = ContextVar("begun", default
 
 @contextmanager
 def counting(begun: Callable[[int], object]) -> Iterator[None]:
-    """Inside, passes that are traced call `begun` with a segment's number whenever its forward begins."""
+    """Within the context, traced passes call `begun` with a segment's number whenever its forward begins."""
     token = _BEGUN.set(begun)
     try:
         yield
@@ -54,7 +54,7 @@ class Segment(keras.layers.Layer):
         return input_shape
 
     def forward(self, inputs: jax.Array, training: bool) -> jax.Array:
-        """What is run, and run again if the segment is recomputed."""
+        """The forward pass, which recomputation repeats."""
         begun = _BEGUN.get()
         if begun is not None and self.number is not None:
             jax.debug.callback(partial(_told, begun, self.number), inputs.ravel()[0])
@@ -71,7 +71,7 @@ def _told(begun: Callable[[int], object], number: int, _: Any) -> None:
 
 
 class TrainingSegment(Segment):
-    """A segment that is told training from evaluation, because a layer in it wants to know."""
+    """A segment with an argument `training`, which a layer in it needs."""
 
     def call(self, inputs: jax.Array, training: bool = False) -> jax.Array:
         return self.forward(inputs, training)
@@ -143,7 +143,7 @@ class Network(keras.Model):
 
 @dataclass(frozen=True)
 class BuiltNetwork:
-    """A built network and where the canonical names live in it.
+    """A built network, and its variables by canonical name.
 
     Attributes:
         parameters: place among the network's trainable variables, by canonical name, in model order.

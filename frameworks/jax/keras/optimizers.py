@@ -1,4 +1,4 @@
-"""Keras optimizers on JAX: what their variables are called, and whether two clip together."""
+"""Keras optimizers on JAX: names of variables, and joint clipping."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_optimizer(recipe: Recipe, variables: Sequence[keras.Variable]) -> keras
 
 
 def clips_together() -> bool:
-    """Whether two optimizers in a `MultiOptimizer` clip by the norm of all gradients, asked in both places."""
+    """Whether two optimizers in a `MultiOptimizer` clip by the global norm of all gradients."""
     for inside, around in (({"global_clipnorm": 1.0}, {}), ({}, {"global_clipnorm": 1.0})):
         weights = [keras.Variable(np.zeros((), np.float32), name=name) for name in "ab"]
         first, second = (keras.optimizers.SGD(1.0, **inside) for _ in weights)

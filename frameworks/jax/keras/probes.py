@@ -1,4 +1,4 @@
-"""Keras' own calls on JAX without this adapter's guards: did the technique take effect?"""
+"""Attempts with Keras' own calls on JAX, without this adapter's guards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _wide_head() -> bool:
 
 
 def _mastered(format_name: str) -> bool:
-    """Low weights under any policy that names the format, with an optimizer that keeps them in float32 beside."""
+    """Low-precision weights under any policy that names the format, with an optimizer that keeps float32 masters."""
     for policy in (format_name, f"mixed_{format_name}"):
         with dtype_policy(policy):
             layer = keras.layers.Dense(2)
@@ -62,7 +62,7 @@ def _mastered(format_name: str) -> bool:
 
 
 def _counted(depth: int) -> int:
-    """How often a function begins in a step, inside so many `keras.remat`."""
+    """Number of calls of a function in a step, within so many `keras.remat`."""
     begun: list[int] = []
 
     def told(_: Any) -> None:
@@ -142,7 +142,7 @@ def _shown(wrap: Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]])
 
 
 def shows_recomputed() -> bool:
-    """Whether that holds inside the call that recomputes."""
+    """Whether that holds within the recomputation call."""
     return _shown(keras.remat)
 
 

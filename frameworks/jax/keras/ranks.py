@@ -41,14 +41,14 @@ class KerasMember:
     """The process of all ranks.
 
     Raises:
-        ValueError: JAX has not as many devices here: XLA_FLAGS has to make them before it is imported.
+        ValueError: JAX has too few devices: XLA_FLAGS must create them before the import.
     """
 
     def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
         self.framework = KerasFramework(device, mode)
         self.count = count
         if rank or len(jax.devices()) < count:
-            raise ValueError(f"Keras' ranks are one process with {count} devices, and here are {len(jax.devices())}")
+            raise ValueError(f"devices for Keras' ranks: got {len(jax.devices())}, want {count}")
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> DistributedRanks:
         """A new run of all ranks.
@@ -59,23 +59,23 @@ class KerasMember:
         """
         ranks = recipe.ranks
         if ranks is None or ranks.count != self.count:
-            raise ValueError(f"a recipe for {self.count} ranks is needed, not one for {ranks}")
+            raise ValueError(f"ranks of the recipe: got {ranks}, want {self.count}")
         if ranks.shards > 1 and not divided(model.parameter_shapes(), ranks.shards):
             raise Unsupported(Capability.of_ranks(ranks)[0], NOTHING_TO_SHARD, shards_uneven_rows)
         return DistributedRanks(self.framework.bound(DistributedTrainer(model, recipe, weights)))
 
     def barrier(self) -> None:
-        """All ranks are here."""
+        """Returns at once: all ranks are in this process."""
 
 
 class DistributedRanks:
-    """The ranks of a run: what each is given is put together, and what each has is told apart."""
+    """The ranks of a run: joins their arguments and splits their results."""
 
     def __init__(self, run: DistributedTrainer) -> None:
         self.run = run
 
     def ask(self, verb: str, given: Sequence[Arguments]) -> tuple[Any, ...]:
-        """A verb with what each rank is given; an answer for each.
+        """Calls a method with each rank's arguments; returns one result for each.
 
         Raises:
             Unsupported: RANKS_COLLECTIVES, EXPLICIT_UNSCALE, or what the run itself does not do.

@@ -9,7 +9,7 @@ from frameworks.keras_parts import scaler
 
 
 def scaler_settings(optimizer: keras.optimizers.Optimizer) -> dict[str, float]:
-    """What a dynamic loss scale was made with; empty for any other optimizer."""
+    """The settings of a dynamic loss scale; empty for any other optimizer."""
     return scaler.scaler_settings(optimizer, _scale_after)
 
 

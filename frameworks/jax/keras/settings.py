@@ -1,4 +1,4 @@
-"""Process-wide settings of Keras: what results may depend on, and what a run may leak."""
+"""Process-wide settings of Keras: what results may depend on, and settings that a run may leak."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def dtype_policy(name: str) -> Iterator[None]:
 
 
 def policy_of(precision: Precision) -> str:
-    """Name of the dtype policy that a precision is."""
+    """Name of a precision's dtype policy."""
     if precision.level == "O0":
         return "float32"
     return f"mixed_{precision.format}" if precision.level == "O1" else precision.format
 
 
 def read_settings() -> dict[str, str]:
-    """Every setting that `write_settings` can put back, and the distribution, by name."""
+    """Every setting that `write_settings` can restore, and the distribution, by name."""
     return {
         "keras-policy": keras.config.dtype_policy().name,
         "keras-floatx": keras.config.floatx(),
@@ -40,7 +40,7 @@ def read_settings() -> dict[str, str]:
 
 
 def write_settings(state: Mapping[str, str]) -> None:
-    """Puts back what `read_settings` returned; of distributions there is none to go back to but none at all."""
+    """Restores what `read_settings` returned; of distributions there is none to go back to but none at all."""
     keras.config.set_dtype_policy(state["keras-policy"])
     keras.config.set_floatx(state["keras-floatx"])
     keras.config.set_epsilon(float(state["keras-epsilon"]))

@@ -33,11 +33,11 @@ Values = list[jax.Array]
 Tree = TypeVar("Tree")
 
 KEPT_PLANS = 64
-"""Whose programs are kept in a process; each of them is for every shape that it has met."""
+"""Number of plans whose compiled programs are cached; each has programs for all shapes so far."""
 
 
 class State(NamedTuple):
-    """What a run has between two steps.
+    """The state of a run between two steps.
 
     Attributes:
         trained: the network's trainable variables.
@@ -51,7 +51,7 @@ class State(NamedTuple):
 
 
 class OptimizerReadings(NamedTuple):
-    """What the optimizer shows: the scale of losses, applied updates, rate, and the scaler's counter, -1 for none."""
+    """Readings of the optimizer: loss scale, applied updates, rate, and the scaler's counter, -1 for none."""
 
     scale: Any
     updates: Any
@@ -60,7 +60,7 @@ class OptimizerReadings(NamedTuple):
 
 
 class KerasOutcome(NamedTuple):
-    """What one micro-batch did: the optimizer before and after it, and the gradients where ranks hold them."""
+    """Result of one micro-batch: the optimizer before and after it, and the gradients if ranks shard them."""
 
     before: OptimizerReadings
     after: OptimizerReadings
@@ -69,7 +69,7 @@ class KerasOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class KerasMicroBatch(AppliedMicroBatch):
-    """What one micro-batch did, as the framework says it.
+    """The framework's report of one micro-batch.
 
     Attributes:
         scale_after: the loss scale after it, 1 where there is none.
@@ -145,7 +145,7 @@ class KerasSteps:
         return jax.tree.map(lambda leaf: distribute_tensor(leaf, layout(leaf.shape)) if leaf.ndim else leaf, tree)
 
     def _whole(self, tree: Tree) -> Tree:
-        """Arrays that every device has a copy of."""
+        """Arrays that are replicated on every device."""
         if self.distribution is None:
             return tree
         mesh = self.distribution.device_mesh
@@ -309,7 +309,7 @@ def steps_of(model: Model, recipe: Recipe, place: jax.Device) -> KerasSteps:
 
 
 def micro_batch(outcome: KerasOutcome, total: float, items: int) -> KerasMicroBatch:
-    """What a micro-batch of so many items did, whose losses have this sum."""
+    """Converts the result of a micro-batch of so many items, whose losses have this sum."""
     before, after = (
         OptimizerReadings(*(np.asarray(value).item() for value in seen)) for seen in (outcome.before, outcome.after)
     )

@@ -1,4 +1,4 @@
-"""What a pass shows of its layers: their outputs, and the gradients for zeros that are added to these."""
+"""Layer traces: their outputs, and the gradients for zeros that are added to these."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import jax
 from frameworks.keras_parts.watching import watched_by
 
 Outputs = dict[str, jax.Array]
-"""What layers returned, by the name of the Keras layer, in the order in which they were done."""
+"""Outputs of layers, by the name of the Keras layer, in execution order."""
 
 
 @contextmanager
 def watched(zeros: Mapping[str, jax.Array]) -> Iterator[Outputs]:
-    """Gathers what every layer that runs inside returns, with the zeros that are added to it."""
+    """Collects the output of every layer that runs within the context, with the zeros added to it."""
     outputs: Outputs = {}
 
     def gather(name: str, output: jax.Array) -> jax.Array:

@@ -30,11 +30,11 @@ from frameworks.keras_parts.scaler import inner_of, scaler_state
 
 
 class KerasTrainer(BaseTrainer):
-    """One run. Keras ends a window by itself, with the k-th micro-batch; `apply` then only reports.
+    """One run. Keras ends a window itself with the k-th micro-batch, so `apply` only reports.
 
     Attributes:
         held: all arrays of the run.
-        outcome: what the last micro-batch did.
+        outcome: result of the last micro-batch.
     """
 
     def __init__(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: jax.Device) -> None:
@@ -57,7 +57,7 @@ class KerasTrainer(BaseTrainer):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What the run's calls are made within: float64 where a head has it, the device, and Keras' distribution."""
+        """The context of the run's calls: float64 where a head has it, the device, and Keras' distribution."""
         with wide_formats(self._wide), jax.default_device(self._device), self.steps.scope():
             yield
 
@@ -78,7 +78,7 @@ class KerasTrainer(BaseTrainer):
             return self._enter(batch, sums)
 
     def _enter(self, batch: Batch, sums: Values) -> float:
-        """Enters a micro-batch of a window that holds the items so far: Keras knows of no others."""
+        """Records a micro-batch; the window's items are those so far, since Keras knows no others."""
         return self._added(self._micro_batch(sum(total.item() for total in sums), batch.items))
 
     def _added(self, micro: KerasMicroBatch) -> float:
@@ -92,7 +92,7 @@ class KerasTrainer(BaseTrainer):
         return self._ended(self.ledger)
 
     def _ended(self, ledger: LossLedger[KerasMicroBatch]) -> Update:
-        """What the window in a ledger did, which is emptied.
+        """The result of the window in a ledger, which is cleared.
 
         Raises:
             Unsupported: PARTIAL_WINDOW.
@@ -177,7 +177,7 @@ class KerasTrainer(BaseTrainer):
         return self._read(inner_of(self.steps.optimizer).variables[0])
 
     def _read(self, variable: object) -> Array:
-        """What one of the optimizer's variables is in this run."""
+        """The value of one of the optimizer's variables in this run."""
         return np.array(self.held.optimizer[self._places[id(variable)]])
 
     def buffers(self) -> dict[str, Array]:
@@ -231,7 +231,7 @@ class KerasTrainer(BaseTrainer):
     # what a pass shows
 
     def segment_calls(self) -> tuple[int, ...]:
-        """Those of one forward and backward pass, counted now on the last batch, times the passes so far."""
+        """Counts of one forward and backward pass on the last batch, times the number of passes so far."""
         if self._seen is None:
             return (0,) * len(self.steps.bound.network.segments)
         with self.scope():

@@ -6,7 +6,8 @@ import tempfile
 import numpy as np
 import paddle
 
-path = f"{tempfile.mkdtemp()}/weights.pdparams"
+folder = tempfile.TemporaryDirectory()
+path = f"{folder.name}/weights.pdparams"
 paddle.save({"w": paddle.ones([4096])}, path)
 with open(path, "rb") as file:
     content = bytearray(file.read())

@@ -6,7 +6,7 @@ import tempfile
 import paddle
 
 paddle.enable_static()
-folder, executor = tempfile.mkdtemp(), paddle.static.Executor(paddle.CPUPlace())
+folder, executor = tempfile.TemporaryDirectory(), paddle.static.Executor(paddle.CPUPlace())
 programs = []
 for optimizer in (paddle.optimizer.Adam, paddle.optimizer.SGD):
     main, startup = paddle.static.Program(), paddle.static.Program()
@@ -15,9 +15,9 @@ for optimizer in (paddle.optimizer.Adam, paddle.optimizer.SGD):
         optimizer(0.1).minimize(loss)
     executor.run(startup)
     programs.append(main)
-paddle.static.save(programs[0], f"{folder}/model")
+paddle.static.save(programs[0], f"{folder.name}/model")
 try:
-    paddle.static.load(programs[1], f"{folder}/model", executor)
+    paddle.static.load(programs[1], f"{folder.name}/model", executor)
     seen = "loaded in silence"
 except Exception as error:
     seen = f"refused ({type(error).__name__})"

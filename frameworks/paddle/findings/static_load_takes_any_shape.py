@@ -7,7 +7,7 @@ import numpy as np
 import paddle
 
 paddle.enable_static()
-scope, folder = paddle.static.global_scope(), tempfile.mkdtemp()
+scope, folder = paddle.static.global_scope(), tempfile.TemporaryDirectory()
 programs = []
 for width in (8, 4):
     main, startup = paddle.static.Program(), paddle.static.Program()
@@ -16,10 +16,10 @@ for width in (8, 4):
     programs.append((main, startup))
 executor = paddle.static.Executor(paddle.CPUPlace())
 executor.run(programs[0][1])
-paddle.static.save(programs[0][0], f"{folder}/model")
+paddle.static.save(programs[0][0], f"{folder.name}/model")
 executor.run(programs[1][1])
 try:
-    paddle.static.load(programs[1][0], f"{folder}/model", executor)
+    paddle.static.load(programs[1][0], f"{folder.name}/model", executor)
     seen = f"loaded, the weight has shape {np.array(scope.find_var('linear_0.w_0').get_tensor()).shape}"
 except Exception as error:
     seen = f"refused ({type(error).__name__})"

@@ -83,7 +83,7 @@ class Programs:
         return self._cached(("gradients", heads, masked), make)
 
     def traced(self, heads: tuple[str, ...], *, masked: bool) -> Built:
-        """The program of `gradients` that fetches what the layers put out and the gradients of that besides.
+        """The program of `gradients` that also fetches the layers' outputs and their gradients.
 
         The keys of `parameters` say what is fetched, "parameter/NAME", "output/PATH" or "gradient/PATH"; stored names,
         which only parameters have, are left out.

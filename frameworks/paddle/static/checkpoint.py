@@ -16,7 +16,7 @@ PROGRAM, REST = "program", "rest.pdparams"
 
 
 class StaticRun(Protocol):
-    """The parts of a run that are saved."""
+    """The saved parts of a run."""
 
     programs: Programs
     store: ProgramState
@@ -40,9 +40,9 @@ def _rest(trainer: StaticRun) -> dict[str, Any]:
 
 
 def restore(trainer: StaticRun, folder: Path) -> None:
-    """Goes back to what `save` wrote.
+    """Restores what `save` wrote.
 
-    Program, scope and schedules are made anew, as in a process that resumes, and take the place of what was there when
+    Program, scope and schedules are created again, as in a process that resumes, and replace the old ones when
     everything is loaded.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What Paddle's static graph does not do on a device, and why."""
+"""Unsupported capabilities of Paddle's static graph on a device, with reasons."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SCALED_FLOAT64 = (
 
 
 def refusals(device: str) -> dict[Capability, str]:
-    """What the static graph does not do on a device, and why."""
+    """Unsupported capabilities of the static graph on a device, with reasons."""
     both = {each: reason for each in Capability if (reason := reason_in_both_graphs(each, device)) is not None}
     here = _ON_CPU if device == "cpu" else {}
     if device == "cpu" and not core.supports_bfloat16():

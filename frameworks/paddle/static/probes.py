@@ -1,4 +1,4 @@
-"""What the programs of `frameworks.paddle.static.scripts` show.
+"""Attempts by the programs of `frameworks.paddle.static.scripts`.
 
 Some of Paddle's failures in the static graph end the process, so each program runs in one of its own.
 """
@@ -55,7 +55,7 @@ def any_way(*ways):
     return False
 net = linear()
 """
-"""What every program begins with."""
+"""Common beginning of all programs."""
 
 
 def static_attempts(device: str) -> Mapping[Capability, Attempt]:

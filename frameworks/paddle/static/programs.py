@@ -17,12 +17,12 @@ from frameworks.contract import OpResult
 from frameworks.paddle.arrays import format_name
 
 MASTER = "_fp32_master_"
-"""What the name of a float32 master weight has after its parameter's."""
+"""Suffix of a float32 master weight's name."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A program, what to fetch from it, and the stored names of its parameters by canonical name."""
+    """A program, its fetch list, and the stored names of its parameters by canonical name."""
 
     program: Any
     fetches: tuple[Any, ...]
@@ -103,7 +103,7 @@ def _place() -> Any:
 
 
 def array_of(tensor: Any) -> Array:
-    """A copy of a variable's value; bfloat16, which Paddle hands out as its bits in uint16, becomes ml_dtypes'."""
+    """A copy of a variable's value; bfloat16, which Paddle returns as bits in uint16, becomes ml_dtypes'."""
     value = np.array(tensor)
     return value.view(ml_dtypes.bfloat16) if format_name(tensor._dtype()) in ("bfloat16", "bf16") else value
 

@@ -1,6 +1,6 @@
 """Programs that try Paddle's own call for each capability in the static graph, without this adapter's guards.
 
-Each of them runs after `frameworks.paddle.static.probes.PRELUDE`, and succeeds where the technique was seen to act.
+Each of them runs after `frameworks.paddle.static.probes.PRELUDE`, and succeeds if the technique takes effect.
 """
 
 from __future__ import annotations

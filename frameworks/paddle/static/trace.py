@@ -1,4 +1,4 @@
-"""What every layer puts out in the program that is built, by Paddle's hooks for layers."""
+"""Outputs of every layer in a program, by Paddle's hooks for layers."""
 
 from __future__ import annotations
 

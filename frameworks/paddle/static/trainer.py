@@ -43,7 +43,7 @@ class StaticTrainer(BaseTrainer):
             self.programs.training()
 
     def anew(self) -> StaticTrainer:
-        """The run at its start, as a process that resumes makes it."""
+        """A new run, as created by a process that resumes."""
         return StaticTrainer(self.model, self.recipe, self.model.weights(self.recipe.seed))
 
     def schedulers(self) -> list[Any]:
@@ -99,7 +99,7 @@ class StaticTrainer(BaseTrainer):
         return float(loss), (scales[0], scales[1], good, not any(applied), None, rate)
 
     def _moved(self, names: tuple[str, ...], mark: Mapping[str, Array]) -> bool:
-        """Whether one of these parameters, or what an optimizer keeps for it, is not what it was."""
+        """Whether one of these parameters, or its optimizer state, has changed."""
         owners = tuple(self.stored_names[name] for name in names)
         own = [name for name in mark if name in owners or name.startswith(tuple(f"{owner}_" for owner in owners))]
         return any(self.store.read(name).tobytes() != mark[name].tobytes() for name in own)

@@ -21,7 +21,8 @@ models = [Model() for _ in range(2)]
 for model in models:
     model(np.ones((1, 1)))
 models[0].stack[0].kernel.assign([[5.0]])
-path = tf.train.Checkpoint(model=models[0]).save(f"{tempfile.mkdtemp()}/run")
+folder = tempfile.TemporaryDirectory()
+path = tf.train.Checkpoint(model=models[0]).save(f"{folder.name}/run")
 tf.train.Checkpoint(model=models[1]).restore(path).assert_consumed()
 expected, seen = "weight 5.0 after restore", f"weight {float(models[1].stack[0].kernel[0, 0])} after restore"
 print(f"expected: {expected}")

@@ -13,7 +13,8 @@ def make(hidden: int, value: float) -> keras.Model:
     return model
 
 
-path = f"{tempfile.mkdtemp()}/model.weights.h5"
+folder = tempfile.TemporaryDirectory()
+path = f"{folder.name}/model.weights.h5"
 make(5, 1.0).save_weights(path)
 model = make(4, 2.0)
 try:

@@ -5,7 +5,8 @@ import tempfile
 
 import tensorflow as tf
 
-path = tf.train.Checkpoint(a=tf.Variable(1.0), b=tf.Variable(1.0)).write(f"{tempfile.mkdtemp()}/run")
+folder = tempfile.TemporaryDirectory()
+path = tf.train.Checkpoint(a=tf.Variable(1.0), b=tf.Variable(1.0)).write(f"{folder.name}/run")
 variable = tf.Variable(2.0)
 try:
     tf.train.Checkpoint(a=variable).read(path).assert_consumed()

@@ -8,8 +8,8 @@ os.environ.update(GLOO_SOCKET_IFNAME="lo", DS_ACCELERATOR="cpu", RANK="0", LOCAL
 import deepspeed
 from torch import distributed, nn, ones, optim
 
-folder = tempfile.mkdtemp()
-distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+folder = tempfile.TemporaryDirectory()
+distributed.init_process_group("gloo", init_method=f"file://{folder.name}/store", rank=0, world_size=1)
 config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1, "reduce_bucket_size": 1024}}
 gradients = []
 for more in ({}, {"torch_autocast": {"enabled": True, "dtype": "float16"}}, {}):

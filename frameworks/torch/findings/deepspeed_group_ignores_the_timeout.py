@@ -10,9 +10,9 @@ import deepspeed
 import torch
 from torch import distributed, nn
 
-folder = tempfile.mkdtemp()
+folder = tempfile.TemporaryDirectory()
 distributed.init_process_group(
-    "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1, timeout=timedelta(seconds=20)
+    "gloo", init_method=f"file://{folder.name}/store", rank=0, world_size=1, timeout=timedelta(seconds=20)
 )
 model = nn.Linear(1, 1)
 engine, *_ = deepspeed.initialize(

@@ -8,8 +8,8 @@ os.environ.update(GLOO_SOCKET_IFNAME="lo", DS_ACCELERATOR="cpu", RANK="0", LOCAL
 import deepspeed
 from torch import distributed, nn, optim
 
-folder = tempfile.mkdtemp()
-distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+folder = tempfile.TemporaryDirectory()
+distributed.init_process_group("gloo", init_method=f"file://{folder.name}/store", rank=0, world_size=1)
 engines = []
 for scheduled in (True, False):
     model = nn.Linear(1, 1)
@@ -17,9 +17,9 @@ for scheduled in (True, False):
     schedule = {"lr_scheduler": optim.lr_scheduler.StepLR(way["optimizer"], 2)} if scheduled else {}
     engine, *_ = deepspeed.initialize(**way, **schedule)
     engines.append(engine)
-engines[0].save_checkpoint(folder, tag="saved")
+engines[0].save_checkpoint(folder.name, tag="saved")
 try:
-    path, state = engines[1].load_checkpoint(folder, tag="saved")
+    path, state = engines[1].load_checkpoint(folder.name, tag="saved")
     seen = f"a load, {'with' if 'lr_scheduler' in state else 'without'} the schedule's state for the caller"
 except Exception as error:
     seen = type(error).__name__

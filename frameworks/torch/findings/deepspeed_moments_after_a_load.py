@@ -8,8 +8,8 @@ os.environ.update(GLOO_SOCKET_IFNAME="lo", DS_ACCELERATOR="cpu", RANK="0", LOCAL
 import deepspeed
 from torch import distributed, nn, ones, optim
 
-folder = tempfile.mkdtemp()
-distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+folder = tempfile.TemporaryDirectory()
+distributed.init_process_group("gloo", init_method=f"file://{folder.name}/store", rank=0, world_size=1)
 config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1, "reduce_bucket_size": 1024}}
 engines = []
 for layer in (nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)):
@@ -18,8 +18,8 @@ for layer in (nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)):
 first, second = engines
 first.backward(first(ones(1, 1)).sum())
 first.step()
-first.save_checkpoint(folder, tag="first")
-second.load_checkpoint(folder, tag="first")
+first.save_checkpoint(folder.name, tag="first")
+second.load_checkpoint(folder.name, tag="first")
 try:
     seen = round(deepspeed.utils.safe_get_full_optimizer_state(second.module.weight, "exp_avg").item(), 4)
 except TypeError as error:

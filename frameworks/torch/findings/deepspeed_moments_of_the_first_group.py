@@ -8,8 +8,8 @@ os.environ.update(GLOO_SOCKET_IFNAME="lo", DS_ACCELERATOR="cpu", RANK="0", LOCAL
 import deepspeed
 from torch import distributed, nn, ones, optim
 
-folder = tempfile.mkdtemp()
-distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+folder = tempfile.TemporaryDirectory()
+distributed.init_process_group("gloo", init_method=f"file://{folder.name}/store", rank=0, world_size=1)
 config = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0.0, "zero_optimization": {"stage": 1}}
 layer = nn.Linear(1, 1)
 optimizer = optim.Adam([{"params": [layer.weight]}, {"params": [layer.bias]}])

@@ -63,6 +63,19 @@
     }
   };
 
+  /** The button of the cell that is to be open, or null: a reader may have gone on before its tests are unpacked. */
+  let wanted = null;
+  const open = (cell, after = () => {}) => {
+    wanted = cell;
+    if (tooOld) refuse();
+    else
+      unpacked(() => {
+        if (wanted !== cell) return;
+        show(Number(cell.dataset.cell));
+        after();
+      });
+  };
+
   /** Shows what the address says: on loading, and after going back or forward or following a link. */
   const arrive = (state) => {
     clearTimeout(timer);
@@ -74,8 +87,11 @@
       setTimeout(() => target.scrollIntoView());
     }
     const cell = target?.closest(".matrix td")?.querySelector("[data-cell]");
-    if (cell) show(Number(cell.dataset.cell));
-    else if (dialog.open) dialog.close();
+    if (cell) open(cell);
+    else {
+      wanted = null;
+      if (dialog.open) dialog.close();
+    }
     if (!state) remember("replaceState", { filters: filters(), over: false });
   };
 
@@ -83,9 +99,8 @@
   form.addEventListener("reset", () => setTimeout(() => (filter(), mirror())));
   document.addEventListener("click", (event) => {
     const cell = event.target.closest("[data-cell]");
-    if (!cell) return;
-    show(Number(cell.dataset.cell));
-    mirror();
+    if (cell) open(cell, mirror);
+    if (event.target.closest("a[href^='#?']")) byId("matrix").scrollIntoView();
   });
   dialog.addEventListener("close", () => {
     const focused = document.activeElement;

@@ -16,7 +16,7 @@
 
   const command = (text) => {
     const shown = make("code", { class: "repro" }, text);
-    const purpose = make("span", { class: "sr" }, " the command that repeats this test");
+    const purpose = make("span", { class: "sr" }, " the command that reruns this test");
     const press = make("button", { type: "button", class: "quiet copy" }, "Copy", purpose);
     press.addEventListener("click", () => copied(press, text, shown));
     return make("div", { class: "command" }, shown, press);
@@ -24,7 +24,7 @@
 
   /** The Markdown is shown as well, so that it can be read before, and copied where a page may not copy. */
   const report = (number, verdict) => {
-    const shown = make("textarea", { class: "repro", rows: "10", readonly: "", "aria-label": "The issue as Markdown" });
+    const shown = make("textarea", { class: "repro", rows: "10", readonly: "", "aria-label": "Issue text in Markdown" });
     shown.hidden = true;
     const press = make("button", { type: "button", class: "quiet issue" }, "Copy as issue");
     press.addEventListener("click", () => {
@@ -36,12 +36,12 @@
   };
 
   const checks = (list, left) => {
-    const heads = ["measured", "expected", "bound", "how the bound was derived"];
+    const heads = ["got", "want", "bound", "derivation of the bound"];
     const { texts: all } = data();
-    const lines = list.map(([held, what, ...places]) => [held, all[what], places.map((place) => all[place])]);
+    const lines = list.map(([passed, what, ...places]) => [passed, all[what], places.map((place) => all[place])]);
     const filled = heads.flatMap((_, column) => (lines.some(([, , texts]) => texts[column]) ? [column] : []));
-    const line = ([held, what, texts]) => {
-      const mark = make("td", { class: held ? "held" : "broken" }, held ? "✓ held" : "✗ broken");
+    const line = ([passed, what, texts]) => {
+      const mark = make("td", { class: passed ? "passed" : "failed" }, passed ? "✓ pass" : "✗ fail");
       return make("tr", {}, mark, make("th", { scope: "row" }, what), ...filled.map((column) => make("td", {}, texts[column])));
     };
     const head = ["result", "what", ...filled.map((column) => heads[column])].map((text) => make("th", { scope: "col" }, text));
@@ -61,10 +61,10 @@
       text(signature) && `signature ${text(signature)}`,
       seed !== null && `seed ${seed}`,
       `${seconds} s`,
-      leaks.length > 0 && `left changed: ${leaks.map(text).join(", ")}`,
+      leaks.length > 0 && `process-wide settings left changed: ${leaks.map(text).join(", ")}`,
     ];
     const doubts = [
-      text(judged) && `Not confirmed here: the failure was judged in ${text(judged)}.`,
+      text(judged) && `Not confirmed here: the failure was observed in ${text(judged)}.`,
       repeats.length > 0 && `Repeated in a new process: ${repeats.map(text).join(", ")}.`,
     ];
     const source = typeof link === "string" ? link && make("a", { href: link, rel: "noopener noreferrer" }, "source") : link[0];
@@ -76,7 +76,7 @@
       text(message) ? make("pre", { tabindex: "0", role: "group", "aria-label": "Message" }, text(message)) : null,
       ...(list.length ? checks(list, left) : []),
       make("p", { class: "sub" }, facts.filter(Boolean).join(" · ")),
-      settings.length ? make("p", { class: "sub" }, `Rests on: ${settings.map(text).join("; ")}`) : null,
+      settings.length ? make("p", { class: "sub" }, `Training runs: ${settings.map(text).join("; ")}`) : null,
       text(repro) ? command(text(repro)) : null,
       outcomes[outcome][2] ? report(number, verdict) : null,
     );
@@ -111,7 +111,7 @@
       { class: "about" },
       make("p", {}, `${strength}: ${requirement}`),
       source.length ? make("p", {}, "Source: ", ...linked(source)) : null,
-      past.length ? make("details", {}, make("summary", {}, "What broke it before"), make("ul", {}, ...past)) : null,
+      past.length ? make("details", {}, make("summary", {}, "Earlier failures"), make("ul", {}, ...past)) : null,
     );
     const calm = ["not offered", "unsupported", "pass"];
     const telling = verdicts.filter(([outcome]) => !calm.includes(outcomes[outcome][0]));
@@ -129,6 +129,14 @@
     if (!dialog.open) dialog.showModal();
     byId("cell-body").scrollTop = 0;
     byId("cell-title").focus();
+  };
+  /** Says in place of a cell's tests why this browser cannot show them. */
+  const refuse = () => {
+    byId("cell-title").textContent = "The tests cannot be shown";
+    byId("cell-run").textContent = "";
+    byId("cell-body").replaceChildren(make("p", {}, byId("too-old").textContent));
+    opened = "";
+    if (!dialog.open) dialog.showModal();
   };
   byId("cell-close").addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());

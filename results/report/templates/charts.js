@@ -79,7 +79,7 @@
       g: name, o: names.indexOf(name), r: run, c: colour(run), lo, x, hi,
       t: `${label(run)}\n${name}\n${shown(x)} ${unit}, ${shown(lo)} to ${shown(hi)} in ${samples} samples`,
     }));
-    const heads = ["measurement", "run", `least, ${unit}`, `middle, ${unit}`, `largest, ${unit}`, "samples"];
+    const heads = ["measurement", "run", `minimum, ${unit}`, `median, ${unit}`, `maximum, ${unit}`, "samples"];
     return ["cost", rows, heads, lines.map(([name, run, ...rest]) => [name, label(run), ...rest]), 40 + names.length * (14 + 11 * runs)];
   };
 

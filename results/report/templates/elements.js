@@ -1,14 +1,29 @@
   const byId = (id) => document.getElementById(id);
   let parsed;
-  /** What lies behind the cells; most readers open none. */
-  const data = () => (parsed ??= whole(JSON.parse(byId("cells-data").textContent)));
+  /** The tests behind the cells, once `unpacked`. */
+  const data = () => parsed;
 
-  /** The document with each verdict where it belongs: it has distinct verdicts, without their seconds, and checks once. */
+  /** The document with verdicts and checks in place of their numbers: it stores equal ones once. */
   const whole = ({ checks, verdicts, ...rest }) => {
     for (const verdict of verdicts) verdict[9] = verdict[9].map((place) => checks[place]);
     const placed = ([place, seconds]) => [...verdicts[place].slice(0, 8), seconds, ...verdicts[place].slice(8)];
     const cells = rest.cells.map(([clause, run, listed]) => [clause, run, listed.map(placed)]);
     return { ...rest, cells };
+  };
+
+  const tooOld = typeof DecompressionStream === "undefined";
+  byId("too-old").hidden = !tooOld;
+
+  const unpack = async () => {
+    const packed = Uint8Array.from(atob(byId("cells-data").textContent), (character) => character.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    parsed = whole(await new Response(stream).json());
+  };
+  let unpacking;
+  /** Calls `work` when the tests are unpacked: at once, or after the first call for them; most readers need none. */
+  const unpacked = (work) => {
+    if (parsed) work();
+    else (unpacking ??= unpack()).then(work);
   };
 
   /** An element with attributes and children; texts become text nodes, never markup. */
@@ -31,7 +46,7 @@
     try {
       localStorage.setItem("conformance-theme", root.dataset.theme);
     } catch {
-      // Not remembered then.
+      // The choice is not saved.
     }
     tellTheme();
   });

@@ -14,11 +14,8 @@
   const [search, family, level, across, outcome, run, lonely] = fields;
   const total = bodies.reduce((sum, { rows }) => sum + rows.length, 0);
 
-  /** Makes sources and names of tests be found as well; most readers never search. */
-  let looked = false;
-  const lookBehind = () => {
-    if (looked) return;
-    looked = true;
+  /** Adds sources and names of tests to the texts that are searched. */
+  const extend = () => {
     const { cells, clauses, texts } = data();
     const entries = bodies.flatMap(({ rows }) => rows);
     const names = entries.map(() => new Set());
@@ -27,18 +24,33 @@
       const source = clauses[clause][3].map(([text]) => text);
       entry.text = [entry.text, ...source, ...names[clause]].join(" ").toLowerCase();
     });
+    form.removeAttribute("aria-busy");
+    filter();
   };
+
+  let extended = tooOld;
+  const extendOnce = () => {
+    if (extended) return;
+    extended = true;
+    form.setAttribute("aria-busy", "true");
+    unpacked(extend);
+  };
+
+  /** The values that an option stands for: its own, or several. */
+  const values = (select) => (select.selectedOptions[0].dataset.values ?? select.value).split(" ");
 
   const filter = () => {
     const searched = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    if (searched.length) lookBehind();
-    const here = (outcomes) => (run.value === "" ? outcomes : [outcomes[Number(run.value)]]);
+    if (searched.length) extendOnce();
+    const outcomesWanted = values(outcome);
+    const runsWanted = values(run).map(Number);
+    const here = (outcomes) => (run.value === "" ? outcomes : runsWanted.map((place) => outcomes[place]));
     const wanted = ({ row, text, across: words, outcomes }) =>
       searched.every((word) => text.includes(word)) &&
       (level.value === "" || row.dataset.level === level.value) &&
       (across.value === "" || words.includes(across.value)) &&
       (!lonely.checked || row.dataset.lonely === "1") &&
-      (outcome.value === "" || here(outcomes).some((found) => found.includes(outcome.value)));
+      (outcome.value === "" || here(outcomes).some((found) => outcomesWanted.some((each) => found.includes(each))));
     let shown = 0;
     for (const { body, rows } of bodies) {
       const open = family.value === "" || body.dataset.family === family.value;

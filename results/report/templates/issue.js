@@ -12,19 +12,19 @@
   const address = (link) => (/^https?:\/\/[^\s<>[\]"'`\\|@*]+$/.test(link) ? link : words(link));
   const prose = (pieces) => pieces.map(([text, href]) => (href ? address(href) : words(text))).join("");
 
-  const measured = (list, left, texts) => {
-    const rows = list.map(([held, what, ...places]) => [held ? "held" : "**broken**", ...[what, ...places].map((place) => words(texts[place]))]);
-    const heads = ["result", "what", "measured", "expected", "bound", "how the bound was derived"];
+  const checked = (list, left, texts) => {
+    const rows = list.map(([passed, what, ...places]) => [passed ? "pass" : "**fail**", ...[what, ...places].map((place) => words(texts[place]))]);
+    const heads = ["result", "what", "got", "want", "bound", "derivation of the bound"];
     const filled = heads.flatMap((_, column) => (rows.some((row) => row[column]) ? [column] : []));
     const line = (cells) => `| ${filled.map((column) => cells[column]).join(" | ")} |`;
     if (!rows.length) return [];
     const rest = left ? ["", `${left} more checks are left out.`] : [];
-    return ["What was measured:", "", line(heads), `|${filled.map(() => "---|").join("")}`, ...rows.map(line), ...rest, ""];
+    return ["Checks:", "", line(heads), `|${filled.map(() => "---|").join("")}`, ...rows.map(line), ...rest, ""];
   };
 
   const facts = (pairs) => pairs.map(([name, value]) => `- ${words(name)}: ${words(value)}`);
 
-  /** What a framework's maintainer needs to know of one verdict. */
+  /** One verdict for a framework's maintainer. */
   const issue = (number, verdict) => {
     const { about, cells, clauses, findings, outcomes, packages, texts } = data();
     const [clause, run] = cells[number];
@@ -35,7 +35,7 @@
     const [[, framework]] = about[run];
     const where = typeof link === "string" ? link && address(link) : words(link[0]);
     return [
-      `# ${words(framework)} does not keep ${code(name)}`,
+      `# ${words(framework)} fails ${code(name)}`,
       "",
       `${code(name)} (${words(level)}): ${words(requirement)}`,
       "",
@@ -45,15 +45,15 @@
       `Test ${code(texts[test])}: ${outcomes[outcome][0]}${texts[signature] ? `, ${code(texts[signature])}` : ""}.`,
       "",
       ...(texts[message] ? block(texts[message], "text") : []),
-      ...measured(list, left, texts),
-      ...(leaks.length ? [`Left changed: ${leaks.map((leak) => code(texts[leak])).join(", ")}.`, ""] : []),
+      ...checked(list, left, texts),
+      ...(leaks.length ? [`Process-wide settings left changed: ${leaks.map((leak) => code(texts[leak])).join(", ")}.`, ""] : []),
       ...(repeats.length ? [`Repeated in a new process: ${repeats.map((place) => words(texts[place])).join(", ")}.`, ""] : []),
-      ...(reason.length || where || cause ? ["## What is known", ""] : []),
+      ...(reason.length || where || cause ? ["## Known cause", ""] : []),
       ...(cause ? [`Finding ${code(cause)}: ${words(kind)}, ${words(consequence)}.`, ""] : []),
       ...(reason.length ? [prose(reason), ""] : []),
       ...(where ? [`See ${where}${shows ? ` (${words(shows)})` : ""}`, ""] : []),
-      ...(texts[judged] ? [`Judged in ${words(texts[judged])}; not confirmed here.`, ""] : []),
-      ...(texts[repro] ? ["## To repeat", "", ...block(texts[repro], "sh")] : []),
+      ...(texts[judged] ? [`Observed in ${words(texts[judged])}; not confirmed here.`, ""] : []),
+      ...(texts[repro] ? ["## Reproduce", "", ...block(texts[repro], "sh")] : []),
       "## Versions and environment",
       "",
       ...facts(about[run]),

@@ -8,8 +8,15 @@
     return copied.textContent.replace(/\s+/g, " ").trim();
   };
 
+  /** The names of a table's columns: a head over several is part of the name of each. */
+  const columnNames = ([above, below]) => {
+    const parts = [...(below?.cells ?? [])].map(visibleText);
+    const under = (cell) => parts.splice(0, cell.colSpan).map((part) => `${visibleText(cell)} ${part}`);
+    return [...above.cells].flatMap((cell) => (below && cell.rowSpan < 2 ? under(cell) : [visibleText(cell)]));
+  };
+
   const plainTable = (table) => {
-    const heads = [...table.tHead.rows[0].cells].map(visibleText);
+    const heads = columnNames(table.tHead.rows);
     const names = heads.map((head, i) => (heads.indexOf(head) < i ? `${head} (${i + 1})` : head));
     const rows = [...table.tBodies].flatMap((body) => [...body.rows]);
     return rows.map((row) => Object.fromEntries([...row.cells].map((cell, i) => [names[i], visibleText(cell)])));
@@ -46,7 +53,9 @@
     const press = make("button", { type: "button", class: "quiet json" }, "JSON", make("span", { class: "sr" }, ` of the table ${title}`));
     press.addEventListener("click", () => {
       const table = region.querySelector("table");
-      save(name, table.matches(".matrix") ? matrixTable() : plainTable(table));
+      if (!table.matches(".matrix")) save(name, plainTable(table));
+      else if (tooOld) refuse();
+      else unpacked(() => save(name, matrixTable()));
     });
     region.after(make("p", { class: "export" }, press));
   }

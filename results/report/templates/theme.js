@@ -4,6 +4,6 @@
     const theme = localStorage.getItem("conformance-theme");
     if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
   } catch {
-    // Storage may be forbidden; the system's preference holds then.
+    // Storage may be forbidden; the system's preference applies.
   }
 })();

@@ -1,0 +1,120 @@
+"""Faults of saving and loading that change more than they should, or leave a run incomplete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Precision, Recipe
+from frameworks.contract import Conventions
+from frameworks.reference import scope
+from frameworks.reference.arithmetic import Operations
+from frameworks.reference.decisions import Arrays
+from frameworks.reference.tensor import Tensor
+from frameworks.reference.trainer import ReferenceTrainer
+from tests.faults import fault
+
+
+@fault(
+    "https://github.com/huggingface/accelerate/issues/4289",
+    component="load",
+    clauses=("resume.load-has-no-side-effects", "resume.scaler-state"),
+)
+class LoadMovesTheScale(ReferenceTrainer):
+    """Loading takes a dummy step of the optimizer, which the scaler counts."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        if self.scaler is not None:
+            self.scaler = self.next_scale(self.scaler, True)
+
+
+@fault(
+    "https://github.com/huggingface/accelerate/issues/4289",
+    component="load",
+    clauses=("resume.load-has-no-side-effects",),
+)
+class LoadLeavesItsPrecisionScopeOpen(ReferenceTrainer):
+    """The precision scope that a load opens for a warm-up forward pass stays open for the process."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        scope.enter(scope.Scope(Precision("O1", "bfloat16")))
+
+
+@fault(
+    "https://github.com/huggingface/optimum-graphcore/pull/97",
+    component="save",
+    clauses=("resume.save-has-no-side-effects",),
+)
+class SaveDrawsRandomNumbers(ReferenceTrainer):
+    """Saving moves the random stream, so a run depends on how often it is saved."""
+
+    def save(self, path: Path) -> None:
+        super().save(path)
+        self.draws += 1
+
+
+@fault(
+    "https://github.com/the-database/traiNNer-redux/pull/96",
+    component="save",
+    clauses=("resume.save-has-no-side-effects",),
+)
+class SaveDropsTheOpenWindow(ReferenceTrainer):
+    """Saving empties the accumulator of the run that goes on."""
+
+    def save(self, path: Path) -> None:
+        super().save(path)
+        self.window.gradients.clear()
+
+
+@fault(
+    "https://github.com/facebookresearch/fairseq2/issues/1346",
+    component="load",
+    clauses=("resume.restored-is-complete",),
+    raises=True,
+)
+class ScaleIsMissingUntilTheFirstLoss(ReferenceTrainer):
+    """A restored scaler has no scale before it has scaled a loss."""
+
+    _restored = False
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        self._restored = True
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        self._restored = False
+        return super().scale_loss(loss)
+
+    def scaler_state(self) -> Arrays:
+        if self._restored:
+            raise AttributeError("the scaler has no scale yet")
+        return super().scaler_state()
+
+
+@fault(
+    "https://github.com/jax-ml/jax/issues/37830",
+    component="memory",
+    clauses=("resume.save-has-no-side-effects",),
+)
+class SharesTheGivenWeights(ReferenceTrainer):
+    """The weights that a run starts from are trained in place."""
+
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        conventions: Conventions,
+        ops: Operations,
+        weights: Mapping[str, Array] | None = None,
+    ) -> None:
+        super().__init__(model, recipe, conventions, ops, weights)
+        self.given = weights or {}
+
+    def apply_update(self, gradients: Arrays, rate: float) -> None:
+        super().apply_update(gradients, rate)
+        for name, value in self.given.items():
+            value[...] = self.masters[name]

@@ -1,0 +1,114 @@
+"""Faults that show only where two techniques meet."""
+
+from __future__ import annotations
+
+from fixtures.arrays import Array
+from fixtures.recipe import SGD
+from frameworks.reference.decisions import Arrays
+from frameworks.reference.trainer import ReferenceTrainer
+from tests.faults import fault
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/pull/59611",
+    component="composition",
+    clauses=("composition.pairs",),
+)
+class ClipLostUnderMasters(ReferenceTrainer):
+    """Where the optimizer holds master weights, the clip setting stays with the optimizer inside and is never used."""
+
+    def clip(self, gradients: Arrays) -> Arrays:
+        return gradients if self.recipe.precision.level == "O2" else super().clip(gradients)
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/pull/57537",
+    component="composition",
+    clauses=("composition.pairs",),
+)
+class ClipLostWithDecay(ReferenceTrainer):
+    """Only optimizers without decoupled weight decay clip."""
+
+    def clip(self, gradients: Arrays) -> Arrays:
+        return gradients if hasattr(self.recipe.optimizer, "weight_decay") else super().clip(gradients)
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/pull/94060",
+    component="composition",
+    clauses=("composition.pairs",),
+)
+class AdamUnscalesWhatClippingUnscaled(ReferenceTrainer):
+    """Adam's step divides the gradients by the scale again where they were unscaled for clipping."""
+
+    def clip(self, gradients: Arrays) -> Arrays:
+        clipped = super().clip(gradients)
+        if self.scaler is None or self.recipe.clip is None or isinstance(self.recipe.optimizer, SGD):
+            return clipped
+        return {name: self.unscale(name, gradient) for name, gradient in clipped.items()}
+
+
+@fault(
+    "https://github.com/huggingface/transformers/issues/24449",
+    component="composition",
+    clauses=("composition.pairs",),
+)
+class ClippingUnscalesEveryMicroBatch(ReferenceTrainer):
+    """With clipping and accumulation the gradients are divided by the scale once a micro-batch."""
+
+    def unscale(self, name: str, gradient: Array) -> Array:
+        once = super().unscale(name, gradient)
+        clipped = self.recipe.clip is not None
+        return super().unscale(name, once) if clipped and self.recipe.accumulation > 1 else once
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/73784",
+    component="composition",
+    clauses=("composition.pairs",),
+)
+class RecomputedMicroBatchesOverwrite(ReferenceTrainer):
+    """Under recomputation a micro-batch's gradient takes the accumulator's place instead of joining it."""
+
+    def accumulate_gradient(self, name: str, gradient: Array) -> None:
+        if self.recipe.recompute is not None:
+            self.window.gradients.pop(name, None)
+        super().accumulate_gradient(name, gradient)
+
+
+@fault(
+    "https://github.com/keras-team/keras/pull/21233",
+    component="composition",
+    clauses=("composition.pairs",),
+)
+class StaticScaleNotUndoneInBfloat16(ReferenceTrainer):
+    """In bfloat16 the loss is multiplied by a static scale that the optimizer takes for 1."""
+
+    def unscale(self, name: str, gradient: Array) -> Array:
+        assert self.scaler is not None
+        low = self.recipe.precision.format == "bfloat16"
+        return gradient if low and not self.scaler.dynamic else super().unscale(name, gradient)
+
+
+@fault(
+    "https://github.com/keras-team/keras/issues/19990",
+    component="composition",
+    clauses=("composition.pairs",),
+)
+class ScheduleForgottenUnderScaling(ReferenceTrainer):
+    """Behind a loss scaler the optimizer that the schedule moves is not the one that takes the step."""
+
+    def learning_rate(self) -> float:
+        return super().learning_rate() if self.scaler is None else self.recipe.optimizer.learning_rate
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/pull/59611",
+    component="composition",
+    clauses=("composition.declarations-hold", "composition.pairs"),
+)
+class ClipIsTakenAndNeverUsed(ReferenceTrainer):
+    """The clip setting is accepted and lost, whatever it is combined with."""
+
+    def clip(self, gradients: Arrays) -> Arrays:
+        return gradients

@@ -1,0 +1,145 @@
+"""Faults of layers, which a failure must name, and traces of a pass that differ from the pass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+from autograd.extend import defvjp, primitive
+
+from fixtures.arrays import Array
+from fixtures.layers import Activation
+from fixtures.model import Batch
+from frameworks.contract import LayerTrace
+from frameworks.reference.arithmetic import Operations
+from frameworks.reference.tensor import Tensor, plain
+from frameworks.reference.trainer import ReferenceTrainer
+from tests.faults import fault
+
+
+@fault(
+    "https://github.com/keras-team/keras-hub/issues/642",
+    component="layers",
+    clauses=("autocast.float32-parity",),
+    names="(LayerNorm), output",
+)
+class LayerNormWithAnotherEpsilon(Operations):
+    """Layer norm adds a hundred times the epsilon that it is given."""
+
+    def layer_norm(self, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
+        return super().layer_norm(x, scale, shift, 100.0 * epsilon)
+
+
+@fault(
+    "https://github.com/lucidrains/vit-pytorch/issues/65",
+    component="layers",
+    clauses=("autocast.float32-parity",),
+    names="(SelfAttention), output",
+)
+class AttentionScaledByAnotherWidth(Operations):
+    """Attention divides its scores by the root of one more than a head's width."""
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        width = query.shape[-1]
+        return super().attention(replace(query, value=query.value * np.sqrt(width / (width + 1.0))), key, value)
+
+
+@primitive
+def _turned_backwards(weight: Array) -> Array:
+    """The weight (size, size, C, F) as it is; the gradient that comes back has its first two axes exchanged."""
+    return weight
+
+
+defvjp(_turned_backwards, lambda _ans, _weight: lambda gradient: np.swapaxes(gradient, 0, 1))
+
+
+@fault(
+    "https://github.com/nntrainer/nntrainer/issues/705",
+    component="layers",
+    clauses=("autocast.float32-parity",),
+    names="(Convolution), gradient of weight",
+)
+class FilterGradientHasItsSidesExchanged(Operations):
+    """The gradient of a convolution's filters has height and width exchanged."""
+
+    def convolution(self, x: Tensor, weight: Tensor, *given: Any) -> Tensor:
+        return super().convolution(x, replace(weight, value=_turned_backwards(weight.value)), *given)
+
+
+@fault(
+    "https://github.com/lmjohns3/theanets/pull/123",
+    component="dropout",
+    clauses=("autocast.dropout-scales-what-it-keeps",),
+)
+class DropoutDividesByTheRate(Operations):
+    """Kept values are divided by the rate instead of by what it leaves."""
+
+    def dropout(self, x: Tensor, mask: Array, rate: float) -> Tensor:
+        return super().dropout(x, mask, 1.0 - rate)
+
+
+@fault(
+    "https://github.com/NVIDIA/TransformerEngine/pull/2014",
+    component="dropout",
+    clauses=("autocast.dropout-scales-what-it-keeps",),
+)
+class DropoutComparesBytes(ReferenceTrainer):
+    """Random bytes decide what is dropped, which cuts the rate to 1/256; kept values are divided by the exact share."""
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        return super().draw_mask(shape, math.floor(256.0 * rate) / 256.0)
+
+
+@fault(
+    "https://github.com/tensorflow/tensorflow/issues/28090",
+    component="embedding",
+    clauses=("accumulation.repeated-rows",),
+)
+class RepeatedRowsCountOnce(Operations):
+    """Of a row that a batch uses several times, only the last use gives a gradient."""
+
+    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        flat = ids.value.reshape(-1)
+        last = {int(row): place for place, row in enumerate(flat)}
+        counts = np.array([last[int(row)] == place for place, row in enumerate(flat)]).reshape(ids.value.shape)
+
+        def rows(i: Array, t: Any, _: Any) -> Any:
+            return anp.where(counts[..., None], t[i], plain(t)[i])
+
+        return self.apply("embedding", rows, ids, table)
+
+
+# traces
+
+
+@fault(
+    "https://github.com/meta-pytorch/captum/issues/156",
+    component="trace",
+    clauses=("composition.trace-is-the-pass",),
+)
+class ShowsWhatTheActivationLeft(ReferenceTrainer):
+    """A layer's output is shown as the activation behind it leaves it."""
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        trace = super().trace(batch)
+        layers = list(enumerate(self.model.layers))
+        behind = {str(i): str(i - 1) for i, layer in layers if isinstance(layer, Activation)}
+        overwritten = {before: trace.outputs[path] for path, before in behind.items()}
+        return replace(trace, outputs=trace.outputs | overwritten)
+
+
+@fault(
+    "https://github.com/wandb/wandb/issues/4369",
+    component="trace",
+    clauses=("composition.trace-is-the-pass",),
+)
+class ShowsScaledGradients(ReferenceTrainer):
+    """Gradients with respect to layers' outputs are shown multiplied by the loss scale."""
+
+    def trace(self, batch: Batch) -> LayerTrace:
+        trace = super().trace(batch)
+        scale = 1.0 if self.scaler is None else self.scaler.scale
+        return replace(trace, gradients={path: scale * gradient for path, gradient in trace.gradients.items()})

@@ -1,1 +1,0 @@
-"""Faults of runs, checkpoints, ranks, offload, layers, scopes and quantization, written on 24 November 2026."""
