@@ -125,8 +125,8 @@ def test_it_is_listed_beside_the_built_in_ones_and_what_is_wrong_with_another_is
         "check its name and what it imports"
     ]
     passed_over = "is ignored, because {} has the same name; rename one of them"
-    assert f"torch: the adapter awkward:Torch {passed_over.format('frameworks.torch:TorchFramework')}" in told
-    assert f"mine: the adapter zzz:Mine {passed_over.format('my_package.adapter:MyFramework')}" in told
+    assert f"torch: adapter awkward:Torch {passed_over.format('frameworks.torch:TorchFramework')}" in told
+    assert f"mine: adapter zzz:Mine {passed_over.format('my_package.adapter:MyFramework')}" in told
 
 
 def test_a_built_in_name_stands_whoever_lays_claim_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,9 +180,9 @@ def test_it_has_a_column_in_the_report(package: Path, record: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "status", "told"),
     [
-        (("scale-zero", "another"), 1, "expectation of mine ==1.0 for scaling.stays-positive says 'another'"),
+        (("scale-zero", "another"), 1, "want 'another' for scaling.stays-positive on mine ==1.0"),
         (("==1.0", "==2.0"), 1, "[fail]"),
-        ((FLOOR_ENTRY, FINITE_ENTRY), 1, "take it out of my_package/expectations.toml"),
+        ((FLOOR_ENTRY, FINITE_ENTRY), 1, "remove the entry from my_package/expectations.toml"),
         ((FLOOR, "scaling.nothing"), 2, "expectations.toml: expectation 1 (scaling.nothing): unknown clause"),
     ],
 )

@@ -92,9 +92,9 @@ def test_a_program_is_left_out_where_a_module_that_it_needs_is_not_installed(
             "instruction_sets",
             ("avx2", "avx512f"),
             ("avx2",),
-            "processors with avx2, -avx512f",
+            "a processor with avx2, -avx512f",
         ),
-        ({"device": "cuda"}, "devices", ("cpu",), ("cpu", "cuda"), "cuda"),
+        ({"device": "cuda"}, "devices", ("cpu",), ("cpu", "cuda"), "device cuda"),
     ],
     ids=["processor", "device"],
 )

@@ -120,7 +120,7 @@ def test_a_part_of_the_state_that_changes_its_format_is_seen() -> None:
     failed = failure(ShowsDoublesOnceTrained, SAVED)
     assert failed is not None
     assert failed.name.startswith("optimizer/momentum/")
-    assert "is float64, and was float32" in failed.text
+    assert "got float64, want float32 as before" in failed.text
 
 
 def test_the_reference_itself_loads_what_it_saved_in_the_formats_that_it_had() -> None:

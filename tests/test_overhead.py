@@ -130,4 +130,4 @@ def test_the_command_measures_keeps_and_fills_the_page(
     assert store.load("reference").cases[0].adapter == (103,) * 60
     monkeypatch.setattr(measuring, "overhead", measured(106))
     assert command.main(["reference"]) == 1
-    assert "1.05 is wanted" in capsys.readouterr().err
+    assert "want at most 1.05" in capsys.readouterr().err

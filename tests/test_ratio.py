@@ -59,7 +59,7 @@ def test_what_does_not_vary_is_exact() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ((), (1.0,), "no valid samples"),
+        ((), (1.0,), "no samples"),
         ((0.0,), (1.0,), "not a positive number"),
         ((1.0,), (math.nan,), "not a positive number"),
         ((1.0,), (math.inf,), "not a positive number"),

@@ -109,7 +109,7 @@ def test_only_the_clauses_that_are_named_get_entries(path: Path) -> None:
 
 def test_what_is_no_failure_of_the_framework_gets_no_entry(path: Path) -> None:
     wrong = replace(failed("test_d"), outcome=Outcome.MISDECLARED)
-    with pytest.raises(ConfirmError, match="no failure needs an entry of this finding; leave --finding out"):
+    with pytest.raises(ConfirmError, match="no failure needs an entry of this finding; omit --finding"):
         updated(path, Cause("first"), record("2.0", *BOTH, wrong))
 
 
