@@ -42,22 +42,33 @@ def scenario_names(
     envvar="CONFORMANCE_MODES",
     default="",
     metavar="A,B",
-    help="If not given, those of the adapter's adapter.toml, else its first one.",
+    help="Modes to test; by default those of adapter.toml, or else the first one.",
 )
 @click.option(
     "--budget",
     envvar="CONFORMANCE_BUDGET",
     metavar="TIME",
-    help="Judge by the tests that catch most in this time, such as 60s or 5m, shared by the modes.",
+    help="Run the tests that catch most in this time, such as 60s or 5m; the modes share it.",
 )
-@click.option("--device", envvar="CONFORMANCE_DEVICE", default="auto", show_default=True)
 @click.option(
-    "--scenario", metavar="NAME", shell_complete=scenario_names, help="Run this one instead of the suites' tests."
+    "--device",
+    envvar="CONFORMANCE_DEVICE",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="cpu, cuda, or auto: a GPU if there is one.",
 )
-@click.option("--list-scenarios", is_flag=True, help="Say which scenarios there are.")
-@click.option("--rounds", type=click.IntRange(min=2), metavar="N", help="Cut the scenario after N rounds.")
 @click.option(
-    "--folder", type=click.Path(path_type=Path), default=FOLDER, metavar="FOLDER", help="For the scenario's records."
+    "--scenario", metavar="NAME", shell_complete=scenario_names, help="Run this scenario instead of the tests."
+)
+@click.option("--list-scenarios", is_flag=True, help="List scenarios and exit.")
+@click.option("--rounds", type=click.IntRange(min=2), metavar="N", help="End the scenario after N rounds.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=FOLDER,
+    metavar="FOLDER",
+    help="Directory for the scenario's records.",
 )
 @click.argument("pytest_arguments", nargs=-1, metavar="[PYTEST ARGUMENTS]...")
 def run(
@@ -72,8 +83,7 @@ def run(
     pytest_arguments: tuple[str, ...],
 ) -> int:
     """Installs FRAMEWORK at its pinned version (or TORCH_VERSION, TF_VERSION, PADDLE_VERSION, JAX_VERSION), runs the
-    suites in each of the modes, prints the table of all records and compares the new ones with the baselines of their
-    series.
+    suites in each mode, prints the table of all records and compares the new ones with their baselines.
 
     \b
     conformance run torch
@@ -82,9 +92,9 @@ def run(
     conformance run torch -k scaling --seed=1
     conformance run package.module:Class
 
-    With --scenario it installs nothing: it trains the scenario's recipes side by side in each FRAMEWORK that is named,
-    in all that are installed if none is, writes results/scenarios/NAME/FRAMEWORK-VERSION-DEVICE-MODE.json, and sets the
-    records next to the document that the scenario comes from.
+    With --scenario it installs nothing. It trains the scenario's recipes in each FRAMEWORK (by default in all installed
+    ones), writes results/scenarios/NAME/FRAMEWORK-VERSION-DEVICE-MODE.json, and compares the records with the
+    publication or guide that the scenario comes from.
 
     \b
     conformance run --list-scenarios

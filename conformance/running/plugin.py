@@ -86,7 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--budget",
         metavar="TIME",
-        help="judge by the tests that catch most in this time, such as 60s or 5m; the record is partial",
+        help="run the tests that catch most in this time, such as 60s or 5m; the record is partial",
     )
     group.addoption(
         "--vacuity",
