@@ -112,6 +112,12 @@ def test_what_the_code_says_counts_and_neither_its_place_nor_its_comments(tmp_pa
     file.write_text(f'"""Another docstring."""\n\n# a comment\n{text[behind:]}')
     sources.code_hash.cache_clear()
     assert sources.code_hash(root) == sources.code_hash()
+    training = root / "frameworks" / "reference" / "quantized_training.py"
+    message = training.read_text("utf-8").replace("the recipe has no QAT", "another message")
+    training.write_text(message)
+    assert "another message" in message
+    sources.code_hash.cache_clear()
+    assert sources.code_hash(root) == sources.code_hash()
     file.write_text(text.replace("LANES = 16", "LANES = 17"))
     sources.code_hash.cache_clear()
     assert sources.code_hash(root) != sources.code_hash()
