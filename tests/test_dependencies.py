@@ -182,8 +182,8 @@ def copied(tmp_path: Path) -> Path:
     [
         (
             "conformance/judging/verdict.py",
-            "for name in sorted(a.keys() | b.keys()):",
-            "for name in sorted(a.keys() | b.keys())[:1]:",
+            "for name in sorted(measured.keys() | expected.keys()):",
+            "for name in sorted(measured.keys() | expected.keys())[:1]:",
             "test_a_resumed_run_is_the_run_that_never_stopped",
             "test_adams_epsilon_in_pure_low_precision",
         ),

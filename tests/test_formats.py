@@ -142,22 +142,22 @@ def cells(framework: str, *outcomes: tuple[str, Outcome, str]) -> dict[str, str]
         ("tf", "8-bit Adam", [("adam-8bit", Outcome.ABSTAIN, "")], "abstain"),
         ("tf", "8-bit Adam", [("adam-8bit", Outcome.FAIL, ""), ("adam-8bit", K, "")], "fails"),
         ("tf", "8-bit Adam", [], "no test"),
-        ("tf", "int8 after training, static", [("static-int8", N, "")], "mode `tflite`"),
-        ("tf", "int8 after training, static", [("static-int8", P, "")], "kept"),
-        ("jax", "int8 after training, static", [("static-int8", N, "")], "not offered"),
+        ("tf", "post-training int8, static", [("static-int8", N, "")], "mode `tflite`"),
+        ("tf", "post-training int8, static", [("static-int8", P, "")], "kept"),
+        ("jax", "post-training int8, static", [("static-int8", N, "")], "not offered"),
         (
             "jax",
-            "weights alone, loaded in int8",
+            "weight-only int8 and int4, 8-bit loading",
             [("weight-int8", U, ""), ("weight-int4", N, "")],
             "unsupported, not offered, no test",
         ),
         (
             "jax",
-            "weights alone, loaded in int8",
+            "weight-only int8 and int4, 8-bit loading",
             [("weight-int8", K, ""), ("weight-int4", N, "")],
             "1 of 1 known not to (1 of 3 techniques)",
         ),
-        ("jax", "quantizers, int4 in bytes", [], "kept (1 of 6 techniques)"),
+        ("jax", "quantizers, packed int4", [], "kept (1 of 6 techniques)"),
     ],
 )
 def test_a_cell_says_what_was_judged_and_why_the_rest_was_not(

@@ -103,7 +103,7 @@ def tried(place: Place, path: Path, number: int, drawn: bool) -> bool:
     record = load(path)
     written(path.with_name("again"), record)
     compared(pair, number)
-    assert "Clauses" in shown(plain([record], 20 + number % 150))
+    assert "clauses" in shown(plain([record], 20 + number % 150))
     assert "clause" in shown("\n".join(listed([record, load(place.record)])))
     assert "### " in shown(findings.markdown([record]))
     if path.suffix == ".json":

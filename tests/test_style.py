@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from conformance.cli.specifying import style
-from conformance.doubts.style import Hit, hits, texts
+from conformance.doubts.style import Phrase, hits, texts
 from tests.support import ROOT
 
 
@@ -59,7 +59,7 @@ def test_the_tree_has_no_such_phrase() -> None:
 
 
 def test_the_command_lists_what_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    for listed in ([Hit("a.py", 3, "mend", "fix"), Hit("b.md", 1, "told", "reported")], []):
+    for listed in ([Phrase("a.py", 3, "mend", "fix"), Phrase("b.md", 1, "told", "reported")], []):
         monkeypatch.setattr("conformance.doubts.style.hits", lambda _, listed=listed: listed)
         ended = CliRunner().invoke(style, standalone_mode=False)
         assert (ended.return_value, ended.output.splitlines()) == (1 if listed else 0, list(map(str, listed)))
@@ -71,4 +71,4 @@ def test_lint_runs_the_command() -> None:
 
 
 def test_a_hit_says_what_to_write() -> None:
-    assert str(Hit("a.py", 3, "mend", "fix")) == "a.py:3: 'mend': write 'fix'"
+    assert str(Phrase("a.py", 3, "mend", "fix")) == "a.py:3: 'mend': write 'fix'"

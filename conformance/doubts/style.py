@@ -26,7 +26,7 @@ _NAME = re.compile(r'"[^"\s]*"')
 
 
 @dataclass(frozen=True)
-class Hit:
+class Phrase:
     """A phrase in a text.
 
     Attributes:
@@ -70,7 +70,7 @@ def texts(root: Path = ROOT) -> Iterator[Path]:
     yield from (path for path in sorted((root / "docs").glob("*.md")) if path != _PAGE)
 
 
-def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Hit]:
+def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Phrase]:
     """Every phrase in these files."""
     for path in paths:
         place, source = path.relative_to(root).as_posix(), path.read_text("utf-8")
@@ -78,7 +78,7 @@ def hits(paths: Iterable[Path], root: Path = ROOT) -> Iterator[Hit]:
             for pattern, better in phrases():
                 for match in pattern.finditer(text):
                     line = first + text.count("\n", 0, match.start())
-                    yield Hit(place, line, " ".join(match[0].split()), better)
+                    yield Phrase(place, line, " ".join(match[0].split()), better)
 
 
 def _parts(path: Path, source: str) -> Iterator[tuple[int, str]]:
