@@ -178,9 +178,10 @@ def test_an_observation_is_compared_leaf_by_leaf() -> None:
     assert compare(BASE, new).status == 1
 
 
-def test_the_words_of_a_reason_are_not_compared() -> None:
+@pytest.mark.parametrize("key", ["reason", "instead"])
+def test_the_words_of_a_reason_are_not_compared(key: str) -> None:
     old, new, other = (
-        observed(**{"optimizer.clip/test_a": {"declared": declared, "reason": reason}})
+        observed(**{"optimizer.clip/test_a": {"declared": declared, key: reason}})
         for declared, reason in ((False, "there is no clipping"), (False, "no clipping"), (True, ""))
     )
     assert compare(old, new).changes == ()

@@ -233,13 +233,13 @@ _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
 """An observation's place, and the path inside its value."""
 
 
-_EXPLANATION = ("reason",)
-"""Why something was observed, in words, which are not compared."""
+EXPLANATIONS = frozenset({"reason", "instead"})
+"""Keys of texts about what was observed, such as a workaround's description, whose wording is not compared."""
 
 
 def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:
     leaves = ((one.place, way, leaf) for one in observations for way, leaf in _down(one.value, ()))
-    return {(place, way): leaf for place, way, leaf in leaves if way[-1:] != _EXPLANATION}
+    return {(place, way): leaf for place, way, leaf in leaves if not EXPLANATIONS.intersection(way[-1:])}
 
 
 def _down(value: Json, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
+from results.compare.comparison import EXPLANATIONS
 from results.record.reading import Record
 from results.record.values import Json, plain
 
 _PARAMETERS = re.compile(r"test_\w+(?:\[(.*)\])?", re.DOTALL)
 _DEEPEST = 4
 _LEAVES = 2000
-_EXPLANATION = ("reason",)
 
 Place = tuple[str, str, str, tuple[str, ...]]
 """Clause, key, the test's parameters, and the path inside the value."""
@@ -50,4 +50,4 @@ def differ(place: Place, values: Iterable[tuple[str, Json]]) -> bool:
     texts: dict[str, set[str]] = {}
     for framework, value in values:
         texts.setdefault(framework, set()).add(json.dumps(plain(value), sort_keys=True))
-    return place[3][-1:] != _EXPLANATION and len({frozenset(each) for each in texts.values()}) > 1
+    return not EXPLANATIONS.intersection(place[3][-1:]) and len({frozenset(each) for each in texts.values()}) > 1
