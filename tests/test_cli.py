@@ -211,7 +211,7 @@ def test_a_baseline_is_replaced_only_by_a_whole_run(tmp_path: Path) -> None:
     parts: tuple[tuple[dict[str, Any], str], ...] = (
         ({"selection": "-k scaling"}, "of selected tests only"),
         ({"status": "interrupted"}, "of an interrupted run"),
-        ({"status": "partial", "notes": ("1 tests were deselected",)}, "of selected tests only .1 tests were deselected"),
+        ({"status": "partial", "notes": ("1 tests were deselected",)}, "of selected tests only .1 tests"),
         ({"verdicts": whole.verdicts[1:]}, "lacks 1 of the suites"),
         ({"verdicts": ()}, f"lacks {len(baselines.lacking(replace(whole, verdicts=())))} of the suites"),
     )
