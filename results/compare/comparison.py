@@ -25,6 +25,7 @@ from results.compare.numbers import Courses, Moved, Movement
 from results.compare.strictness import demands
 from results.compare.suites import SuiteChange, suite_change
 from results.compare.verdicts import kind_of, measuring, shown, untimed, verdicts
+from results.record.model import EXPLANATIONS
 from results.record.outcomes import Outcome
 from results.record.reading import Observation, Record, TestVerdict
 from results.record.values import Json, same
@@ -231,10 +232,6 @@ def _close(old: Json, new: Json, reach: float) -> bool:
 
 _Leaf = tuple[tuple[str, str, str], tuple[str, ...]]
 """An observation's place, and the path inside its value."""
-
-
-EXPLANATIONS = frozenset({"reason", "instead"})
-"""Keys of texts about what was observed, such as a workaround's description, whose wording is not compared."""
 
 
 def _leaves(observations: Iterable[Observation]) -> dict[_Leaf, Json]:

@@ -152,6 +152,10 @@ class TestVerdict:
         return self.test.partition("/")[2]
 
 
+EXPLANATIONS = frozenset({"reason", "instead"})
+"""Keys of texts about what was observed, such as a workaround's description, whose wording is not compared."""
+
+
 @dataclass(frozen=True)
 class Observation:
     """An observed legitimate choice; one for each clause, key and case."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from results.compare.comparison import EXPLANATIONS
+from results.record.model import EXPLANATIONS
 from results.record.reading import Record
 from results.record.values import Json, plain
 
