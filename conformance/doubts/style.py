@@ -66,7 +66,7 @@ def texts(root: Path = ROOT) -> Iterator[Path]:
         for path in sorted((root / package).rglob("*")):
             if path.suffix in _SUFFIXES and "findings" not in path.parent.parts and path != FILE:
                 yield path
-    yield root / "README.md"
+    yield from (root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
     yield from (path for path in sorted((root / "docs").glob("*.md")) if path != _PAGE)
 
 
