@@ -112,7 +112,7 @@ def test_a_timeout_is_one_only_if_the_test_times_out_alone_too(tmp_path: Path) -
     assert [(seen.case, seen.value) for seen in record.observations] == [("test_sleeps_at_first", False)]
     assert ended.status == 1
     assert "timed out while other tests ran, and not when repeated alone: 1 (test_sleeps_at_first)" in ended.output
-    assert "repeated in 2 new processes and worse again: 1 (test_sleeps)" in ended.output
+    assert "regressions that repeated in 2 new processes: 1 (test_sleeps)" in ended.output
 
 
 DYING = """
