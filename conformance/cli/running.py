@@ -102,8 +102,8 @@ def run(
     conformance run --scenario segments --rounds 20 reference
     """
     if list_scenarios:
-        for found in SCENARIOS.values():
-            click.echo(f"{found.name:<20} {found.title}")
+        for each in SCENARIOS.values():
+            click.echo(f"{each.name:<20} {each.title}")
         return 0
     if scenario is not None:
         wanted = [word for word in (framework, *pytest_arguments) if word]
