@@ -7,7 +7,7 @@ Keras keeps dense kernels (inputs, outputs), convolution kernels (height, width,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -242,3 +242,18 @@ def buffers_of(made: keras.layers.Layer, layer: Layer | Head) -> dict[str, keras
     if isinstance(layer, BatchNorm):
         return {"mean": made.moving_mean, "variance": made.moving_variance}
     return {}
+
+
+FLOAT8_OPERANDS = ("inputs", "kernel", "outputs_grad")
+"""Keras' names of the operands that a float8 layer casts."""
+
+
+def memory_of(layers: Mapping[str, keras.layers.Layer]) -> dict[str, keras.Variable]:
+    """The variables that their gradients overwrite, as "PATH.OPERAND_PART", of float8 layers by path."""
+    return {
+        f"{path}.{name}_{part}": getattr(layer, f"{name}_{part}")
+        for path, layer in layers.items()
+        if is_float8(layer)
+        for name in FLOAT8_OPERANDS
+        for part in ("scale", "amax_history")
+    }

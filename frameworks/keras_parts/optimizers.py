@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
+import numpy as np
 
 from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Recipe, StaticScaling
-from frameworks.contract import Attempt, Capability, Unsupported
+from frameworks.contract import Capability, Unsupported
+from frameworks.keras_parts.backend import KerasBackend, number, scalars
 from frameworks.keras_parts.scaler import inner_of, loss_scaled
+
+ACCUMULATOR, AVERAGE = "gradient_accumulator/", "average/"
+"""Slots of a parameter's accumulated gradient and of its average."""
 
 CLIPS_APART = "MultiOptimizer clips nothing itself, and each of its optimizers clips by the norm of its own variables"
 
@@ -48,14 +54,14 @@ def _one(recipe: Recipe, given: Mapping[str, Any]) -> keras.optimizers.Optimizer
 
 
 def _inner(
-    recipe: Recipe, variables: Sequence[keras.Variable], clips_together: Attempt, given: Mapping[str, Any]
+    recipe: Recipe, variables: Sequence[keras.Variable], backend: KerasBackend, given: Mapping[str, Any]
 ) -> keras.optimizers.Optimizer:
     """One optimizer, or a `MultiOptimizer` with one for the variables at even and one for those at odd places."""
     if recipe.groups == recipe.optimizers == 1:
         return _one(recipe, given)
     if recipe.clip is not None:
         asked = Capability.GROUPS if recipe.groups > 1 else Capability.TWO_OPTIMIZERS
-        raise Unsupported(asked, CLIPS_APART, clips_together)
+        raise Unsupported(asked, CLIPS_APART, partial(clips_together, backend))
     second = _one(recipe, given)
     chosen = keras.optimizers.OptimizerMap(_one(recipe, given), {variable.path: second for variable in variables[1::2]})
     scale = recipe.scaling.scale if isinstance(recipe.scaling, StaticScaling) else None
@@ -63,19 +69,36 @@ def _inner(
 
 
 def make_optimizer(
-    recipe: Recipe, variables: Sequence[keras.Variable], clips_together: Attempt, **given: Any
+    recipe: Recipe, variables: Sequence[keras.Variable], backend: KerasBackend, **given: Any
 ) -> keras.optimizers.Optimizer:
     """The recipe's optimizer for the variables, inside a `LossScaleOptimizer` if its scaling is dynamic.
 
     Args:
-        clips_together: tries whether two optimizers clip by the norm of all gradients.
+        backend: makes the updates of an attempt that a refusal names.
         given: additional arguments of optimizers, such as a name.
 
     Raises:
         Unsupported: GROUPS or TWO_OPTIMIZERS, together with a clip.
     """
-    inner = _inner(recipe, variables, clips_together, given)
+    inner = _inner(recipe, variables, backend, given)
     return loss_scaled(inner, recipe.scaling) if isinstance(recipe.scaling, DynamicScaling) else inner
+
+
+def clips_together(backend: KerasBackend) -> bool:
+    """Whether two optimizers in a `MultiOptimizer` clip by the global norm of all gradients."""
+    for inside, around in (({"global_clipnorm": 1.0}, {}), ({}, {"global_clipnorm": 1.0})):
+        weights = scalars(value=0.0)
+        first, second = (keras.optimizers.SGD(1.0, **inside) for _ in weights)
+        chosen = keras.optimizers.OptimizerMap(first, {weights[1].path: second})
+        try:
+            both = keras.optimizers.MultiOptimizer(chosen, **around)
+        except TypeError:
+            continue
+        both.build(weights)
+        backend.apply(both, [3.0, 4.0], weights)
+        if np.allclose([number(weight) for weight in weights], [-0.6, -0.8]):
+            return True
+    return False
 
 
 def shown_by(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:

@@ -10,9 +10,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.recipe import DynamicScaling
-
-ScaleAfter = Callable[[keras.optimizers.LossScaleOptimizer, keras.Variable, float], float]
-"""The scale of a new scaler after an update of a variable by a gradient, as the backend makes updates."""
+from frameworks.keras_parts.backend import KerasBackend, number, scalars
 
 GROWTH, BACKOFF = 2.0, 0.5
 """Factors that are written into `LossScaleOptimizer`; its documentation says doubled and halved."""
@@ -47,11 +45,11 @@ def scaler_state(optimizer: keras.optimizers.Optimizer, read: Callable[[Any], Ar
     return {} if constant is None else {"scale": np.array(constant, np.float32)}
 
 
-def scaler_settings(optimizer: keras.optimizers.Optimizer, scale_after: ScaleAfter) -> dict[str, float]:
+def scaler_settings(optimizer: keras.optimizers.Optimizer, backend: KerasBackend) -> dict[str, float]:
     """What a dynamic loss scale was made with; empty for any other optimizer."""
     if not is_dynamic(optimizer):
         return {}
-    growth, backoff = measured_factors(optimizer, scale_after)
+    growth, backoff = measured_factors(optimizer, backend)
     return {
         "initial": float(optimizer.initial_scale),
         "growth": growth,
@@ -60,12 +58,14 @@ def scaler_settings(optimizer: keras.optimizers.Optimizer, scale_after: ScaleAft
     }
 
 
-def measured_factors(optimizer: keras.optimizers.LossScaleOptimizer, scale_after: ScaleAfter) -> tuple[float, float]:
+def measured_factors(optimizer: keras.optimizers.LossScaleOptimizer, backend: KerasBackend) -> tuple[float, float]:
     """Growth and backoff factor, seen on a copy of the scaler: Keras has no attribute to read them from."""
     config = optimizer.get_config() | {"inner_optimizer": keras.optimizers.SGD(0.0), "dynamic_growth_steps": 1}
-    weight = keras.Variable(np.zeros((), np.float32))
-    growth, backoff = (
-        scale_after(keras.optimizers.LossScaleOptimizer(**(config | {"initial_scale": 1.0})), weight, gradient)
-        for gradient in (0.0, np.inf)
-    )
+    scales = []
+    for gradient in (0.0, np.inf):
+        scaler, weights = keras.optimizers.LossScaleOptimizer(**(config | {"initial_scale": 1.0})), scalars(1)
+        scaler.build(weights)
+        backend.apply(scaler, [gradient], weights)
+        scales.append(number(scaler.dynamic_scale))
+    growth, backoff = scales
     return growth, backoff

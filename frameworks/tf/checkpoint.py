@@ -7,7 +7,6 @@ layers that a Keras model holds in lists or dicts, nor seed generators, nor the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from frameworks.tf.network import BuiltNetwork
-from frameworks.tf.steps import KerasMicroBatch
+from frameworks.keras_parts.micro_batches import COLUMNS, KerasMicroBatch, micro_batches_of, rows_of
+from frameworks.keras_parts.network import BuiltNetwork
 
 PREFIX = "run"
 
@@ -32,11 +31,8 @@ def _parts(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> dict[s
 
 def _rows(windows: Sequence[Sequence[KerasMicroBatch]]) -> tf.Variable:
     """The open windows as (windows, micro-batches, fields)."""
-    columns = len(fields(KerasMicroBatch))
-    rows = np.array([[astuple(micro) for micro in own] for own in windows], np.float64).reshape(
-        len(windows), -1, columns
-    )
-    return tf.Variable(rows, trainable=False, shape=tf.TensorShape((None, None, columns)))
+    rows = np.stack([rows_of(own) for own in windows])
+    return tf.Variable(rows, trainable=False, shape=tf.TensorShape((None, None, COLUMNS)))
 
 
 def save_checkpoint(
@@ -64,15 +60,9 @@ def load_checkpoint(
     except (tf.errors.OpError, ValueError, AssertionError, IndexError) as error:
         reason = str(error).split("\n", 1)[0][:200]
         raise ValueError(f"{path} holds no whole checkpoint of this run: {reason}") from error
-    windows = [[_micro_batch(*(float(value) for value in row)) for row in own] for own in rows.numpy()]
+    windows = [micro_batches_of(own) for own in rows.numpy()]
     if not any(windows):
         return [[] for _ in range(count)]
     if len(windows) != count:
         raise ValueError(f"{path}: saved inside a window by {len(windows)} ranks, and these are {count}")
     return windows
-
-
-def _micro_batch(
-    total: float, items: float, before: float, applied: float, rate: float, mean: float, after: float, good: float
-) -> KerasMicroBatch:
-    return KerasMicroBatch(total, int(items), before, bool(applied), rate, mean, after, int(good))

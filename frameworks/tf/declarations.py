@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import keras
+from dataclasses import replace
 
-from frameworks.contract import Capability, Conventions, ScalerRule
+from frameworks.contract import Capability, Conventions
+from frameworks.keras_parts.declarations import CONVENTIONS, REFUSED
 from frameworks.tf import tflite_models
 from frameworks.tf.settings import has_tf32
 
-_O2 = "Keras has no dtype policy of low-precision weights with float32 masters"
-_UNSCALING = "Keras 3 unscales inside optimizer.apply; there is no call to unscale by hand"
-_PARTIAL = "Keras has no call that ends a window early; an incomplete one is carried over"
-_NEVER: dict[Capability, str] = {
-    Capability.O2_FLOAT16: _O2,
-    Capability.O2_BFLOAT16: _O2,
-    Capability.SCALING_FACTORS: "LossScaleOptimizer always doubles and halves its scale",
-    Capability.SCALING_DISABLED: "LossScaleOptimizer refuses dynamic=False; one leaves it out instead",
-    Capability.EXPLICIT_UNSCALE: _UNSCALING,
-    Capability.SECOND_UNSCALE: _UNSCALING,
-    Capability.PARTIAL_WINDOW: _PARTIAL,
-}
 _POLICIES: dict[Capability, str] = {
     Capability.AUTOCAST_LISTS: "a dtype policy is a layer's, and a DTypePolicyMap names layers, not operations",
 }
@@ -37,7 +26,6 @@ _FLOAT8_WANTS_A_GRAPH = (
     "Keras' float8 layers have no gradient in eager execution: model.fit with run_eagerly=True raises ValueError"
 )
 _NO_TF32 = "TensorFloat-32 is a format of NVIDIA's GPUs, from compute capability 8.0 on"
-_NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
 _UNCOUNTED: dict[str, str] = {
     "eager": "TensorFlow does not report a tape's bytes, and its allocators round up or ignore small tensors",
     "xla": "XLA compiles forward and backward into one program; only a graph that is not yet optimized can be counted",
@@ -65,13 +53,11 @@ def has_ranks(device: str, mode: str) -> bool:
 
 def refusals(device: str, mode: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device in this mode, with reasons."""
-    reasons = dict(_NEVER)
+    reasons = dict(REFUSED)
     if mode == "rewrite":
         reasons |= _REWRITE | (_GPU_REWRITE if device == "cuda" else _CPU_REWRITE)
     else:
         reasons |= _POLICIES
-    if not hasattr(keras.optimizers, "MultiOptimizer"):
-        reasons |= dict.fromkeys((Capability.GROUPS, Capability.TWO_OPTIMIZERS), _NO_MULTI)
     if mode in _UNCOUNTED:
         reasons[Capability.SAVED_BYTES] = _UNCOUNTED[mode]
     if device == "cpu":
@@ -88,30 +74,5 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
 
 
 def conventions(mode: str) -> Conventions:
-    """As Keras documents its optimizers, or as their source reads where the documentation is silent."""
-    return Conventions(
-        adam_default_epsilon=1e-7,
-        adam_epsilon="inside",
-        adam_correction="float32",
-        adam_counts="optimizer",
-        momentum_rate="inside",
-        running_variance="biased",
-        clip_epsilon=0.0,
-        nonfinite_micro_batch="drop-micro-batch",
-        remainder="carry",
-        partial_overflow="skip-all",
-        accumulates="unscaled",
-        compiled=mode != "eager",
-        scaler=_SCALER,
-    )
-
-
-_SCALER = ScalerRule(
-    initial=2.0**15,
-    growth=2.0,
-    backoff=0.5,
-    interval=2000,
-    counts="micro-batches",
-    nonfinite="scaled",
-    latched=False,
-)
+    """Keras' conventions, as the mode runs functions."""
+    return replace(CONVENTIONS, compiled=mode != "eager")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 
@@ -14,17 +13,6 @@ from frameworks.tf.arrays import as_array
 RULE = Float8Rule(DelayedRule("float8_e4m3fn", "float8_e5m2", lag=2), skipped="stays", mean="micro-batch")
 """A pass casts by the scale that is stored before it, and each micro-batch's loss is its own mean."""
 _OPERANDS: dict[Operand, str] = {"input": "inputs", "kernel": "kernel", "gradient": "outputs_grad"}
-_PARTS = ("scale", "amax_history")
-
-
-def memory_of(layers: Mapping[str, keras.layers.Layer]) -> dict[str, keras.Variable]:
-    """The variables that their gradients overwrite, as "PATH.OPERAND_PART", of layers by path."""
-    found: dict[str, Any] = {}
-    for path, layer in layers.items():
-        if getattr(layer, "quantization_mode", None) == "float8":
-            for name in _OPERANDS.values():
-                found |= {f"{path}.{name}_{part}": getattr(layer, f"{name}_{part}") for part in _PARTS}
-    return found
 
 
 def remembered(memory: Mapping[str, keras.Variable]) -> dict[str, dict[Operand, Remembered]]:

@@ -36,6 +36,7 @@ from frameworks.contract import (
     RecomputeResult,
 )
 from frameworks.keras_parts.scaler import has_factors_of
+from frameworks.keras_parts.settings import dtype_policy, policy_of
 from frameworks.tf import tflite_models
 from frameworks.tf.companies import company, started
 from frameworks.tf.declarations import conventions, has_ranks, refusals
@@ -52,7 +53,6 @@ from frameworks.tf.settings import (
     NO_REWRITE,
     REWRITES,
     describe,
-    dtype_policy,
     graph_rewrite,
     grow_memory,
     pin_threads,
@@ -221,9 +221,7 @@ class TensorFlowFramework(BaseFramework):
 
     def policy(self, precision: Precision) -> str:
         """Name of a precision's dtype policy."""
-        if self.mode == "rewrite" or precision.level == "O0":
-            return "float32"
-        return f"mixed_{precision.format}" if precision.level == "O1" else precision.format
+        return "float32" if self.mode == "rewrite" else policy_of(precision)
 
     def _rewrite(self, precision: Precision) -> str | None:
         if self.mode != "rewrite":

@@ -20,12 +20,14 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger
 from frameworks.contract import Gradients, Update
+from frameworks.keras_parts.losses import losses_of
+from frameworks.keras_parts.micro_batches import KerasMicroBatch
+from frameworks.keras_parts.network import BuiltNetwork
+from frameworks.keras_parts.optimizers import ACCUMULATOR, AVERAGE
 from frameworks.tf.arrays import as_array
 from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
-from frameworks.tf.losses import item_losses_of
-from frameworks.tf.network import BuiltNetwork
-from frameworks.tf.steps import KerasMicroBatch, TracedSteps, micro_batch
-from frameworks.tf.trainer import ACCUMULATOR, TensorFlowTrainer
+from frameworks.tf.steps import TracedSteps, micro_batch
+from frameworks.tf.trainer import TensorFlowTrainer
 
 
 class Share(NamedTuple):
@@ -45,7 +47,7 @@ class MirroredSteps(TracedSteps):
 
     def __init__(self, strategy: tf.distribute.Strategy, model: Model, bound: BuiltNetwork, *given: Any) -> None:
         self._strategy = strategy
-        self._item_losses = item_losses_of(model)
+        self._item_losses = losses_of(model, "none")
         super().__init__(model, bound, *given)
 
     @property
@@ -145,7 +147,7 @@ class MirroredTrainer(TensorFlowTrainer):
     context; those with arguments take one for each replica.
     """
 
-    _steps: MirroredSteps
+    loop: MirroredSteps
 
     def __init__(
         self,
@@ -163,13 +165,11 @@ class MirroredTrainer(TensorFlowTrainer):
         super().__init__(model, recipe, weights, mode=mode, policy=policy, rewrite=None, place="/CPU:0")
 
     def _made_steps(self) -> TracedSteps:
-        recipe = self._recipe
-        return MirroredSteps(
-            self.strategy, self._model, self._bound, self._optimizer, self._mode, recipe.separate_losses
-        )
+        separate = self.recipe.separate_losses
+        return MirroredSteps(self.strategy, self.model, self.bound, self.optimizer, self.mode, separate)
 
     @contextmanager
-    def _placed(self) -> Iterator[None]:
+    def scope(self) -> Iterator[None]:
         with self.strategy.scope():
             yield
 
@@ -177,28 +177,28 @@ class MirroredTrainer(TensorFlowTrainer):
 
     def update_parts(self, windows: Sequence[Window]) -> tuple[Update, ...]:
         """`update` with each replica's window."""
-        self._check_length(len(windows[0]))
+        self.check_length(len(windows[0]))
         for parts in zip(*windows, strict=True):
             self.accumulate_parts(parts)
         return self.updates()
 
     def accumulate_parts(self, parts: Sequence[Batch]) -> tuple[float, ...]:
         """`accumulate` with each replica's part of a micro-batch."""
-        with self._placed():
-            return self._entered(self._steps.train_parts(parts))
+        with self.scope():
+            return self._entered(self.loop.train_parts(parts))
 
     def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
         """`feed` with each replica's window."""
-        self._check_length(len(windows[0]))
-        with self._placed():
+        self.check_length(len(windows[0]))
+        with self.scope():
             for parts in zip(*windows, strict=True):
-                self._entered(self._steps.feed_parts(self._with_zeros([self._native(own) for own in parts])))
+                self._entered(self.loop.feed_parts(self._with_zeros([self.given(own) for own in parts])))
         return self.updates()
 
     def _with_zeros(self, parts: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
         """Gradients filled with zeros, since all replicas need the same keys."""
         given = {name: value for own in parts for name, value in own.items()}
-        names = [name for name in self._bound.variables if name in given]
+        names = [name for name in self.bound.variables if name in given]
         return [{name: own.get(name, np.zeros_like(given[name])) for name in names} for own in parts]
 
     def _entered(self, micro_batches: Sequence[KerasMicroBatch]) -> tuple[float, ...]:
@@ -207,18 +207,18 @@ class MirroredTrainer(TensorFlowTrainer):
 
     def updates(self) -> tuple[Update, ...]:
         """`apply`, with the result by replica."""
-        return tuple(self._ended(ledger) for ledger in self._ledgers)
+        return tuple(self.ended(ledger) for ledger in self._ledgers)
 
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
         """`gradients` of the replicas' windows together, as each has them."""
-        with self._placed():
-            found = [self._steps.gradients_of_parts(parts) for parts in zip(*windows, strict=True)]
-        return tuple(self._mean(own) for own in zip(*found, strict=True))
+        with self.scope():
+            found = [self.loop.gradients_of_parts(parts) for parts in zip(*windows, strict=True)]
+        return tuple(self.mean(own) for own in zip(*found, strict=True))
 
     def predictions(self, inputs: Array) -> tuple[dict[str, Array], ...]:
         """`predict` by each replica."""
-        with self._placed():
-            outputs = self._steps.outputs(inputs)
+        with self.scope():
+            outputs = self.loop.outputs(inputs)
         return tuple({name: np.array(output.numpy()) for name, output in own.items()} for own in outputs)
 
     # what each replica has
@@ -235,24 +235,24 @@ class MirroredTrainer(TensorFlowTrainer):
 
     def bytes_held(self) -> dict[str, int]:
         """Bytes that this replica holds; without accumulators, gradients are those that an update takes in."""
-        slots = {slot: as_array(variable).nbytes for slot, variable in self._slots.items()}
-        parameters = sum(as_array(variable).nbytes for variable in self._bound.variables.values())
+        slots = {slot: as_array(variable).nbytes for slot, variable in self.slots.items()}
+        parameters = sum(as_array(variable).nbytes for variable in self.bound.variables.values())
         sums = sum(size for slot, size in slots.items() if slot.startswith(ACCUMULATOR))
-        averages = sum(size for slot, size in slots.items() if slot.startswith("average/"))
+        averages = sum(size for slot, size in slots.items() if slot.startswith(AVERAGE))
         return {
             "parameter": parameters,
             "gradient": sums or parameters,
             "optimizer": sum(slots.values()) - sums - averages,
-            "buffer": sum(as_array(variable).nbytes for variable in self._bound.buffers.values()),
+            "buffer": sum(as_array(variable).nbytes for variable in self.bound.buffers.values()),
         }
 
     # the whole run
 
     def save(self, path: Path) -> None:
-        save_checkpoint(path, self._bound, self._optimizer, [ledger.micro_batches for ledger in self._ledgers])
+        save_checkpoint(path, self.bound, self.optimizer, [ledger.micro_batches for ledger in self._ledgers])
 
     def restore(self, path: Path) -> None:
-        with self._placed():
-            windows = load_checkpoint(path, self._bound, self._optimizer, self.count)
+        with self.scope():
+            windows = load_checkpoint(path, self.bound, self.optimizer, self.count)
         for ledger, window in zip(self._ledgers, windows, strict=True):
             ledger.replace(window, sum(micro.items for micro in window))

@@ -16,8 +16,8 @@ from fixtures.arrays import Array
 from fixtures.layers import Dense, Head
 from fixtures.model import Model
 from frameworks.contract import Calibrated, LinearRule, Quantized, QuantRule
+from frameworks.keras_parts.layers import Builder, parameters_of
 from frameworks.tf.arrays import as_array
-from frameworks.tf.layers import Builder, parameters_of
 from frameworks.tf.steps import compiled
 
 _EPSILON = 1e-7

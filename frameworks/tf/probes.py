@@ -13,34 +13,30 @@ import tensorflow as tf
 
 from fixtures.model import Batch
 from frameworks.contract import Attempt, Capability
+from frameworks.keras_parts.optimizer_probes import optimizer_attempts
+from frameworks.keras_parts.precision_probes import OF_POLICIES, low, mixed
 from frameworks.operations import CATALOGUE
+from frameworks.tf.backend import TapeBackend
 from frameworks.tf.operations import graph_operations, run_op
-from frameworks.tf.optimizer_probes import OF_OPTIMIZERS
 from frameworks.tf.recompute import recompute
 from frameworks.tf.saved_bytes import captured_bytes
-from frameworks.tf.settings import REWRITES, dtype_policy, graph_rewrite, rewrite_lists, tensor_float_32
+from frameworks.tf.settings import REWRITES, graph_rewrite, rewrite_lists, tensor_float_32
 from frameworks.tf.steps import compiled
 
 
 def attempts(mode: str, place: str) -> dict[Capability, Attempt]:
     """Attempts for each capability in a mode, on the device with TensorFlow's name `place`."""
-    return {capability: partial(_at, place, attempt, mode) for capability, attempt in _ATTEMPTS.items()}
+    own: dict[Capability, Attempt] = {c: partial(attempt, mode) for c, attempt in _ATTEMPTS.items()}
+    every = OF_POLICIES | optimizer_attempts(TapeBackend(mode)) | own
+    return {capability: partial(_at, place, attempt) for capability, attempt in every.items()}
 
 
-def _at(place: str, attempt: Callable[[str], bool], mode: str) -> bool:
+def _at(place: str, attempt: Attempt) -> bool:
     with tf.device(place):
-        return attempt(mode)
+        return attempt()
 
 
 # precision
-
-
-def _formats(policy: str, inside: str | None = None) -> tuple[str, str]:
-    """Formats of a dense layer's output and kernel under a policy; `inside` is the layer's own."""
-    with dtype_policy(policy):
-        layer = keras.layers.Dense(2, **({"dtype": inside} if inside else {}))
-    output = layer(np.ones((1, 2), np.float32))
-    return tf.as_dtype(output.dtype).name, str(layer.kernel.dtype)
 
 
 def _rewritten(format_name: str) -> bool:
@@ -59,27 +55,12 @@ def _rewritten(format_name: str) -> bool:
 def _mixed(format_name: str, mode: str) -> bool:
     if mode == "rewrite":
         return _rewritten(format_name)
-    return _formats(f"mixed_{format_name}") == (format_name, "float32")
-
-
-def _mastered(format_name: str, _: str) -> bool:
-    """Low-precision weights under any policy that names the format, with an optimizer that keeps float32 masters."""
-    for policy in (format_name, f"mixed_{format_name}"):
-        with dtype_policy(policy):
-            layer = keras.layers.Dense(2)
-        layer.build((1, 2))
-        if layer.kernel.dtype != format_name:
-            continue
-        optimizer = keras.optimizers.Adam(2.0**-13)
-        optimizer.build([layer.kernel])
-        if any(v.shape == layer.kernel.shape and v.dtype == "float32" for v in optimizer.variables):
-            return True
-    return False
+    return mixed(format_name)
 
 
 def _low(format_name: str, mode: str) -> bool:
     if mode != "rewrite":
-        return _formats(format_name) == (format_name, format_name)
+        return low(format_name)
     with graph_rewrite(REWRITES[format_name]):
         weight = keras.layers.Dense(2)
         tf.function(lambda x: weight(x))(tf.ones((1, 2)))
@@ -223,14 +204,10 @@ def shows_recomputed(mode: str) -> bool:
 
 
 _ATTEMPTS: dict[Capability, Callable[[str], bool]] = {
-    **OF_OPTIMIZERS,
     Capability.O1_FLOAT16: partial(_mixed, "float16"),
     Capability.O1_BFLOAT16: partial(_mixed, "bfloat16"),
-    Capability.O2_FLOAT16: partial(_mastered, "float16"),
-    Capability.O2_BFLOAT16: partial(_mastered, "bfloat16"),
     Capability.O3_FLOAT16: partial(_low, "float16"),
     Capability.O3_BFLOAT16: partial(_low, "bfloat16"),
-    Capability.FLOAT64_HEADS: lambda _: _formats("mixed_bfloat16", "float64") == ("float64", "float64"),
     Capability.TF32: _tf32,
     Capability.AUTOCAST_SCOPE: partial(_mixed, "bfloat16"),
     Capability.AUTOCAST_LISTS: _lists,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -19,31 +17,13 @@ from frameworks.base.recompute import (
     recomputed_call,
 )
 from frameworks.contract import RecomputeCase, RecomputeResult
+from frameworks.keras_parts.recompute import Function, recomputed
+from frameworks.tf.network import WRAPPERS
 from frameworks.tf.steps import compiled
-
-Function = Callable[..., tf.Tensor]
-
-
-class ScopedFunction(keras.layers.Layer):
-    """A layer whose `call` is a function; made inside `keras.RematScope`, Keras recomputes it."""
-
-    def __init__(self, function: Function) -> None:
-        super().__init__(dtype="float32")
-        self._function = function
-
-    def call(self, *arguments: Any, **keywords: Any) -> tf.Tensor:
-        return self._function(*arguments, **keywords)
 
 
 def _wrapped(function: Function, variant: str) -> Function:
-    match variant:
-        case "keras.remat":
-            return keras.remat(function)
-        case "tf.recompute_grad":
-            return tf.recompute_grad(function)
-        case _:
-            with keras.RematScope(mode="full"):
-                return ScopedFunction(function)
+    return WRAPPERS[variant](function) if variant in WRAPPERS else recomputed(function, variant)
 
 
 def _product(x: Any, w: Any) -> tf.Tensor:

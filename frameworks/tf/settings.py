@@ -60,17 +60,6 @@ def tensor_float_32(allowed: bool | None) -> Iterator[None]:
         tf.config.experimental.enable_tensor_float_32_execution(former)
 
 
-@contextmanager
-def dtype_policy(name: str) -> Iterator[None]:
-    """Context in which new layers get the dtype policy `name`, such as "mixed_float16"."""
-    former = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(former)
-
-
 NO_REWRITE = "none"
 """Switches every rewrite off, where None leaves the switches alone."""
 

@@ -4,40 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from fixtures.model import Batch, Model
-from frameworks.base import AppliedMicroBatch
+from frameworks.keras_parts.losses import batch_losses_of
+from frameworks.keras_parts.micro_batches import KerasMicroBatch
+from frameworks.keras_parts.network import BuiltNetwork
 from frameworks.keras_parts.optimizers import shown_by
-from frameworks.tf.losses import losses_of, same_format
-from frameworks.tf.network import BuiltNetwork
-from frameworks.tf.trace import Traced, collected_outputs
+from frameworks.keras_parts.stateful_run import Traced
+from frameworks.tf.trace import collected_outputs
 
 COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}
 """Arguments of `tf.function` by mode; a mode that is missing runs eagerly."""
-
-
-@dataclass(frozen=True)
-class KerasMicroBatch(AppliedMicroBatch):
-    """The framework's report of one micro-batch.
-
-    Attributes:
-        mean: unscaled mean loss.
-        scale_after: the loss scale after it, 1 without scaling.
-        good_steps: the scaler's counter after it, -1 without one.
-    """
-
-    mean: float = math.nan
-    scale_after: float = 1.0
-    good_steps: int = -1
-
-    @property
-    def loss(self) -> float:
-        return self.mean
 
 
 def compiled(function: Callable[..., Any], mode: str) -> Callable[..., Any]:
@@ -63,7 +45,7 @@ class TracedSteps:
         self._trace = self._compiled(self._traced)
         self._feed = self._compiled(self._surrogate_step)
         self._predict = self._compiled(lambda inputs: bound.network(inputs, training=False))
-        self._losses = losses_of(model)
+        self._losses = batch_losses_of(model)
 
     def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """A step as the run calls it."""
@@ -87,9 +69,7 @@ class TracedSteps:
         return replace(micro_batch(self._feed(self._given(gradients)), 1), total=math.nan, mean=math.nan)
 
     def _given(self, gradients: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Given gradients as tensors in float32, or in float64 for a float64 variable."""
-        variables = self._bound.variables
-        return {name: tf.convert_to_tensor(value, _wide(variables[name])) for name, value in gradients.items()}
+        return {name: tf.convert_to_tensor(value) for name, value in gradients.items()}
 
     def predict(self, inputs: Any) -> dict[str, tf.Tensor]:
         """Evaluation-mode outputs by head."""
@@ -98,7 +78,7 @@ class TracedSteps:
 
     def forward_loss(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tf.Tensor:
         """Training-mode loss, the sum over the heads that have targets."""
-        return tf.add_n(same_format(list(self._head_losses(inputs, targets, mask).values())))
+        return tf.add_n(_same_format(list(self._head_losses(inputs, targets, mask).values())))
 
     def _head_losses(self, inputs: Any, targets: Mapping[str, Any], mask: Any) -> dict[str, tf.Tensor]:
         outputs = self._bound.network(inputs, training=True)
@@ -115,7 +95,7 @@ class TracedSteps:
         with tf.GradientTape(persistent=self._separate) as tape:
             if collected is not None and inputs.dtype.is_floating:
                 tape.watch(inputs)  # a tape follows only what comes of something watched, layers without weights too
-            losses = same_format(list(self._head_losses(inputs, targets, mask).values()))
+            losses = _same_format(list(self._head_losses(inputs, targets, mask).values()))
             total = tf.add_n(losses)
             parts = losses if self._separate else [total]
             scaled = [self._optimizer.scale_loss(part) for part in parts]
@@ -175,7 +155,7 @@ def micro_batch(outcome: tuple[Any, ...], items: int) -> KerasMicroBatch:
     """Converts the result of `TracedSteps._apply`, for a micro-batch of so many items."""
     loss, scale_before, updates_before, rate, scale_after, updates_after, good = (float(value) for value in outcome)
     applied = updates_after > updates_before
-    return KerasMicroBatch(loss * items, items, scale_before, applied, rate, loss, scale_after, int(good))
+    return KerasMicroBatch(loss * items, items, scale_before, applied, rate, scale_after, int(good), loss)
 
 
 def _arguments(batch: Batch) -> list[Any]:
@@ -188,8 +168,10 @@ def _dense(gradients: Iterable[tuple[str, Any]]) -> dict[str, tf.Tensor]:
     return {name: tf.convert_to_tensor(gradient) for name, gradient in gradients if gradient is not None}
 
 
-def _wide(variable: keras.Variable) -> tf.DType:
-    return tf.float64 if variable.dtype == "float64" else tf.float32
+def _same_format(losses: list[tf.Tensor]) -> list[tf.Tensor]:
+    """The losses in float64 if one of them is, else in the format of the first."""
+    widest = tf.float64 if any(loss.dtype == tf.float64 for loss in losses) else losses[0].dtype
+    return [tf.cast(loss, widest) for loss in losses]
 
 
 def _sum(gradients: list[Any]) -> Any:

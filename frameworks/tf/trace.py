@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -25,20 +24,3 @@ def collected_outputs() -> Iterator[Outputs]:
 
     with watched_by(gather):
         yield outputs
-
-
-@dataclass(frozen=True)
-class Traced:
-    """One pass from inside.
-
-    Attributes:
-        outputs: of every layer, by the name of the Keras layer.
-        gradients: of the scaled loss for these outputs.
-        parameters: the result of `Steps.gradients`.
-        scale: the loss scale.
-    """
-
-    outputs: dict[str, tf.Tensor]
-    gradients: dict[str, tf.Tensor]
-    parameters: dict[str, tf.Tensor]
-    scale: tf.Tensor

@@ -16,14 +16,13 @@ from frameworks.base import BaseCompany, CompanyTrainer, with_ranks
 from frameworks.contract import Attempt, Capability, Conventions, OpResult, RecomputeCase, RecomputeResult
 from frameworks.jax.companies import company
 from frameworks.jax.keras.declarations import CONVENTIONS, refusals
-from frameworks.jax.keras.network import VARIANTS
-from frameworks.jax.keras.probes import ATTEMPTS
-from frameworks.jax.keras.recompute import recompute
-from frameworks.jax.keras.settings import read_settings, write_settings
-from frameworks.jax.keras.trainer import KerasTrainer
+from frameworks.jax.keras.probes import ATTEMPTS, remat_case
+from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.modes import KERAS
 from frameworks.jax.on_device import OnDevice
+from frameworks.keras_parts.network import VARIANTS
 from frameworks.keras_parts.scaler import has_factors_of
+from frameworks.keras_parts.settings import read_settings, write_settings
 
 _company = partial(company, mode=KERAS)
 
@@ -67,18 +66,18 @@ class KerasFramework(OnDevice):
 
     def trainer(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> KerasTrainer | CompanyTrainer:
+    ) -> StatelessRun | CompanyTrainer:
         self.require_recipe(recipe)
         if recipe.ranks is not None:
             return self.bound(CompanyTrainer(_company(model, recipe, weights)))
-        return self.bound(KerasTrainer(model, recipe, weights, self._place))
+        return self.bound(StatelessRun(model, recipe, weights, self._place))
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         raise self.refusal(Capability.OPERATIONS)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         with jax.default_device(self._place):
-            return recompute(case, x, w, self.variant(variant))
+            return remat_case(case, x, w, self.variant(variant), self._place)
 
     def global_state(self) -> dict[str, str]:
         return super().global_state() | read_settings()

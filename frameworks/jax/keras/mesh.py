@@ -19,14 +19,15 @@ from frameworks.contract import Gradients, Update
 from frameworks.jax import rank_checkpoint
 from frameworks.jax.joined import JoinedBatch, joined
 from frameworks.jax.keras import checkpoint
-from frameworks.jax.keras.losses import Loaded, load_parts
-from frameworks.jax.keras.optimizers import ACCUMULATOR, AVERAGE
-from frameworks.jax.keras.steps import KerasMicroBatch, micro_batch
-from frameworks.jax.keras.trainer import KerasTrainer
+from frameworks.jax.keras.batches import Loaded, load_parts
+from frameworks.jax.keras.steps import micro_batch
+from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.spread import spread_of
+from frameworks.keras_parts.micro_batches import KerasMicroBatch
+from frameworks.keras_parts.optimizers import ACCUMULATOR, AVERAGE
 
 
-class DistributedTrainer(KerasTrainer):
+class DistributedTrainer(StatelessRun):
     """A run on all devices of a distribution. Methods with arguments take one for each rank.
 
     Attributes:
@@ -76,14 +77,14 @@ class DistributedTrainer(KerasTrainer):
 
     def update_parts(self, windows: Sequence[Window]) -> tuple[Update, ...]:
         """`update` with each rank's window."""
-        self._check_length(len(windows[0]))
+        self.check_length(len(windows[0]))
         for parts in zip(*windows, strict=True):
             self.accumulate_parts(parts)
         return self.updates()
 
     def updates(self) -> tuple[Update, ...]:
         """`apply`, with the result by rank."""
-        return tuple(self._ended(ledger) for ledger in self.ledgers)
+        return tuple(self.ended(ledger) for ledger in self.ledgers)
 
     def gradients_of_parts(self, windows: Sequence[Window]) -> tuple[dict[str, Array], ...]:
         """`gradients` of the ranks' windows together, as each has them."""
@@ -92,7 +93,7 @@ class DistributedTrainer(KerasTrainer):
 
     def feed_parts(self, windows: Sequence[Sequence[Gradients]]) -> tuple[Update, ...]:
         """`feed` with each rank's window."""
-        self._check_length(len(windows[0]))
+        self.check_length(len(windows[0]))
         with self.scope():
             for parts in zip(*windows, strict=True):
                 self.held, self.outcome = self.steps.feed(self.held, self._stacked(parts))
@@ -101,7 +102,7 @@ class DistributedTrainer(KerasTrainer):
 
     def _stacked(self, parts: Sequence[Gradients]) -> dict[str, Array]:
         """(ranks, *shape) in Keras' shapes: each rank's gradients, zeros where a rank has none."""
-        each = [self._given(own) for own in parts]
+        each = [self.given(own) for own in parts]
         given = {name: value for own in each for name, value in own.items()}
         return {name: np.stack([own.get(name, np.zeros_like(like)) for own in each]) for name, like in given.items()}
 
@@ -112,7 +113,7 @@ class DistributedTrainer(KerasTrainer):
 
     # what ranks have
 
-    def seen_by(self, rank: int) -> KerasTrainer:
+    def seen_by(self, rank: int) -> StatelessRun:
         """The run with what a rank has of its arrays, read-only."""
         view = copy.copy(self)
         view.held = self.spread.seen(self.held, rank)
@@ -120,14 +121,14 @@ class DistributedTrainer(KerasTrainer):
 
     def bytes_held(self, rank: int) -> dict[str, int]:
         """Bytes on a rank's device; without accumulators, gradients are those that the last update took in."""
-        slots = {slot: self.held.optimizer[place] for slot, place in self._slots.items()}
+        slots = {slot: self.placed(variable) for slot, variable in self.slots.items()}
         sums = [value for slot, value in slots.items() if slot.startswith(ACCUMULATOR)]
         taken = [] if self.outcome is None else self.outcome.gradients
         kinds = {
             "parameter": self.held.trained,
             "gradient": sums or taken,
             "optimizer": [v for slot, v in slots.items() if not slot.startswith((ACCUMULATOR, AVERAGE))],
-            "buffer": [self.held.others[place] for place in self.steps.bound.buffers.values()],
+            "buffer": [self.placed(variable) for variable in self.bound.buffers.values()],
         }
         return {kind: self.spread.bytes_on(values, rank) for kind, values in kinds.items()}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,49 +12,25 @@ import keras
 import numpy as np
 import orbax.checkpoint as ocp
 
-from frameworks.contract import Attempt, Capability
+from fixtures.arrays import Array
+from frameworks.contract import Attempt, Capability, RecomputeCase, RecomputeResult
 from frameworks.jax.arrays import wide_formats
-from frameworks.jax.keras.optimizer_probes import OF_OPTIMIZERS
-from frameworks.jax.keras.recompute import recompute
-from frameworks.jax.keras.settings import dtype_policy
-
-# precision
-
-
-def _formats(policy: str, inside: str | None = None) -> tuple[str, str]:
-    """Formats of a dense layer's output and kernel under a policy; `inside` is the layer's own."""
-    with dtype_policy(policy):
-        layer = keras.layers.Dense(2, **({"dtype": inside} if inside else {}))
-    output = layer(np.ones((1, 2), np.float32))
-    return str(output.dtype), str(layer.kernel.dtype)
-
-
-def _mixed(format_name: str) -> bool:
-    return _formats(f"mixed_{format_name}") == (format_name, "float32")
-
-
-def _low(format_name: str) -> bool:
-    return _formats(format_name) == (format_name, format_name)
+from frameworks.jax.keras.backend import BACKEND
+from frameworks.jax.recompute import differentiated
+from frameworks.keras_parts.optimizer_probes import optimizer_attempts
+from frameworks.keras_parts.precision_probes import OF_POLICIES, wide_head
+from frameworks.keras_parts.recompute import Function, recomputed
 
 
 def _wide_head() -> bool:
     with wide_formats(True):
-        return _formats("mixed_bfloat16", "float64") == ("float64", "float64")
+        return wide_head()
 
 
-def _mastered(format_name: str) -> bool:
-    """Low-precision weights under any policy that names the format, with an optimizer that keeps float32 masters."""
-    for policy in (format_name, f"mixed_{format_name}"):
-        with dtype_policy(policy):
-            layer = keras.layers.Dense(2)
-        layer.build((1, 2))
-        if layer.kernel.dtype != format_name:
-            continue
-        optimizer = keras.optimizers.Adam(2.0**-13)
-        optimizer.build([layer.kernel])
-        if any(v.shape == layer.kernel.shape and v.dtype == "float32" for v in optimizer.variables):
-            return True
-    return False
+def _misses() -> bool:
+    """Whether JAX gives nothing for a weight that the loss does not reach."""
+    gradients: list[Any] = jax.grad(lambda own: 2.0 * own[0])([jnp.ones(()), jnp.ones(())])
+    return gradients[1] is None
 
 
 # recomputation
@@ -96,9 +71,19 @@ def _nested() -> bool:
     return _residuals(keras.remat(lambda x: inner(inner(x)))) < _residuals(lambda x: inner(inner(x)))
 
 
+def remat_case(case: RecomputeCase, x: Array, w: Array, variant: str, place: jax.Device) -> RecomputeResult:
+    """One case of `Framework.recompute`; the framework's own exceptions leave this call."""
+
+    def run(function: Function, *args: Any, **named: Any) -> jax.Array:
+        return recomputed(function, variant)(*args, **named)
+
+    return differentiated(case, x, w, run, place)
+
+
 def _cases() -> bool:
     x, w = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
-    plain, found = (recompute(case, x, w, "keras.remat") for case in ("plain", "positional"))
+    (place,) = jnp.zeros(()).devices()
+    plain, found = (remat_case(case, x, w, "keras.remat", place) for case in ("plain", "positional"))
     return found.w is not None and plain.w is not None and np.allclose(found.w, plain.w)
 
 
@@ -147,14 +132,10 @@ def shows_recomputed() -> bool:
 
 
 ATTEMPTS: dict[Capability, Attempt] = {
-    **OF_OPTIMIZERS,
-    Capability.O1_FLOAT16: partial(_mixed, "float16"),
-    Capability.O1_BFLOAT16: partial(_mixed, "bfloat16"),
-    Capability.O2_FLOAT16: partial(_mastered, "float16"),
-    Capability.O2_BFLOAT16: partial(_mastered, "bfloat16"),
-    Capability.O3_FLOAT16: partial(_low, "float16"),
-    Capability.O3_BFLOAT16: partial(_low, "bfloat16"),
+    **OF_POLICIES,
+    **optimizer_attempts(BACKEND),
     Capability.FLOAT64_HEADS: _wide_head,
+    Capability.MISSING_GRADIENTS: _misses,
     Capability.RECOMPUTE: lambda: _counted(1) == 2,
     Capability.RECOMPUTE_NESTED: _nested,
     Capability.RECOMPUTE_CASES: _cases,

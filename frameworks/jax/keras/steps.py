@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,17 +16,20 @@ import keras
 import numpy as np
 from keras.distribution import distribute_tensor
 
+from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.base import AppliedMicroBatch
+from frameworks.jax.keras.backend import BACKEND
+from frameworks.jax.keras.batches import Loaded
 from frameworks.jax.keras.distributions import Distribution, distribution_of, shapes_of
-from frameworks.jax.keras.losses import Loaded, losses_of
-from frameworks.jax.keras.network import BuiltNetwork, build, counting
-from frameworks.jax.keras.optimizers import make_optimizer
-from frameworks.jax.keras.settings import dtype_policy, policy_of
+from frameworks.jax.keras.network import counter, counting
 from frameworks.jax.keras.trace import Outputs, watched
-from frameworks.keras_parts.optimizers import shown_by
+from frameworks.keras_parts.losses import losses_of
+from frameworks.keras_parts.micro_batches import KerasMicroBatch
+from frameworks.keras_parts.network import BuiltNetwork, NetworkBuilder
+from frameworks.keras_parts.optimizers import make_optimizer, shown_by
 from frameworks.keras_parts.scaler import is_dynamic
+from frameworks.keras_parts.settings import dtype_policy, policy_of
 
 Values = list[jax.Array]
 Tree = TypeVar("Tree")
@@ -67,24 +69,13 @@ class KerasOutcome(NamedTuple):
     gradients: Values
 
 
-@dataclass(frozen=True)
-class KerasMicroBatch(AppliedMicroBatch):
-    """The framework's report of one micro-batch.
-
-    Attributes:
-        scale_after: the loss scale after it, 1 where there is none.
-        good_steps: the scaler's counter after it, -1 where there is none.
-    """
-
-    scale_after: float = 1.0
-    good_steps: int = -1
-
-
 class KerasSteps:
     """The network and the optimizer of a model and a recipe, and the functions of a run, each compiled when first used.
 
     Attributes:
+        variables: those of `State`, in its order.
         start: the state with which Keras makes the variables, its kernels zero.
+        places: place of each parameter among the trainable variables, by canonical name in model order.
     """
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
@@ -94,9 +85,12 @@ class KerasSteps:
         self.count = 1 if recipe.ranks is None else recipe.ranks.count
         with self.scope():
             self.bound, self.optimizer = self._made()
-            trained = self.bound.network.trainable_variables
-            others = self.bound.network.non_trainable_variables
-            self.start = State(*([v.value for v in each] for each in (trained, others, self.optimizer.variables)))
+            network = self.bound.network
+            trained = network.trainable_variables
+            self.variables = (trained, network.non_trainable_variables, self.optimizer.variables)
+            self.start = State(*([variable.value for variable in own] for own in self.variables))
+        numbers = {id(variable): place for place, variable in enumerate(trained)}
+        self.places = {name: numbers[id(variable)] for name, variable in self.bound.variables.items()}
         self.shown = shown_by(self.optimizer)
         self._losses, self._item_losses = losses_of(model, "sum"), losses_of(model, "none")
         self.train = jax.jit(self._train)
@@ -108,8 +102,8 @@ class KerasSteps:
 
     def _made(self) -> tuple[BuiltNetwork, keras.optimizers.Optimizer]:
         with dtype_policy(policy_of(self.recipe.precision)):
-            bound = build(self.model, self.recipe.seed, self.recipe.recompute)
-        optimizer = make_optimizer(self.recipe, list(bound.variables.values()))
+            bound = NetworkBuilder(counter).build(self.model, self.recipe.seed, self.recipe.recompute)
+        optimizer = make_optimizer(self.recipe, list(bound.variables.values()), BACKEND, name="optimizer")
         optimizer.build(bound.network.trainable_variables)
         return bound, optimizer
 
@@ -126,6 +120,17 @@ class KerasSteps:
         return nullcontext() if self.distribution is None else self.distribution.scope()
 
     # where arrays lie
+
+    def loaded(self, weights: Mapping[str, Array]) -> list[Array]:
+        """Canonical weights in the shapes, formats and order of the trainable variables.
+
+        Raises:
+            ValueError: see `BuiltNetwork.in_keras_shapes`.
+        """
+        given = self.bound.in_keras_shapes(weights)
+        by_place = {place: given[name] for name, place in self.places.items()}
+        formats = [jnp.dtype(variable.dtype) for variable in self.variables[0]]
+        return [by_place[place].astype(own) for place, own in enumerate(formats)]
 
     def put(self, values: State) -> State:
         """A state in the places that Keras gives its variables."""
@@ -239,8 +244,8 @@ class KerasSteps:
         """
 
         def scaled(trained: Values) -> jax.Array:
-            places = self.bound.parameters
-            products = [trained[places[name]].astype(g.dtype) * g for name, g in self._dealt(dict(given)).items()]
+            dealt = self._dealt(dict(given)).items()
+            products = [trained[self.places[name]].astype(g.dtype) * g for name, g in dealt]
             total = reduce(jnp.add, [jnp.sum(each).astype(jnp.float32) for each in products], jnp.zeros(()))
             return self._scaled(state.optimizer, [total / self.count])[0]
 

@@ -1,16 +1,13 @@
-"""Micro-batches as inputs of compiled functions, and Keras' losses for a model's heads."""
+"""Micro-batches as inputs of compiled functions."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 
-from fixtures.model import Batch, LossKind, Model
+from fixtures.model import Batch
 from frameworks.jax.joined import NOBODY, JoinedBatch
-
-Reduction = Literal["sum", "none"]
 
 
 class Loaded(NamedTuple):
@@ -42,15 +39,3 @@ def load_parts(batch: JoinedBatch) -> Loaded:
         own = (owners != NOBODY).astype(np.float32)
         weights[name] = own if batch.mask is None else batch.mask * own.reshape(-1, *[1] * (batch.mask.ndim - 1))
     return Loaded(batch.inputs, dict(batch.targets), weights, dict(batch.owners), np.float32(batch.items))
-
-
-def losses_of(model: Model, reduction: Reduction) -> dict[str, keras.losses.Loss]:
-    """The loss of each head by its name; "none" is that of each item."""
-    wide = {head.name for head in model.heads.heads if head.format == "float64"}
-    return {name: _loss(kind, reduction, "float64" if name in wide else None) for name, kind in model.losses}
-
-
-def _loss(kind: LossKind, reduction: Reduction, dtype: str | None) -> keras.losses.Loss:
-    if kind == "cross_entropy":
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction, dtype=dtype)
-    return keras.losses.MeanSquaredError(reduction=reduction, dtype=dtype)

@@ -1,0 +1,34 @@
+"""Keras' updates and gradients on JAX, for attempts and measured settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import keras
+
+
+class StatelessBackend:
+    """Updates by `Optimizer.stateless_apply`, assigned to the variables, and gradients by `jax.grad`."""
+
+    def apply(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        gradients: Sequence[float | None],
+        weights: Sequence[keras.Variable],
+    ) -> None:
+        """One update of scalar weights by these gradients."""
+        values, state = ([variable.value for variable in own] for own in (weights, optimizer.variables))
+        given = [None if gradient is None else jnp.float32(gradient) for gradient in gradients]
+        results = jax.jit(optimizer.stateless_apply)(state, given, values)
+        for own, after in zip((weights, optimizer.variables), results, strict=True):
+            for variable, value in zip(own, after, strict=True):
+                variable.assign(value)
+
+    def gradient(self, function: Callable[[jax.Array], jax.Array], at: float) -> float:
+        """The derivative of a scalar function."""
+        return float(jax.grad(function)(jnp.float32(at)))
+
+
+BACKEND = StatelessBackend()

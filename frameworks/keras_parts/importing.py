@@ -1,0 +1,30 @@
+"""The first import of Keras, which reads its backend's name from the environment then, and from nowhere else."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+VARIABLE = "KERAS_BACKEND"
+
+
+def import_keras(backend: str, called: str) -> None:
+    """Imports Keras on a backend; the environment stays as it was.
+
+    Args:
+        called: what the backend calls itself, such as "JAX".
+
+    Raises:
+        ValueError: Keras runs on another backend in this process.
+    """
+    former = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = backend
+    try:
+        found = import_module("keras").config.backend()
+    finally:
+        if former is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = former
+    if found != backend:
+        raise ValueError(f"mode 'keras' needs Keras on {called}, and in this process it runs on {found}")
