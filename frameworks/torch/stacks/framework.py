@@ -31,7 +31,7 @@ _NOT_OF_TRAINING = frozenset(
 
 
 class StackFramework(TorchFramework):
-    """A library's training loop. What PyTorch has beside training (formats, operations, quantizers, ranks) is judged in
+    """A library's training loop. What PyTorch has apart from training (formats, operations, quantizers, ranks) is judged in
     PyTorch's own modes, and not offered here.
     """
 
