@@ -31,8 +31,9 @@ _NOT_OF_TRAINING = frozenset(
 
 
 class StackFramework(TorchFramework):
-    """A library's training loop. What PyTorch has apart from training (formats, operations, quantizers, ranks) is judged in
-    PyTorch's own modes, and not offered here.
+    """A library's training loop.
+
+    Formats, operations, quantizers and ranks of PyTorch itself are judged in its own modes, and not offered here.
     """
 
     def version(self) -> str:
