@@ -15,6 +15,7 @@ from fixtures.recipe import Offload, Precision, Ranks, Recipe
 from frameworks.base import (
     BaseCompany,
     BaseFramework,
+    BaseTrainer,
     CompanyTrainer,
     aware_attempts,
     format_attempts,
@@ -147,9 +148,7 @@ class TorchFramework(BaseFramework):
         eight_bit_state.require(recipe, self.device)
         return company(model, recipe, weights, mode=self.mode)
 
-    def trainer(
-        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> TorchTrainer | CompanyTrainer:
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)
         if recipe.clip is not None and wants_fused(recipe) and not is_flat(self.mode, recipe):
             raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))

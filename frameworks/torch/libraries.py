@@ -42,7 +42,11 @@ class Stack:
         return ""
 
 
-STACKS: Mapping[str, Stack] = MappingProxyType({})
+STACKS: Mapping[str, Stack] = MappingProxyType(
+    {
+        "keras": Stack("keras", "3.10", "frameworks.torch.keras.framework:KerasOnTorch"),
+    }
+)
 """The libraries by mode."""
 
 

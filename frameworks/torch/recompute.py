@@ -94,6 +94,13 @@ def recompute(
     def run(function: Callable[..., torch.Tensor], *args: Any, **named: Any) -> torch.Tensor:
         return cast(torch.Tensor, checkpoint(function, *args, use_reentrant=VARIANTS[variant], **named))
 
+    return differentiated(case, x, w, run, device, compile_it=compile_it)
+
+
+def differentiated(
+    case: RecomputeCase, x: Array, w: Array, run: Callable[..., torch.Tensor], device: str, *, compile_it: bool = False
+) -> RecomputeResult:
+    """Value and gradients of a case whose recomputation call is `run(function, *args, **named)`."""
     inputs = to_tensor(x, device, torch.float32).requires_grad_(case != NO_GRAD_INPUT)
     weight = to_tensor(w, device, torch.float32).requires_grad_()
     _RERUN.runs = 0

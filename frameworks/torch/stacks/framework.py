@@ -11,12 +11,11 @@ import torch
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.base import BaseCompany
+from frameworks.base import BaseCompany, BaseTrainer
 from frameworks.contract import Attempt, Capability, OpResult, PostTraining, RecomputeCase, RecomputeResult
 from frameworks.torch.framework import TorchFramework
 from frameworks.torch.libraries import STACKS
 from frameworks.torch.probes import attempts
-from frameworks.torch.trainer import TorchTrainer
 
 _NOT_OF_TRAINING = frozenset(
     {
@@ -62,12 +61,12 @@ class StackFramework(TorchFramework):
     def library_attempts(self) -> Mapping[Capability, Attempt]:
         """The library's own call for what it offers or lacks, without this adapter's guards."""
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
+    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)
         return self.bound(self.run(model, recipe, weights))
 
     @abstractmethod
-    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> TorchTrainer:
+    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> BaseTrainer:
         """A run of a recipe that only asks for what is declared."""
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:

@@ -1,0 +1,55 @@
+"""A whole run in one file of `torch.save`: a dictionary of the user's, as in PyTorch's tutorial on checkpoints.
+
+A Keras model on PyTorch is a `torch.nn.Module`, whose `state_dict` has the seeds and statistics of its layers; Keras
+gives an optimizer's variables by `save_own_variables`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import torch
+
+from frameworks.base import same_parts
+from frameworks.keras_parts.micro_batches import KerasMicroBatch, micro_batches_of, rows_of
+from frameworks.keras_parts.network import BuiltNetwork
+
+FILE = "run.pt"
+
+
+def parts(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> dict[str, dict[str, Any]]:
+    """Every variable of a run by part and name."""
+    store: dict[str, Any] = {}
+    optimizer.save_own_variables(store)
+    return {
+        "model": bound.network.state_dict(),
+        "optimizer": {name: torch.as_tensor(value) for name, value in store.items()},
+    }
+
+
+def save(
+    bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, window: Sequence[KerasMicroBatch], path: Path
+) -> None:
+    """Writes the run and its open window below the folder `path`, which is created if necessary."""
+    path.mkdir(parents=True, exist_ok=True)
+    torch.save(parts(bound, optimizer) | {"window": torch.from_numpy(rows_of(window))}, path / FILE)
+
+
+def restore(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, path: Path) -> list[KerasMicroBatch]:
+    """Restores what `save` wrote, each part by its own call; returns the open window.
+
+    Raises:
+        ValueError: the file cannot be read, has other parts than the run, or PyTorch or Keras refuses one of them.
+    """
+    file, own = path / FILE, parts(bound, optimizer)
+    try:
+        saved = torch.load(file, map_location="cpu", weights_only=True)
+        same_parts(file, saved, [*own, "window"])
+        bound.network.load_state_dict(saved["model"])
+        optimizer.load_own_variables(saved["optimizer"])
+    except Exception as error:
+        raise ValueError(f"{file} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
+    return micro_batches_of(saved["window"].tolist())

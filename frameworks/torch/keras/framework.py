@@ -1,0 +1,69 @@
+"""Keras on PyTorch, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import torch
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import DynamicScaling, Recipe
+from frameworks.contract import Attempt, Capability, Conventions, RecomputeCase, RecomputeResult
+from frameworks.keras_parts.network import VARIANTS
+from frameworks.keras_parts.recompute import Function, recomputed
+from frameworks.keras_parts.scaler import has_factors_of
+from frameworks.keras_parts.settings import read_settings, write_settings
+from frameworks.torch.keras.declarations import CONVENTIONS, refusals
+from frameworks.torch.keras.probes import attempts
+from frameworks.torch.keras.run import AutogradRun
+from frameworks.torch.recompute import differentiated
+from frameworks.torch.stacks.framework import StackFramework
+
+
+class KerasOnTorch(StackFramework):
+    """Training with Keras alone."""
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"keras-backend": keras.config.backend()}
+
+    def refusals(self) -> Mapping[Capability, str]:
+        return refusals(self.device)
+
+    def attempts(self) -> Mapping[Capability, Attempt]:
+        return attempts(self.device)
+
+    def library_attempts(self) -> Mapping[Capability, Attempt]:
+        return attempts(self.device)
+
+    def conventions(self) -> Conventions:
+        return CONVENTIONS
+
+    def recompute_variants(self) -> tuple[str, ...]:
+        return VARIANTS
+
+    def require_recipe(self, recipe: Recipe) -> None:
+        super().require_recipe(recipe)
+        if isinstance(recipe.scaling, DynamicScaling) and not has_factors_of(recipe.scaling):
+            raise self.refusal(Capability.SCALING_FACTORS)
+
+    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> AutogradRun:
+        return AutogradRun(model, recipe, weights, self.device)
+
+    def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
+        chosen = self.variant(variant)
+
+        def run(function: Function, *args: Any, **named: Any) -> torch.Tensor:
+            return recomputed(function, chosen)(*args, **named)
+
+        with keras.device(self.device):
+            return differentiated(case, x, w, run, self.device)
+
+    def global_state(self) -> dict[str, str]:
+        return super().global_state() | read_settings()
+
+    def restore_global_state(self, state: Mapping[str, str]) -> None:
+        super().restore_global_state(state)
+        write_settings(state)

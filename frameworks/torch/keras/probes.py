@@ -1,0 +1,106 @@
+"""Attempts with Keras' own calls on PyTorch, without this adapter's guards."""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+
+import keras
+import numpy as np
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from frameworks.contract import Attempt, Capability
+from frameworks.keras_parts.backend import scalars
+from frameworks.keras_parts.optimizer_probes import optimizer_attempts
+from frameworks.keras_parts.precision_probes import OF_POLICIES
+from frameworks.torch.keras.backend import BACKEND
+
+
+def _counted(depth: int) -> int:
+    """Number of calls of a function in a step, within so many `keras.remat`."""
+    runs: list[int] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        return torch.tanh(x)
+
+    wrapped = function
+    for _ in range(depth):
+        wrapped = keras.remat(wrapped)
+    x = keras.ops.ones((2,)).requires_grad_()
+    wrapped(x).sum().backward()
+    return len(runs)
+
+
+def _saves() -> bool:
+    """Whether a model's `state_dict` restores its variables."""
+    dense, other = keras.layers.Dense(2), keras.layers.Dense(2)
+    file = io.BytesIO()
+    for layer in (dense, other):
+        layer.build((1, 2))
+    torch.save({"kernel": dense.kernel.value.detach()}, file)
+    file.seek(0)
+    other.kernel.assign(torch.load(file, weights_only=True)["kernel"])
+    return bool(torch.equal(other.kernel.value, dense.kernel.value))
+
+
+def _packed() -> bool:
+    sizes: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        keras.ops.tanh(keras.ops.ones((2,)).requires_grad_())
+    return sizes == [8]
+
+
+def _shown() -> bool:
+    """Whether a layer's output keeps the gradient for it."""
+    dense = keras.layers.Dense(2)
+    output = dense(np.ones((1, 2), np.float32))
+    output.retain_grad()
+    (2.0 * output).sum().backward()
+    return output.grad is not None and bool((output.grad == 2.0).all())
+
+
+def _peak() -> bool:
+    scalars(1)
+    return torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
+
+
+def _distributed() -> bool:
+    """Whether Keras' data parallelism takes this backend's devices."""
+    devices = keras.distribution.list_devices()
+    keras.distribution.DataParallel(devices=devices)
+    return True
+
+
+def attempts(device: str) -> dict[Capability, Attempt]:
+    """Attempts for each capability on a device."""
+    every = OF_POLICIES | optimizer_attempts(BACKEND) | _OWN
+    return {capability: partial(_on, device, attempt) for capability, attempt in every.items()}
+
+
+def _on(device: str, attempt: Attempt) -> bool:
+    with keras.device(device):
+        return attempt()
+
+
+_OWN: dict[Capability, Attempt] = {
+    Capability.RECOMPUTE: lambda: _counted(1) == 2,
+    Capability.RECOMPUTE_NESTED: lambda: _counted(2) > 2,
+    Capability.RECOMPUTE_CASES: lambda: _counted(1) == 2,
+    Capability.SEGMENT_CALLS: lambda: _counted(1) == 2,
+    Capability.CHECKPOINT: _saves,
+    Capability.SAVED_BYTES: _packed,
+    Capability.PEAK_BYTES: _peak,
+    Capability.TRACE: _shown,
+    Capability.RANKS_REPLICATED: _distributed,
+    Capability.RANKS_OPTIMIZER: _distributed,
+    Capability.RANKS_GRADIENTS: _distributed,
+    Capability.RANKS_FULL: _distributed,
+    Capability.RANKS_HYBRID: _distributed,
+}
