@@ -33,7 +33,7 @@ def scalars(count: int = 2, value: float = 1.0) -> list[keras.Variable]:
 
 def number(variable: keras.Variable) -> float:
     """The value of a scalar variable."""
-    return float(keras.ops.convert_to_numpy(variable.value))
+    return float(keras.ops.stop_gradient(variable.value))
 
 
 def applied(

@@ -17,8 +17,8 @@ from frameworks.keras_parts.precision_probes import OF_POLICIES
 from frameworks.torch.keras.backend import BACKEND
 
 
-def _counted(depth: int) -> int:
-    """Number of calls of a function in a step, within so many `keras.remat`."""
+def _recomputes(depth: int = 1) -> bool:
+    """Whether the backward pass runs a function again, within so many `keras.remat`."""
     runs: list[int] = []
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -29,20 +29,20 @@ def _counted(depth: int) -> int:
     for _ in range(depth):
         wrapped = keras.remat(wrapped)
     x = keras.ops.ones((2,)).requires_grad_()
-    wrapped(x).sum().backward()
-    return len(runs)
+    value = wrapped(x)
+    before = len(runs)
+    value.sum().backward()
+    return before == 1 and len(runs) > 1 and x.grad is not None
 
 
 def _saves() -> bool:
-    """Whether a model's `state_dict` restores its variables."""
-    dense, other = keras.layers.Dense(2), keras.layers.Dense(2)
+    """Whether a model's `state_dict` in a file restores another model."""
+    saved, loaded = (keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="dense")]) for _ in range(2))
     file = io.BytesIO()
-    for layer in (dense, other):
-        layer.build((1, 2))
-    torch.save({"kernel": dense.kernel.value.detach()}, file)
+    torch.save(saved.state_dict(), file)
     file.seek(0)
-    other.kernel.assign(torch.load(file, weights_only=True)["kernel"])
-    return bool(torch.equal(other.kernel.value, dense.kernel.value))
+    loaded.load_state_dict(torch.load(file, weights_only=True))
+    return bool(torch.equal(loaded.layers[0].kernel.value, saved.layers[0].kernel.value))
 
 
 def _packed() -> bool:
@@ -90,10 +90,10 @@ def _on(device: str, attempt: Attempt) -> bool:
 
 
 _OWN: dict[Capability, Attempt] = {
-    Capability.RECOMPUTE: lambda: _counted(1) == 2,
-    Capability.RECOMPUTE_NESTED: lambda: _counted(2) > 2,
-    Capability.RECOMPUTE_CASES: lambda: _counted(1) == 2,
-    Capability.SEGMENT_CALLS: lambda: _counted(1) == 2,
+    Capability.RECOMPUTE: _recomputes,
+    Capability.RECOMPUTE_NESTED: partial(_recomputes, 2),
+    Capability.RECOMPUTE_CASES: _recomputes,
+    Capability.SEGMENT_CALLS: _recomputes,
     Capability.CHECKPOINT: _saves,
     Capability.SAVED_BYTES: _packed,
     Capability.PEAK_BYTES: _peak,
