@@ -340,6 +340,29 @@ def test_a_non_finite_micro_batch_is_never_applied(subject: Subject, verdict: Ve
     verdict.equal(trainer.parameters(), expected, f"parameters after the other micro-batches, by the rule {rule!r}")
 
 
+@clause("accumulation.bad-window-is-forgotten")
+@pytest.mark.parametrize(
+    ("bad", "scaling"),
+    [(math.inf, None), (math.inf, DynamicScaling(initial=2.0**10)), (math.nan, DynamicScaling(initial=2.0**10))],
+    ids=["inf-unscaled", "inf-scaled", "nan-scaled"],
+)
+def test_windows_after_a_bad_one_are_those_of_a_new_run(
+    subject: Subject, verdict: Verdict, bad: float, scaling: DynamicScaling | None
+) -> None:
+    recipe = RECIPE.but(accumulation=2, scaling=scaling)
+    trainer = subject.trainer(exact_linear(), recipe)
+    calm = full(trainer, 2.0**-3)
+    trainer.feed(spiked(trainer, bad, base=2.0**-3), calm)
+    if scaling is not None and subject.conventions.nonfinite_micro_batch == "drop-micro-batch":
+        trainer.feed(calm)  # the second of the window
+    new = subject.trainer(exact_linear(), recipe, trainer.parameters())
+    for number in (1, 2):
+        for run in (trainer, new):
+            run.feed(calm, full(run, 2.0**-4))
+        what = f"parameters after {number} of two windows behind the bad one"
+        verdict.same_state(trainer.parameters(), new.parameters(), what, "bad-window-stays")
+
+
 @clause("accumulation.nonfinite-micro-batch-rule")
 def test_what_a_non_finite_micro_batch_costs_is_observed(subject: Subject, verdict: Verdict) -> None:
     recipe = Recipe(SGD(1.0), accumulation=2, scaling=DynamicScaling(initial=2.0**10))

@@ -54,6 +54,22 @@ class OverflowIsNeverCleared(ReferenceTrainer):
 
 
 @fault(
+    "https://github.com/espnet/espnet/pull/3283",
+    component="accumulator",
+    clauses=("accumulation.bad-window-is-forgotten",),
+)
+class AccumulatorIsMultipliedByZero(ReferenceTrainer):
+    """At the end of a window what overflowed in the accumulator is multiplied by zero, which gives NaN."""
+
+    def empty_accumulator(self) -> None:
+        held = self.window.gradients
+        super().empty_accumulator()
+        bad = {name: gradient for name, gradient in held.items() if not np.isfinite(gradient).all()}
+        with np.errstate(invalid="ignore"):
+            self.window.gradients = {name: gradient * 0.0 for name, gradient in bad.items()}
+
+
+@fault(
     "https://github.com/PaddlePaddle/Paddle/issues/67895",
     component="scaler",
     clauses=("accumulation.nonfinite-micro-batch",),

@@ -35,9 +35,14 @@ def _recomputes(depth: int = 1) -> bool:
     return before == 1 and len(runs) > 1 and x.grad is not None
 
 
+def _named_model() -> keras.Model:
+    """A model whose variables have the same paths each time, by which a `state_dict` knows them."""
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="dense")], name="model")
+
+
 def _saves() -> bool:
     """Whether a model's `state_dict` in a file restores another model."""
-    saved, loaded = (keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="dense")]) for _ in range(2))
+    saved, loaded = (_named_model() for _ in range(2))
     file = io.BytesIO()
     torch.save(saved.state_dict(), file)
     file.seek(0)
