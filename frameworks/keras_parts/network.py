@@ -55,7 +55,7 @@ class Segment(keras.layers.Layer):
             input_shape = tuple(part.compute_output_shape(input_shape))
         return input_shape
 
-    def forward(self, inputs: Tensor, training: bool) -> Tensor:
+    def run_parts(self, inputs: Tensor, training: bool) -> Tensor:
         """The forward pass, which recomputation repeats."""
         self.begins(inputs)
         for part in self.parts:
@@ -63,21 +63,21 @@ class Segment(keras.layers.Layer):
         return inputs
 
     def call(self, inputs: Tensor) -> Tensor:
-        return self.forward(inputs, False)
+        return self.run_parts(inputs, False)
 
 
 class TrainingSegment(Segment):
     """A segment with an argument `training`, which a layer in it needs."""
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
-        return self.forward(inputs, training)
+        return self.run_parts(inputs, training)
 
 
 class RematSegment(TrainingSegment):
     """A segment within `keras.remat`, with an argument `training`: recomputed layers do not inherit it."""
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
-        return keras.remat(lambda x: self.forward(x, training))(inputs)
+        return keras.remat(lambda x: self.run_parts(x, training))(inputs)
 
 
 class WrappedSegment(TrainingSegment):

@@ -16,7 +16,7 @@ from frameworks.base import BaseTrainer, LossLedger, ending
 from frameworks.contract import Capability, Gradients, Update
 from frameworks.keras_parts.micro_batches import KerasMicroBatch
 from frameworks.keras_parts.network import BuiltNetwork
-from frameworks.keras_parts.optimizers import ACCUMULATOR, shown_by, slots
+from frameworks.keras_parts.optimizers import ACCUMULATOR, slots
 from frameworks.keras_parts.scaler import inner_of, scaler_state
 
 
@@ -50,6 +50,10 @@ class KerasRun(BaseTrainer):
     @abstractmethod
     def value(self, variable: keras.Variable) -> Array:
         """A copy of a variable's value in this run, in its true format."""
+
+    @abstractmethod
+    def updates(self) -> Array:
+        """Applied updates, as the optimizer counts them."""
 
     @abstractmethod
     def fed(self, gradients: Mapping[str, Array]) -> KerasMicroBatch:
@@ -128,7 +132,7 @@ class KerasRun(BaseTrainer):
 
     def optimizer_state(self) -> dict[str, Array]:
         found = {slot: value for slot, value in self.of_slots().items() if not slot.startswith(ACCUMULATOR)}
-        found["steps"] = self.value(shown_by(self.optimizer).iterations)
+        found["steps"] = self.updates()
         if self.recipe.schedule is not None:
             found["schedule"] = self._micro_batches()
         return found

@@ -15,6 +15,7 @@ from fixtures.model import Batch, Window
 from frameworks.base import NO_AVERAGE, traced_paths, unscaled_in_trace
 from frameworks.contract import LayerTrace
 from frameworks.keras_parts.micro_batches import KerasMicroBatch
+from frameworks.keras_parts.optimizers import shown_by
 from frameworks.keras_parts.run import KerasRun
 from frameworks.keras_parts.watching import Tensor
 
@@ -69,6 +70,9 @@ class StatefulRun(KerasRun):
     @abstractmethod
     def array(self, tensor: Tensor) -> Array:
         """A copy of a tensor in its true format."""
+
+    def updates(self) -> Array:
+        return self.array(keras.ops.convert_to_tensor(shown_by(self.optimizer).iterations))
 
     def accumulate(self, batch: Batch, items: int) -> float:
         with self.scope():

@@ -70,6 +70,10 @@ class StatelessRun(KerasRun):
     def value(self, variable: keras.Variable) -> Array:
         return np.array(self.placed(variable))
 
+    def updates(self) -> Array:
+        with self.scope():
+            return np.array(self.steps.look(self.held.optimizer).updates)
+
     # forward, backward and update
 
     def _load(self, batch: Batch) -> Loaded:

@@ -1,7 +1,8 @@
 """A whole run in one file of `torch.save`: a dictionary of the user's, as in PyTorch's tutorial on checkpoints.
 
-A Keras model on PyTorch is a `torch.nn.Module`, whose `state_dict` has the seeds and statistics of its layers; Keras
-gives an optimizer's variables by `save_own_variables`.
+A Keras model on PyTorch is a `torch.nn.Module` with a `state_dict`, and Keras gives an optimizer's variables by
+`save_own_variables`. Seeds have a part of their own, because a `state_dict` names them by the order in which the
+process made them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,20 @@ from frameworks.keras_parts.network import BuiltNetwork
 FILE = "run.pt"
 
 
+def _of_seeds(bound: BuiltNetwork) -> dict[str, Any]:
+    """The entries of the model's `state_dict` that are states of seed generators."""
+    paths = tuple(seed.state.path for seed in bound.seeds.values())
+    return {key: value for key, value in bound.network.state_dict().items() if paths and key.endswith(paths)}
+
+
 def parts(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> dict[str, dict[str, Any]]:
     """Every variable of a run by part and name."""
     store: dict[str, Any] = {}
     optimizer.save_own_variables(store)
+    seeds = _of_seeds(bound)
     return {
-        "model": bound.network.state_dict(),
+        "model": {key: value for key, value in bound.network.state_dict().items() if key not in seeds},
+        "seeds": {path: seed.state.value for path, seed in bound.seeds.items()},
         "optimizer": {name: torch.as_tensor(value) for name, value in store.items()},
     }
 
@@ -48,8 +57,11 @@ def restore(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, path: Pa
     try:
         saved = torch.load(file, map_location="cpu", weights_only=True)
         same_parts(file, saved, [*own, "window"])
-        bound.network.load_state_dict(saved["model"])
+        same_parts(file, saved["seeds"], own["seeds"])
+        bound.network.load_state_dict(saved["model"] | _of_seeds(bound))
         optimizer.load_own_variables(saved["optimizer"])
+        for path, seed in bound.seeds.items():
+            seed.state.assign(saved["seeds"][path])
     except Exception as error:
         raise ValueError(f"{file} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
     return micro_batches_of(saved["window"].tolist())
