@@ -52,7 +52,7 @@ class KerasRun(BaseTrainer):
         """A copy of a variable's value in this run, in its true format."""
 
     @abstractmethod
-    def updates(self) -> Array:
+    def applied_updates(self) -> Array:
         """Applied updates, as the optimizer counts them."""
 
     @abstractmethod
@@ -132,7 +132,7 @@ class KerasRun(BaseTrainer):
 
     def optimizer_state(self) -> dict[str, Array]:
         found = {slot: value for slot, value in self.of_slots().items() if not slot.startswith(ACCUMULATOR)}
-        found["steps"] = self.updates()
+        found["steps"] = self.applied_updates()
         if self.recipe.schedule is not None:
             found["schedule"] = self._micro_batches()
         return found

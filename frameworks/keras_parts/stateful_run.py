@@ -71,7 +71,7 @@ class StatefulRun(KerasRun):
     def array(self, tensor: Tensor) -> Array:
         """A copy of a tensor in its true format."""
 
-    def updates(self) -> Array:
+    def applied_updates(self) -> Array:
         return self.array(keras.ops.convert_to_tensor(shown_by(self.optimizer).iterations))
 
     def accumulate(self, batch: Batch, items: int) -> float:

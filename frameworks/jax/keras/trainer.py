@@ -70,7 +70,7 @@ class StatelessRun(KerasRun):
     def value(self, variable: keras.Variable) -> Array:
         return np.array(self.placed(variable))
 
-    def updates(self) -> Array:
+    def applied_updates(self) -> Array:
         with self.scope():
             return np.array(self.steps.look(self.held.optimizer).updates)
 

@@ -60,8 +60,8 @@ def restore(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, path: Pa
         same_parts(file, saved["seeds"], own["seeds"])
         bound.network.load_state_dict(saved["model"] | _of_seeds(bound))
         optimizer.load_own_variables(saved["optimizer"])
-        for path, seed in bound.seeds.items():
-            seed.state.assign(saved["seeds"][path])
+        for layer, seed in bound.seeds.items():
+            seed.state.assign(saved["seeds"][layer])
     except Exception as error:
         raise ValueError(f"{file} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
     return micro_batches_of(saved["window"].tolist())
