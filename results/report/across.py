@@ -26,10 +26,16 @@ class Breakage:
 
 @dataclass(frozen=True)
 class Across:
-    """The word of a clause; `choices` are the indices of its filter choices."""
+    """The word of a clause.
+
+    Attributes:
+        owners: whose the failures are, of frameworks that train by one library.
+        choices: the indices of its filter choices.
+    """
 
     kind: str
     broken: tuple[Breakage, ...]
+    owners: tuple[str, ...]
     choices: tuple[int, ...]
 
 
@@ -56,4 +62,5 @@ def shown(word: Word, listed: Sequence[str]) -> Across:
         for first, *rest in [packages(clean(each.since or each.version, NAME))]
     )
     chosen = (word.kind.value, *map(_broken_in, word.broken))
-    return Across(word.kind.value, broken, tuple(listed.index(choice) for choice in dict.fromkeys(chosen)))
+    owners = tuple(clean(str(owner), NAME) for owner in word.owners)
+    return Across(word.kind.value, broken, owners, tuple(listed.index(choice) for choice in dict.fromkeys(chosen)))

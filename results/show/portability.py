@@ -1,6 +1,7 @@
 """One word for each clause across frameworks.
 
-The word is about the newest version of each framework among the records. The reference counts as a framework only if
+The word is about the newest version of each framework among the records, whatever libraries its local label names, and
+of runs in one series about those of the newest label. The reference counts as a framework only if
 there is no other. A framework's outcome for a clause is `clauses.outcome` over all its runs of that version, in any
 mode and on any device, where `fixed` counts as a pass. A framework without a test of the clause, or for which it is
 `not offered`, is not counted. The first word that applies is the clause's:
@@ -18,6 +19,8 @@ portable: it passes in every one of several frameworks.
 V is determined in each series (framework, kind of device, mode) separately, from its newest run back. An older run that
 breaks the clause extends the stretch. An older run in which every test that fails now passed, with the same code, ends
 it, and V is the oldest version of the stretch. Any other older run is ignored, and so is one without a PEP 440 version.
+Where several frameworks train by one library, the word also says whose the failures are (`libraries`).
+
 So V is the first recorded version that breaks the clause; there is no V if a test that fails now is newer than the
 passing runs.
 """
@@ -37,6 +40,7 @@ from results.record.outcomes import REFUSED, Outcome
 from results.record.reading import Record, TestVerdict
 from results.record.values import Json
 from results.show.clauses import NOT_KEPT, by_clause, number, outcome
+from results.show.libraries import Owner, owners
 from results.show.observations import Place, differ, leaves
 from results.show.titles import NAME_LIMIT
 
@@ -97,13 +101,15 @@ class Broken:
 
 @dataclass(frozen=True)
 class Word:
-    """The word of a clause; `broken` is empty for all other kinds."""
+    """The word of a clause; `broken` and `owners` are empty for all other kinds."""
 
     kind: Portability
     broken: tuple[Broken, ...] = ()
+    owners: tuple[Owner, ...] = ()
 
     def __str__(self) -> str:
-        return f"broken in {', '.join(map(str, self.broken))}" if self.broken else self.kind.value
+        owners = f"; {', '.join(map(str, self.owners))}" if self.owners else ""
+        return f"broken in {', '.join(map(str, self.broken))}{owners}" if self.broken else self.kind.value
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,12 @@ class _VersionRun:
         except InvalidVersion:
             return False, Version("0"), self.version
 
+    @cached_property
+    def release(self) -> tuple[bool, Version, str]:
+        """The same without the local label."""
+        known, version, text = self.age
+        return (True, Version(version.public), "") if known else (False, version, text)
+
     @property
     def series(self) -> tuple[str, str, str]:
         return self.framework, self.record.series.device_kind, self.record.series.mode
@@ -150,13 +162,20 @@ def words(records: Sequence[Record]) -> dict[str, Word]:
     runs = [_VersionRun(record) for record in records]
     names = {run.framework for run in runs}
     runs = [run for run in runs if run.framework in (names - {ORACLE} or names)]
-    newest = {run.framework: run for run in sorted(runs, key=lambda run: run.age)}
-    current = [run for run in runs if run.version == newest[run.framework].version]
-    observed = _observed(current)
+    current = _current(runs)
+    observed, whose = _observed(current), owners(run.record for run in current)
     return {
-        clause: _word(clause, current, runs, observed.get(clause, {}))
+        clause: _word(clause, current, runs, observed.get(clause, {}), whose.get(clause, ()))
         for clause in sorted({clause for run in current for clause in run.verdicts})
     }
+
+
+def _current(runs: Sequence[_VersionRun]) -> list[_VersionRun]:
+    """The runs of each framework's newest release, and in each series those of its newest local label."""
+    newest = {run.framework: run.release for run in sorted(runs, key=lambda run: run.release)}
+    released = [run for run in runs if run.release == newest[run.framework]]
+    labels = {run.series: run.age for run in sorted(released, key=lambda run: run.age)}
+    return [run for run in released if run.age == labels[run.series]]
 
 
 def listed(records: Sequence[Record]) -> Iterator[str]:
@@ -180,6 +199,7 @@ def _word(
     current: Sequence[_VersionRun],
     runs: Sequence[_VersionRun],
     observed: Mapping[Place, Sequence[tuple[str, Json]]],
+    whose: tuple[Owner, ...],
 ) -> Word:
     having: dict[str, list[_VersionRun]] = {}
     for run in current:
@@ -193,7 +213,7 @@ def _word(
         if any(run.breaks(clause) for run in having[framework])
     )
     if broken:
-        return Word(Portability.BROKEN, broken)
+        return Word(Portability.BROKEN, broken, whose)
     if Outcome.ABSTAIN in asked or Outcome.UNSTABLE in asked:
         return Word(Portability.NOT_JUDGED)
     if not asked:
