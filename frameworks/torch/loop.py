@@ -1,8 +1,8 @@
 """A user's own training loop as a framework of the suite: `--framework=my_training:Loop`.
 
-Any class with the three methods of `Loop` is one; it need not import this module. Optional methods are `predict`,
-`state` and `load`. The suite reads everything else from the objects that are attributes of the loop: optimizers,
-schedulers, an `AveragedModel` and a `GradScaler`.
+Any class with the three methods of `TrainingLoop` is one; it need not import this module. Optional methods are
+`predict(inputs)`, `state()` and `load(state)`. The suite reads everything else from the objects that are attributes of
+the loop: optimizers, schedulers, an `AveragedModel` and a `GradScaler`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from frameworks.torch.loop_trainer import LoopTrainer
 from frameworks.torch.probes import PROBES
 
 
-class Loop(Protocol):
+class TrainingLoop(Protocol):
     """A training loop in PyTorch. Its class is called without arguments."""
 
     def setup(self, network: torch.nn.Module, recipe: LoopRecipe) -> None:
@@ -50,6 +50,7 @@ class LoopFramework(BaseFramework):
 
     name = "torch"
     modes = ("loop",)
+    has_workarounds = False
     make: Callable[[], Any]
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:

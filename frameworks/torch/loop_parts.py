@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -187,5 +188,9 @@ class OwnState:
         Raises:
             ValueError: a part is on one side only.
         """
-        same_parts("the state", *([name for name, part in each.items() if part != {}] for each in (state, self.state_dict())))
+        same_parts(Path("state"), _filled(state), _filled(self.state_dict()))
         self._loop.load(state)
+
+
+def _filled(state: Mapping[str, Any]) -> list[str]:
+    return [name for name, part in state.items() if not (isinstance(part, Mapping) and not part)]
