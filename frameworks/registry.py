@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 GROUP = "conformance.frameworks"
 
+_LOOPS = "frameworks.torch.loop"
+_METHODS = ("setup", "micro_batch", "step")
+"""The methods of a user's training loop."""
+
 _PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
@@ -92,6 +96,8 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
         raise UnknownFramework(
             f"framework {name!r} cannot be imported ({type(error).__name__}: {error}); {remedy.format(name=name)}"
         ) from error
+    if _is_loop(made):
+        made = import_module(_LOOPS).framework_of(made)
     _check_contract(name, made)
     from frameworks.contract import Framework, MissingDevice
 
@@ -109,6 +115,11 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
             f"{f' and {len(lacking) - 3} more' if lacking[3:] else ''}; see docs/adapters.md"
         )
     return cast("Framework", framework)
+
+
+def _is_loop(made: object) -> bool:
+    """Whether this is a class of users' training loops, which the wrapper of such loops makes an adapter."""
+    return isinstance(made, type) and all(callable(getattr(made, name, None)) for name in _METHODS)
 
 
 def _check_contract(name: str, adapter: object) -> None:

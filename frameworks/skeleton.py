@@ -1,4 +1,4 @@
-"""Creates a new adapter from the files of `frameworks/template`."""
+"""Creates a new adapter, or a training loop, from the files of `frameworks/template`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from frameworks.registry import known
 _TEMPLATE = Path(__file__).with_name("template")
 _OUTSIDE = ("pyproject.toml",)
 _INSIDE = ("__init__.py", "adapter.py", "expectations.toml")
+_LOOP = _TEMPLATE / "loop" / "my_training.py"
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
@@ -41,6 +42,24 @@ def write_adapter(name: str, folder: Path) -> list[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_renamed(source.read_text("utf-8"), name), encoding="utf-8")
     return list(sources)
+
+
+def write_loop(folder: Path) -> Path:
+    """Writes a training loop, and returns its file.
+
+    Args:
+        folder: created if necessary.
+
+    Raises:
+        ValueError: the folder is a file, or has the loop's file; the message is one line.
+        OSError: the file cannot be written.
+    """
+    path = folder / _LOOP.name
+    if path.exists() or (folder.exists() and not folder.is_dir()):
+        raise ValueError(f"{path if folder.is_dir() else folder} exists already; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(_LOOP.read_text("utf-8"), encoding="utf-8")
+    return path
 
 
 def class_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""`conformance frameworks`: list adapters, and create one."""
+"""`conformance frameworks` lists adapters; `conformance new` creates one, or a training loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from conformance.cli.specifying import frameworks as listing
-from frameworks.skeleton import import_path_of, write_adapter
+from frameworks.skeleton import import_path_of, write_adapter, write_loop
 from results.record.files import one_line
 
 
@@ -22,25 +22,58 @@ class _ListsByDefault(click.Group):
 
 @click.group(cls=_ListsByDefault)
 def frameworks() -> None:
-    """List the adapters and what each declares, or create a new adapter.
+    """List the adapters and what each declares.
 
     \b
     conformance frameworks                every adapter that is built in or installed
     conformance frameworks torch          one adapter, with the reasons for unsupported capabilities
-    conformance frameworks new mine FOLDER
     """
 
 
 frameworks.add_command(listing, "list")
 
 
-@frameworks.command()
+@frameworks.command("new")
 @click.argument("name")
 @click.argument("folder", type=click.Path(path_type=Path))
-def new(name: str, folder: Path) -> None:
-    """Create an adapter called NAME in the new FOLDER: a package without capabilities, for which nearly every test ends
-    as `not offered`. docs/adapters.md explains how to add capabilities.
+def new_named(name: str, folder: Path) -> None:
+    """Create an adapter called NAME in the new FOLDER; the same as `conformance new adapter --name NAME FOLDER`."""
+    _write_adapter(name, folder)
+
+
+@click.group()
+def new() -> None:
+    """Create a training loop to judge, or an adapter of a framework.
+
+    \b
+    conformance new loop FOLDER
+    conformance new adapter FOLDER
     """
+
+
+@new.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def loop(folder: Path) -> None:
+    """Create my_training.py in FOLDER: a correct PyTorch loop of three methods, to replace by your own."""
+    try:
+        path = write_loop(folder)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    click.echo(one_line(f"wrote {path}"))
+    click.echo(one_line(f"judge it: cd {folder} && python -m conformance run {path.stem}:Loop --budget 60s"))
+
+
+@new.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--name", metavar="NAME", help="Name of the adapter; by default that of the folder.")
+def adapter(folder: Path, name: str | None) -> None:
+    """Create an adapter in the new FOLDER: a package without capabilities, for which nearly every test ends as `not
+    offered`. docs/adapters.md explains how to add capabilities.
+    """
+    _write_adapter(folder.resolve().name if name is None else name, folder)
+
+
+def _write_adapter(name: str, folder: Path) -> None:
     try:
         files = write_adapter(name, folder)
     except ValueError as error:

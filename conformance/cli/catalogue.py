@@ -25,7 +25,8 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("quickstart", "starting:quickstart", "Demonstrate the suite in half a minute, without a framework."),
         Entry("spec", "specifying:spec", "List, search and show clauses."),
         Entry("docs", "documenting:docs", "Build the documentation as an offline site, or print one page."),
-        Entry("frameworks", "adapters:frameworks", "List adapters and their capabilities, or create an adapter."),
+        Entry("frameworks", "adapters:frameworks", "List adapters and their capabilities."),
+        Entry("new", "adapters:new", "Create a training loop to judge, or an adapter."),
         Entry("install", "starting:install", "Install frameworks, at the pinned or at other versions."),
     ),
     "Run the suites": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -90,7 +92,7 @@ def run(
     conformance run torch --budget 60s
     conformance run --modes graph,xla tf
     conformance run torch -k scaling --seed=1
-    conformance run package.module:Class
+    conformance run package.module:Class    an adapter or training loop of your own
 
     With --scenario it installs nothing. It trains the scenario's recipes in each FRAMEWORK (by default in all installed
     ones), writes results/scenarios/NAME/FRAMEWORK-VERSION-DEVICE-MODE.json, and compares the records with the
@@ -110,10 +112,19 @@ def run(
         return _scene(_named(scenario), wanted, device, modes.split(","), rounds or 0, folder)
     if not framework:
         raise click.MissingParameter(param_hint="'FRAMEWORK'", param_type="argument")
+    if ":" in framework:
+        _import_from_here()
     adapter = adapter_file(framework)
     judged = modes.split(",") if modes else [*adapter.modes] or [""]
     words = [*([f"--budget={budget}"] if budget else []), *pytest_arguments]
     return jobs.job(framework, judged, adapter.serial, device, words)
+
+
+def _import_from_here() -> None:
+    """Makes modules of the current folder importable, here and in the processes of the run."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _named(scenario: str) -> Scenario:

@@ -219,6 +219,8 @@ class Known:
 def known_of(framework: Framework, seed: int = 0, instructions: Collection[str] = ()) -> Known:
     """The entries for a run of this framework, from the adapter of its name and from the package of its class.
 
+    A framework whose attribute `has_workarounds` is False has none of the adapter's workarounds.
+
     Args:
         instructions: instruction sets of the processor.
 
@@ -232,7 +234,11 @@ def known_of(framework: Framework, seed: int = 0, instructions: Collection[str] 
     return replace(
         known,
         expectations=tuple(e for e in known.expectations if e.clause != _PLAIN or not e.finding.lacking()),
-        workarounds=tuple(each for each in known.workarounds if not each.finding.lacking()),
+        workarounds=tuple(
+            each
+            for each in known.workarounds
+            if getattr(framework, "has_workarounds", True) and not each.finding.lacking()
+        ),
     )
 
 

@@ -54,9 +54,12 @@ def suite_version() -> str:
 def suite(given: str, clauses_with_tests: tuple[str, ...], clauses_without_tests: tuple[str, ...]) -> Suite:
     """This suite's part of a record, for the adapter that the user named."""
     areas = {name: digest(files_of(ROOT / place for place in places)) for name, places in AREAS.items()}
-    adapter = folder_of(path_of(given))
+    path = path_of(given)
+    adapter = folder_of(path)
     if adapter is not None:
-        areas["adapter"] = digest(path for path in files_of([adapter]) if path.name != EXPECTATIONS)
+        module = path.partition(":")[0]
+        alone = [adapter / f"{module}.py"] if (adapter / f"{module}.py").is_file() else [adapter]
+        areas["adapter"] = digest(path for path in files_of(alone) if path.name != EXPECTATIONS)
         areas["expectations"] = digest(files_of([adapter / EXPECTATIONS]))
     return Suite(suite_version(), clauses_with_tests, clauses_without_tests, commit(), areas)
 

@@ -20,6 +20,7 @@ from conformance.inventory.tests import code_of, id_of, inventory
 from conformance.judging.outcome import Judgement, conclude, unmatched
 from conformance.judging.verdict import Check, Violation
 from conformance.judging.verdict import Verdict as Collected
+from conformance.running.closing import closing_lines
 from conformance.running.completeness import Completeness
 from conformance.running.containment import clipped
 from conformance.running.identity import file_name, series, suite, variant
@@ -134,6 +135,7 @@ class Recorder:
         self._seen: list[tuple[str, str]] = []
         self._completeness = completeness
         self._outcomes: dict[str, Outcome] = {}
+        self._own: list[TestVerdict] | None = [] if ":" in config.option.framework else None
         self._started: dict[str, float] = {}
         self._timeout = float(config.getoption("timeout", None) or 0.0)
         self._framework = framework
@@ -217,6 +219,8 @@ class Recorder:
     def _count(self, verdict: TestVerdict) -> None:
         self._seen.append((verdict.clause, verdict.case))
         self._outcomes[verdict.test] = verdict.outcome
+        if self._own is not None:
+            self._own.append(replace(verdict, checks=()))
         if verdict.outcome is Outcome.KNOWN and verdict.inferred_from:
             self._inferred[verdict.inferred_from] += 1
 
@@ -262,8 +266,17 @@ class Recorder:
         if self._journal is not None:
             self._journal.close()
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Counts of outcomes, and the record's path."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None]:
+        """Counts of outcomes, and the record's path; at the very end, the clauses that a user's own adapter fails."""
+        self._summarise(terminalreporter)
+        yield
+        if self._own:
+            terminalreporter.section("result")
+            for line in closing_lines(self._own, self._framework.name):
+                terminalreporter.line(line)
+
+    def _summarise(self, terminalreporter: Any) -> None:
         counts, total = Counter(self._outcomes.values()), len(self._outcomes)
         parts = [f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome]]
         terminalreporter.section("conformance")

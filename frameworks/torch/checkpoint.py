@@ -35,6 +35,9 @@ class TorchRun(Protocol):
     stream: Stream
     ledger: LossLedger[MicroBatch]
 
+    def parts(self) -> dict[str, Any]:
+        """Every part that has a `state_dict`, by name."""
+
 
 def parts(trainer: TorchRun) -> dict[str, Any]:
     """Every part of the run that has a `state_dict`, by name; those of a second optimizer end in ".1"."""
@@ -52,7 +55,7 @@ def parts(trainer: TorchRun) -> dict[str, Any]:
 def snapshot(trainer: TorchRun) -> dict[str, Any]:
     """The full state of the run."""
     loop = {**loop_state(trainer), "gradients": gradients(trainer)}
-    return {name: part.state_dict() for name, part in parts(trainer).items()} | {LOOP: loop}
+    return {name: part.state_dict() for name, part in trainer.parts().items()} | {LOOP: loop}
 
 
 def gradients(trainer: TorchRun) -> dict[str, torch.Tensor]:
@@ -84,7 +87,7 @@ def restore(trainer: TorchRun, path: Path) -> None:
         ValueError: the file cannot be read, holds other parts than the run has, or PyTorch refuses one of them; what
             came before that is loaded then.
     """
-    file, own = path / FILE, parts(trainer)
+    file, own = path / FILE, trainer.parts()
     try:
         saved = torch.load(file, map_location="cpu", weights_only=True)
         same_parts(file, saved, [*own, LOOP])

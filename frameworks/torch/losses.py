@@ -64,3 +64,19 @@ def _item_loss_sum(kind: LossKind, output: torch.Tensor, target: torch.Tensor) -
     if kind == "cross_entropy":
         return functional.cross_entropy(output.flatten(0, -2), target.flatten(), ignore_index=IGNORED, reduction="sum")
     return functional.mse_loss(output, target, reduction="sum") / output.shape[-1]
+
+
+def item_losses(
+    kinds: tuple[tuple[str, LossKind], ...], outputs: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
+    """The loss of each item of a micro-batch, (items,), added up over the heads that have a target."""
+    every = [_item_losses(kind, outputs[name], targets[name]) for name, kind in kinds if name in targets]
+    return sum(every[1:], every[0])
+
+
+def _item_losses(kind: LossKind, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    if kind == "cross_entropy":
+        labels = target.flatten()
+        losses = functional.cross_entropy(output.flatten(0, -2), labels, ignore_index=IGNORED, reduction="none")
+        return losses[labels != IGNORED]
+    return functional.mse_loss(output, target, reduction="none").mean(-1)

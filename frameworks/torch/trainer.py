@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad_norm_
+from torch.optim.swa_utils import AveragedModel
 
 from fixtures.arrays import Array
 from fixtures.layers import Dropout
@@ -58,16 +60,16 @@ class TorchTrainer(BaseTrainer):
         self.stream = Stream(device, recipe.seed)
         self._draws = any(isinstance(layer, Dropout) for _, layer, _ in model.shapes())
         with self.stream.drawn(keep=False):
-            self.network = Network(model, recipe.recompute).to(device)
+            self.network = self._network().to(device)
         if self.low is not None:
             cast_body(self.network, self.low)
         self.slots = parameters_by_name(model, self.network)
         self.buffer_slots = buffers_by_name(model, self.network)
         load(self.slots, model.weights(recipe.seed) if weights is None else weights)
         self.prepare()
-        self.average = averaged_model(self.network, recipe.average)
+        self.average = self._average()
         self.steppers = self._steppers()
-        self.scaler = grad_scaler(device, recipe, self.scaler_kind)
+        self.scaler = self._scaler()
         if wants_float32_gradients(recipe, self.scaler_kind):
             take_float32_gradients(slot.tensor for slot in self.slots.values())
         self._settings = scaler_settings(self.scaler)
@@ -86,9 +88,21 @@ class TorchTrainer(BaseTrainer):
     def prepare(self) -> None:
         """Prepares the initialised network for training, before anything else refers to it."""
 
+    def _network(self) -> Network:
+        """A new network, on the CPU."""
+        return Network(self.model, self.recipe.recompute)
+
+    def _average(self) -> AveragedModel | None:
+        """The average of the network's weights, None without one."""
+        return averaged_model(self.network, self.recipe.average)
+
     def _steppers(self) -> list[Stepper]:
         """The optimizers over the parameters as they are trained."""
         return steppers(self.recipe, self.slots)
+
+    def _scaler(self) -> torch.amp.GradScaler | None:
+        """The loss scaler, None without one."""
+        return grad_scaler(self.device, self.recipe, self.scaler_kind)
 
     # forward and backward
 
@@ -326,6 +340,10 @@ class TorchTrainer(BaseTrainer):
         return tuple(self.network.calls.counts)
 
     # the whole run
+
+    def parts(self) -> dict[str, Any]:
+        """Every part of the run that has a `state_dict`, by its name in checkpoints."""
+        return checkpoint.parts(self)
 
     def save(self, path: Path) -> None:
         checkpoint.save(self, path)
