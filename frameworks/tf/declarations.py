@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 
 from frameworks.contract import Capability, Conventions, ScalerRule
+from frameworks.keras_parts.options import REFUSED_OPTIONS
 from frameworks.tf import tflite_models
 from frameworks.tf.settings import has_tf32
 
@@ -65,7 +66,7 @@ def has_ranks(device: str, mode: str) -> bool:
 
 def refusals(device: str, mode: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device in this mode, with reasons."""
-    reasons = dict(_NEVER)
+    reasons = _NEVER | REFUSED_OPTIONS
     if mode == "rewrite":
         reasons |= _REWRITE | (_GPU_REWRITE if device == "cuda" else _CPU_REWRITE)
     else:
@@ -95,6 +96,10 @@ def conventions(mode: str) -> Conventions:
         adam_correction="float32",
         adam_counts="optimizer",
         momentum_rate="inside",
+        amsgrad="moments",
+        adagrad_epsilon="inside",
+        rmsprop_epsilon="inside",
+        rmsprop_rate="inside",
         running_variance="biased",
         clip_epsilon=0.0,
         nonfinite_micro_batch="drop-micro-batch",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ from fixtures.recipe import Recipe
 from frameworks.keras_parts import optimizers
 
 
-def make_optimizer(recipe: Recipe, variables: Sequence[keras.Variable]) -> keras.optimizers.Optimizer:
+def make_optimizer(recipe: Recipe, variables: Mapping[str, keras.Variable]) -> keras.optimizers.Optimizer:
     """The recipe's optimizer for the variables.
 
     Raises:

@@ -65,9 +65,8 @@ class TensorFlowTrainer(BaseTrainer):
                 history = asked.history if isinstance(asked, Float8) else None
                 self._bound: BuiltNetwork = build(model, recipe.seed, recipe.recompute, history)
             self._bound.load(model.weights(recipe.seed) if weights is None else weights)
-            variables = list(self._bound.variables.values())
-            self._optimizer = make_optimizer(recipe, variables)
-            self._optimizer.build([*variables, *self._bound.memory.values()])
+            self._optimizer = make_optimizer(recipe, self._bound.variables)
+            self._optimizer.build([*self._bound.variables.values(), *self._bound.memory.values()])
             self._steps = self._made_steps()
             every = slots(self._optimizer, self._bound.variables | self._bound.memory)
             self._slots = {slot: v for slot, v in every.items() if slot.partition("/")[2] in self._bound.variables}

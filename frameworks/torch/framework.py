@@ -99,7 +99,7 @@ class TorchFramework(BaseFramework):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
         here |= format_attempts(self.formats(), *products(self.device)) | technique_attempts(self.post_training())
-        if self.mode not in self.ranks_of_modes:
+        if self.mode != engine_start.MODE:
             here |= implementations.attempts(self.device, self._run)
         if self.mode not in ("fsdp1", engine_start.MODE):
             here[Capability.ADAM_8BIT] = partial(eight_bit_state.keeps_codes, self.device)

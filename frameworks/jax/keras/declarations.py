@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from frameworks.contract import Capability, Conventions, ScalerRule
+from frameworks.keras_parts.options import REFUSED_OPTIONS
 
 INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed inside: JAX raises UnexpectedTracerError"
 
@@ -35,7 +36,7 @@ _CPU_REFUSED: dict[Capability, str] = {
 
 def refusals(device: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device, with reasons."""
-    return _REFUSED | (_CPU_REFUSED if device == "cpu" else {})
+    return _REFUSED | REFUSED_OPTIONS | (_CPU_REFUSED if device == "cpu" else {})
 
 
 CONVENTIONS = Conventions(
@@ -44,6 +45,10 @@ CONVENTIONS = Conventions(
     adam_correction="float32",
     adam_counts="optimizer",
     momentum_rate="inside",
+    amsgrad="moments",
+    adagrad_epsilon="inside",
+    rmsprop_epsilon="inside",
+    rmsprop_rate="inside",
     running_variance="biased",
     clip_epsilon=0.0,
     nonfinite_micro_batch="drop-micro-batch",

@@ -23,6 +23,7 @@ from frameworks.jax.keras.settings import read_settings, write_settings
 from frameworks.jax.keras.trainer import KerasTrainer
 from frameworks.jax.modes import KERAS
 from frameworks.jax.on_device import OnDevice
+from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.scaler import has_factors_of
 
 _company = partial(company, mode=KERAS)
@@ -43,7 +44,8 @@ class KerasFramework(OnDevice):
         return refusals(self.device)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in ATTEMPTS.items()}
+        tried = ATTEMPTS | option_attempts(self._run)
+        here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
         return here if self.device != "cpu" else with_ranks(here, _company, None)
 
     def _here(self, attempt: Attempt) -> bool:
@@ -71,7 +73,10 @@ class KerasFramework(OnDevice):
         self.require_recipe(recipe)
         if recipe.ranks is not None:
             return self.bound(CompanyTrainer(_company(model, recipe, weights)))
-        return self.bound(KerasTrainer(model, recipe, weights, self._place))
+        return self.bound(self._run(model, recipe, weights))
+
+    def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> KerasTrainer:
+        return KerasTrainer(model, recipe, weights, self._place)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         raise self.refusal(Capability.OPERATIONS)

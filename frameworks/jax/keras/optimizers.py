@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import jax.numpy as jnp
 import keras
@@ -14,7 +14,7 @@ from frameworks.keras_parts import optimizers
 ACCUMULATOR, AVERAGE = "gradient_accumulator/", "average/"
 
 
-def make_optimizer(recipe: Recipe, variables: Sequence[keras.Variable]) -> keras.optimizers.Optimizer:
+def make_optimizer(recipe: Recipe, variables: Mapping[str, keras.Variable]) -> keras.optimizers.Optimizer:
     """The recipe's optimizer for the variables.
 
     Raises:
