@@ -55,8 +55,8 @@ class Subject:
         )
 
     def in_place(self, recipe: Recipe) -> Recipe:
-        """The same without offload, which changes no value."""
-        return self.seeded(recipe).but(offload=None)
+        """The same without offload and without a chosen implementation of the optimizer, which change no value."""
+        return self.seeded(recipe).but(offload=None, implementation="default", tensor_rate=False)
 
     def envelope(self, model: Model, recipe: Recipe, windows: Sequence[Window]) -> errormodel.Envelope:
         """Where a correct run of this recipe may end up, under the framework's conventions."""

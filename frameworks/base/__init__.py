@@ -7,6 +7,7 @@ from frameworks.base.formats import BaseFormats
 from frameworks.base.framework import BaseFramework
 from frameworks.base.observing import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
+from frameworks.base.optimizer_attempts import OPTIONS, optimizer_attempts
 from frameworks.base.quantizing_attempts import (
     KERNEL,
     aware_attempts,
@@ -25,6 +26,7 @@ __all__ = [
     "KERNEL",
     "NO_AVERAGE",
     "NO_SCALER",
+    "OPTIONS",
     "AppliedMicroBatch",
     "Arguments",
     "BaseCompany",
@@ -45,6 +47,7 @@ __all__ = [
     "inner_bounds",
     "observed",
     "offload_attempts",
+    "optimizer_attempts",
     "over_window",
     "processor",
     "quantizer_attempts",

@@ -108,6 +108,9 @@ class BaseTrainer(ABC):
     def convert(self) -> QuantizedModel:
         raise self.refusal(Capability.CONVERT)
 
+    def hook_calls(self) -> int:
+        raise self.refusal(Capability.STEP_HOOKS)
+
     def segment_calls(self) -> tuple[int, ...]:
         raise self.refusal(Capability.SEGMENT_CALLS)
 

@@ -6,7 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fixtures.recipe import Adam, Aware, DynamicScaling, Float8, Offload, Precision, Ranks, Recipe, StaticScaling
+from fixtures.recipe import (
+    Adagrad,
+    Adam,
+    AdamW,
+    Aware,
+    DynamicScaling,
+    Float8,
+    Offload,
+    Precision,
+    Ranks,
+    Recipe,
+    RMSprop,
+    StaticScaling,
+    written,
+)
 
 
 class Capability(StrEnum):
@@ -43,6 +57,21 @@ class Capability(StrEnum):
     MISSING_GRADIENTS = "optimizer.missing-gradients"
     AVERAGE = "optimizer.average"
     ADAM_8BIT = "optimizer.adam-8bit"  # moments as codes of eight bits, by blocks
+    SINGLE = "optimizer.single"  # a parameter at a time
+    FOREACH = "optimizer.foreach"  # lists of parameters at a time
+    FUSED = "optimizer.fused"  # one kernel for the whole update
+    CAPTURABLE = "optimizer.capturable"  # counters and rates on the device
+    TENSOR_RATE = "optimizer.tensor-rate"  # the learning rate as a tensor
+    STEP_HOOKS = "optimizer.step-hooks"  # hooks that the framework runs after an update
+    NESTEROV = "optimizer.nesterov"
+    DAMPENING = "optimizer.dampening"
+    COUPLED_DECAY = "optimizer.coupled-decay"  # weight decay that is added to the gradient
+    DECAY_EXCLUDED = "optimizer.decay-excluded"  # parameters that weight decay leaves out
+    AMSGRAD = "optimizer.amsgrad"
+    MAXIMIZE = "optimizer.maximize"
+    ADAGRAD = "optimizer.adagrad"
+    RATE_DECAY = "optimizer.rate-decay"  # Adagrad's own decay of the rate
+    RMSPROP = "optimizer.rmsprop"
     RANKS_REPLICATED = "ranks.replicated"
     RANKS_OPTIMIZER = "ranks.optimizer"
     RANKS_GRADIENTS = "ranks.gradients"
@@ -154,6 +183,33 @@ NOT_OFFERED = Declaration(False, "this adapter does not offer it")
 """The declaration of a capability that an adapter does not mention; there is no attempt."""
 
 
+def of_optimizer(recipe: Recipe) -> tuple[Capability, ...]:
+    """The capabilities that a recipe's optimizer needs: its kind, its options and its implementation."""
+    optimizer = recipe.optimizer
+    options = written(optimizer)
+    conditions = {
+        Capability.ADAGRAD: isinstance(optimizer, Adagrad),
+        Capability.RMSPROP: isinstance(optimizer, RMSprop),
+        Capability.COUPLED_DECAY: not isinstance(optimizer, AdamW) and "weight_decay" in options,
+        Capability.DECAY_EXCLUDED: bool(recipe.undecayed),
+        Capability.TENSOR_RATE: recipe.tensor_rate,
+        **{c: c.rpartition(".")[2].replace("-", "_") in options for c in _OPTIONS},
+    }
+    chosen = recipe.implementation
+    asked = () if chosen == "default" else (Capability(f"optimizer.{chosen}"),)
+    return (*asked, *(capability for capability, wanted in conditions.items() if wanted))
+
+
+_OPTIONS = (
+    Capability.NESTEROV,
+    Capability.DAMPENING,
+    Capability.AMSGRAD,
+    Capability.MAXIMIZE,
+    Capability.RATE_DECAY,
+)
+"""Options that are called as the optimizer's field is."""
+
+
 def needs(recipe: Recipe) -> tuple[Capability, ...]:
     """The capabilities that a recipe needs."""
     asked: list[Capability | None] = [Capability.of(recipe.precision)]
@@ -177,6 +233,7 @@ def needs(recipe: Recipe) -> tuple[Capability, ...]:
         Capability.ADAM_8BIT: isinstance(recipe.optimizer, Adam) and recipe.optimizer.state_bits == 8,
     }
     asked += [capability for capability, wanted in conditions.items() if wanted]
+    asked += of_optimizer(recipe)
     asked += () if recipe.ranks is None else Capability.of_ranks(recipe.ranks)
     asked += () if recipe.offload is None else Capability.of_offload(recipe.offload)
     return tuple(capability for capability in asked if capability is not None)

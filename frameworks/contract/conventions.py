@@ -43,6 +43,9 @@ class Conventions:
         adam_share: the format that 1 − β, a gradient's share in its moment, is computed in for weights that are not
             float64; float32 costs half of its digits.
         momentum_rate: "outside": v ← μv + g, p ← p − αv; "inside": v ← μv − αg, p ← p + v.
+        amsgrad: what AMSGrad takes the largest of, second moments or bias-corrected ones.
+        adagrad_epsilon, rmsprop_epsilon: "outside": divided by √s + ε; "inside": by √(s + ε).
+        rmsprop_rate: of RMSprop's velocity, as `momentum_rate`.
         normalisation: the format of normalisation layers' weights in the model at level O2, "low" for the recipe's.
         variance: "centred": the mean of squared deviations; "difference": the mean of squares without the squared mean.
         running_variance: which variance batch norm's running statistics take in.
@@ -68,6 +71,10 @@ class Conventions:
     adam_counts: Literal["parameter", "optimizer"] = "parameter"
     adam_share: Literal["float64", "float32"] = "float64"
     momentum_rate: Literal["outside", "inside"] = "outside"
+    amsgrad: Literal["moments", "corrected"] = "moments"
+    adagrad_epsilon: Literal["outside", "inside"] = "outside"
+    rmsprop_epsilon: Literal["outside", "inside"] = "outside"
+    rmsprop_rate: Literal["outside", "inside"] = "outside"
     normalisation: Literal["float32", "low"] = "float32"
     variance: Literal["centred", "difference"] = "centred"
     running_variance: Literal["unbiased", "biased"] = "biased"

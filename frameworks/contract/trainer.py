@@ -124,6 +124,13 @@ class Trainer(Protocol):
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
         """`predict` with the average in the weights' place, by the framework's own way of evaluating with it."""
 
+    def hook_calls(self) -> int:
+        """How often the framework has run a hook that it offers for after an update, in all optimizers.
+
+        Raises:
+            Unsupported: STEP_HOOKS.
+        """
+
     def segment_calls(self) -> tuple[int, ...]:
         """How often the forward of each recomputation segment has begun so far; one segment without recomputation."""
 

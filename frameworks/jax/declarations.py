@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from frameworks.contract import Capability, Conventions, ScalerRule
+from frameworks.jax.options import REFUSED_OPTIONS
 
 INITIAL = 2.0**15
 """JMP has no default scale; its documentation begins with this."""
@@ -25,6 +26,7 @@ TAKES_EACH_IN = (
 )
 
 _REFUSED: dict[Capability, str] = {
+    **REFUSED_OPTIONS,
     Capability.AUTOCAST_SCOPE: "JAX, Flax and JMP have no scope that casts what operations take: a Linen module is "
     "made with its dtype, and jax.default_matmul_precision sets how products round inside",
     Capability.AUTOCAST_LISTS: "a Linen module is made with its dtype; no list names operations",
@@ -58,6 +60,10 @@ def conventions(mode: str) -> Conventions:
         adam_epsilon="outside",
         adam_correction="float32",
         momentum_rate="outside",
+        amsgrad="corrected",
+        adagrad_epsilon="inside",
+        rmsprop_epsilon="inside",
+        rmsprop_rate="inside",
         normalisation="low",
         variance="difference",
         running_variance="biased",

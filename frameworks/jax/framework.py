@@ -33,6 +33,7 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
+from frameworks.jax import options
 from frameworks.jax.arrays import to_array, wide_formats
 from frameworks.jax.companies import company
 from frameworks.jax.declarations import conventions, refusals
@@ -81,6 +82,7 @@ class JaxFramework(OnDevice):
             delayed=partial(self.delayed_product, KERNEL, history=4),
         )
         here |= technique_attempts(self.post_training()) | refused_attempts()
+        here |= {c: partial(self._here, attempt) for c, attempt in options.attempts(self._run).items()}
         if self.ranks() is None:
             here |= float8_attempts(self._run)
         if self.mode == "nojit":
@@ -123,6 +125,7 @@ class JaxFramework(OnDevice):
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
     ) -> JaxTrainer | CompanyTrainer:
         self.require_recipe(recipe)
+        options.require(recipe)
         if recipe.ranks is not None:
             return self.bound(CompanyTrainer(company(model, recipe, weights)))
         return self.bound(self._run(model, recipe, weights))

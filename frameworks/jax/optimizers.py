@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax.training.train_state import TrainState
 
 from fixtures.arrays import Array
-from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe, Steps
+from fixtures.recipe import SGD, Adagrad, Adam, AdamW, Optimizer, Recipe, RMSprop, Steps, written
 from frameworks.jax.arrays import Flat
 from frameworks.jax.network import Layout
 
@@ -40,6 +42,9 @@ class Rules:
         length: how many micro-batches a window takes, None without accumulation.
         accumulator: format that they are summed in.
         parts: parameters of each optimizer and group, empty if there is one of each.
+        undecayed: parameters without weight decay.
+        flat: one update of all parameters of a part, joined by `optax.flatten`.
+        tensor_rate: the learning rate is an array.
     """
 
     optimizer: Optimizer
@@ -48,14 +53,18 @@ class Rules:
     length: int | None
     accumulator: str
     parts: tuple[tuple[str, ...], ...]
+    undecayed: tuple[str, ...]
+    flat: bool
+    tensor_rate: bool
 
 
-def rules_of(recipe: Recipe, places: tuple[str, ...], wide: bool) -> Rules:
-    """The rules for the parameters at `places`, in model order; `wide`: some of them are float64.
+def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules:
+    """The rules for parameters, whose places are given by canonical name; `wide`: some of them are float64.
 
     Two optimizers are two parts of `optax.partition`, each with a transformation and a state of its own, and so are two
     groups of one: Optax knows no other difference.
     """
+    places = tuple(parameters.values())
     owned = [places[start :: recipe.optimizers] for start in range(recipe.optimizers)]
     parts = tuple(own[start :: recipe.groups] for own in owned for start in range(recipe.groups))
     return Rules(
@@ -65,6 +74,9 @@ def rules_of(recipe: Recipe, places: tuple[str, ...], wide: bool) -> Rules:
         recipe.accumulation if recipe.accumulation > 1 else None,
         "float64" if wide else "float32",
         parts if len(parts) > 1 else (),
+        tuple(parameters[name] for name in recipe.undecayed),
+        recipe.implementation == "foreach",
+        recipe.tensor_rate,
     )
 
 
@@ -77,18 +89,40 @@ def schedule_of(rules: Rules | Recipe) -> optax.Schedule:
     return optax.join_schedules(pieces, list(rules.schedule.boundaries))
 
 
+_KINDS: Mapping[type[Optimizer], Callable[..., optax.GradientTransformation]] = {
+    SGD: optax.sgd,
+    Adam: optax.adam,
+    AdamW: optax.adamw,
+    Adagrad: optax.adagrad,
+    RMSprop: optax.rmsprop,
+}
+_ARGUMENTS = {
+    "beta1": "b1",
+    "beta2": "b2",
+    "epsilon": "eps",
+    "initial": "initial_accumulator_value",
+    "centred": "centered",
+}
+"""Arguments that Optax calls otherwise than a recipe does."""
+
+
 def _alone(rules: Rules) -> optax.GradientTransformation:
-    rate: Any = rules.optimizer.learning_rate if rules.schedule is None else schedule_of(rules)
-    if isinstance(rules.optimizer, SGD):
-        return optax.sgd(rate, momentum=rules.optimizer.momentum or None)
-    chosen: dict[str, Any] = {"b1": rules.optimizer.beta1, "b2": rules.optimizer.beta2}
-    if rules.optimizer.epsilon is not None:
-        chosen["eps"] = rules.optimizer.epsilon
-    match rules.optimizer:
-        case Adam():
-            return optax.adam(rate, **chosen)
-        case AdamW(weight_decay=decay):
-            return optax.adamw(rate, **chosen, weight_decay=decay)
+    """The optimizer of one part; coupled decay is a transformation before it, and AMSGrad an optimizer of its own."""
+    optimizer = rules.optimizer
+    given = {name: value for name, value in written(optimizer).items() if value is not None}
+    given["learning_rate"] = rules.optimizer.learning_rate if rules.schedule is None else schedule_of(rules)
+    if rules.tensor_rate and rules.schedule is None:
+        given["learning_rate"] = jnp.asarray(optimizer.learning_rate, jnp.float32)
+    if "momentum" in given:
+        given["momentum"] = given["momentum"] or None
+    coupled = 0.0 if isinstance(optimizer, AdamW) else given.pop("weight_decay", 0.0)
+    if isinstance(optimizer, AdamW) and rules.undecayed:
+        given["mask"] = lambda tree: {place: place not in rules.undecayed for place in tree}
+    kind = optax.amsgrad if given.pop("amsgrad", False) else _KINDS[type(optimizer)]
+    chosen = kind(**{_ARGUMENTS.get(name, name): value for name, value in given.items()})
+    if coupled:
+        chosen = optax.chain(optax.add_decayed_weights(coupled), chosen)
+    return optax.flatten(chosen) if rules.flat else chosen
 
 
 @cache
@@ -130,11 +164,14 @@ def optimizer_state(state: RunState, layout: Layout) -> dict[str, Array]:
     inner = state.opt_state.inner_opt_state if is_window(state) else state.opt_state
     found: dict[str, Array] = {"steps": np.array(applied(state), np.int64)}
     slots: dict[str, dict[str, Any]] = {}
+    joined = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     for path, leaf in jax.tree_util.tree_leaves_with_path(inner):
+        slot = next((key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey)), "")
         place = getattr(path[-1], "key", None)
         if place in layout.canonical:
-            slot = next(key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey))
             slots.setdefault(slot, {})[place] = leaf
+        elif leaf.shape == (joined,):
+            slots[slot] = _split(leaf, state.params)
     for slot, leaves in slots.items():
         found |= {f"{slot}/{name}": value for name, value in layout.arrays(leaves).items()}
     for keys, value in optax.tree_utils.tree_get_all_with_path(inner, "count"):
@@ -143,6 +180,14 @@ def optimizer_state(state: RunState, layout: Layout) -> dict[str, Array]:
     if state.average is not None:
         found |= {f"average/{name}": value for name, value in layout.arrays(state.average).items()}
     return found
+
+
+def _split(joined: jax.Array, tree: Any) -> dict[str, jax.Array]:
+    """What `optax.flatten` joined, by place: the leaves of a tree one after the other."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    ends = np.cumsum([leaf.size for _, leaf in leaves])[:-1]
+    parts = jnp.split(joined, ends)
+    return {path[-1].key: part.reshape(leaf.shape) for (path, leaf), part in zip(leaves, parts, strict=True)}
 
 
 _COUNTERS = {"ScaleByScheduleState": "schedule"}

@@ -75,8 +75,7 @@ class JaxTrainer(Readings):
             leaves = leaves_of(self.layout, given, self.steps.shapes, self.place)
             key = jax.device_put(jax.random.key_data(jax.random.key(recipe.seed)), self.place)
             self.moved = Carried(leaves_of(self.layout, model.buffers(), self.steps.buffer_shapes, self.place), key)
-            places = tuple(self.layout.parameters[name] for name in model.parameter_shapes())
-            self._rules = rules_of(recipe, places, self._wide)
+            self._rules = rules_of(recipe, self.layout.parameters, self._wide)
             tree = state_tree(leaves | self.steps.memory())
             state = RunState.create(apply_fn=None, params=tree, tx=transformation(self._rules))
             average = None if recipe.average is None else leaves

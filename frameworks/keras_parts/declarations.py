@@ -5,12 +5,14 @@ from __future__ import annotations
 import keras
 
 from frameworks.contract import Capability, Conventions, ScalerRule
+from frameworks.keras_parts.options import REFUSED_OPTIONS
 
 _O2 = "Keras has no dtype policy of low-precision weights with float32 masters"
 _UNSCALING = "Keras unscales inside the optimizer's update; there is no call to unscale by hand"
 _NO_MULTI = "this version of Keras has no MultiOptimizer, and another optimizer has no groups"
 
 REFUSED: dict[Capability, str] = {
+    **REFUSED_OPTIONS,
     Capability.O2_FLOAT16: _O2,
     Capability.O2_BFLOAT16: _O2,
     Capability.SCALING_FACTORS: "LossScaleOptimizer always doubles and halves its scale",
@@ -38,6 +40,10 @@ CONVENTIONS = Conventions(
     adam_correction="float32",
     adam_counts="optimizer",
     momentum_rate="inside",
+    amsgrad="moments",
+    adagrad_epsilon="inside",
+    rmsprop_epsilon="inside",
+    rmsprop_rate="inside",
     running_variance="biased",
     clip_epsilon=0.0,
     nonfinite_micro_batch="drop-micro-batch",

@@ -9,7 +9,18 @@ from typing import Any
 import keras
 import numpy as np
 
-from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Recipe, StaticScaling
+from fixtures.recipe import (
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Optimizer,
+    Recipe,
+    RMSprop,
+    StaticScaling,
+    written,
+)
 from frameworks.contract import Capability, Unsupported
 from frameworks.keras_parts.backend import KerasBackend, number, scalars
 from frameworks.keras_parts.scaler import inner_of, loss_scaled
@@ -31,49 +42,65 @@ def _rate(recipe: Recipe) -> float | keras.optimizers.schedules.LearningRateSche
     )
 
 
-def _one(recipe: Recipe, given: Mapping[str, Any]) -> keras.optimizers.Optimizer:
+_KINDS: Mapping[type[Optimizer], type[keras.optimizers.Optimizer]] = {
+    SGD: keras.optimizers.SGD,
+    Adam: keras.optimizers.Adam,
+    AdamW: keras.optimizers.AdamW,
+    Adagrad: keras.optimizers.Adagrad,
+    RMSprop: keras.optimizers.RMSprop,
+}
+_ARGUMENTS = {
+    "beta1": "beta_1",
+    "beta2": "beta_2",
+    "initial": "initial_accumulator_value",
+    "decay": "rho",
+    "centred": "centered",
+}
+"""Arguments that Keras calls otherwise than a recipe does."""
+
+
+def _one(recipe: Recipe, given: Mapping[str, Any], undecayed: Sequence[keras.Variable]) -> keras.optimizers.Optimizer:
+    own = {name: value for name, value in written(recipe.optimizer).items() if value is not None}
     common: dict[str, Any] = {
         **given,
+        **{_ARGUMENTS.get(name, name): value for name, value in own.items()},
+        "learning_rate": _rate(recipe),
         "global_clipnorm": recipe.clip,
         "gradient_accumulation_steps": recipe.accumulation if recipe.accumulation > 1 else None,
         "loss_scale_factor": recipe.scaling.scale if isinstance(recipe.scaling, StaticScaling) else None,
     }
     if recipe.average is not None:
         common |= {"use_ema": True, "ema_momentum": recipe.average}
-    rate = _rate(recipe)
-    match recipe.optimizer:
-        case SGD(momentum=momentum):
-            return keras.optimizers.SGD(rate, momentum=momentum, **common)
-        case (Adam() | AdamW()) as adam:
-            common |= {"beta_1": adam.beta1, "beta_2": adam.beta2}
-            if adam.epsilon is not None:
-                common["epsilon"] = adam.epsilon
-            if isinstance(adam, AdamW):
-                return keras.optimizers.AdamW(rate, weight_decay=adam.weight_decay, **common)
-            return keras.optimizers.Adam(rate, **common)
+    made = _KINDS[type(recipe.optimizer)](**common)
+    if undecayed:
+        made.exclude_from_weight_decay(var_list=list(undecayed))
+    return made
 
 
 def _inner(
-    recipe: Recipe, variables: Sequence[keras.Variable], backend: KerasBackend, given: Mapping[str, Any]
+    recipe: Recipe, named: Mapping[str, keras.Variable], backend: KerasBackend, given: Mapping[str, Any]
 ) -> keras.optimizers.Optimizer:
     """One optimizer, or a `MultiOptimizer` with one for the variables at even and one for those at odd places."""
+    variables, undecayed = list(named.values()), [named[name] for name in recipe.undecayed]
     if recipe.groups == recipe.optimizers == 1:
-        return _one(recipe, given)
+        return _one(recipe, given, undecayed)
     if recipe.clip is not None:
         asked = Capability.GROUPS if recipe.groups > 1 else Capability.TWO_OPTIMIZERS
         raise Unsupported(asked, CLIPS_APART, partial(clips_together, backend))
-    second = _one(recipe, given)
-    chosen = keras.optimizers.OptimizerMap(_one(recipe, given), {variable.path: second for variable in variables[1::2]})
+    second = _one(recipe, given, undecayed)
+    at_odd_places = {variable.path: second for variable in variables[1::2]}
+    chosen = keras.optimizers.OptimizerMap(_one(recipe, given, undecayed), at_odd_places)
     scale = recipe.scaling.scale if isinstance(recipe.scaling, StaticScaling) else None
     return keras.optimizers.MultiOptimizer(chosen, loss_scale_factor=scale)
 
 
 def make_optimizer(
-    recipe: Recipe, variables: Sequence[keras.Variable], backend: KerasBackend, **given: Any
+    recipe: Recipe, variables: Mapping[str, keras.Variable], backend: KerasBackend, **given: Any
 ) -> keras.optimizers.Optimizer:
     """The recipe's optimizer for the variables, inside a `LossScaleOptimizer` if its scaling is dynamic.
 
     Args:
+        variables: by canonical name, in model order.
         backend: makes the updates of an attempt that a refusal names.
         given: additional arguments of optimizers, such as a name.
 

@@ -27,7 +27,7 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.paddle import recompute
+from frameworks.paddle import options, recompute
 from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
 from frameworks.paddle.companies import company, has_ranks
 from frameworks.paddle.declarations import refusals
@@ -61,7 +61,8 @@ class PaddleFramework(OneGraph):
         paddle.disable_static()
 
     def refusals(self) -> Mapping[Capability, str]:
-        refused = refusals(self.device, forced=self.mode == FORCED) | {Capability.INTEGER_PRODUCTS: NO_PRODUCTS}
+        refused = refusals(self.device, forced=self.mode == FORCED) | options.REFUSED_OPTIONS
+        refused |= {Capability.INTEGER_PRODUCTS: NO_PRODUCTS}
         return {c: why for c, why in refused.items() if has_ranks(self.device) or not c.startswith("ranks.")}
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -70,6 +71,8 @@ class PaddleFramework(OneGraph):
             **format_attempts(self.formats()),
             **quantizer_attempts(self.quantizers()),
             **technique_attempts(self.post_training()),
+            **self.option_attempts(),
+            **options.refused_attempts(),
             Capability.INTEGER_PRODUCTS: integer_products,
         }
         if not has_ranks(self.device):
@@ -77,7 +80,9 @@ class PaddleFramework(OneGraph):
         return with_ranks(here, self._ranks_of_a_run, self.ranks(), reshaped="replicated")
 
     def conventions(self) -> Conventions:
-        return Conventions(adam_correction="weights", adam_share="float32")
+        return Conventions(
+            adam_correction="weights", adam_share="float32", rmsprop_epsilon="inside", rmsprop_rate="inside"
+        )
 
     def formats(self) -> PaddleFormats:
         return PaddleFormats()

@@ -16,7 +16,7 @@ from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Recipe
 from frameworks.base import BaseFramework, BaseTrainer, elapsed
 from frameworks.contract import Capability, OpResult, Unsupported
-from frameworks.paddle import settings
+from frameworks.paddle import options, settings
 from frameworks.paddle.modes import MODES
 from frameworks.paddle.operations import listed_names, missing_kernel
 
@@ -47,6 +47,10 @@ class OneGraph(BaseFramework):
     @abstractmethod
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
         """A new run of a supported recipe."""
+
+    def option_attempts(self) -> dict[Capability, Attempt]:
+        """Attempts for the options of optimizers that this graph offers."""
+        return options.attempts(lambda model, recipe: self.run(model, recipe, model.weights(recipe.seed)))
 
     @abstractmethod
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
@@ -83,6 +87,7 @@ class OneGraph(BaseFramework):
             Unsupported: for the first unsupported part.
         """
         self.require_recipe(recipe)
+        options.require(recipe)
         if any(head.format == "float64" for head in model.heads.heads):
             self.require(Capability.FLOAT64_HEADS)
         if self.turns_scaler_off(recipe):

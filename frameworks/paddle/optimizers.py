@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 
 from fixtures.arrays import Array
-from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe
+from fixtures.recipe import SGD, Adagrad, Adam, AdamW, Optimizer, Recipe, RMSprop, written
 from frameworks.contract import Capability, Unsupported
 from frameworks.paddle.arrays import canonical, format_name, to_numpy
 
@@ -78,23 +78,40 @@ def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None,
         listed = list(parameters.values())
         groups = [{"params": part} for part in (listed[::2], listed[1::2]) if part]
         common["parameters"] = groups if recipe.groups == 2 else listed
+    if recipe.undecayed:
+        left_out = {parameters[name].name for name in recipe.undecayed if name in parameters}
+        common["apply_decay_param_fun"] = lambda name: name not in left_out
     if recipe.clip is not None and clipped:
         common["grad_clip"] = paddle.nn.ClipGradByGlobalNorm(recipe.clip)
-    return Share(tuple(parameters), _make(recipe.optimizer, common), scheduler)
+    return Share(tuple(parameters), _make(recipe, common), scheduler)
 
 
-def _make(optimizer: Optimizer, common: dict[str, Any]) -> Any:
-    match optimizer:
-        case SGD(momentum=0.0):
-            return paddle.optimizer.SGD(**common)
-        case SGD(momentum=momentum):
-            return paddle.optimizer.Momentum(momentum=momentum, **common)
-    common.update(beta1=optimizer.beta1, beta2=optimizer.beta2)
-    if optimizer.epsilon is not None:
-        common["epsilon"] = optimizer.epsilon
-    if isinstance(optimizer, AdamW):
-        return paddle.optimizer.AdamW(weight_decay=optimizer.weight_decay, **common)
-    return paddle.optimizer.Adam(**common)
+_KINDS: Mapping[type[Optimizer], Any] = {
+    SGD: paddle.optimizer.SGD,
+    Adam: paddle.optimizer.Adam,
+    AdamW: paddle.optimizer.AdamW,
+    Adagrad: paddle.optimizer.Adagrad,
+    RMSprop: paddle.optimizer.RMSProp,
+}
+_ARGUMENTS = {
+    "decay": "rho",
+    "centred": "centered",
+    "nesterov": "use_nesterov",
+    "initial": "initial_accumulator_value",
+}
+"""Arguments that Paddle calls otherwise than a recipe does."""
+
+
+def _make(recipe: Recipe, common: dict[str, Any]) -> Any:
+    optimizer = recipe.optimizer
+    given = {name: value for name, value in written(optimizer).items() if value is not None and name != "learning_rate"}
+    kind = _KINDS[type(optimizer)]
+    if isinstance(optimizer, SGD):
+        kind = paddle.optimizer.Momentum if given.get("momentum") else kind
+        given = {name: value for name, value in given.items() if value}
+    if recipe.implementation == "foreach":
+        given["use_multi_tensor"] = True
+    return kind(**{_ARGUMENTS.get(name, name): value for name, value in given.items()}, **common)
 
 
 def slots(share: Share, parameters: Mapping[str, Any]) -> dict[str, Array]:

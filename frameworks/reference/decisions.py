@@ -9,13 +9,13 @@ from autograd.core import VJPNode
 
 from fixtures.arrays import Array, wider
 from fixtures.model import Model
-from fixtures.recipe import Adam, Offload, OffloadedKind, Recipe, StaticScaling
+from fixtures.recipe import Adam, Offload, OffloadedKind, Optimizer, Recipe, StaticScaling
 from frameworks.contract import Conventions
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.eight_bit_state import EightBitMoments, EightBitState, Moments, bytes_of, kept
 from frameworks.reference.forward import master_format
 from frameworks.reference.offload import Activations, ArrayStore, Away, store_of
-from frameworks.reference.optimizers import Arithmetic, slot_names, stepper
+from frameworks.reference.optimizers import RULES, Arithmetic, UpdateRule
 from frameworks.reference.quantized_training import OpenWindow, QuantizedForward
 from frameworks.reference.scaler import LossScale, loss_scale
 from frameworks.reference.tensor import Tensor, rounded
@@ -29,6 +29,7 @@ class Decisions(QuantizedForward):
     """A run's state. All arrays are float64 carriers; `formats` and `master_formats` name their formats."""
 
     eight_bit_class: type[EightBitState] = EightBitState
+    rules: Mapping[type[Optimizer], type[UpdateRule]] = RULES
 
     def __init__(
         self,
@@ -54,10 +55,11 @@ class Decisions(QuantizedForward):
         self._places = {name: place for place, name in enumerate(self.masters)}
         self.values = self.held("parameters", "value", {})
         self.sync_masters()
-        empty = {name: np.zeros_like(value) for name, value in self.masters.items()}
-        self.slots = {slot: self.moments(slot, {}) for slot in slot_names(recipe.optimizer)}
-        for moments in self.slots.values():
-            moments.update(empty)
+        rule = self.rules[type(recipe.optimizer)]
+        self.slots = {slot: self.moments(slot, {}) for slot in rule.slots(recipe.optimizer)}
+        for slot, moments in self.slots.items():
+            start = rule.start(recipe.optimizer, slot)
+            moments.update({name: np.full_like(value, start) for name, value in self.masters.items()})
         self.averages: Arrays = {} if recipe.average is None else dict(self.masters)
         self.counts = dict.fromkeys(self.masters, 0)
         self.steps = 0
@@ -228,16 +230,24 @@ class Decisions(QuantizedForward):
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         """One optimizer step of every parameter that has a gradient, and of no other."""
         for name, gradient in gradients.items():
-            r = Arithmetic(self.rounding, self.master_formats[name])
-            step = stepper(self.recipe.optimizer, self.conventions, r)
             self.counts[name] += 1
             taken = self.as_applied(name, gradient)
             slots = {slot: values[name] for slot, values in self.slots.items()}
             count = self.counts[name] if self.conventions.adam_counts == "parameter" else self.steps + 1
-            self.masters[name], moved = step(self.masters[name], slots, taken, rate, count)
+            self.masters[name], moved = self.rule_of(name)(self.masters[name], slots, taken, rate, count)
             for slot, value in moved.items():
                 self.slots[slot][name] = value
         self.steps += 1
+
+    def rule_of(self, name: str) -> UpdateRule:
+        """The update rule of a parameter."""
+        r = self.arithmetic_of(name)
+        optimizer = self.recipe.optimizer
+        return self.rules[type(optimizer)](optimizer, self.conventions, r, decays=name not in self.recipe.undecayed)
+
+    def arithmetic_of(self, name: str) -> Arithmetic:
+        """The arithmetic of a parameter's update: in the masters' format."""
+        return Arithmetic(self.rounding, self.master_formats[name])
 
     def shown_moments(self) -> Arrays:
         """Every moment in its true format, with codes and absmax of 8-bit moments."""

@@ -12,12 +12,14 @@ from fixtures.model import Model
 from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
+    OPTIONS,
     BaseFramework,
     CompanyTrainer,
     aware_attempts,
     float8_attempts,
     format_attempts,
     offload_attempts,
+    optimizer_attempts,
     quantizer_attempts,
     ranks_of,
     technique_attempts,
@@ -42,7 +44,7 @@ from frameworks.reference.arithmetic import Operations
 from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS, WHOLE_BLOCKS
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
-from frameworks.reference.optimizers import slot_names
+from frameworks.reference.optimizers import AdamRule
 from frameworks.reference.post_training import ReferencePostTraining, ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
@@ -166,7 +168,7 @@ class ReferenceFramework(BaseFramework):
 
     def eight_bit_rule(self) -> EightBitRule:
         state = self.trainer_class.eight_bit_class(Adam(state_bits=8))
-        first, second = slot_names(state.optimizer)
+        first, second = AdamRule.slots(state.optimizer)
         return EightBitRule(first, second, state.values(first), state.values(second))
 
     def recompute_variants(self) -> tuple[str, ...]:
@@ -181,6 +183,7 @@ class ReferenceFramework(BaseFramework):
         others = (Capability.INTEGER_PRODUCTS, Capability.FLOAT8_PRODUCTS, Capability.INT4_PACKING)
         delayed = partial(self.delayed_product, KERNEL, history=4)
         here |= format_attempts(self.formats(), *others, delayed=delayed)
+        here |= optimizer_attempts(self.run, *(each for each in OPTIONS if each != Capability.TENSOR_RATE))
         here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
         if self.ranks() is None:
             here |= aware_attempts(self.run, converts=True) | float8_attempts(self.run)

@@ -35,6 +35,7 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
+from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import dtype_policy, policy_of
 from frameworks.tf import tflite_models
@@ -100,7 +101,11 @@ class TensorFlowFramework(BaseFramework):
         delayed = partial(KerasDelayedProduct, KERNEL, 4, 1, self._alone, self._place)
         here = attempts(self._alone, self._place)
         here |= format_attempts(self.formats(), Capability.INTEGER_PRODUCTS, *packing(), delayed=delayed)
-        here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
+        here |= (
+            option_attempts(self._run)
+            | quantizer_attempts(self.quantizers())
+            | technique_attempts(self.post_training())
+        )
         if self.mode == tflite_models.MODE:
             here |= tflite_models.refused_attempts()
         if self.ranks() is None:

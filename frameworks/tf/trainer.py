@@ -65,9 +65,8 @@ class TensorFlowTrainer(StatefulRun):
                 history = asked.history if isinstance(asked, Float8) else None
                 bound = NetworkBuilder(self._counts, WRAPPERS).build(model, recipe.seed, recipe.recompute, history)
             bound.load(model.weights(recipe.seed) if weights is None else weights)
-            variables = list(bound.variables.values())
-            optimizer = make_optimizer(recipe, variables, TapeBackend(mode))
-            optimizer.build([*variables, *bound.memory.values()])
+            optimizer = make_optimizer(recipe, bound.variables, TapeBackend(mode))
+            optimizer.build([*bound.variables.values(), *bound.memory.values()])
             super().__init__(model, recipe, bound, optimizer)
             self.loop = self._made_steps()
         if place.startswith("/GPU"):

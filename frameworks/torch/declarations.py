@@ -6,6 +6,7 @@ import torch
 
 from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.torch import eight_bit_state, engine_probes, engine_start, torchao_models, transformers_models
+from frameworks.torch.implementations import NOT_CAPTURABLE
 from frameworks.torch.scaler import has_gradient_formats
 
 NO_MASTERS = (
@@ -21,6 +22,7 @@ _REFUSED: dict[Capability, str] = {
 _CPU_REFUSED: dict[Capability, str] = {
     Capability.PEAK_BYTES: "PyTorch's allocator for the CPU keeps no peak",
     Capability.OFFLOAD_HOST: "where the device is the CPU, save_on_cpu keeps the very tensor",
+    Capability.CAPTURABLE: NOT_CAPTURABLE,
     Capability.TF32: "on this processor float32 products keep their operands, whatever float32_matmul_precision says",
 }
 _BEFORE_AMPERE: dict[Capability, str] = {

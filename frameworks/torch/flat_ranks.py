@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,9 +28,11 @@ class FlatStepper(Stepper):
         spread: the network.
     """
 
-    def __init__(self, spread: Flat, recipe: Recipe, parameters: list[torch.Tensor]) -> None:
+    def __init__(
+        self, spread: Flat, recipe: Recipe, parameters: list[torch.Tensor], undecayed: Collection[int] = ()
+    ) -> None:
         self._spread = spread
-        super().__init__(recipe, parameters)
+        super().__init__(recipe, parameters, undecayed)
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         kind, given = optimizer_kind(recipe, ShardedGradScaler)

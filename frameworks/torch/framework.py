@@ -36,7 +36,7 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.torch import eight_bit_state, engine_start, torchao_models, transformers_models
+from frameworks.torch import eight_bit_state, engine_start, implementations, torchao_models, transformers_models
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.aware import RULE, AwareTrainer
 from frameworks.torch.companies import company, is_flat, own_attempts
@@ -102,6 +102,8 @@ class TorchFramework(BaseFramework):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
         here |= format_attempts(self.formats(), *products(self.device)) | technique_attempts(self.post_training())
+        if self.mode != engine_start.MODE:
+            here |= implementations.attempts(self.device, self._run)
         if self.mode not in ("fsdp1", engine_start.MODE):
             here[Capability.ADAM_8BIT] = partial(eight_bit_state.keeps_codes, self.device)
         if self.mode != "compile":
@@ -153,6 +155,7 @@ class TorchFramework(BaseFramework):
         if recipe.clip is not None and wants_fused(recipe) and not is_flat(self.mode, recipe):
             raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
         eight_bit_state.require(recipe, self.device)
+        implementations.require(recipe, self.device)
         if recipe.ranks is None and recipe.precision.level == "O2":
             low = Capability(f"precision.{recipe.precision.label}")
             raise Unsupported(low, NO_MASTERS, attempts(self.device, self.mode)[low])

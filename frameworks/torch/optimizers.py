@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,18 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import SGD, Adam, AdamW, Recipe, Steps
+from fixtures.recipe import (
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Implementation,
+    Optimizer,
+    Recipe,
+    RMSprop,
+    Steps,
+    written,
+)
 from frameworks.torch import eight_bit_state
 from frameworks.torch.arrays import to_array
 from frameworks.torch.layers import Slot
@@ -25,25 +37,63 @@ def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
     return [part for part in (items[start::count] for start in range(count)) if part]
 
 
+_KINDS: Mapping[type[Optimizer], type[torch.optim.Optimizer]] = {
+    SGD: torch.optim.SGD,
+    Adam: torch.optim.Adam,
+    AdamW: torch.optim.AdamW,
+    Adagrad: torch.optim.Adagrad,
+    RMSprop: torch.optim.RMSprop,
+}
+_ARGUMENTS = {
+    "learning_rate": "lr",
+    "epsilon": "eps",
+    "initial": "initial_accumulator_value",
+    "rate_decay": "lr_decay",
+    "decay": "alpha",
+    "centred": "centered",
+    "smallest": "min_8bit_size",
+}
+"""Arguments that PyTorch calls otherwise than a recipe does."""
+IMPLEMENTATIONS: Mapping[Implementation, Mapping[str, bool]] = {
+    "default": {},
+    "single": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+    "capturable": {"capturable": True},
+}
+"""Arguments that choose an implementation; what an optimizer does not have need not be switched off."""
+
+
 def optimizer_kind(
     recipe: Recipe, scaler: Kind = torch.amp.GradScaler
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """The recipe's class of optimizers under a kind of scaler, and the arguments that it is made with."""
-    way: dict[str, Any] = {"fused": True} if wants_fused(recipe, scaler) else {}
-    match recipe.optimizer:
-        case SGD(learning_rate=rate, momentum=momentum):
-            return torch.optim.SGD, {"lr": rate, "momentum": momentum, **way}
-        case Adam(state_bits=8) as adam:
-            return eight_bit_state.kind(), {**_moments(adam), "min_8bit_size": adam.smallest}
-        case Adam() as adam:
-            return torch.optim.Adam, {**_moments(adam), **way}
-        case AdamW() as adamw:
-            return torch.optim.AdamW, {**_moments(adamw), "weight_decay": adamw.weight_decay, **way}
+    optimizer = recipe.optimizer
+    eight_bit = isinstance(optimizer, Adam) and optimizer.state_bits == 8
+    kind = eight_bit_state.kind() if eight_bit else _KINDS[type(optimizer)]
+    given = {name: value for name, value in written(optimizer).items() if value is not None}
+    if "beta1" in given:
+        given["betas"] = given.pop("beta1"), given.pop("beta2")
+    if eight_bit:
+        given = {"smallest": optimizer.smallest} | {n: v for n, v in given.items() if n not in ("state_bits", "block")}
+    if recipe.tensor_rate:
+        given["learning_rate"] = torch.tensor(given["learning_rate"])
+    way = IMPLEMENTATIONS["fused"] if wants_fused(recipe, scaler) and not eight_bit else implementation(recipe, kind)
+    return kind, {_ARGUMENTS.get(name, name): value for name, value in given.items()} | dict(way)
 
 
-def _moments(adam: Adam | AdamW) -> dict[str, Any]:
-    given: dict[str, Any] = {"lr": adam.learning_rate, "betas": (adam.beta1, adam.beta2)}
-    return given if adam.epsilon is None else {**given, "eps": adam.epsilon}
+def implementation(recipe: Recipe, kind: type[torch.optim.Optimizer]) -> dict[str, bool]:
+    """Arguments that choose the recipe's implementation."""
+    known = signature(kind).parameters
+    return {name: on for name, on in IMPLEMENTATIONS[recipe.implementation].items() if on or name in known}
+
+
+def _by_decay(parameters: list[torch.Tensor], undecayed: Collection[int]) -> list[dict[str, Any]]:
+    """Parameter groups with and without weight decay, from the ids of the tensors without it."""
+    with_decay = [parameter for parameter in parameters if id(parameter) not in undecayed]
+    without = [parameter for parameter in parameters if id(parameter) in undecayed]
+    groups: list[dict[str, Any]] = [{"params": with_decay}, {"params": without, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 def _scheduler(optimizer: torch.optim.Optimizer, schedule: Steps) -> LambdaLR:
@@ -56,11 +106,13 @@ class Stepper:
     Attributes:
         applied: how often the optimizer's own `step` has applied gradients, by its post hook. A fused one's `step` runs
             on an overflow too, which the scaler passes to it, and skips the update.
+        hook_calls: how often its post hook has run.
     """
 
-    def __init__(self, recipe: Recipe, parameters: list[torch.Tensor]) -> None:
-        self.optimizer = self.made(recipe, [{"params": part} for part in _halves(parameters, recipe.groups)])
-        self.applied = 0
+    def __init__(self, recipe: Recipe, parameters: list[torch.Tensor], undecayed: Collection[int] = ()) -> None:
+        groups = [_by_decay(part, undecayed) for part in _halves(parameters, recipe.groups)]
+        self.optimizer = self.made(recipe, [group for parts in groups for group in parts])
+        self.applied = self.hook_calls = 0
         self.optimizer.register_step_post_hook(self._count)
         self.scheduler = _scheduler(self.optimizer, recipe.schedule) if recipe.schedule else None
 
@@ -70,6 +122,7 @@ class Stepper:
         return kind(groups, **given)
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self.hook_calls += 1
         overflow = getattr(optimizer, "found_inf", None)
         self.applied += overflow is None or not bool(overflow)
 
@@ -93,13 +146,14 @@ class Stepper:
         return held | ({"schedule": self.scheduler} if self.scheduler else {})
 
 
-Maker = Callable[[Recipe, list[torch.Tensor]], Stepper]
+Maker = Callable[[Recipe, list[torch.Tensor], Collection[int]], Stepper]
 
 
 def steppers(recipe: Recipe, slots: Mapping[str, Slot], make: Maker = Stepper) -> list[Stepper]:
     """The recipe's one or two optimizers over the parameters in model order."""
     parameters = [slot.tensor for slot in slots.values()]
-    return [make(recipe, part) for part in _halves(parameters, recipe.optimizers)]
+    undecayed = {id(slots[name].tensor) for name in recipe.undecayed}
+    return [make(recipe, part, undecayed) for part in _halves(parameters, recipe.optimizers)]
 
 
 def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str, Array]:

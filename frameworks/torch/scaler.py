@@ -64,8 +64,9 @@ def has_gradient_formats() -> bool:
 
 
 def wants_float32_gradients(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
-    """Whether a float16 model's parameters are to get float32 gradients, which SGD takes and Adam does not."""
-    return scales_float16(recipe, kind) and isinstance(recipe.optimizer, SGD) and has_gradient_formats()
+    """Whether a float16 model's parameters are to get float32 gradients, which an unfused SGD takes and Adam does not."""
+    takes = isinstance(recipe.optimizer, SGD) and recipe.implementation != "fused"
+    return takes and scales_float16(recipe, kind) and has_gradient_formats()
 
 
 def take_float32_gradients(parameters: Iterable[torch.Tensor]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -16,9 +16,15 @@ from frameworks.torch.optimizers import Stepper, optimizer_kind
 class ShardedStepper(Stepper):
     """One optimizer whose state is sharded by whole parameters: `ZeroRedundancyOptimizer`."""
 
-    def __init__(self, group: distributed.ProcessGroup, recipe: Recipe, parameters: list[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        group: distributed.ProcessGroup,
+        recipe: Recipe,
+        parameters: list[torch.Tensor],
+        undecayed: Collection[int] = (),
+    ) -> None:
         self._group = group
-        super().__init__(recipe, parameters)
+        super().__init__(recipe, parameters, undecayed)
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         kind, given = optimizer_kind(recipe)

@@ -336,6 +336,9 @@ class TorchTrainer(BaseTrainer):
         with self.stream.drawn(), torch.no_grad(), self.autocast():
             return {name: to_array(value) for name, value in network(tensor).items()}
 
+    def hook_calls(self) -> int:
+        return sum(stepper.hook_calls for stepper in self.steppers)
+
     def segment_calls(self) -> tuple[int, ...]:
         return tuple(self.network.calls.counts)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fixtures.recipe import SGD, AdamW
 from frameworks.reference.decisions import Arrays
-from frameworks.reference.optimizers import EPSILON, Arithmetic, stepper
+from frameworks.reference.optimizers import EPSILON, Arithmetic
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.faults import fault
 
@@ -24,16 +24,8 @@ class _AdamInFormat(ReferenceTrainer):
     def arithmetic(self, name: str) -> str:
         return self.master_formats[name]
 
-    def apply_update(self, gradients: Arrays, rate: float) -> None:
-        for name, gradient in gradients.items():
-            step = stepper(self.recipe.optimizer, self.conventions, _AsStored(self.rounding, self.arithmetic(name)))
-            self.counts[name] += 1
-            slots = {slot: values[name] for slot, values in self.slots.items()}
-            taken = self.as_applied(name, gradient)
-            self.masters[name], moved = step(self.masters[name], slots, taken, rate, self.counts[name])
-            for slot, value in moved.items():
-                self.slots[slot][name] = value
-        self.steps += 1
+    def arithmetic_of(self, name: str) -> Arithmetic:
+        return _AsStored(self.rounding, self.arithmetic(name))
 
 
 @fault(

@@ -21,6 +21,7 @@ from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.modes import KERAS
 from frameworks.jax.on_device import OnDevice
 from frameworks.keras_parts.network import VARIANTS
+from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import read_settings, write_settings
 
@@ -42,7 +43,8 @@ class KerasFramework(OnDevice):
         return refusals(self.device)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in ATTEMPTS.items()}
+        tried = ATTEMPTS | option_attempts(self._run)
+        here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
         return here if self.device != "cpu" else with_ranks(here, _company, None)
 
     def _here(self, attempt: Attempt) -> bool:
@@ -70,7 +72,10 @@ class KerasFramework(OnDevice):
         self.require_recipe(recipe)
         if recipe.ranks is not None:
             return self.bound(CompanyTrainer(_company(model, recipe, weights)))
-        return self.bound(StatelessRun(model, recipe, weights, self._place))
+        return self.bound(self._run(model, recipe, weights))
+
+    def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> StatelessRun:
+        return StatelessRun(model, recipe, weights, self._place)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         raise self.refusal(Capability.OPERATIONS)

@@ -103,7 +103,7 @@ class KerasSteps:
     def _made(self) -> tuple[BuiltNetwork, keras.optimizers.Optimizer]:
         with dtype_policy(policy_of(self.recipe.precision)):
             bound = NetworkBuilder(counter).build(self.model, self.recipe.seed, self.recipe.recompute)
-        optimizer = make_optimizer(self.recipe, list(bound.variables.values()), BACKEND, name="optimizer")
+        optimizer = make_optimizer(self.recipe, bound.variables, BACKEND, name="optimizer")
         optimizer.build(bound.network.trainable_variables)
         return bound, optimizer
 

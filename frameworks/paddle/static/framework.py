@@ -39,11 +39,18 @@ class StaticFramework(OneGraph):
         return refusals(self.device)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return static_attempts(self.device)
+        return {**static_attempts(self.device), **self.option_attempts()}
 
     def conventions(self) -> Conventions:
         rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))
-        return Conventions(adam_correction="float32", adam_share="float32", compiled=True, scaler=rule)
+        return Conventions(
+            adam_correction="float32",
+            adam_share="float32",
+            rmsprop_epsilon="inside",
+            rmsprop_rate="inside",
+            compiled=True,
+            scaler=rule,
+        )
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> StaticTrainer:
         return StaticTrainer(model, recipe, weights)

@@ -13,6 +13,7 @@ from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.contract import Attempt, Capability, Conventions, RecomputeCase, RecomputeResult
 from frameworks.keras_parts.network import VARIANTS
+from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.recompute import Function, recomputed
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import read_settings, write_settings
@@ -33,7 +34,7 @@ class KerasOnTorch(StackFramework):
         return refusals(self.device)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return attempts(self.device)
+        return {**attempts(self.device), **option_attempts(self._started)}
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
         return attempts(self.device)
@@ -51,6 +52,9 @@ class KerasOnTorch(StackFramework):
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> AutogradRun:
         return AutogradRun(model, recipe, weights, self.device)
+
+    def _started(self, model: Model, recipe: Recipe) -> AutogradRun:
+        return self.run(model, recipe, None)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         chosen = self.variant(variant)

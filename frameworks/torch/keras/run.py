@@ -43,9 +43,8 @@ class AutogradRun(StatefulRun):
             with dtype_policy(policy_of(recipe.precision)):
                 bound = NetworkBuilder(self._counter).build(model, recipe.seed, recipe.recompute)
             bound.load(model.weights(recipe.seed) if weights is None else weights)
-            variables = list(bound.variables.values())
-            optimizer = make_optimizer(recipe, variables, BACKEND)
-            optimizer.build(variables)
+            optimizer = make_optimizer(recipe, bound.variables, BACKEND)
+            optimizer.build(list(bound.variables.values()))
             super().__init__(model, recipe, bound, optimizer)
             self.loop = EagerLoop(model, bound, optimizer, recipe.separate_losses)
         if device == "cuda":

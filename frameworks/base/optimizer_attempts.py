@@ -1,0 +1,65 @@
+"""Attempts of optimizers and their options, shared by all frameworks: one or two updates of a weight each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from fixtures.model import Model
+from fixtures.models import scalar
+from fixtures.recipe import SGD, Adagrad, Adam, AdamW, Recipe, RMSprop
+from frameworks.contract import Attempt, Capability, Trainer
+
+Make = Callable[[Model, Recipe], Trainer]
+"""Creates a run without the adapter's guards."""
+
+_WEIGHT = "0.output.weight"
+_ADAM = Adam(1.0, beta1=0.5, beta2=0.5)
+_CASES: Mapping[Capability, tuple[Recipe, tuple[float, ...], float]] = {
+    Capability.NESTEROV: (Recipe(SGD(1.0, 0.5, nesterov=True)), (1.0,), -0.5),
+    Capability.DAMPENING: (Recipe(SGD(1.0, 0.5, dampening=0.5)), (1.0, 1.0), -1.0),
+    Capability.COUPLED_DECAY: (Recipe(SGD(1.0, 0.5, weight_decay=0.5)), (0.0, 0.0), 0.0),
+    Capability.MAXIMIZE: (Recipe(SGD(1.0, maximize=True)), (1.0,), 2.0),
+    Capability.TENSOR_RATE: (Recipe(SGD(0.5), tensor_rate=True), (1.0,), 0.5),
+    Capability.ADAGRAD: (Recipe(Adagrad(1.0, epsilon=1e-12)), (2.0, 2.0), -(0.5**0.5)),
+    Capability.RATE_DECAY: (Recipe(Adagrad(1.0, epsilon=1e-12, rate_decay=1.0)), (2.0, 2.0), -(0.125**0.5)),
+    Capability.RMSPROP: (Recipe(RMSprop(1.0, decay=0.75, epsilon=1e-12)), (1.0,), -1.0),
+    Capability.DECAY_EXCLUDED: (Recipe(AdamW(1.0, weight_decay=0.5), undecayed=(_WEIGHT,)), (0.0,), 1.0),
+}
+"""A recipe with each option, the gradients of its updates, and the weight that they move 1 to."""
+
+
+OPTIONS = (*_CASES, Capability.AMSGRAD)
+"""Every option and kind that there is an attempt of."""
+
+
+def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability, Attempt]:
+    """Attempts for each of these options and kinds of optimizers."""
+    return {
+        capability: partial(_ATTEMPTS.get(capability, partial(_moves, capability)), run) for capability in capabilities
+    }
+
+
+def _weight(run: Make, recipe: Recipe, values: tuple[float, ...]) -> float:
+    trainer = run(scalar(1.0), recipe)
+    for value in values:
+        trainer.feed({name: np.full_like(array, value) for name, array in trainer.parameters().items()})
+    return float(trainer.parameters()[_WEIGHT].item())
+
+
+def _moves(capability: Capability, run: Make) -> bool:
+    recipe, values, expected = _CASES[capability]
+    return abs(_weight(run, recipe, values) - expected) < 2.0**-20
+
+
+def _keeps_largest(run: Make) -> bool:
+    """Whether a small gradient after a large one moves a weight less than without AMSGrad."""
+    plain, largest = (
+        _weight(run, Recipe(adam), (8.0, 0.5, 0.5)) for adam in (_ADAM, Adam(1.0, 0.5, 0.5, amsgrad=True))
+    )
+    return largest > plain
+
+
+_ATTEMPTS: Mapping[Capability, Callable[[Make], bool]] = {Capability.AMSGRAD: _keeps_largest}

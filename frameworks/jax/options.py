@@ -1,0 +1,82 @@
+"""Options of Optax' optimizers: those that it has, refusals of the others, and attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from fixtures.recipe import AdamW, Recipe
+from frameworks.base import OPTIONS, optimizer_attempts
+from frameworks.base.optimizer_attempts import Make
+from frameworks.contract import NOT_OFFERED, Attempt, Capability, Unsupported
+
+REFUSED_OPTIONS: dict[Capability, str] = {
+    Capability.SINGLE: "optax updates a tree of parameters; optax.flatten is the one other way",
+    Capability.FUSED: "Optax has no kernels of its own: jax.jit fuses what it compiles",
+    Capability.CAPTURABLE: "Optax keeps all state in arrays, and has no other way to keep it",
+    Capability.DAMPENING: "optax.sgd has no dampening",
+    Capability.MAXIMIZE: "Optax' optimizers minimize, and have no argument to maximize",
+    Capability.RATE_DECAY: "optax.adagrad has no decay of the rate but a schedule",
+}
+_AMSGRAD = "optax.adamw has no AMSGrad, and optax.amsgrad no decoupled decay"
+_MASK = "optax.flatten joins all parameters, so that a mask of weight decay cannot name one"
+
+
+def attempts(run: Make) -> dict[Capability, Attempt]:
+    """Attempts for each option, offered or refused."""
+    offered = [option for option in OPTIONS if option not in REFUSED_OPTIONS]
+    return optimizer_attempts(run, *offered) | {
+        Capability.FOREACH: _flattens,
+        Capability.SINGLE: partial(_steps, optax.sgd, foreach=False),
+        Capability.FUSED: partial(_steps, optax.sgd, fused=True),
+        Capability.CAPTURABLE: partial(_steps, optax.adam, capturable=True),
+        Capability.DAMPENING: partial(_steps, optax.sgd, momentum=0.5, dampening=0.5),
+        Capability.MAXIMIZE: partial(_steps, optax.sgd, maximize=True),
+        Capability.RATE_DECAY: partial(_steps, optax.adagrad, lr_decay=1.0),
+    }
+
+
+def require(recipe: Recipe) -> None:
+    """Refuses combinations of options.
+
+    Raises:
+        Unsupported: Optax has one of them without the other.
+    """
+    adamw = isinstance(recipe.optimizer, AdamW)
+    if adamw and recipe.optimizer.amsgrad:
+        raise Unsupported(Capability.AMSGRAD, _AMSGRAD, partial(_steps, optax.adamw, amsgrad=True))
+    if recipe.implementation == "foreach" and recipe.undecayed:
+        raise Unsupported(Capability.DECAY_EXCLUDED, _MASK, _masks_flat)
+    if recipe.implementation == "foreach" and (recipe.groups, recipe.optimizers) != (1, 1):
+        raise Unsupported(Capability.FOREACH, NOT_OFFERED.reason)
+
+
+def _moved(optimizer: optax.GradientTransformation, params: Any) -> Any:
+    gradients = {name: jnp.ones_like(value) for name, value in params.items()}
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    return optax.apply_updates(params, updates)
+
+
+def _steps(kind: Callable[..., optax.GradientTransformation], **arguments: Any) -> bool:
+    return bool(_moved(kind(0.5, **arguments), {"a": jnp.ones(2)})["a"][0] != 1.0)
+
+
+def _flattens() -> bool:
+    """Whether two parameters have one velocity together and both move."""
+    params = {"a": jnp.ones(2), "b": jnp.ones((2, 2))}
+    optimizer = optax.flatten(optax.trace(0.5))
+    moved = _moved(optimizer, params)
+    return optimizer.init(params).trace.shape == (6,) and bool(all((value == 2.0).all() for value in moved.values()))
+
+
+def _masks_flat() -> bool:
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    optimizer = optax.flatten(
+        optax.adamw(0.5, weight_decay=0.5, mask=lambda tree: {name: name == "a" for name in tree})
+    )
+    moved = _moved(optimizer, params)
+    return bool((moved["a"] != moved["b"]).all())

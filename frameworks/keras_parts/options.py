@@ -1,0 +1,72 @@
+"""Options of Keras' optimizers: those that it has, refusals of the others, and attempts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+
+from frameworks.base import optimizer_attempts
+from frameworks.base.optimizer_attempts import Make
+from frameworks.contract import Attempt, Capability
+
+_OFFERED = (
+    Capability.NESTEROV,
+    Capability.AMSGRAD,
+    Capability.ADAGRAD,
+    Capability.RMSPROP,
+    Capability.DECAY_EXCLUDED,
+)
+_ONE = "a Keras optimizer has one implementation on a backend and no argument for another"
+REFUSED_OPTIONS: dict[Capability, str] = {
+    Capability.SINGLE: _ONE,
+    Capability.FOREACH: _ONE,
+    Capability.FUSED: _ONE,
+    Capability.CAPTURABLE: _ONE,
+    Capability.DAMPENING: "keras.optimizers.SGD has no dampening",
+    Capability.MAXIMIZE: "Keras' optimizers minimize, and have no argument to maximize",
+    Capability.RATE_DECAY: "keras.optimizers.Adagrad has no decay of the rate but a schedule",
+    Capability.COUPLED_DECAY: "weight_decay of Keras' optimizers is decoupled in all of them",
+    Capability.TENSOR_RATE: "a Keras optimizer takes a number, a schedule or a callable as learning rate, not a tensor",
+}
+
+
+def option_attempts(run: Make) -> dict[Capability, Attempt]:
+    """Attempts for each option, offered or refused."""
+    return optimizer_attempts(run, *_OFFERED) | {
+        Capability.SINGLE: partial(_steps, foreach=False, fused=False),
+        Capability.FOREACH: partial(_steps, foreach=True),
+        Capability.FUSED: partial(_steps, fused=True),
+        Capability.CAPTURABLE: partial(_steps, capturable=True),
+        Capability.DAMPENING: partial(_steps, momentum=0.5, dampening=0.5),
+        Capability.MAXIMIZE: partial(_steps, maximize=True),
+        Capability.RATE_DECAY: _decays_the_rate,
+        Capability.COUPLED_DECAY: _couples_decay,
+        Capability.TENSOR_RATE: _takes_a_tensor,
+    }
+
+
+def _moved(optimizer: keras.optimizers.Optimizer, *gradients: float) -> float:
+    weight = keras.Variable(np.ones((), np.float32))
+    for gradient in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor(np.float32(gradient))], [weight])
+    return float(weight)
+
+
+def _steps(**arguments: Any) -> bool:
+    return _moved(keras.optimizers.SGD(0.5, **arguments), 1.0) != 1.0
+
+
+def _decays_the_rate() -> bool:
+    return _moved(keras.optimizers.Adagrad(0.5, lr_decay=1.0), 1.0) != 1.0
+
+
+def _couples_decay() -> bool:
+    """Whether a second update takes in decay by momentum: 1, 1/2, 0, where decoupled decay gives 1/4."""
+    return _moved(keras.optimizers.SGD(1.0, momentum=0.5, weight_decay=0.5), 0.0, 0.0) == 0.0
+
+
+def _takes_a_tensor() -> bool:
+    return _moved(keras.optimizers.SGD(keras.ops.convert_to_tensor(np.float32(0.5))), 1.0) == 0.5
