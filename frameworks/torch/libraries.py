@@ -42,7 +42,12 @@ class Stack:
         return ""
 
 
-STACKS: Mapping[str, Stack] = MappingProxyType({})
+STACKS: Mapping[str, Stack] = MappingProxyType(
+    {
+        "fabric": Stack("lightning", "2.5", "frameworks.torch.stacks.fabric:FabricFramework"),
+        "lightning": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning:LightningFramework"),
+    }
+)
 """The libraries by mode."""
 
 

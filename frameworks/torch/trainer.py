@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch.nn.utils import clip_grad_norm_
+from torch.optim.swa_utils import AveragedModel
 
 from fixtures.arrays import Array
 from fixtures.layers import Dropout
@@ -54,7 +55,7 @@ class TorchTrainer(BaseTrainer):
         self.model = model
         self.recipe = recipe
         self.device = device
-        self.low = DTYPES[recipe.precision.format] if recipe.precision.level == "O3" else None
+        self.low = self._low_format()
         self.stream = Stream(device, recipe.seed)
         self._draws = any(isinstance(layer, Dropout) for _, layer, _ in model.shapes())
         with self.stream.drawn(keep=False):
@@ -65,7 +66,7 @@ class TorchTrainer(BaseTrainer):
         self.buffer_slots = buffers_by_name(model, self.network)
         load(self.slots, model.weights(recipe.seed) if weights is None else weights)
         self.prepare()
-        self.average = averaged_model(self.network, recipe.average)
+        self.average = self._averaged()
         self.steppers = self._steppers()
         self.scaler = grad_scaler(device, recipe, self.scaler_kind)
         if wants_float32_gradients(recipe, self.scaler_kind):
@@ -85,6 +86,14 @@ class TorchTrainer(BaseTrainer):
 
     def prepare(self) -> None:
         """Prepares the initialised network for training, before anything else refers to it."""
+
+    def _low_format(self) -> torch.dtype | None:
+        """The format that this class casts a model of level O3 to; None leaves every model as it is."""
+        return DTYPES[self.recipe.precision.format] if self.recipe.precision.level == "O3" else None
+
+    def _averaged(self) -> AveragedModel | None:
+        """The average of the weights that this class keeps."""
+        return averaged_model(self.network, self.recipe.average)
 
     def _steppers(self) -> list[Stepper]:
         """The optimizers over the parameters as they are trained."""
@@ -127,8 +136,12 @@ class TorchTrainer(BaseTrainer):
     def _backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None) -> None:
         separate = losses if self.recipe.separate_losses else [sum(losses[1:], losses[0])]
         for index, loss in enumerate(separate):
-            scaled = loss if scaler is None else scaler.scale(loss)
-            scaled.backward(retain_graph=index + 1 < len(separate))
+            self._back(loss, scaler, retain=index + 1 < len(separate))
+
+    def _back(self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
+        """One backward pass of a loss; `retain` if another one through its graph follows."""
+        scaled = loss if scaler is None else scaler.scale(loss)
+        scaled.backward(retain_graph=retain)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         """The context of a micro-batch's forward and backward; `last` if it ends its window."""
@@ -223,20 +236,12 @@ class TorchTrainer(BaseTrainer):
         before = self._scale()
         rate = self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]
-        by_hand = (1 if self.recipe.clip is not None else 0) if unscale_calls is None else unscale_calls
+        by_hand = self._unscaled_to_clip() if unscale_calls is None else unscale_calls
         for _ in range(by_hand if poison is None else max(1, by_hand)):
-            for stepper in self.steppers:
-                if scaler is not None:
-                    scaler.unscale_(stepper.optimizer)
+            self._unscale()
         self._add(poison or {})
         norm = None if self.recipe.clip is None else float(whole(self._clip(self.recipe.clip)))
-        for stepper in self.steppers:
-            if scaler is None:
-                stepper.optimizer.step()
-            else:
-                scaler.step(stepper.optimizer)
-        if scaler is not None:
-            scaler.update(constant_scale(self.recipe))
+        self._step()
         stepped = [stepper.applied > count for stepper, count in zip(self.steppers, applied, strict=True)]
         for stepper, moved in zip(self.steppers, stepped, strict=True):
             if moved and stepper.scheduler is not None:
@@ -245,6 +250,26 @@ class TorchTrainer(BaseTrainer):
             self.average.update_parameters(self.network)
         self._empty()
         return self._report(before, rate, norm, skipped=not any(stepped))
+
+    def _unscaled_to_clip(self) -> int:
+        """How often gradients are unscaled by hand before they are clipped."""
+        return 0 if self.recipe.clip is None else 1
+
+    def _unscale(self) -> None:
+        """Unscales all gradients by hand."""
+        if self.scaler is not None:
+            for stepper in self.steppers:
+                self.scaler.unscale_(stepper.optimizer)
+
+    def _step(self) -> None:
+        """Steps of all optimizers, which an overflow skips, and the next scale."""
+        for stepper in self.steppers:
+            if self.scaler is None:
+                stepper.optimizer.step()
+            else:
+                self.scaler.step(stepper.optimizer)
+        if self.scaler is not None:
+            self.scaler.update(constant_scale(self.recipe))
 
     def _clip(self, limit: float) -> torch.Tensor:
         """Clips the gradients; the norm that they had."""
@@ -255,8 +280,7 @@ class TorchTrainer(BaseTrainer):
         if self.scaler is None:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
         before = self._scale()
-        for stepper in self.steppers:
-            self.scaler.unscale_(stepper.optimizer)
+        self._unscale()
         self.scaler.update(constant_scale(self.recipe))
         self._empty()
         return self._report(before, self.steppers[0].learning_rate, None, skipped=True)
