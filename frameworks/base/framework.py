@@ -152,6 +152,9 @@ class BaseFramework(ABC):
     def offload(self) -> Offload | None:
         return self.offload_of_modes.get(self.mode)
 
+    def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
+        raise self.refusal(Capability.PLAIN_LOOP)
+
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         raise self.refusal(Capability.RANKS_REPLICATED)
 

@@ -92,6 +92,7 @@ class Capability(StrEnum):
     SAVED_BYTES = "trainer.saved-bytes"
     PEAK_BYTES = "trainer.peak-bytes"
     TRACE = "trainer.trace"  # outputs and gradients of every layer
+    PLAIN_LOOP = "trainer.plain-loop"  # the same run without the library that trains it
 
     @classmethod
     def of(cls, precision: Precision) -> Capability | None:

@@ -59,6 +59,13 @@ class Framework(Protocol):
             Unsupported: the recipe needs an unsupported capability.
         """
 
+    def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
+        """The run that `trainer` gives, by the framework's own calls, without the library whose loop this mode drives.
+
+        Raises:
+            Unsupported: PLAIN_LOOP, where the mode's loop is no other library's, or what `trainer` refuses.
+        """
+
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Company:
         """The ranks of a new run, as many as the recipe says; `trainer` gives a view of them as one run.
 

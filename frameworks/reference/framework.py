@@ -119,6 +119,12 @@ class ReferenceFramework(BaseFramework):
         self.require_recipe(recipe)
         return self.bound(self.trainer_class(model, recipe, self._conventions, self._operations(), weights))
 
+    def plain_trainer(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> ReferenceTrainer:
+        self.require_recipe(recipe)
+        return self.bound(ReferenceTrainer(model, recipe, self._conventions, self._operations(), weights))
+
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceCompany:
         self.require_recipe(recipe)
         if ranks_of(recipe).level != "replicated" and Capability.ADAM_8BIT in needs(recipe):

@@ -235,5 +235,6 @@ ATTEMPTS: dict[Capability, Callable[[Probed], bool]] = {
     Capability.SAVED_BYTES: lambda f: f.run(exact_stack(), Recipe()).saved_bytes(_BATCH) > 0,
     Capability.PEAK_BYTES: _peak,
     Capability.TRACE: _traces,
+    Capability.PLAIN_LOOP: lambda f: not f.plain_trainer(exact_stack(), Recipe()).update((_BATCH,)).skipped,
     Capability.TF32: _tf32,
 }
