@@ -176,6 +176,12 @@ class BaseFramework(ABC):
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
         raise self.refusal(Capability.DELAYED_SCALING)
 
+    def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+        raise self.refusal(Capability.SCHEDULE_FREQUENCY)
+
+    def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
+        raise self.refusal(Capability.STEP_HOOK)
+
     def eight_bit_rule(self) -> EightBitRule:
         raise self.refusal(Capability.ADAM_8BIT)
 

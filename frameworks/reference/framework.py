@@ -42,6 +42,7 @@ from frameworks.reference.arithmetic import Operations
 from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS, WHOLE_BLOCKS
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.loop import ReferenceLoop
 from frameworks.reference.optimizers import slot_names
 from frameworks.reference.post_training import ReferencePostTraining, ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
@@ -75,6 +76,7 @@ class ReferenceFramework(BaseFramework):
     formats_class: type[ReferenceFormats] = ReferenceFormats
     quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
     delayed_class: type[ReferenceDelayedProduct] = ReferenceDelayedProduct
+    loop_class: type[ReferenceLoop] = ReferenceLoop
     quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
 
     def __init__(
@@ -169,6 +171,12 @@ class ReferenceFramework(BaseFramework):
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:
         return self.delayed_class(kernel, history)
+
+    def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+        return self.loop_class(self.run).scheduled(frequency, accumulation, epochs)
+
+    def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
+        return self.loop_class(self.run).hooked(gradient, scale)
 
     def eight_bit_rule(self) -> EightBitRule:
         state = self.trainer_class.eight_bit_class(Adam(state_bits=8))

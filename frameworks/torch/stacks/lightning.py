@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fixtures.arrays import Array
 from fixtures.model import Model
@@ -10,6 +10,7 @@ from fixtures.recipe import Recipe
 from frameworks.contract import Attempt, Capability
 from frameworks.torch.stacks.fabric import NO_STATIC_SCALE, require_together
 from frameworks.torch.stacks.framework import StackFramework
+from frameworks.torch.stacks.lightning_loops import scheduled, shown_to_hook
 from frameworks.torch.stacks.lightning_probes import float64_head_is_kept, library_attempts, trainer_scales
 from frameworks.torch.stacks.lightning_trainer import LightningTrainer
 
@@ -30,6 +31,12 @@ class LightningFramework(StackFramework):
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
         return library_attempts(self.device)
+
+    def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+        return scheduled(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)
+
+    def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
+        return shown_to_hook(self.device, gradient, scale=scale, fused=fused)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> LightningTrainer:
         require_together(model, recipe, float64_head_is_kept, trainer_scales, self.device)

@@ -192,6 +192,28 @@ def _schedule(device: str) -> bool:
     return module.is_at(0.25)
 
 
+def _schedule_frequency(device: str) -> bool:
+    """Whether the schedule steps after the second update of four, and the fourth."""
+    module, rates = Tiny(schedule=True), list[float]()
+    config = module.configure_optimizers()
+    config["lr_scheduler"]["frequency"] = 2
+    module.configure_optimizers = lambda: config  # type: ignore[method-assign]
+    module.on_before_optimizer_step = (  # type: ignore[method-assign]
+        lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
+    )
+    fitted(device, module, 0.0, 0.0, 0.0, 0.0)
+    return rates == [0.5, 0.5, 0.25, 0.25]
+
+
+def _step_hook(device: str) -> bool:
+    module = Tiny()
+    module.on_before_optimizer_step = (  # type: ignore[method-assign]
+        lambda optimizer: module.seen.append(module.weight.grad.tolist())  # type: ignore[union-attr]
+    )
+    fitted(device, module, 1.0, plugins=scaled(device))
+    return module.seen == [[1.0, 1.0]]
+
+
 def _groups(device: str) -> bool:
     module, other = Tiny(), torch.nn.Parameter(torch.ones(2))
     module.other = other
@@ -249,6 +271,8 @@ PROBES: dict[Capability, Callable[[str], bool]] = {
     Capability.PARTIAL_WINDOW: _partial_window,
     Capability.CLIP: _clip,
     Capability.SCHEDULE: _schedule,
+    Capability.SCHEDULE_FREQUENCY: _schedule_frequency,
+    Capability.STEP_HOOK: _step_hook,
     Capability.GROUPS: _groups,
     Capability.MISSING_GRADIENTS: _missing_gradients,
     Capability.AVERAGE: _average,
