@@ -183,11 +183,11 @@ class TorchTrainer(BaseTrainer):
         try:
             self._passes(window, items, scaler)
             if scaler is not None and wants_fused(self.recipe, self.scaler_kind):
-                return {name: divided(value, scaler.get_scale()) for name, value in self.accumulator().items()}
+                return {name: divided(value, scaler.get_scale()) for name, value in self._summed().items()}
             if scaler is not None:
                 for stepper in self.steppers:
                     scaler.unscale_(stepper.optimizer)
-            return self.accumulator()
+            return self._summed()
         finally:
             for name, slot in self.slots.items():
                 slot.tensor.grad = former[name]
@@ -324,6 +324,10 @@ class TorchTrainer(BaseTrainer):
         return dict(self._settings)
 
     def accumulator(self) -> dict[str, Array]:
+        return self._summed()
+
+    def _summed(self) -> dict[str, Array]:
+        """The parameters' gradients by canonical name."""
         gradients = {name: slot.tensor.grad for name, slot in self.slots.items()}
         return {name: self.slots[name].to_canonical(grad) for name, grad in gradients.items() if grad is not None}
 

@@ -20,7 +20,7 @@ class FrequencyCountsTheEpochsMicroBatches(ReferenceLoop):
 
 
 @fault(
-    "https://github.com/huggingface/transformers/issues/41851",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/1476",
     component="schedule",
     clauses=("accumulation.schedule-frequency",),
 )

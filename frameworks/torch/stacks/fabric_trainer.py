@@ -14,7 +14,7 @@ from lightning.fabric.plugins.precision import MixedPrecision, Precision
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
-from frameworks.base import same_parts
+from frameworks.base import NO_AVERAGE, same_parts
 from frameworks.torch import checkpoint
 from frameworks.torch.arrays import DTYPES
 from frameworks.torch.losses import item_loss_sums
@@ -66,6 +66,7 @@ class FabricTrainer(TorchTrainer):
         self.fabric = fabric_of(recipe, device, self.scaler)
         self._module, *self._optimizers = self.fabric.setup(self.network, *(each.optimizer for each in self.steppers))
         self._outputs = self._module
+        self._average_module = None if self.average is None else self.fabric.setup_module(self.average)
         self._settings = scaler_settings(self.scaler)
 
     @property
@@ -108,6 +109,12 @@ class FabricTrainer(TorchTrainer):
     def _empty(self) -> None:
         for optimizer in self._optimizers:
             optimizer.zero_grad()
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        if self._average_module is None:
+            raise ValueError(NO_AVERAGE)
+        self._average_module.eval()
+        return self._evaluated(self._average_module, inputs)
 
     # the whole run
 

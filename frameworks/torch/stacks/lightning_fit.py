@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import grad_norm
-from torch.optim.lr_scheduler import LRScheduler
 
 from frameworks.torch.network import Network
+from frameworks.torch.optimizers import Stepper
 
 ENDLESS = 2**40
 """Micro-batches of an epoch that no short window ends."""
@@ -137,23 +137,40 @@ class Task(LightningModule):
     """
 
     def __init__(
-        self, network: Network, desk: Desk, optimizer: torch.optim.Optimizer, schedule: LRScheduler | None, clips: bool
+        self, network: Network, desk: Desk, stepper: Stepper, *, clips: bool
     ) -> None:
         super().__init__()
         self.network = network
         self._desk = desk
         self._clips = clips
-        self._configured = weakref.ref(optimizer), None if schedule is None else weakref.ref(schedule)
+        self._stepper = weakref.ref(stepper)
+
+    @property
+    def stepper(self) -> Stepper:
+        """The run's optimizer and schedule, which a copy of the module for an average does not copy."""
+        stepper = self._stepper()
+        assert stepper is not None
+        return stepper
 
     def train_dataloader(self) -> _Loader:
         window = self._desk.coming().window or self._desk.full
         return _Loader(self._desk, window if window < self._desk.full else ENDLESS)
 
     def configure_optimizers(self) -> Any:
-        optimizer, schedule = self._configured
-        if schedule is None:
-            return optimizer()
-        return {"optimizer": optimizer(), "lr_scheduler": {"scheduler": schedule(), "interval": "step"}}
+        stepper = self.stepper
+        if stepper.scheduler is None:
+            return stepper.optimizer
+        return {
+            "optimizer": stepper.optimizer,
+            "lr_scheduler": {"scheduler": stepper.scheduler, "interval": "step"},
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the count of applied updates, the run's own."""
+        checkpoint["applied"] = self.stepper.applied
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.stepper.applied = int(checkpoint["applied"])
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor | None:
         work = self._desk.current

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
@@ -93,7 +92,7 @@ class LightningTrainer(TorchTrainer):
         self._ema = None if recipe.average is None else EMAWeightAveraging(decay=recipe.average)
         callbacks = [] if self._ema is None else [self._ema]
         trainer = trainer_of(recipe, self.device, self.scaler, callbacks=callbacks)
-        task = Task(self.network, desk, stepper.optimizer, stepper.scheduler, recipe.clip is not None)
+        task = Task(self.network, desk, stepper, clips=recipe.clip is not None)
         return Fit(trainer, task, desk, file)
 
     def _low_format(self) -> torch.dtype | None:
@@ -175,8 +174,6 @@ class LightningTrainer(TorchTrainer):
 
     def optimizer_state(self) -> dict[str, Array]:
         found = optimizer_state(self.steppers, self.slots)
-        if not any("step" in held for held in self.steppers[0].state().values()):
-            found["steps"] = np.array(self._fit.trainer.global_step, np.int64)
         average = None if self._ema is None else self._ema._average_model
         if average is None:
             return found
@@ -184,7 +181,7 @@ class LightningTrainer(TorchTrainer):
 
     def accumulator(self) -> dict[str, Array]:
         """Lightning empties the gradients when the next window begins."""
-        return super().accumulator() if self._left else {}
+        return self._summed() if self._left else {}
 
     def predict(self, inputs: Array) -> dict[str, Array]:
         found = super().predict(inputs)
