@@ -34,4 +34,6 @@ def test_a_hook_before_the_step_finds_unscaled_gradients(
     need(subject, Capability.STEP_HOOK)
     gradient = np.array([2.0**-12, -1.0, 0.0, 3.0], np.float32)
     seen = subject.framework.shown_to_hook(gradient, scale=scale, fused=fused)
-    verdict.equal(seen.tolist(), gradient.tolist(), f"gradient in the hook at a loss scale of {scale}", "hook-sees-scaled")
+    verdict.equal(
+        seen.tolist(), gradient.tolist(), f"gradient in the hook at a loss scale of {scale}", "hook-sees-scaled"
+    )

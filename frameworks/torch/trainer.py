@@ -232,7 +232,6 @@ class TorchTrainer(BaseTrainer):
         return sum(parts[1:], parts[0])
 
     def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
-        scaler = self.scaler
         before = self._scale()
         rate = self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]

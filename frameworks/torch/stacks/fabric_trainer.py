@@ -16,7 +16,6 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, same_parts
 from frameworks.torch import checkpoint
-from frameworks.torch.arrays import DTYPES
 from frameworks.torch.losses import item_loss_sums
 from frameworks.torch.scaler import scaler_settings
 from frameworks.torch.stacks.lightning_start import NAMES, quiet

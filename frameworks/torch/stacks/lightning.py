@@ -26,7 +26,7 @@ class LightningFramework(StackFramework):
             Capability.EXPLICIT_UNSCALE: _BY_ITSELF,
             Capability.SECOND_UNSCALE: _BY_ITSELF,
             Capability.TWO_OPTIMIZERS: "automatic optimization has one optimizer",
-            Capability.TWO_LOSSES: "automatic optimization goes backward through the one loss that training_step returns",
+            Capability.TWO_LOSSES: "automatic optimization goes backward through one loss, that of training_step",
         }
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:

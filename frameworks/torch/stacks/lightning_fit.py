@@ -134,15 +134,17 @@ class Task(LightningModule):
     """A network as Lightning's guide has it, whose losses, data and optimizer are those of a run.
 
     An epoch ends before a window that is shorter than the others, which is an epoch of its own.
+
+    Attributes:
+        loop: counters of the run's own, which go into a checkpoint and come from one.
     """
 
-    def __init__(
-        self, network: Network, desk: Desk, stepper: Stepper, *, clips: bool
-    ) -> None:
+    def __init__(self, network: Network, desk: Desk, stepper: Stepper, *, clips: bool) -> None:
         super().__init__()
         self.network = network
         self._desk = desk
         self._clips = clips
+        self.loop: dict[str, Any] = {}
         self._stepper = weakref.ref(stepper)
 
     @property
@@ -166,11 +168,10 @@ class Task(LightningModule):
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the count of applied updates, the run's own."""
-        checkpoint["applied"] = self.stepper.applied
+        checkpoint["loop"] = self.loop
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.stepper.applied = int(checkpoint["applied"])
+        self.loop = checkpoint["loop"]
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor | None:
         work = self._desk.current
@@ -201,6 +202,7 @@ class Fit:
     Attributes:
         trainer: Lightning's.
         task: the module that it trains.
+        end: ends the fit and waits for it; called with this object's end, and at the process's.
     """
 
     def __init__(self, trainer: Trainer, task: Task, desk: Desk, file: Path | None = None) -> None:
@@ -211,21 +213,22 @@ class Fit:
             target=_run, args=(trainer, task, desk, file, torch.get_num_threads()), daemon=True
         )
         self._thread.start()
-        self.close = weakref.finalize(self, desk.close)
+        self.end = weakref.finalize(self, _end, desk, self._thread)
         self.ask(_nothing)
 
     def ask(self, order: Work | Callable[[], Any]) -> Any:
         """Has the fit train on a micro-batch, or make a call between two; raises what ended the fit."""
         return self._desk.ask(order)
 
-    def end(self) -> None:
-        """Ends the fit and waits for it."""
-        self.close()
-        self._thread.join()
-
 
 def _nothing() -> None:
     """The first call: its answer comes when the fit is ready for its first micro-batch."""
+
+
+def _end(desk: Desk, thread: threading.Thread) -> None:
+    desk.close()
+    if thread is not threading.current_thread():
+        thread.join()
 
 
 def _run(trainer: Trainer, task: Task, desk: Desk, file: Path | None, threads: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -208,7 +208,7 @@ def _schedule_frequency(device: str) -> bool:
 def _step_hook(device: str) -> bool:
     module = Tiny()
     module.on_before_optimizer_step = (  # type: ignore[method-assign]
-        lambda optimizer: module.seen.append(module.weight.grad.tolist())  # type: ignore[union-attr]
+        lambda _: module.seen.append(module.weight.grad.tolist())  # type: ignore[union-attr]
     )
     fitted(device, module, 1.0, plugins=scaled(device))
     return module.seen == [[1.0, 1.0]]
@@ -249,7 +249,7 @@ def _checkpoint(device: str) -> bool:
 
 def _feed(device: str) -> bool:
     module, given = Tiny(), torch.tensor([0.5, 2.0], device=device)
-    module._step = lambda own, factor: (own.weight * given).sum()
+    module._step = lambda own, _: (own.weight * given).sum()
     fitted(device, module, 1.0)
     return module.weight.tolist() == [0.75, 0.0]
 

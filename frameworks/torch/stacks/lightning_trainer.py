@@ -18,6 +18,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, MicroBatch
 from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.torch import checkpoint
 from frameworks.torch.losses import Loaded
 from frameworks.torch.network import parameters_by_name
 from frameworks.torch.optimizers import averages_of, optimizer_state
@@ -27,7 +28,9 @@ from frameworks.torch.stacks.lightning_start import NAMES, quiet
 from frameworks.torch.trainer import TorchTrainer
 
 FILE = "run.ckpt"
-_WINDOW_GOES_ON = "Trainer ends a window with its last micro-batch or with the epoch's, whose number it knows at the start"
+_WINDOW_GOES_ON = (
+    "Trainer ends a window with its last micro-batch or with the epoch's, whose number it knows at the start"
+)
 
 
 class Float32ScaledPrecision(MixedPrecision):
@@ -201,6 +204,7 @@ class LightningTrainer(TorchTrainer):
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
+        self._fit.task.loop = checkpoint.loop_state(self) | {"left": self._left, "opened": self._opened, "random": {}}
         self._fit.ask(lambda: self._fit.trainer.save_checkpoint(path / FILE))
 
     def restore(self, path: Path) -> None:
@@ -211,5 +215,6 @@ class LightningTrainer(TorchTrainer):
             self._ema = ema
             raise ValueError(f"{path / FILE} cannot be loaded: {error}") from error
         former.end()
-        self._left = 0
-        self.ledger.empty()
+        loop = self._fit.task.loop
+        checkpoint.go_on(self, loop | {"random": self.stream.states})
+        self._left, self._opened = loop["left"], loop["opened"]
