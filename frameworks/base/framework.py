@@ -152,6 +152,9 @@ class BaseFramework(ABC):
     def offload(self) -> Offload | None:
         return self.offload_of_modes.get(self.mode)
 
+    def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
+        raise self.refusal(Capability.PLAIN_LOOP)
+
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         raise self.refusal(Capability.RANKS_REPLICATED)
 
@@ -172,6 +175,12 @@ class BaseFramework(ABC):
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> DelayedProduct:
         raise self.refusal(Capability.DELAYED_SCALING)
+
+    def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+        raise self.refusal(Capability.SCHEDULE_FREQUENCY)
+
+    def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
+        raise self.refusal(Capability.STEP_HOOK)
 
     def eight_bit_rule(self) -> EightBitRule:
         raise self.refusal(Capability.ADAM_8BIT)

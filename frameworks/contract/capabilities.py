@@ -54,6 +54,7 @@ class Capability(StrEnum):
     GROUPS = "optimizer.groups"
     CLIP = "optimizer.clip"
     SCHEDULE = "optimizer.schedule"
+    SCHEDULE_FREQUENCY = "optimizer.schedule-frequency"  # a schedule that steps after every n-th update
     MISSING_GRADIENTS = "optimizer.missing-gradients"
     AVERAGE = "optimizer.average"
     ADAM_8BIT = "optimizer.adam-8bit"  # moments as codes of eight bits, by blocks
@@ -120,7 +121,9 @@ class Capability(StrEnum):
     CHECKPOINT = "trainer.checkpoint"
     SAVED_BYTES = "trainer.saved-bytes"
     PEAK_BYTES = "trainer.peak-bytes"
+    STEP_HOOK = "trainer.step-hook"  # the training loop calls a hook of the user's before each optimizer step
     TRACE = "trainer.trace"  # outputs and gradients of every layer
+    PLAIN_LOOP = "trainer.plain-loop"  # the same run without the library that trains it
 
     @classmethod
     def of(cls, precision: Precision) -> Capability | None:

@@ -59,6 +59,13 @@ class Framework(Protocol):
             Unsupported: the recipe needs an unsupported capability.
         """
 
+    def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
+        """The run that `trainer` gives, by the framework's own calls, without the library whose loop this mode drives.
+
+        Raises:
+            Unsupported: PLAIN_LOOP, where the mode's loop is no other library's, or what `trainer` refuses.
+        """
+
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Company:
         """The ranks of a new run, as many as the recipe says; `trainer` gives a view of them as one run.
 
@@ -127,6 +134,27 @@ class Framework(Protocol):
 
         Raises:
             Unsupported: DELAYED_SCALING.
+        """
+
+    def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+        """The steps of a schedule after each update of a run, by the training loop's own setting for its frequency.
+
+        Args:
+            frequency: updates between two steps of the schedule.
+            accumulation: micro-batches of a window.
+            epochs: micro-batches of each epoch.
+        Raises:
+            Unsupported: SCHEDULE_FREQUENCY.
+        """
+
+    def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
+        """The gradient (n,), float32, that a hook before the optimizer step finds, of weights with this unscaled one.
+
+        Args:
+            scale: the loss scale.
+            fused: whether the optimizer unscales gradients in its own step.
+        Raises:
+            Unsupported: STEP_HOOK, where the training loop documents no hook that finds unscaled gradients.
         """
 
     def eight_bit_rule(self) -> EightBitRule:

@@ -44,6 +44,7 @@ from frameworks.reference.arithmetic import Operations
 from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS, WHOLE_BLOCKS
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.loop import ReferenceLoop
 from frameworks.reference.optimizers import AdamRule
 from frameworks.reference.post_training import ReferencePostTraining, ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
@@ -77,6 +78,7 @@ class ReferenceFramework(BaseFramework):
     formats_class: type[ReferenceFormats] = ReferenceFormats
     quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
     delayed_class: type[ReferenceDelayedProduct] = ReferenceDelayedProduct
+    loop_class: type[ReferenceLoop] = ReferenceLoop
     quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
 
     def __init__(
@@ -120,6 +122,12 @@ class ReferenceFramework(BaseFramework):
         """A run without ranks, whatever the recipe says."""
         self.require_recipe(recipe)
         return self.bound(self.trainer_class(model, recipe, self._conventions, self._operations(), weights))
+
+    def plain_trainer(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
+    ) -> ReferenceTrainer:
+        self.require_recipe(recipe)
+        return self.bound(ReferenceTrainer(model, recipe, self._conventions, self._operations(), weights))
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> ReferenceCompany:
         self.require_recipe(recipe)
@@ -165,6 +173,12 @@ class ReferenceFramework(BaseFramework):
 
     def delayed_product(self, kernel: Array, *, history: int, accumulation: int = 1) -> ReferenceDelayedProduct:
         return self.delayed_class(kernel, history)
+
+    def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+        return self.loop_class(self.run).scheduled(frequency, accumulation, epochs)
+
+    def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
+        return self.loop_class(self.run).hooked(gradient, scale)
 
     def eight_bit_rule(self) -> EightBitRule:
         state = self.trainer_class.eight_bit_class(Adam(state_bits=8))

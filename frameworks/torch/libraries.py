@@ -45,6 +45,8 @@ class Stack:
 STACKS: Mapping[str, Stack] = MappingProxyType(
     {
         "keras": Stack("keras", "3.10", "frameworks.torch.keras.framework:KerasOnTorch"),
+        "fabric": Stack("lightning", "2.5", "frameworks.torch.stacks.fabric:FabricFramework"),
+        "lightning": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning:LightningFramework"),
     }
 )
 """The libraries by mode."""

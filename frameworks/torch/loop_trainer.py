@@ -43,7 +43,7 @@ class LoopTrainer(TorchTrainer):
             self.loop.setup(self.network, self.asked)
         self.kept = Kept(self.loop)
 
-    def _average(self) -> AveragedModel | None:
+    def _averaged(self) -> AveragedModel | None:
         return self.kept.average
 
     def _steppers(self) -> list[Stepper]:

@@ -56,7 +56,7 @@ class TorchTrainer(BaseTrainer):
         self.model = model
         self.recipe = recipe
         self.device = device
-        self.low = DTYPES[recipe.precision.format] if recipe.precision.level == "O3" else None
+        self.low = self._low_format()
         self.stream = Stream(device, recipe.seed)
         self._draws = any(isinstance(layer, Dropout) for _, layer, _ in model.shapes())
         with self.stream.drawn(keep=False):
@@ -67,7 +67,7 @@ class TorchTrainer(BaseTrainer):
         self.buffer_slots = buffers_by_name(model, self.network)
         load(self.slots, model.weights(recipe.seed) if weights is None else weights)
         self.prepare()
-        self.average = self._average()
+        self.average = self._averaged()
         self.steppers = self._steppers()
         self.scaler = self._scaler()
         if wants_float32_gradients(recipe, self.scaler_kind):
@@ -92,8 +92,12 @@ class TorchTrainer(BaseTrainer):
         """A new network, on the CPU."""
         return Network(self.model, self.recipe.recompute)
 
-    def _average(self) -> AveragedModel | None:
-        """The average of the network's weights, None without one."""
+    def _low_format(self) -> torch.dtype | None:
+        """The format that this class casts a model of level O3 to; None leaves every model as it is."""
+        return DTYPES[self.recipe.precision.format] if self.recipe.precision.level == "O3" else None
+
+    def _averaged(self) -> AveragedModel | None:
+        """The average of the network's weights that this class keeps, None without one."""
         return averaged_model(self.network, self.recipe.average)
 
     def _steppers(self) -> list[Stepper]:
@@ -141,8 +145,12 @@ class TorchTrainer(BaseTrainer):
     def _backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None) -> None:
         separate = losses if self.recipe.separate_losses else [sum(losses[1:], losses[0])]
         for index, loss in enumerate(separate):
-            scaled = loss if scaler is None else scaler.scale(loss)
-            scaled.backward(retain_graph=index + 1 < len(separate))
+            self._back(loss, scaler, retain=index + 1 < len(separate))
+
+    def _back(self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
+        """One backward pass of a loss; `retain` if another one through its graph follows."""
+        scaled = loss if scaler is None else scaler.scale(loss)
+        scaled.backward(retain_graph=retain)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         """The context of a micro-batch's forward and backward; `last` if it ends its window."""
@@ -184,11 +192,11 @@ class TorchTrainer(BaseTrainer):
         try:
             self._passes(window, items, scaler)
             if scaler is not None and wants_fused(self.recipe, self.scaler_kind):
-                return {name: divided(value, scaler.get_scale()) for name, value in self.accumulator().items()}
+                return {name: divided(value, scaler.get_scale()) for name, value in self._summed().items()}
             if scaler is not None:
                 for stepper in self.steppers:
                     scaler.unscale_(stepper.optimizer)
-            return self.accumulator()
+            return self._summed()
         finally:
             for name, slot in self.slots.items():
                 slot.tensor.grad = former[name]
@@ -233,24 +241,15 @@ class TorchTrainer(BaseTrainer):
         return sum(parts[1:], parts[0])
 
     def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
-        scaler = self.scaler
         before = self._scale()
         rate = self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]
-        by_hand = (1 if self.recipe.clip is not None else 0) if unscale_calls is None else unscale_calls
+        by_hand = self._unscaled_to_clip() if unscale_calls is None else unscale_calls
         for _ in range(by_hand if poison is None else max(1, by_hand)):
-            for stepper in self.steppers:
-                if scaler is not None:
-                    scaler.unscale_(stepper.optimizer)
+            self._unscale()
         self._add(poison or {})
         norm = None if self.recipe.clip is None else float(whole(self._clip(self.recipe.clip)))
-        for stepper in self.steppers:
-            if scaler is None:
-                stepper.optimizer.step()
-            else:
-                scaler.step(stepper.optimizer)
-        if scaler is not None:
-            scaler.update(constant_scale(self.recipe))
+        self._step()
         stepped = [stepper.applied > count for stepper, count in zip(self.steppers, applied, strict=True)]
         for stepper, moved in zip(self.steppers, stepped, strict=True):
             if moved and stepper.scheduler is not None:
@@ -259,6 +258,26 @@ class TorchTrainer(BaseTrainer):
             self.average.update_parameters(self.network)
         self._empty()
         return self._report(before, rate, norm, skipped=not any(stepped))
+
+    def _unscaled_to_clip(self) -> int:
+        """How often gradients are unscaled by hand before they are clipped."""
+        return 0 if self.recipe.clip is None else 1
+
+    def _unscale(self) -> None:
+        """Unscales all gradients by hand."""
+        if self.scaler is not None:
+            for stepper in self.steppers:
+                self.scaler.unscale_(stepper.optimizer)
+
+    def _step(self) -> None:
+        """Steps of all optimizers, which an overflow skips, and the next scale."""
+        for stepper in self.steppers:
+            if self.scaler is None:
+                stepper.optimizer.step()
+            else:
+                self.scaler.step(stepper.optimizer)
+        if self.scaler is not None:
+            self.scaler.update(constant_scale(self.recipe))
 
     def _clip(self, limit: float) -> torch.Tensor:
         """Clips the gradients; the norm that they had."""
@@ -269,8 +288,7 @@ class TorchTrainer(BaseTrainer):
         if self.scaler is None:
             raise Unsupported(Capability.EXPLICIT_UNSCALE, NO_SCALER)
         before = self._scale()
-        for stepper in self.steppers:
-            self.scaler.unscale_(stepper.optimizer)
+        self._unscale()
         self.scaler.update(constant_scale(self.recipe))
         self._empty()
         return self._report(before, self.steppers[0].learning_rate, None, skipped=True)
@@ -314,6 +332,10 @@ class TorchTrainer(BaseTrainer):
         return dict(self._settings)
 
     def accumulator(self) -> dict[str, Array]:
+        return self._summed()
+
+    def _summed(self) -> dict[str, Array]:
+        """The parameters' gradients by canonical name."""
         gradients = {name: slot.tensor.grad for name, slot in self.slots.items()}
         return {name: self.slots[name].to_canonical(grad) for name, grad in gradients.items() if grad is not None}
 

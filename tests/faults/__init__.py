@@ -21,6 +21,7 @@ from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.eight_bit_state import EightBitState
 from frameworks.reference.float8_training import Float8Layers
 from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.loop import ReferenceLoop
 from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
@@ -33,6 +34,7 @@ PLACES: Mapping[type, tuple[str, type]] = {
     ReferenceFormats: ("formats_class", ReferenceFramework),
     ReferenceQuantizers: ("quantizers_class", ReferenceFramework),
     ReferenceDelayedProduct: ("delayed_class", ReferenceFramework),
+    ReferenceLoop: ("loop_class", ReferenceFramework),
     ReferenceQuantizedModel: ("quantized_model_class", ReferenceFramework),
     AwareLayers: ("aware_class", ReferenceTrainer),
     Float8Layers: ("float8_class", ReferenceTrainer),

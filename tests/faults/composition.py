@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fixtures.arrays import Array
 from fixtures.recipe import SGD
 from frameworks.reference.decisions import Arrays
@@ -112,3 +114,32 @@ class ClipIsTakenAndNeverUsed(ReferenceTrainer):
 
     def clip(self, gradients: Arrays) -> Arrays:
         return gradients
+
+
+@fault(
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/6988",
+    component="composition",
+    clauses=("composition.library-adds-nothing",),
+)
+class DrawsBeforeTheFirstBatch(ReferenceTrainer):
+    """A validation pass that nobody asked for moves the random state before the first update."""
+
+    def draw_mask(self, shape: tuple[int, ...], rate: float) -> Array:
+        if not self.draws:
+            self.draws += 1
+        return super().draw_mask(shape, rate)
+
+
+@fault(
+    "https://github.com/AI-Hypercomputer/torchprime/pull/286",
+    component="composition",
+    clauses=("composition.library-adds-nothing",),
+)
+class ClipsByDefault(ReferenceTrainer):
+    """Gradients are clipped at a norm of 1 where the recipe asks for no clipping."""
+
+    def clip(self, gradients: Arrays) -> Arrays:
+        norm = self.gradient_norm(gradients)
+        if self.recipe.clip is not None or norm <= 1.0:
+            return super().clip(gradients)
+        return {name: gradient * np.float32(1.0 / norm) for name, gradient in gradients.items()}

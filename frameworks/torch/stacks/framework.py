@@ -55,7 +55,11 @@ class StackFramework(TorchFramework):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         own = {c: each for c, each in attempts(self.device, self.mode).items() if c not in _NOT_OF_TRAINING}
-        return {**own, **self.library_attempts()}
+        return {**own, Capability.PLAIN_LOOP: own[Capability.FEED], **self.library_attempts()}
+
+    def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
+        self.require_recipe(recipe)
+        return self.bound(TorchTrainer(model, recipe, weights, self.device, TorchFramework.modes[0]))
 
     @abstractmethod
     def library_attempts(self) -> Mapping[Capability, Attempt]:

@@ -1,0 +1,53 @@
+"""Lightning Fabric as a framework of the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import DynamicScaling, Recipe
+from frameworks.contract import Attempt, Capability, Unsupported
+from frameworks.torch.stacks.fabric_probes import fabric_attempts, float64_is_kept, scales
+from frameworks.torch.stacks.fabric_trainer import FabricTrainer
+from frameworks.torch.stacks.framework import StackFramework
+from frameworks.torch.stacks.lightning_start import NAMES
+
+NO_STATIC_SCALE = "Lightning calls GradScaler.update() without a scale, so an overflow always changes it"
+NO_WIDE_HEADS = "Lightning casts the whole model, or all of its outputs, to one format"
+NO_LOW_SCALING = "Lightning scales losses in its 16-mixed alone"
+
+
+def require_together(
+    model: Model, recipe: Recipe, kept: Callable[[str, str], bool], scales: Callable[[str, str], bool], device: str
+) -> None:
+    """Refuses a combination whose parts Lightning supports only separately.
+
+    Args:
+        kept: whether float64 heads keep their format at a level, by its label.
+        scales: whether a precision of Lightning has a loss scaler.
+
+    Raises:
+        Unsupported: float64 heads in a low model, or a scaler without float16 autocast.
+    """
+    label = recipe.precision.label
+    has_wide_heads = any(head.format == "float64" for head in model.heads.heads)
+    if has_wide_heads and label != "O0" and not kept(label, device):
+        raise Unsupported(Capability.FLOAT64_HEADS, NO_WIDE_HEADS, partial(kept, label, device))
+    if isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled and label not in ("O0", "O1-float16"):
+        raise Unsupported(Capability.DYNAMIC_SCALING, NO_LOW_SCALING, partial(scales, NAMES[label], device))
+
+
+class FabricFramework(StackFramework):
+    """Lightning Fabric: the user's own loop with Fabric's calls in it."""
+
+    def refused(self) -> Mapping[Capability, str]:
+        return {Capability.STATIC_SCALING: NO_STATIC_SCALE}
+
+    def library_attempts(self) -> Mapping[Capability, Attempt]:
+        return fabric_attempts(self.device)
+
+    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> FabricTrainer:
+        require_together(model, recipe, float64_is_kept, scales, self.device)
+        return FabricTrainer(model, recipe, weights, self.device, self.mode)

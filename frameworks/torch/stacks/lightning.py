@@ -1,0 +1,43 @@
+"""Lightning's Trainer as a framework of the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fixtures.arrays import Array
+from fixtures.model import Model
+from fixtures.recipe import Recipe
+from frameworks.contract import Attempt, Capability
+from frameworks.torch.stacks.fabric import NO_STATIC_SCALE, require_together
+from frameworks.torch.stacks.framework import StackFramework
+from frameworks.torch.stacks.lightning_loops import scheduled, shown_to_hook
+from frameworks.torch.stacks.lightning_probes import float64_head_is_kept, library_attempts, trainer_scales
+from frameworks.torch.stacks.lightning_trainer import LightningTrainer
+
+_BY_ITSELF = "Trainer unscales gradients itself, after the last backward pass of a window"
+
+
+class LightningFramework(StackFramework):
+    """Lightning's Trainer with automatic optimization: one fit for each run."""
+
+    def refused(self) -> Mapping[Capability, str]:
+        return {
+            Capability.STATIC_SCALING: NO_STATIC_SCALE,
+            Capability.EXPLICIT_UNSCALE: _BY_ITSELF,
+            Capability.SECOND_UNSCALE: _BY_ITSELF,
+            Capability.TWO_OPTIMIZERS: "automatic optimization has one optimizer",
+            Capability.TWO_LOSSES: "automatic optimization goes backward through one loss, that of training_step",
+        }
+
+    def library_attempts(self) -> Mapping[Capability, Attempt]:
+        return library_attempts(self.device)
+
+    def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
+        return scheduled(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)
+
+    def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
+        return shown_to_hook(self.device, gradient, scale=scale, fused=fused)
+
+    def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> LightningTrainer:
+        require_together(model, recipe, float64_head_is_kept, trainer_scales, self.device)
+        return LightningTrainer(model, recipe, weights, self.device, self.mode)

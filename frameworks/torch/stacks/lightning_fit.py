@@ -1,0 +1,241 @@
+"""One `Trainer.fit` of Lightning, fed micro-batch by micro-batch from another thread."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import grad_norm
+
+from frameworks.torch.network import Network
+from frameworks.torch.optimizers import Stepper
+
+ENDLESS = 2**40
+"""Micro-batches of an epoch that no short window ends."""
+
+
+@dataclass(eq=False)
+class Work:
+    """A micro-batch for the training loop.
+
+    Attributes:
+        batch: tensors, as a loader yields them.
+        loss: `training_step`, from the batch as Lightning hands it over; None skips the backward pass, as documented.
+        window: micro-batches of the window that this one begins; None within a window.
+        hook: called with the network in `on_before_optimizer_step`, with the network.
+        norm: the gradients' norm in that hook; None where the window does not end, or nothing is clipped.
+    """
+
+    batch: dict[str, Any]
+    loss: Callable[[dict[str, Any]], torch.Tensor | None]
+    window: int | None = None
+    hook: Callable[[], None] | None = None
+    norm: float | None = None
+
+
+class _Stopped(Exception):
+    """Ends a fit that nobody feeds any more."""
+
+
+class Desk:
+    """Where the thread of a fit waits for work and for calls, and reports.
+
+    Attributes:
+        full: micro-batches of a whole window.
+        current: the micro-batch at work.
+    """
+
+    def __init__(self, full: int) -> None:
+        self.full = full
+        self.current: Work | None = None
+        self._next: Work | None = None
+        self._orders: SimpleQueue[Work | Callable[[], Any] | None] = SimpleQueue()
+        self._results: SimpleQueue[Any] = SimpleQueue()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Desk:
+        """An average of the module's weights copies the module, not where it gets its work."""
+        return self
+
+    # the run's side
+
+    def ask(self, order: Work | Callable[[], Any]) -> Any:
+        """Gives an order and waits for its end; raises what it raised."""
+        self._orders.put(order)
+        result = self._results.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def close(self) -> None:
+        """Has the fit end."""
+        self._orders.put(None)
+
+    # the fit's side
+
+    def report(self, result: Any = None) -> None:
+        self._results.put(result)
+
+    def coming(self) -> Work:
+        """The next micro-batch, which stays where it is; calls that come before it are made."""
+        while self._next is None:
+            order = self._orders.get()
+            if order is None:
+                raise _Stopped
+            if isinstance(order, Work):
+                self._next = order
+                break
+            try:
+                self.report(order())
+            except Exception as error:
+                self.report(error)
+        return self._next
+
+    def take(self) -> Work:
+        """The next micro-batch."""
+        self.current, self._next = self.coming(), None
+        return self.current
+
+    def fail(self, error: BaseException) -> None:
+        """Answers every order with the error that ended the fit."""
+        self.report(error)
+        while self._orders.get() is not None:
+            self.report(error)
+
+
+class _Loader:
+    """An epoch's micro-batches; it can be resumed, since the run decides what comes next."""
+
+    def __init__(self, desk: Desk, length: int) -> None:
+        self._desk = desk
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while True:
+            yield self._desk.take().batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to restore."""
+
+
+class Task(LightningModule):
+    """A network as Lightning's guide has it, whose losses, data and optimizer are those of a run.
+
+    An epoch ends before a window that is shorter than the others, which is an epoch of its own.
+
+    Attributes:
+        loop: counters of the run's own, which go into a checkpoint and come from one.
+    """
+
+    def __init__(self, network: Network, desk: Desk, stepper: Stepper, *, clips: bool) -> None:
+        super().__init__()
+        self.network = network
+        self._desk = desk
+        self._clips = clips
+        self.loop: dict[str, Any] = {}
+        self._stepper = weakref.ref(stepper)
+
+    @property
+    def stepper(self) -> Stepper:
+        """The run's optimizer and schedule, which a copy of the module for an average does not copy."""
+        stepper = self._stepper()
+        assert stepper is not None
+        return stepper
+
+    def train_dataloader(self) -> _Loader:
+        window = self._desk.coming().window or self._desk.full
+        return _Loader(self._desk, window if window < self._desk.full else ENDLESS)
+
+    def configure_optimizers(self) -> Any:
+        stepper = self.stepper
+        if stepper.scheduler is None:
+            return stepper.optimizer
+        return {
+            "optimizer": stepper.optimizer,
+            "lr_scheduler": {"scheduler": stepper.scheduler, "interval": "step"},
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["loop"] = self.loop
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.loop = checkpoint["loop"]
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> torch.Tensor | None:
+        work = self._desk.current
+        assert work is not None
+        return work.loss(batch)
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        work = self._desk.current
+        assert work is not None
+        if work.hook is not None:
+            work.hook()
+        if self._clips:
+            work.norm = float(grad_norm(self.network, 2).get("grad_2.0_norm_total", 0.0))
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._desk.current = None
+        self._desk.report()
+        window = self._desk.coming().window
+        self.trainer.should_stop = window is not None and window < self._desk.full
+
+    def on_train_epoch_end(self) -> None:
+        self.trainer.should_stop = False
+
+
+class Fit:
+    """A fit in a thread of its own, which ends with this object.
+
+    Attributes:
+        trainer: Lightning's.
+        task: the module that it trains.
+        end: ends the fit and waits for it; called with this object's end, and at the process's.
+    """
+
+    def __init__(self, trainer: Trainer, task: Task, desk: Desk, file: Path | None = None) -> None:
+        self.trainer = trainer
+        self.task = task
+        self._desk = desk
+        self._thread = threading.Thread(
+            target=_run, args=(trainer, task, desk, file, torch.get_num_threads()), daemon=True
+        )
+        self._thread.start()
+        self.end = weakref.finalize(self, _end, desk, self._thread)
+        self.ask(_nothing)
+
+    def ask(self, order: Work | Callable[[], Any]) -> Any:
+        """Has the fit train on a micro-batch, or make a call between two; raises what ended the fit."""
+        return self._desk.ask(order)
+
+
+def _nothing() -> None:
+    """The first call: its answer comes when the fit is ready for its first micro-batch."""
+
+
+def _end(desk: Desk, thread: threading.Thread) -> None:
+    desk.close()
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+def _run(trainer: Trainer, task: Task, desk: Desk, file: Path | None, threads: int) -> None:
+    torch.set_num_threads(threads)
+    try:
+        trainer.fit(task, ckpt_path=file)
+    except _Stopped:
+        return
+    except BaseException as error:
+        desk.fail(error)

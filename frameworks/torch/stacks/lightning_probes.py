@@ -1,0 +1,310 @@
+"""Attempts with Lightning's Trainer, without this adapter's guards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.plugins.precision import MixedPrecision
+from torch.utils.data import DataLoader
+
+from frameworks.contract import Attempt, Capability
+from frameworks.torch.stacks.lightning_start import NAMES, quiet, without_warnings
+
+Step = Callable[["Tiny", float], Any]
+
+
+def _mean(module: Tiny, factor: float) -> torch.Tensor:
+    return (module.weight * factor).sum()
+
+
+class Tiny(LightningModule):
+    """Two weights of 1.0 under SGD of rate 0.5; a batch is a factor of their sum.
+
+    Attributes:
+        seen: whatever a step records.
+    """
+
+    def __init__(self, step: Step = _mean, optimizers: int = 1, schedule: bool = False) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.seen: list[Any] = []
+        self._step = step
+        self._optimizers = optimizers
+        self._schedule = schedule
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+        return self._step(self, float(batch))
+
+    def configure_optimizers(self) -> Any:
+        made = [torch.optim.SGD([self.weight], 0.5) for _ in range(self._optimizers)]
+        if not self._schedule:
+            return made
+        schedule = torch.optim.lr_scheduler.LambdaLR(made[0], lambda step: 0.5**step)
+        return {"optimizer": made[0], "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def is_at(self, value: float) -> bool:
+        """Whether both weights have this value."""
+        return bool((self.weight == value).all())
+
+
+def fitted(
+    device: str, module: Tiny, *factors: float, epochs: int = 1, file: Path | None = None, **given: Any
+) -> Trainer:
+    """A Trainer that has trained the module on these batches, each epoch."""
+    quiet()
+    trainer = Trainer(
+        accelerator=device,
+        devices=1,
+        max_epochs=epochs,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **given,
+    )
+    batches: Any = DataLoader(torch.tensor(factors), batch_size=None)
+    trainer.fit(module, batches, ckpt_path=file)
+    return trainer
+
+
+def scaled(device: str, scale: float = 8.0, **given: Any) -> MixedPrecision:
+    """float16 autocast under a scaler of this scale."""
+    return MixedPrecision("16-mixed", device, torch.amp.GradScaler(device, init_scale=scale, **given))
+
+
+def _scale(plugin: MixedPrecision) -> float:
+    assert plugin.scaler is not None
+    return float(plugin.scaler.get_scale())
+
+
+def _product(module: Tiny, factor: float) -> torch.Tensor:
+    square = torch.full((2, 2), factor, dtype=module.dtype, device=module.device) @ module.weight
+    module.seen.append(square.dtype)
+    return square.sum()
+
+
+def _mixed(dtype: torch.dtype, device: str) -> bool:
+    module = Tiny(_product)
+    given = {"plugins": scaled(device)} if dtype == torch.float16 else {"precision": "bf16-mixed"}
+    fitted(device, module, 1.0, **given)
+    return module.seen == [dtype] and module.weight.dtype == torch.float32
+
+
+def _true(dtype: torch.dtype, device: str) -> bool:
+    module = Tiny(_product)
+    trainer = fitted(device, module, 1.0, precision="16-true" if dtype == torch.float16 else "bf16-true")
+    return module.weight.dtype == dtype and str(trainer.precision) in ("16-true", "bf16-true")
+
+
+def _dynamic_scaling(device: str) -> bool:
+    module, plugin = Tiny(), scaled(device)
+    fitted(device, module, float("inf"), 1.0, plugins=plugin)
+    return module.is_at(0.5) and _scale(plugin) == 4.0
+
+
+def _static_scaling(device: str) -> bool:
+    """Whether an overflow leaves a scale that is never to grow as it was."""
+    plugin = scaled(device, growth_interval=2**31 - 1)
+    fitted(device, Tiny(), float("inf"), plugins=plugin)
+    return _scale(plugin) == 8.0
+
+
+def _scaling_factors(device: str) -> bool:
+    plugin = scaled(device, 16.0, growth_factor=4.0, backoff_factor=0.125, growth_interval=1)
+    fitted(device, Tiny(), 1.0, float("inf"), plugins=plugin)
+    return _scale(plugin) == 8.0
+
+
+def _scaling_disabled(device: str) -> bool:
+    module, plugin = Tiny(), scaled(device, enabled=False)
+    fitted(device, module, 1.0, plugins=plugin)
+    return module.is_at(0.5) and _scale(plugin) == 1.0
+
+
+def _unscaled_by_hand(times: int, device: str) -> bool:
+    """Whether gradients can be unscaled by hand after the backward pass, and then stepped with."""
+    module, plugin = Tiny(), scaled(device)
+
+    def unscale() -> None:
+        assert plugin.scaler is not None
+        for _ in range(times):
+            plugin.scaler.unscale_(module.optimizers().optimizer)  # type: ignore[union-attr]
+
+    module.on_after_backward = unscale  # type: ignore[method-assign]
+    fitted(device, module, 1.0, plugins=plugin)
+    return module.is_at(0.5)
+
+
+def _two_optimizers(device: str) -> bool:
+    module = Tiny(optimizers=2)
+    fitted(device, module, 1.0)
+    return module.is_at(0.0)
+
+
+def _two_losses(device: str) -> bool:
+    """Whether two losses that a step returns each have a backward pass."""
+    module = Tiny(lambda module, factor: [_mean(module, factor), _mean(module, factor)])
+    fitted(device, module, 1.0)
+    return module.is_at(0.0)
+
+
+def _accumulation(device: str) -> bool:
+    module = Tiny()
+    fitted(device, module, 1.0, 3.0, accumulate_grad_batches=2)
+    return module.is_at(0.0)
+
+
+def _partial_window(device: str) -> bool:
+    module = Tiny()
+    fitted(device, module, 1.0, accumulate_grad_batches=2)
+    return not module.is_at(1.0)
+
+
+def ends_a_window_early(device: str = "cpu") -> bool:
+    """Whether anything that a step returns or sets ends a window before its last micro-batch."""
+
+    def step(module: Tiny, factor: float) -> torch.Tensor:
+        module.trainer.should_stop = True
+        return _mean(module, factor)
+
+    module = Tiny(step)
+    with without_warnings():
+        fitted(device, module, 1.0, 1.0, 1.0, accumulate_grad_batches=2)
+    return not module.is_at(1.0)
+
+
+def _clip(device: str) -> bool:
+    module = Tiny()
+    fitted(device, module, 8.0, gradient_clip_val=1.0)
+    return float((1.0 - module.weight.detach()).norm()) < 0.501
+
+
+def _schedule(device: str) -> bool:
+    module = Tiny(schedule=True)
+    fitted(device, module, 1.0, 1.0)
+    return module.is_at(0.25)
+
+
+def _schedule_frequency(device: str) -> bool:
+    """Whether the schedule steps after the second update of four, and the fourth."""
+    module, rates = Tiny(schedule=True), list[float]()
+    config = module.configure_optimizers()
+    config["lr_scheduler"]["frequency"] = 2
+    module.configure_optimizers = lambda: config  # type: ignore[method-assign]
+    module.on_before_optimizer_step = (  # type: ignore[method-assign]
+        lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
+    )
+    fitted(device, module, 0.0, 0.0, 0.0, 0.0)
+    return rates == [0.5, 0.5, 0.25, 0.25]
+
+
+def _step_hook(device: str) -> bool:
+    module = Tiny()
+    module.on_before_optimizer_step = (  # type: ignore[method-assign]
+        lambda _: module.seen.append(module.weight.grad.tolist())  # type: ignore[union-attr]
+    )
+    fitted(device, module, 1.0, plugins=scaled(device))
+    return module.seen == [[1.0, 1.0]]
+
+
+def _groups(device: str) -> bool:
+    module, other = Tiny(), torch.nn.Parameter(torch.ones(2))
+    module.other = other
+    groups: list[dict[str, Any]] = [{"params": [module.weight]}, {"params": [other], "lr": 0.25}]
+    module.configure_optimizers = lambda: torch.optim.SGD(groups, 0.5)  # type: ignore[method-assign]
+    module._step = lambda own, factor: ((own.weight + other) * factor).sum()
+    fitted(device, module, 1.0)
+    return module.is_at(0.5) and bool((other == 0.75).all())
+
+
+def _missing_gradients(device: str) -> bool:
+    module, other = Tiny(), torch.nn.Parameter(torch.ones(2))
+    module.other = other
+    module.configure_optimizers = lambda: torch.optim.AdamW(module.parameters())  # type: ignore[method-assign]
+    fitted(device, module, 1.0)
+    return not module.is_at(1.0) and bool((other == 1.0).all())
+
+
+def _average(device: str) -> bool:
+    module = Tiny()
+    fitted(device, module, 1.0, 2.0, callbacks=[EMAWeightAveraging(decay=0.5)])
+    return module.is_at(0.0)  # (0.5 - 0.5) / 2, of the weights 0.5 and -0.5
+
+
+def _checkpoint(device: str) -> bool:
+    saved, loaded = Tiny(), Tiny()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "run.ckpt"
+        fitted(device, saved, 1.0).save_checkpoint(file)
+        fitted(device, loaded, 1.0, epochs=2, file=file)
+    return loaded.is_at(0.0)
+
+
+def _feed(device: str) -> bool:
+    module, given = Tiny(), torch.tensor([0.5, 2.0], device=device)
+    module._step = lambda own, _: (own.weight * given).sum()
+    fitted(device, module, 1.0)
+    return module.weight.tolist() == [0.75, 0.0]
+
+
+PROBES: dict[Capability, Callable[[str], bool]] = {
+    Capability.O1_FLOAT16: partial(_mixed, torch.float16),
+    Capability.O1_BFLOAT16: partial(_mixed, torch.bfloat16),
+    Capability.O3_FLOAT16: partial(_true, torch.float16),
+    Capability.O3_BFLOAT16: partial(_true, torch.bfloat16),
+    Capability.DYNAMIC_SCALING: _dynamic_scaling,
+    Capability.STATIC_SCALING: _static_scaling,
+    Capability.SCALING_FACTORS: _scaling_factors,
+    Capability.SCALING_DISABLED: _scaling_disabled,
+    Capability.EXPLICIT_UNSCALE: partial(_unscaled_by_hand, 1),
+    Capability.SECOND_UNSCALE: partial(_unscaled_by_hand, 2),
+    Capability.TWO_OPTIMIZERS: _two_optimizers,
+    Capability.TWO_LOSSES: _two_losses,
+    Capability.ACCUMULATION: _accumulation,
+    Capability.PARTIAL_WINDOW: _partial_window,
+    Capability.CLIP: _clip,
+    Capability.SCHEDULE: _schedule,
+    Capability.SCHEDULE_FREQUENCY: _schedule_frequency,
+    Capability.STEP_HOOK: _step_hook,
+    Capability.GROUPS: _groups,
+    Capability.MISSING_GRADIENTS: _missing_gradients,
+    Capability.AVERAGE: _average,
+    Capability.CHECKPOINT: _checkpoint,
+    Capability.FEED: _feed,
+}
+
+
+def library_attempts(device: str) -> dict[Capability, Attempt]:
+    """Attempts by capability."""
+    return {capability: partial(_undisturbed, call, device) for capability, call in PROBES.items()}
+
+
+def float64_head_is_kept(label: str, device: str) -> bool:
+    """Whether a model's float64 weights stay float64 at a level."""
+    module = Tiny()
+    module.head = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    with without_warnings():
+        fitted(device, module, 1.0, precision=NAMES[label])
+    return bool(module.head.dtype == torch.float64)
+
+
+def trainer_scales(precision: Any, device: str) -> bool:
+    """Whether the Trainer's bf16-mixed takes a loss scaler, or another precision of it makes one."""
+    if precision == "bf16-mixed":
+        MixedPrecision(precision, device, torch.amp.GradScaler(device))
+        return True
+    with without_warnings():
+        plugin = fitted(device, Tiny(), 1.0, precision=precision).precision_plugin
+    return getattr(plugin, "scaler", None) is not None
+
+
+def _undisturbed(call: Callable[[str], bool], device: str) -> bool:
+    with torch.random.fork_rng([]), without_warnings():
+        return call(device)

@@ -1,0 +1,220 @@
+"""One training run by Lightning's Trainer, with automatic optimization."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from torch.optim.swa_utils import AveragedModel
+
+from fixtures.arrays import Array
+from fixtures.model import Batch, Model, Window
+from fixtures.recipe import Recipe
+from frameworks.base import NO_AVERAGE, MicroBatch
+from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.torch import checkpoint
+from frameworks.torch.losses import Loaded
+from frameworks.torch.network import parameters_by_name
+from frameworks.torch.optimizers import averages_of, optimizer_state
+from frameworks.torch.stacks.lightning_fit import Desk, Fit, Task, Work
+from frameworks.torch.stacks.lightning_probes import ends_a_window_early
+from frameworks.torch.stacks.lightning_start import NAMES, quiet
+from frameworks.torch.trainer import TorchTrainer
+
+FILE = "run.ckpt"
+_WINDOW_GOES_ON = (
+    "Trainer ends a window with its last micro-batch or with the epoch's, whose number it knows at the start"
+)
+
+
+class Float32ScaledPrecision(MixedPrecision):
+    """Loss scaling without autocast; the Trainer's own precisions scale float16 autocast alone."""
+
+    def autocast_context_manager(self) -> torch.autocast:
+        return torch.autocast(self.device, enabled=False)
+
+
+def precision_of(recipe: Recipe, device: str, scaler: torch.amp.GradScaler | None) -> Precision | None:
+    """A plugin with the recipe's scaler, which a Trainer on a CPU does not make; None where the Trainer needs none."""
+    if recipe.precision.level == "O0" and scaler is not None:
+        return Float32ScaledPrecision("16-mixed", device, scaler)
+    if recipe.precision.label == "O1-float16":
+        kept = torch.amp.GradScaler(device, enabled=False) if scaler is None else scaler
+        return MixedPrecision("16-mixed", device, kept)
+    return None
+
+
+def trainer_of(recipe: Recipe, device: str, scaler: torch.amp.GradScaler | None = None, **others: Any) -> Trainer:
+    """A Trainer for a recipe, without its logger, its progress bar and its checkpoints in the working folder."""
+    quiet()
+    plugin = precision_of(recipe, device, scaler)
+    precision: dict[str, Any] = {"precision": NAMES[recipe.precision.label]} if plugin is None else {"plugins": plugin}
+    return Trainer(
+        accelerator=device,
+        devices=1,
+        max_epochs=-1,
+        accumulate_grad_batches=recipe.accumulation,
+        gradient_clip_val=recipe.clip,
+        reload_dataloaders_every_n_epochs=1,
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **precision,
+        **others,
+    )
+
+
+class LightningTrainer(TorchTrainer):
+    """A run in one fit. Lightning ends a window itself, with its last micro-batch, so `apply` only reports.
+
+    `accumulate` without `update` takes the window to hold micro-batches of the first one's size.
+    """
+
+    def __init__(
+        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
+    ) -> None:
+        super().__init__(model, recipe, weights, device, mode)
+        self._coming: int | None = None
+        self._left = 0
+        self._total = 0.0
+        self._norm: float | None = None
+        self._opened = (1.0, 0.0, 0)
+        self._fit = self._begin()
+
+    def _begin(self, file: Path | None = None) -> Fit:
+        """A fit of the run's network, resumed from a checkpoint if there is one."""
+        recipe, stepper, desk = self.recipe, self.steppers[0], Desk(self.recipe.accumulation)
+        self._ema = None if recipe.average is None else EMAWeightAveraging(decay=recipe.average)
+        callbacks = [] if self._ema is None else [self._ema]
+        trainer = trainer_of(recipe, self.device, self.scaler, callbacks=callbacks)
+        task = Task(self.network, desk, stepper, clips=recipe.clip is not None)
+        return Fit(trainer, task, desk, file)
+
+    def _low_format(self) -> torch.dtype | None:
+        return None
+
+    def _averaged(self) -> AveragedModel | None:
+        return None
+
+    @property
+    def _plugin(self) -> Precision:
+        return self._fit.trainer.precision_plugin
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return self._plugin.forward_context()
+
+    # the training loop
+
+    def update(self, window: Window) -> Update:
+        self._check_length(len(window))
+        self._coming = len(window)
+        return super().update(window)
+
+    def accumulate(self, batch: Batch, items: int) -> float:
+        if self._coming is None:
+            self._coming = min(self.recipe.accumulation, max(1, round(items / batch.items))) if batch.items else None
+        self._train(self._load(batch), self._coming)
+        return self.ledger.add(MicroBatch(self._total, batch.items), items)
+
+    def _train(self, loaded: Loaded, length: int | None) -> None:
+        def loss(batch: dict[str, Any]) -> torch.Tensor:
+            with self.stream.drawn() if self._draws else nullcontext(), self.activations.saving():
+                sums = self._losses(batch["inputs"], batch["targets"])
+            total = sum(sums[1:], sums[0])
+            self._total = total.item()
+            return total / loaded.items
+
+        self._give(Work({"inputs": loaded.inputs, "targets": dict(loaded.targets)}, loss), length)
+
+    def _give(self, work: Work, length: int | None) -> None:
+        """Has the fit take a micro-batch, the first of a window of so many if none is open."""
+        if not self._left:
+            self._left = work.window = length or self.recipe.accumulation
+            self._opened = (self._scale(), self.steppers[0].learning_rate, self.steppers[0].applied)
+        self._coming = None
+        self._fit.ask(work)
+        self._left -= 1
+        self._norm = work.norm
+
+    def apply(self) -> Update:
+        if self._left:
+            raise Unsupported(Capability.PARTIAL_WINDOW, _WINDOW_GOES_ON, ends_a_window_early)
+        before, rate, applied = self._opened
+        return self._report(before, rate, self._norm, skipped=self.steppers[0].applied == applied)
+
+    def feed(
+        self,
+        *window: Gradients,
+        unscale_calls: int | None = None,
+        poison: Gradients | None = None,
+        abandon: bool = False,
+    ) -> Update:
+        if unscale_calls is not None or poison is not None or abandon:
+            raise self.refusal(Capability.EXPLICIT_UNSCALE)
+        self._check_length(len(window))
+        for mapping in window:
+            given = {name: value for name, value in mapping.items() if value is not None}
+            self._give(Work({}, lambda _, given=given: self._fed(given) if given else None), len(window))
+        return self.apply()
+
+    def _check_length(self, length: int) -> None:
+        if length > self.recipe.accumulation:
+            raise ValueError(f"{length} micro-batches are more than one window of {self.recipe.accumulation}")
+
+    def _passes(self, window: Window, items: int, scaler: torch.amp.GradScaler | None) -> list[float]:
+        """As the training loop makes them: each loss is the mean of its micro-batch, divided by their number."""
+        return [self._pass(batch, batch.items * len(window), scaler) for batch in window]
+
+    # what can be seen
+
+    def optimizer_state(self) -> dict[str, Array]:
+        found = optimizer_state(self.steppers, self.slots)
+        average = None if self._ema is None else self._ema._average_model
+        if average is None:
+            return found
+        return found | averages_of(parameters_by_name(self.model, average.module.network), average)
+
+    def accumulator(self) -> dict[str, Array]:
+        """Lightning empties the gradients when the next window begins."""
+        return self._summed() if self._left else {}
+
+    def predict(self, inputs: Array) -> dict[str, Array]:
+        found = super().predict(inputs)
+        self.network.train()
+        return found
+
+    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
+        if self._ema is None:
+            raise ValueError(NO_AVERAGE)
+        self._ema.on_validation_epoch_start(self._fit.trainer, self._fit.task)
+        try:
+            return self.predict(inputs)
+        finally:
+            self._ema.on_validation_epoch_end(self._fit.trainer, self._fit.task)
+
+    # the whole run
+
+    def save(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self._fit.task.loop = checkpoint.loop_state(self) | {"left": self._left, "opened": self._opened, "random": {}}
+        self._fit.ask(lambda: self._fit.trainer.save_checkpoint(path / FILE))
+
+    def restore(self, path: Path) -> None:
+        former, ema = self._fit, self._ema
+        try:
+            self._fit = self._begin(path / FILE)
+        except Exception as error:
+            self._ema = ema
+            raise ValueError(f"{path / FILE} cannot be loaded: {error}") from error
+        former.end()
+        loop = self._fit.task.loop
+        checkpoint.go_on(self, loop | {"random": self.stream.states})
+        self._left, self._opened = loop["left"], loop["opened"]
