@@ -42,7 +42,13 @@ class Stack:
         return ""
 
 
-STACKS: Mapping[str, Stack] = MappingProxyType({})
+STACKS: Mapping[str, Stack] = MappingProxyType(
+    {
+        "accelerate": Stack("accelerate", "1.10", "frameworks.torch.stacks.accelerate:AccelerateFramework"),
+        "trainer": Stack("transformers", "5.0", "frameworks.torch.stacks.trainer:TransformersFramework"),
+        "trainer-plain": Stack("transformers", "5.0", "frameworks.torch.stacks.trainer:TransformersFramework"),
+    }
+)
 """The libraries by mode."""
 
 

@@ -68,6 +68,7 @@ class StackFramework(TorchFramework):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
         self.require_recipe(recipe)
+        self.require_clipping(recipe)
         return self.bound(self.run(model, recipe, weights))
 
     @abstractmethod
