@@ -96,8 +96,10 @@ class AccelerateTrainer(TorchTrainer):
 
     def _backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None) -> None:
         separate = losses if self.recipe.separate_losses else [sum(losses[1:], losses[0])]
+        kept, self.accelerator.scaler = self.accelerator.scaler, scaler or self.accelerator.scaler
         for index, loss in enumerate(separate):
             self.accelerator.backward(loss, retain_graph=index + 1 < len(separate))
+        self.accelerator.scaler = kept
 
     @contextmanager
     def _micro_batch(self, *, last: bool) -> Iterator[None]:
@@ -213,4 +215,3 @@ class _Loop:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         checkpoint.go_on(self._run, {**state, "random": self._run.stream.states})
-

@@ -31,8 +31,6 @@ class TransformersFramework(StackFramework):
         trainer_probes.require_scaling(recipe, self.device)
         return TransformersRun(model, recipe, weights, self.device, self.mode)
 
-    def plain_trainer(
-        self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
-    ) -> TorchTrainer:
+    def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
         self.require_recipe(recipe)
         return self.bound(PlainTrainer(model, recipe, weights, self.device, self.mode))

@@ -39,7 +39,9 @@ OPTIMIZERS = {"trainer": "adamw_torch_fused", "trainer-plain": "adamw_torch"}
 _LOOP_FILE = "loop.pt"
 """What the user saves beside Trainer's files: the state of no part of Trainer's."""
 _ALWAYS_STEPS = "Trainer steps the optimizer at the end of every window, and no callback leaves the step out"
-_ENDS_LATER = "Trainer ends a window early only at the end of its data loader, whose length it reads before the first batch"
+_ENDS_LATER = (
+    "Trainer ends a window early only at the end of its data loader, whose length it reads before the first batch"
+)
 
 
 class SampleMeans(nn.Module):
@@ -232,7 +234,9 @@ class TransformersRun(TorchTrainer):
         steps = self.recipe.accumulation
         short = 0 if length is None or length >= steps else length
         steps = max(steps, length or 0)
-        if self.loop.runs and (length is None or (self.trainer.short, self.arguments.gradient_accumulation_steps) == (short, steps)):
+        if self.loop.runs and (
+            length is None or (self.trainer.short, self.arguments.gradient_accumulation_steps) == (short, steps)
+        ):
             return
         self.loop.stop()
         self.arguments.gradient_accumulation_steps = steps
@@ -296,7 +300,11 @@ class TransformersRun(TorchTrainer):
         abandon: bool = False,
     ) -> Update:
         if abandon:
-            raise Unsupported(Capability.EXPLICIT_UNSCALE, _ALWAYS_STEPS, partial(trainer_probes.step_is_left_out, self.device))
+            raise Unsupported(
+                Capability.EXPLICIT_UNSCALE,
+                _ALWAYS_STEPS,
+                trainer_probes.alone(trainer_probes.step_is_left_out, self.device),
+            )
         accelerator = self.trainer.accelerator
         self.before_step.actions += [accelerator.unscale_gradients] * max(0, (unscale_calls or 0) - 1)
         if poison is not None:
@@ -333,7 +341,11 @@ class TransformersRun(TorchTrainer):
 
     def apply(self) -> Update:
         if self._left:
-            raise Unsupported(Capability.PARTIAL_WINDOW, _ENDS_LATER, partial(trainer_probes.open_window_ends, self.device))
+            raise Unsupported(
+                Capability.PARTIAL_WINDOW,
+                _ENDS_LATER,
+                trainer_probes.alone(trainer_probes.open_window_ends, self.device),
+            )
         if self._ended is None:
             raise ValueError("apply without any micro-batch before it")
         ended, self._ended = self._ended, None
