@@ -92,6 +92,8 @@ class Capability(StrEnum):
     SAVED_BYTES = "trainer.saved-bytes"
     PEAK_BYTES = "trainer.peak-bytes"
     TRACE = "trainer.trace"  # outputs and gradients of every layer
+    LIBRARY_REQUESTS = "autocast.library-requests"  # what a library makes of a request for a precision
+    DATA_POSITION = "trainer.data-position"  # a library's own data loader, from whose middle a run resumes
     PLAIN_LOOP = "trainer.plain-loop"  # the same run without the library that trains it
 
     @classmethod

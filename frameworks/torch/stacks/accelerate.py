@@ -7,8 +7,8 @@ from functools import partial
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recipe
-from frameworks.contract import Attempt, Capability, Unsupported
+from fixtures.recipe import FormatName, Recipe
+from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder, Unsupported
 from frameworks.torch.stacks import accelerate_probes
 from frameworks.torch.stacks.accelerate_run import AccelerateTrainer
 from frameworks.torch.stacks.framework import StackFramework
@@ -31,3 +31,9 @@ class AccelerateFramework(StackFramework):
             attempt = partial(accelerate_probes.bfloat16_is_scaled, self.device)
             raise Unsupported(Capability.DYNAMIC_SCALING, BFLOAT16_SCALED, attempt)
         return AccelerateTrainer(model, recipe, weights, self.device, self.mode)
+
+    def requested(self, format_name: FormatName) -> FormatRequest:
+        return accelerate_probes.requested(format_name, self.device)
+
+    def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
+        return accelerate_probes.resumed_epoch(order, windows, self.device)

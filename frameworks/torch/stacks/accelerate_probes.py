@@ -13,10 +13,14 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import GradScalerKwargs
 
-from frameworks.contract import Attempt, Capability
+from fixtures.recipe import FormatName
+from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
+from frameworks.torch.arrays import dtype_name
 from frameworks.torch.optimizer_probes import weight_of
 from frameworks.torch.stacks.accelerate_run import force_float16
 from frameworks.torch.stacks.accelerate_state import RunState
+from frameworks.torch.stacks.numbered_rows import EPOCHS, ROWS, STEPS, Dropping, loader
+from frameworks.torch.stacks.warned import watched
 
 REFUSED: Mapping[Capability, str] = MappingProxyType(
     {Capability.STATIC_SCALING: "accelerate calls GradScaler.update without a scale, and no setting keeps the scale"}
@@ -196,9 +200,65 @@ _TRIES: dict[Capability, Try] = {
 
 def attempts(device: str) -> dict[Capability, Attempt]:
     """Attempts by capability; each has a state of its own."""
-    return {capability: partial(_alone, attempt, device) for capability, attempt in _TRIES.items()}
+    own = {Capability.LIBRARY_REQUESTS: partial(_answers, device), Capability.DATA_POSITION: partial(_feeds, device)}
+    return own | {capability: partial(_alone, attempt, device) for capability, attempt in _TRIES.items()}
 
 
 def _alone(attempt: Try, device: str) -> bool:
     with RunState().installed(), torch.random.fork_rng([torch.cuda.current_device()] if device == "cuda" else []):
         return attempt(device)
+
+
+def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, DataRun]:
+    """The unbroken and the resumed run, as the guide on checkpoints writes them."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = []
+        for resumed in (False, True):
+            with RunState().installed(), torch.random.fork_rng():
+                torch.manual_seed(1 + resumed)
+                runs.append(_epochs(order, windows, folder, device, resumed=resumed))
+    return runs[0], runs[1]
+
+
+def _epochs(order: RowOrder, windows: int, folder: str, device: str, *, resumed: bool) -> DataRun:
+    accelerator = Accelerator(cpu=device == "cpu", gradient_accumulation_steps=STEPS)
+    model = Dropping()
+    model, optimizer, rows = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader(order))
+    done = windows * STEPS
+    if resumed:
+        accelerator.load_state(folder)
+    model.train()
+    for epoch in range(done // ROWS if resumed else 0, EPOCHS):
+        skipped = done % ROWS if resumed and epoch == done // ROWS else 0
+        rows.set_epoch(epoch)
+        for place, row in enumerate(accelerator.skip_first_batches(rows, skipped) if skipped else rows, skipped + 1):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**row)["loss"])
+                optimizer.step()
+                optimizer.zero_grad()
+            if not resumed and epoch * ROWS + place == done:
+                accelerator.save_state(folder)
+    run: Dropping = accelerator.unwrap_model(model)
+    return run.since(0 if resumed else done)
+
+
+def requested(format_name: FormatName, device: str) -> FormatRequest:
+    """What accelerate makes of a request for mixed precision, without this adapter's additions."""
+    asked = {"float16": "fp16", "bfloat16": "bf16"}[format_name]
+    with RunState().installed(), watched() as warned:
+        accelerator = Accelerator(cpu=device == "cpu", mixed_precision=asked)
+        layer, seen = torch.nn.Linear(2, 2), list[torch.dtype]()
+        layer.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))
+        model = accelerator.prepare(torch.nn.Sequential(layer))
+        model(torch.ones(1, 2, device=accelerator.device))
+        reported = {"fp16": "float16", "bf16": "bfloat16", "no": "float32"}[accelerator.mixed_precision]
+    return FormatRequest(dtype_name(seen[0]), reported, warned=bool(warned))
+
+
+def _answers(device: str) -> bool:
+    return requested("bfloat16", device).ran == "bfloat16"
+
+
+def _feeds(device: str) -> bool:
+    unbroken, resumed = resumed_epoch("in-order", 4, device)
+    return unbroken.rows == resumed.rows == tuple(range(8))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recipe
-from frameworks.contract import Attempt, Capability
+from fixtures.recipe import FormatName, Recipe
+from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
 from frameworks.torch.stacks import trainer_probes
 from frameworks.torch.stacks.framework import StackFramework
 from frameworks.torch.stacks.trainer_run import PlainTrainer, TransformersRun
@@ -34,3 +34,9 @@ class TransformersFramework(StackFramework):
     def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
         self.require_recipe(recipe)
         return self.bound(PlainTrainer(model, recipe, weights, self.device, self.mode))
+
+    def requested(self, format_name: FormatName) -> FormatRequest:
+        return trainer_probes.requested(format_name, self.device)
+
+    def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
+        return trainer_probes.resumed_epoch(order, windows, self.device)

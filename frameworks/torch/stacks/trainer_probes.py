@@ -15,20 +15,37 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from fixtures.recipe import Recipe
-from frameworks.contract import Attempt, Capability, Unsupported
+from fixtures.recipe import FormatName, Recipe
+from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder, Unsupported
+from frameworks.torch.arrays import dtype_name
 from frameworks.torch.stacks.accelerate_state import RunState
+from frameworks.torch.stacks.numbered_rows import EPOCHS, STEPS, Dropping, NumberedRows
 from frameworks.torch.stacks.trainer_loop import seeds_restored
+from frameworks.torch.stacks.warned import watched
 
 BFLOAT16_SCALED = "Trainer's loss scaler comes with fp16=True, and its bf16 has none"
 REFUSED: Mapping[Capability, str] = MappingProxyType(
     {
-        Capability.STATIC_SCALING: "Trainer's loop calls GradScaler.update without a scale, and no setting keeps the scale",
+        Capability.STATIC_SCALING: "Trainer's loop calls GradScaler.update without a scale; no setting keeps the scale",
         Capability.TWO_OPTIMIZERS: "Trainer takes one optimizer",
         Capability.TWO_LOSSES: "Trainer makes one backward pass through each forward pass",
         Capability.AVERAGE: "Trainer keeps no average of the weights",
     }
 )
+
+_QUIET: dict[str, Any] = {
+    "optim": "sgd",
+    "learning_rate": 0.5,
+    "max_grad_norm": 0.0,
+    "lr_scheduler_type": "constant",
+    "output_dir": tempfile.gettempdir(),
+    "per_device_train_batch_size": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+    "log_level": "error",
+}
+"""Training arguments of plain SGD at a rate of 0.5, one row a micro-batch."""
 
 Try = Callable[[str], bool]
 Row = Mapping[str, float]
@@ -84,21 +101,7 @@ class _Attempt(Trainer):  # type: ignore[misc]
         **given: Any,
     ) -> None:
         self._device, self._settings, self._autocast = device, scaler, autocast
-        arguments = {
-            "optim": "sgd",
-            "learning_rate": 0.5,
-            "max_grad_norm": 0.0,
-            "lr_scheduler_type": "constant",
-            "num_train_epochs": 1,
-            "fp16": scaler is not None,
-            "use_cpu": device == "cpu",
-            "output_dir": tempfile.gettempdir(),
-            "per_device_train_batch_size": 1,
-            "save_strategy": "no",
-            "report_to": "none",
-            "disable_tqdm": True,
-            "log_level": "error",
-        }
+        arguments = _QUIET | {"num_train_epochs": 1, "fp16": scaler is not None, "use_cpu": device == "cpu"}
         super().__init__(
             model=_Product(losses),
             args=TrainingArguments(**(arguments | given)),
@@ -282,7 +285,8 @@ _TRIES: dict[Capability, Try] = {
 
 def attempts(device: str) -> dict[Capability, Attempt]:
     """Attempts by capability; each has a state of its own."""
-    return {capability: alone(attempt, device) for capability, attempt in _TRIES.items()}
+    own = {Capability.LIBRARY_REQUESTS: partial(_answers, device), Capability.DATA_POSITION: partial(_feeds, device)}
+    return own | {capability: alone(attempt, device) for capability, attempt in _TRIES.items()}
 
 
 def alone(attempt: Try, device: str) -> Attempt:
@@ -294,3 +298,46 @@ def _alone(attempt: Try, device: str) -> bool:
     devices = [torch.cuda.current_device()] if device == "cuda" else []
     with RunState().installed(), seeds_restored(), torch.random.fork_rng(devices):
         return attempt(device)
+
+
+def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, DataRun]:
+    """The unbroken run, which writes checkpoints, and one that is resumed from one of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = []
+        for resumed in (False, True):
+            with RunState().installed(), seeds_restored(), torch.random.fork_rng():
+                model = Dropping()
+                given = {
+                    "output_dir": folder,
+                    "save_strategy": "steps",
+                    "save_steps": windows,
+                    "num_train_epochs": EPOCHS,
+                    "gradient_accumulation_steps": STEPS,
+                    "train_sampling_strategy": "sequential" if order == "in-order" else "random",
+                    "use_cpu": device == "cpu",
+                }
+                trainer = Trainer(model, TrainingArguments(**(_QUIET | given)), train_dataset=NumberedRows(order))
+                trainer.remove_callback(PrinterCallback)
+                trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-{windows}" if resumed else None)
+                runs.append(model.since(0 if resumed else windows * STEPS))
+    return runs[0], runs[1]
+
+
+def requested(format_name: FormatName, device: str) -> FormatRequest:
+    """What Trainer makes of a request for mixed precision, without this adapter's additions."""
+    with RunState().installed(), seeds_restored(), torch.random.fork_rng(), watched() as warned:
+        asked = {"float16": {"fp16": True}, "bfloat16": {"bf16": True}}[format_name]
+        made, seen = _Attempt(device, [1.0], **asked), list[torch.dtype]()
+        made.model.inner.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))
+        made.train()
+        reported = {"fp16": "float16", "bf16": "bfloat16", "no": "float32"}[made.accelerator.mixed_precision]
+    return FormatRequest(dtype_name(seen[0]), reported, warned=bool(warned))
+
+
+def _answers(device: str) -> bool:
+    return requested("bfloat16", device).ran == "bfloat16"
+
+
+def _feeds(device: str) -> bool:
+    unbroken, resumed = resumed_epoch("in-order", 4, device)
+    return unbroken.rows == resumed.rows == tuple(range(8))
