@@ -49,7 +49,7 @@ class LoopTrainer(TorchTrainer):
     def _steppers(self) -> list[Stepper]:
         return self.kept.steppers
 
-    def _scaler(self) -> torch.amp.GradScaler | None:
+    def _made_scaler(self) -> torch.amp.GradScaler | None:
         return self.kept.scaler
 
     # one window
