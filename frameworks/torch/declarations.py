@@ -6,6 +6,7 @@ import torch
 
 from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.torch import eight_bit_state, engine_probes, engine_start, torchao_models, transformers_models
+from frameworks.torch.compiling import MODES
 from frameworks.torch.scaler import has_gradient_formats
 
 NO_MASTERS = (
@@ -27,10 +28,11 @@ _BEFORE_AMPERE: dict[Capability, str] = {
     Capability.TF32: "TensorFloat-32 products need a GPU of compute capability 8.0 or above",
 }
 
+_COMPILED: dict[Capability, str] = {
+    Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so no layer's is shown",
+}
 _REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
-    "compile": {
-        Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so no layer's is shown",
-    },
+    **{mode: _COMPILED for mode in MODES},
     "ddp": {
         Capability.TWO_LOSSES: "DDP takes a second backward pass through one forward pass for a parameter that is ready"
         " twice, and raises",
@@ -65,7 +67,7 @@ def no_scope(level: str) -> str:
 
 def conventions(mode: str) -> Conventions:
     """PyTorch's conventions; compiled checkpoints have one implementation for all variants."""
-    compiled = mode == "compile"
+    compiled = mode in MODES
     return Conventions(
         adam_epsilon="outside",
         momentum_rate="outside",
