@@ -73,7 +73,7 @@ class TensorFlowTrainer(BaseTrainer):
             self._slots = {slot: v for slot, v in every.items() if slot.partition("/")[2] in self._bound.variables}
             gathered = {slot.removeprefix(ACCUMULATOR): v for slot, v in every.items() if slot not in self._slots}
             self._gathered: dict[str, keras.Variable] = gathered
-        if place.startswith("/GPU"):
+        if not place.startswith("/CPU"):
             tf.config.experimental.reset_memory_stats(place.strip("/"))
 
     def _made_steps(self) -> TracedSteps:
@@ -243,6 +243,6 @@ class TensorFlowTrainer(BaseTrainer):
         )
 
     def peak_bytes(self) -> int:
-        if not self._place.startswith("/GPU"):
+        if self._place.startswith("/CPU"):
             raise self.refusal(Capability.PEAK_BYTES)
         return int(tf.config.experimental.get_memory_info(self._place.strip("/"))["peak"])

@@ -17,6 +17,7 @@ from frameworks.base import (
     BaseFramework,
     CompanyTrainer,
     aware_attempts,
+    elapsed,
     format_attempts,
     offload_attempts,
     quantizer_attempts,
@@ -35,7 +36,7 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.torch import compiling, eight_bit_state, engine_start, torchao_models, transformers_models
+from frameworks.torch import compiling, devices, eight_bit_state, engine_start, torchao_models, transformers_models
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.aware import RULE, AwareTrainer
 from frameworks.torch.companies import company, is_flat, own_attempts
@@ -57,11 +58,12 @@ _LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, tran
 
 
 class TorchFramework(BaseFramework):
-    """PyTorch on the CPU or a CUDA device, one thread.
+    """PyTorch on the CPU or an accelerator, one thread.
 
     Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`, and
     "compile-dynamic" does so for all sizes at once; `run_op` is eager in all modes. "ddp", "fsdp", "fsdp1" and
-    "deepspeed" train every recipe with two ranks, "offload" keeps activations in files; in "torchao" trained models are quantized by torchao, and in "transformers" they are loaded in 8 bits.
+    "deepspeed" train every recipe with two ranks, "offload" keeps activations in files; in "torchao" trained models
+    are quantized by torchao, and in "transformers" they are loaded in 8 bits.
     """
 
     name: str = "torch"
@@ -85,7 +87,7 @@ class TorchFramework(BaseFramework):
             engine_start.problem()  # what it may compile takes longer than a test may
 
     def devices(self) -> tuple[str, ...]:
-        return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+        return devices.available()
 
     def version(self) -> str:
         return str(torch.__version__)
@@ -184,14 +186,18 @@ class TorchFramework(BaseFramework):
         return tf32_products(allowed)
 
     def timed(self, work: Callable[[], object]) -> int:
+        """By the device's own events where its module has them."""
         if self.device == "cpu":
             return super().timed(work)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
+        module = devices.module(self.device)
+        module.synchronize()
+        if not hasattr(module, "Event"):
+            return elapsed(lambda: (work(), module.synchronize()))
+        begin, end = (module.Event(enable_timing=True) for _ in range(2))
         begin.record()
         work()
         end.record()
-        torch.cuda.synchronize()
+        module.synchronize()
         return round(1e6 * begin.elapsed_time(end))
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:

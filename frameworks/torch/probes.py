@@ -17,10 +17,11 @@ from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
 from frameworks.torch.arrays import to_tensor
 from frameworks.torch.compiling import MODES, compiled
+from frameworks.torch.devices import module, random_apart
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.optimizer_probes import OF_OPTIMIZERS, Probe, two_losses_compiled, weight_of
 from frameworks.torch.recompute import SegmentCalls, segment_begins
-from frameworks.torch.settings import tf32_products
+from frameworks.torch.settings import multiplies_in_tf32
 
 LOW = (torch.float16, torch.bfloat16)
 
@@ -163,14 +164,7 @@ def _saved_bytes(device: str) -> bool:
 
 def _peak_bytes(device: str) -> bool:
     weight_of(device)
-    module = torch.get_device_module(device)
-    return bool(module.max_memory_allocated() > 0)
-
-
-def _tf32(device: str) -> bool:
-    factor = torch.full((64, 64), 1.0 + 2.0**-12, device=device)
-    with tf32_products(True):
-        return bool((factor @ torch.eye(64, device=device) == 1.0).all())
+    return bool(module(device).max_memory_allocated() > 0)
 
 
 def scope_of_everything(device: str) -> bool:
@@ -196,7 +190,7 @@ PROBES: dict[Capability, Probe] = {
     Capability.O3_FLOAT16: partial(_all_low, torch.float16),
     Capability.O3_BFLOAT16: partial(_all_low, torch.bfloat16),
     Capability.FLOAT64_HEADS: _float64_heads,
-    Capability.TF32: _tf32,
+    Capability.TF32: multiplies_in_tf32,
     Capability.AUTOCAST_SCOPE: _scope,
     Capability.AUTOCAST_LISTS: _lists,
     Capability.OPERATIONS: _operations,
@@ -233,6 +227,5 @@ def attempts(device: str, mode: str) -> Mapping[Capability, Attempt]:
 
 
 def _undisturbed(call: Probe, device: str) -> bool:
-    devices = [torch.cuda.current_device()] if device == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with random_apart(device):
         return call(device)

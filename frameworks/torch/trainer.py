@@ -15,7 +15,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, NO_SCALER, BaseTrainer, LossLedger, MicroBatch, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
-from frameworks.torch import checkpoint
+from frameworks.torch import checkpoint, devices
 from frameworks.torch.arrays import DTYPES, to_array, to_tensor, whole
 from frameworks.torch.compiling import MODES, begin_anew, compiled, kept_buffers
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
@@ -80,8 +80,8 @@ class TorchTrainer(BaseTrainer):
             begin_anew()
             self._losses = compiled(self._eager_losses, mode)
             self._outputs = compiled(self.network, mode)
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+        if devices.has_peak(device):
+            devices.module(device).reset_peak_memory_stats()
 
     def prepare(self) -> None:
         """Prepares the initialised network for training, before anything else refers to it."""
@@ -345,6 +345,6 @@ class TorchTrainer(BaseTrainer):
         return super().offloaded() if self.recipe.offload is None else {"activations": self.activations.taken()}
 
     def peak_bytes(self) -> int:
-        if self.device != "cuda":
+        if not devices.has_peak(self.device):
             raise self.refusal(Capability.PEAK_BYTES)
-        return int(torch.cuda.max_memory_allocated())
+        return int(devices.module(self.device).max_memory_allocated())
