@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from frameworks.contract import Framework
 
 GROUP = "conformance.frameworks"
+DEVICE_HELP = "cpu, the framework's name of another device (cuda, xpu, mps, tpu, ...), or auto: an accelerator if any."
+"""Help text of the option `--device`."""
 
 _LOOPS = "frameworks.torch.loop"
 _METHODS = ("setup", "micro_batch", "step")

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from frameworks.jax.on_device import platforms
+
 
 def product(size: int, format_name: str, device: str, *, left: bool, right: bool) -> Callable[[], object]:
     """The product of two matrices (size, size), of which the left or the right one may be transposed."""
@@ -22,7 +24,7 @@ def addition(elements: int, device: str) -> Callable[[], object]:
 def _called(
     operation: Callable[..., Any], shape: tuple[int, ...], format_name: str, device: str
 ) -> Callable[[], object]:
-    place = jax.devices("gpu" if device == "cuda" else "cpu")[0]
+    place = jax.devices(platforms()[device])[0]
     left, right = (jax.device_put(jnp.ones(shape, format_name), place) for _ in range(2))
     compiled = jax.jit(operation)
     return lambda: compiled(left, right)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import cast
@@ -57,13 +57,18 @@ def roofline(framework: Framework, made: Works) -> Roofline:
     return Roofline(framework.name, framework.version(), place, here, started, TICK_NS / 1e9, rates, moved, steps)
 
 
+def _of_device(sizes: Mapping[str, tuple[int, ...]], framework: Framework) -> tuple[int, ...]:
+    """The sizes for a CPU or, on any accelerator, those for a GPU."""
+    return sizes["cpu" if framework.device == "cpu" else "cuda"]
+
+
 def rate(framework: Framework, made: Works, name: str) -> float:
     """Operations a second of the best product in a format."""
     stored = "float32" if name == TF32 else name
     with _products(framework, name):
         found = [
             2 * size**3 / _best(framework, made.product(size, stored, framework.device, left=left, right=right))
-            for size in SIZES[framework.device]
+            for size in _of_device(SIZES, framework)
             for left, right in TRANSPOSED
         ]
     return round(max(found), -6)
@@ -72,7 +77,8 @@ def rate(framework: Framework, made: Works, name: str) -> float:
 def bandwidth(framework: Framework, made: Works) -> float:
     """Bytes a second of the best sum: two vectors are read, and one is written."""
     found = [
-        12 * count / _best(framework, made.addition(count, framework.device)) for count in ELEMENTS[framework.device]
+        12 * count / _best(framework, made.addition(count, framework.device))
+        for count in _of_device(ELEMENTS, framework)
     ]
     return round(max(found), -6)
 

@@ -7,6 +7,8 @@ from functools import partial
 
 import tensorflow as tf
 
+from frameworks.tf.devices import place
+
 
 def product(size: int, format_name: str, device: str, *, left: bool, right: bool) -> Callable[[], object]:
     """The product of two matrices (size, size), of which the left or the right one may be transposed."""
@@ -21,7 +23,7 @@ def addition(elements: int, device: str) -> Callable[[], object]:
 def _called(
     operation: Callable[..., tf.Tensor], shape: tuple[int, ...], format_name: str, device: str
 ) -> Callable[[], object]:
-    with tf.device("/GPU:0" if device == "cuda" else "/CPU:0"):
+    with tf.device(place(device)):
         left, right = (tf.ones(shape, format_name) for _ in range(2))
     compiled = tf.function(lambda a, b: operation(a, b), autograph=False)
     return lambda: compiled(left, right)

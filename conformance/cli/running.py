@@ -17,7 +17,7 @@ from conformance.scenarios import SCENARIOS, Scenario
 from conformance.scenarios.launching import FOLDER, Ended, launch
 from conformance.scenarios.table import draw
 from frameworks.adapter_file import adapter_file
-from frameworks.registry import known, path_of
+from frameworks.registry import DEVICE_HELP, known, path_of
 from results.record.files import one_line
 
 
@@ -58,7 +58,7 @@ def scenario_names(
     default="auto",
     show_default=True,
     metavar="NAME",
-    help="cpu, cuda, or auto: a GPU if there is one.",
+    help=DEVICE_HELP,
 )
 @click.option(
     "--scenario", metavar="NAME", shell_complete=scenario_names, help="Run this scenario instead of the tests."

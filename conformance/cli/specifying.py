@@ -20,7 +20,7 @@ from conformance.inventory.tests import inventory
 from conformance.running.baselines import BASELINES
 from conformance.running.declared import Declared, ask
 from conformance.spec.clauses import Clause, Level, load_clauses
-from frameworks.registry import clashes, known, path_of
+from frameworks.registry import DEVICE_HELP, clashes, known, path_of
 from results.record.files import RecordError, one_line, replace
 from results.record.folders import LAST_RUNS, listed
 from results.record.outcomes import Outcome
@@ -195,7 +195,7 @@ def style() -> int:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda, or auto: a GPU if there is one.")
+@click.option("--device", default="auto", show_default=True, help=DEVICE_HELP)
 def frameworks(names: tuple[str, ...], device: str) -> int:
     """List adapters, built in or installed: version, device, modes, declared and confirmed capabilities.
 

@@ -9,7 +9,7 @@ import click
 from conformance.cli.running import names
 from conformance.doubts import seeds as doubts
 from frameworks import install
-from frameworks.registry import path_of
+from frameworks.registry import DEVICE_HELP, path_of
 
 
 @click.command()
@@ -21,7 +21,7 @@ from frameworks.registry import path_of
     envvar="CONFORMANCE_DEVICE",
     default="auto",
     show_default=True,
-    help="cpu, cuda, or auto: a GPU if there is one.",
+    help=DEVICE_HELP,
 )
 @click.option(
     "--seeds", type=click.IntRange(min=2), default=10, show_default=True, metavar="N", help="Number of seeds."

@@ -47,7 +47,7 @@ from conformance.running.streams import no_commands
 from conformance.running.workers import LostWorkers
 from frameworks.adapter_file import adapter_file
 from frameworks.contract import Framework, MissingDevice
-from frameworks.registry import UnknownFramework, clashes, load
+from frameworks.registry import DEVICE_HELP, UnknownFramework, clashes, load
 from results.record.files import RecordError, one_line
 from results.record.outcomes import Outcome
 
@@ -73,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the suites."""
     group = parser.getgroup("conformance", "training conformance")
     group.addoption("--framework", default="reference", metavar="NAME", help="adapter name, or package.module:Class")
-    group.addoption("--device", default="auto", metavar="NAME", help="auto (a GPU if there is one), cpu or cuda")
+    group.addoption("--device", default="auto", metavar="NAME", help=DEVICE_HELP)
     group.addoption("--mode", default=None, metavar="NAME", help="mode of the adapter (default: its first)")
     group.addoption("--seed", default=0, type=int, metavar="N", help="seed of weights, data and schedules")
     group.addoption(

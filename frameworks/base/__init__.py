@@ -5,6 +5,7 @@ from frameworks.base.company import Arguments, BaseCompany, ranks_of, with_items
 from frameworks.base.company_trainer import CompanyTrainer, dealt, dealt_window
 from frameworks.base.formats import BaseFormats
 from frameworks.base.framework import BaseFramework
+from frameworks.base.gpus import GPU, gpu_name, named_device
 from frameworks.base.observing import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
 from frameworks.base.optimizer_attempts import OPTIONS, optimizer_attempts
@@ -23,6 +24,7 @@ from frameworks.base.trainer import NO_AVERAGE, NO_SCALER, BaseTrainer
 from frameworks.base.window import AppliedMicroBatch, LossLedger, MicroBatch, ending, over_window
 
 __all__ = [
+    "GPU",
     "KERNEL",
     "NO_AVERAGE",
     "NO_SCALER",
@@ -44,7 +46,9 @@ __all__ = [
     "ending",
     "float8_attempts",
     "format_attempts",
+    "gpu_name",
     "inner_bounds",
+    "named_device",
     "observed",
     "offload_attempts",
     "optimizer_attempts",

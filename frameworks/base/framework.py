@@ -13,6 +13,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from frameworks.base.company import BaseCompany
+from frameworks.base.gpus import named_device
 from frameworks.base.observing import elapsed, observed
 from frameworks.base.trainer import BaseTrainer
 from frameworks.contract import (
@@ -55,7 +56,7 @@ class BaseFramework(ABC):
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         available = self.devices()
-        chosen = available[-1] if device == "auto" else device
+        chosen = named_device(device, available)
         if chosen not in available:
             raise MissingDevice(f"{self.name} sees no device {chosen!r} here; it sees {', '.join(available)}")
         if mode is not None and mode not in self.modes:

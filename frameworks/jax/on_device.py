@@ -11,22 +11,31 @@ from frameworks.jax.modes import MODES
 from frameworks.jax.programs import store_programs
 from frameworks.jax.settings import full_version, read_environment, read_settings, write_settings
 
-PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
-"""JAX's names of the suite's devices."""
+_PLATFORMS = ("cpu", "tpu", "rocm", "cuda")
+"""JAX's own platforms; its "gpu" is one of the last two."""
 
 WHOLE = "highest"
 """What JAX calls products of float32 matrices that keep every bit; on a GPU it lets them round by default."""
 
 
-def _found(platform: str) -> jax.Device | None:
+def platforms() -> dict[str, str]:
+    """JAX's names of the platforms that it finds, by the suite's names, which are in lower case."""
+    found = {name: name for name in _PLATFORMS if _is_found(name)}
+    own = jax.default_backend()
+    if own not in found and not (own == "gpu" and found.keys() & {"rocm", "cuda"}):
+        found[own.lower()] = own
+    return found
+
+
+def _is_found(platform: str) -> bool:
     try:
-        return jax.devices(platform)[0]
+        return bool(jax.devices(platform))
     except RuntimeError:
-        return None
+        return False
 
 
 class OnDevice(BaseFramework):
-    """JAX on the CPU or a CUDA device.
+    """JAX on the CPU or an accelerator.
 
     Attributes:
         modes: those of the adapter, whoever trains in them.
@@ -41,13 +50,13 @@ class OnDevice(BaseFramework):
         super().__init__(device, mode or self.own_modes[0])
         if self.mode not in self.own_modes:
             raise ValueError(f"{type(self).__name__} has no mode {self.mode!r}: one of {', '.join(self.own_modes)}")
-        self._place = jax.devices(PLATFORMS[self.device])[0]
+        self._place = jax.devices(platforms()[self.device])[0]
         if self.device != "cpu":
             jax.config.update("jax_default_matmul_precision", WHOLE)
         store_programs(self._place)
 
     def devices(self) -> tuple[str, ...]:
-        return tuple(name for name, platform in PLATFORMS.items() if _found(platform) is not None)
+        return tuple(platforms())
 
     def version(self) -> str:
         return full_version()

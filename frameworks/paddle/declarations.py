@@ -72,7 +72,8 @@ def _reason_against(capability: Capability, device: str, *, forced: bool) -> str
 def _against_tf32(device: str) -> str | None:
     if device == "cpu":
         return _TF32_ON_CPU
-    return None if paddle.device.cuda.get_device_capability() >= (8, 0) else _TF32_BEFORE
+    ampere = device == "cuda" and paddle.device.cuda.get_device_capability() >= (8, 0)
+    return None if ampere else _TF32_BEFORE
 
 
 def refusals(device: str, *, forced: bool) -> dict[Capability, str]:

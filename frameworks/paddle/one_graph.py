@@ -16,7 +16,7 @@ from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Recipe
 from frameworks.base import BaseFramework, BaseTrainer, elapsed
 from frameworks.contract import Capability, OpResult, Unsupported
-from frameworks.paddle import options, settings
+from frameworks.paddle import devices, options, settings
 from frameworks.paddle.modes import MODES
 from frameworks.paddle.operations import listed_names, missing_kernel
 
@@ -39,7 +39,7 @@ class OneGraph(BaseFramework):
         super().__init__(device, mode or self.own_modes[0])
         if self.mode not in self.own_modes:
             raise ValueError(f"mode: got {self.mode!r} of the other graph, want one of {', '.join(self.own_modes)}")
-        paddle.device.set_device("gpu" if self.device == "cuda" else "cpu")
+        paddle.device.set_device(devices.own_name(self.device))
         core.set_num_threads(1)
         if self.device == "cuda":
             settings.let_tf32(False)
@@ -66,8 +66,7 @@ class OneGraph(BaseFramework):
         return dynamic and recipe.precision.format == "bfloat16"
 
     def devices(self) -> tuple[str, ...]:
-        cuda = paddle.device.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
-        return ("cpu", "cuda") if cuda else ("cpu",)
+        return devices.available()
 
     def version(self) -> str:
         return str(paddle.version.full_version)

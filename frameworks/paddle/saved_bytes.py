@@ -9,11 +9,17 @@ from typing import Any
 import paddle
 from paddle.base import core
 
+from frameworks.base import GPU
+from frameworks.paddle.devices import in_use
+
 
 def _allocated() -> int:
-    if paddle.device.get_device().startswith("gpu"):
+    kind, number = in_use()
+    if kind == "cpu":
+        return int(core.host_memory_stat_current_value("Allocated", 0))
+    if kind == GPU:
         return int(paddle.device.cuda.memory_allocated())
-    return int(core.host_memory_stat_current_value("Allocated", 0))
+    return int(core.device_memory_stat_current_value("Allocated", number))
 
 
 def bytes_held(forward: Callable[[], Any]) -> int:
@@ -28,7 +34,10 @@ def bytes_held(forward: Callable[[], Any]) -> int:
 
 
 def peak_bytes() -> int | None:
-    """The CUDA allocator's peak in this process; None on a CPU, whose allocator keeps none."""
-    if not paddle.device.get_device().startswith("gpu"):
+    """The device allocator's peak in this process; None on a CPU, whose allocator keeps none."""
+    kind, number = in_use()
+    if kind == "cpu":
         return None
-    return int(paddle.device.cuda.max_memory_allocated())
+    if kind == GPU:
+        return int(paddle.device.cuda.max_memory_allocated())
+    return int(core.device_memory_stat_peak_value("Allocated", number))

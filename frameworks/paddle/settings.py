@@ -14,6 +14,7 @@ from paddle.amp.auto_cast import amp_global_state
 from paddle.base import core, framework
 
 from frameworks.base import processor
+from frameworks.paddle.devices import model_name
 
 _FLAGS = ("FLAGS_check_nan_inf", "FLAGS_enable_pir_api", "FLAGS_paddle_num_threads")
 
@@ -144,7 +145,7 @@ def read_environment(device: str) -> dict[str, str]:
     """Device model, versions, flags and thread counts that results may depend on."""
     flags = paddle.get_flags(["FLAGS_paddle_num_threads", "FLAGS_enable_pir_api"])
     found: dict[str, object] = {
-        "device": paddle.device.cuda.get_device_name() if device == "cuda" else processor(),
+        "device": processor() if device == "cpu" else model_name(device),
         "commit": paddle.version.commit,
         "numpy": np.__version__,
         "threads": flags["FLAGS_paddle_num_threads"],

@@ -30,7 +30,7 @@ class TemplateAdapter(BaseFramework):
     modes = ("eager",)
 
     def devices(self) -> tuple[str, ...]:
-        """Add "cuda" where the framework sees a GPU."""
+        """Add every accelerator that the framework sees, the preferred one last: "cuda" for a GPU of NVIDIA."""
         return ("cpu",)
 
     def version(self) -> str:

@@ -55,7 +55,7 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device in this mode, with reasons."""
     reasons = dict(REFUSED)
     if mode == "rewrite":
-        reasons |= _REWRITE | (_GPU_REWRITE if device == "cuda" else _CPU_REWRITE)
+        reasons |= _REWRITE | (_CPU_REWRITE if device == "cpu" else _GPU_REWRITE)
     else:
         reasons |= _POLICIES
     if mode in _UNCOUNTED:

@@ -38,7 +38,7 @@ from frameworks.contract import (
 from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import dtype_policy, policy_of
-from frameworks.tf import tflite_models
+from frameworks.tf import devices, tflite_models
 from frameworks.tf.companies import company, started
 from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.delayed_scaling import KerasDelayedProduct
@@ -85,7 +85,7 @@ class TensorFlowFramework(BaseFramework):
             tf.config.experimental.enable_tensor_float_32_execution(False)
 
     def devices(self) -> tuple[str, ...]:
-        return ("cpu", "cuda") if tf.config.list_physical_devices("GPU") else ("cpu",)
+        return devices.available()
 
     def version(self) -> str:
         return f"{tf.__version__}+keras.{keras.__version__}"
@@ -222,7 +222,7 @@ class TensorFlowFramework(BaseFramework):
 
     @property
     def _place(self) -> str:
-        return "/GPU:0" if self.device == "cuda" else "/CPU:0"
+        return devices.place(self.device)
 
     def policy(self, precision: Precision) -> str:
         """Name of a precision's dtype policy."""

@@ -164,13 +164,18 @@ def _held(mode: str) -> bool:
 
 
 def _statistics() -> dict[str, int]:
-    place = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
-    return dict(tf.config.experimental.get_memory_info(place))
+    return dict(tf.config.experimental.get_memory_info(_place()))
+
+
+def _place() -> str:
+    """The device of the open scope, such as "GPU:0"."""
+    spec = tf.DeviceSpec.from_string(tf.constant(0.0).device)
+    return f"{spec.device_type}:{spec.device_index}"
 
 
 def _peak(_: str) -> bool:
     """Whether the allocator's peak grows with a tensor of 64 KiB."""
-    tf.config.experimental.reset_memory_stats("GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0")
+    tf.config.experimental.reset_memory_stats(_place())
     before = _statistics()["peak"]
     kept = tf.ones((128, 128))
     return bool(_statistics()["peak"] - before >= 4 * tf.size(kept).numpy())

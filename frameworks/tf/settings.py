@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework import config
 
 from frameworks.base import processor
+from frameworks.tf.devices import physical
 
 THREADS = 1
 
@@ -44,8 +45,7 @@ def has_tf32(device: str) -> bool:
     """Whether the device multiplies in TensorFloat-32."""
     if device == "cpu":
         return False
-    (gpu, *_) = tf.config.list_physical_devices("GPU")
-    found = tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
+    found = tf.config.experimental.get_device_details(physical(device)).get("compute_capability", (0, 0))
     return bool(tuple(found) >= (8, 0))
 
 
@@ -186,11 +186,11 @@ def describe(device: str) -> dict[str, str]:
         "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", ""),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
     }
-    if device == "cuda":
-        gpu = tf.config.list_physical_devices("GPU")[0]
-        details = tf.config.experimental.get_device_details(gpu)
+    if device != "cpu":
+        accelerator = physical(device)
+        details = tf.config.experimental.get_device_details(accelerator)
         build = tf.sysconfig.get_build_info()
-        found["device"] = str(details.get("device_name", gpu.name))
+        found["device"] = str(details.get("device_name", accelerator.name))
         found["compute_capability"] = ".".join(map(str, details.get("compute_capability", ())))
         found["cuda"] = str(build.get("cuda_version", ""))
         found["cudnn"] = str(build.get("cudnn_version", ""))

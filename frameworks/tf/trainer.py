@@ -69,7 +69,7 @@ class TensorFlowTrainer(StatefulRun):
             optimizer.build([*bound.variables.values(), *bound.memory.values()])
             super().__init__(model, recipe, bound, optimizer)
             self.loop = self._made_steps()
-        if place.startswith("/GPU"):
+        if not place.startswith("/CPU"):
             tf.config.experimental.reset_memory_stats(place.strip("/"))
 
     def _made_steps(self) -> TracedSteps:
@@ -119,6 +119,6 @@ class TensorFlowTrainer(StatefulRun):
         return super().trace(batch)
 
     def peak_bytes(self) -> int:
-        if not self._place.startswith("/GPU"):
+        if self._place.startswith("/CPU"):
             raise self.refusal(Capability.PEAK_BYTES)
         return int(tf.config.experimental.get_memory_info(self._place.strip("/"))["peak"])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
+from torch.utils._pytree import tree_flatten
 
 from frameworks.cache_folder import cache_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
+COMPILE, DYNAMIC = "compile", "compile-dynamic"
+MODES = (COMPILE, DYNAMIC)
+"""Compiled modes: PyTorch's default, in which sizes are constants until they change, and programs for all sizes."""
 _ISOLATION = "isolate_recompiles"
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))  # else in the temporary directory
 
@@ -26,15 +30,43 @@ def begin_anew() -> None:
     torch.compiler.reset()
 
 
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
+def compiled(function: Callable[P, R], mode: str) -> Callable[P, R]:
     """The function as one compiled graph, or an error: a graph break or too many variants never run eagerly.
 
-    Variants are counted for each call of `torch.compile` where PyTorch can count them so.
+    Variants are counted for each call of `torch.compile` where PyTorch can count them so. In mode "compile-dynamic" an
+    error is also a second program for arguments that differ from earlier ones in their sizes alone.
     """
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"dynamic": True} if mode == DYNAMIC else {}
     if _ISOLATION in signature(torch.compile).parameters:
         options[_ISOLATION] = True
-    return cast(Callable[P, R], torch.compile(function, fullgraph=True, **options))
+    call = cast(Callable[P, R], torch.compile(function, fullgraph=True, **options))
+    return _once_for_all_sizes(call) if mode == DYNAMIC and hasattr(torch.compiler, "set_stance") else call
+
+
+def _once_for_all_sizes(call: Callable[P, R]) -> Callable[P, R]:
+    """The compiled function, which may not compile again for arguments that only have other sizes."""
+    seen: set[Hashable] = set()
+
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        kind = _kind(args, kwargs)
+        if kind not in seen:
+            seen.add(kind)
+            return call(*args, **kwargs)
+        with torch.compiler.set_stance("fail_on_recompile"):
+            return call(*args, **kwargs)
+
+    return checked
+
+
+def _kind(*arguments: object) -> Hashable:
+    """All but the sizes of the arguments; PyTorch documents that sizes of 0 and 1, and equal sizes, are told apart."""
+    leaves, structure = tree_flatten(arguments)
+    sizes = [size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape]
+    tensors = [
+        (leaf.dtype, leaf.dim(), leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
+    ]
+    equal = [size if size < 2 else -1 - sizes.index(size) for size in sizes]
+    return torch.is_grad_enabled(), str(structure), tuple(tensors), tuple(equal)
 
 
 def kept_buffers() -> AbstractContextManager[None]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from frameworks.contract import Capability, Conventions, ScalerRule
-from frameworks.torch import eight_bit_state, engine_probes, engine_start, torchao_models, transformers_models
+from frameworks.torch import devices, eight_bit_state, engine_probes, engine_start, torchao_models, transformers_models
+from frameworks.torch.compiling import MODES
 from frameworks.torch.implementations import NOT_CAPTURABLE
 from frameworks.torch.scaler import has_gradient_formats
+from frameworks.torch.settings import multiplies_in_tf32
 
 NO_MASTERS = (
     "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
@@ -29,10 +31,16 @@ _BEFORE_AMPERE: dict[Capability, str] = {
     Capability.TF32: "TensorFloat-32 products need a GPU of compute capability 8.0 or above",
 }
 
+_WITHOUT_TF32: dict[Capability, str] = {
+    Capability.TF32: "on this device float32 products keep their operands, whatever float32_matmul_precision says",
+}
+_NO_PEAK = "PyTorch's module of this device has no peak of its allocator that can be reset"
+
+_COMPILED: dict[Capability, str] = {
+    Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so no layer's is shown",
+}
 _REFUSED_IN_MODE: dict[str, dict[Capability, str]] = {
-    "compile": {
-        Capability.TRACE: "a compiled graph lets no hook inside it take a gradient out, so no layer's is shown",
-    },
+    **dict.fromkeys(MODES, _COMPILED),
     "ddp": {
         Capability.TWO_LOSSES: "DDP takes a second backward pass through one forward pass for a parameter that is ready"
         " twice, and raises",
@@ -67,7 +75,7 @@ def no_scope(level: str) -> str:
 
 def conventions(mode: str) -> Conventions:
     """PyTorch's conventions; compiled checkpoints have one implementation for all variants."""
-    compiled = mode == "compile"
+    compiled = mode in MODES
     return Conventions(
         adam_epsilon="outside",
         momentum_rate="outside",
@@ -96,7 +104,7 @@ def conventions(mode: str) -> Conventions:
 
 def refusals(device: str, mode: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device in this mode, with reasons."""
-    refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _before_ampere())}
+    refused = {**_REFUSED, **(_CPU_REFUSED if device == "cpu" else _refused_on(device))}
     if not eight_bit_state.installed() and mode not in ("fsdp1", engine_start.MODE):
         refused[Capability.ADAM_8BIT] = eight_bit_state.NOT_INSTALLED
     for library in (torchao_models, transformers_models):
@@ -107,5 +115,8 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     return refused | _REFUSED_IN_MODE.get(mode, {})
 
 
-def _before_ampere() -> dict[Capability, str]:
-    return {} if torch.cuda.get_device_capability() >= (8, 0) else _BEFORE_AMPERE
+def _refused_on(accelerator: str) -> dict[Capability, str]:
+    refused = {} if devices.has_peak(accelerator) else {Capability.PEAK_BYTES: _NO_PEAK}
+    if accelerator == "cuda":
+        return refused if torch.cuda.get_device_capability() >= (8, 0) else refused | _BEFORE_AMPERE
+    return refused if multiplies_in_tf32(accelerator) else refused | _WITHOUT_TF32

@@ -18,6 +18,7 @@ from frameworks.base import (
     BaseTrainer,
     CompanyTrainer,
     aware_attempts,
+    elapsed,
     format_attempts,
     offload_attempts,
     quantizer_attempts,
@@ -36,7 +37,15 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.torch import eight_bit_state, engine_start, implementations, torchao_models, transformers_models
+from frameworks.torch import (
+    compiling,
+    devices,
+    eight_bit_state,
+    engine_start,
+    implementations,
+    torchao_models,
+    transformers_models,
+)
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.aware import RULE, AwareTrainer
 from frameworks.torch.companies import company, is_flat, own_attempts
@@ -59,12 +68,13 @@ _LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, tran
 
 
 class TorchFramework(BaseFramework):
-    """PyTorch on the CPU or a CUDA device, one thread.
+    """PyTorch on the CPU or an accelerator, one thread.
 
-    Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`; `run_op` is eager in
-    all modes. "ddp", "fsdp", "fsdp1" and "deepspeed" train every recipe with two ranks, "offload" keeps activations in
-    files; in "torchao" trained models are quantized by torchao, and in "transformers" they are loaded in 8 bits.
-    Modes of `STACKS` train by libraries on top of PyTorch, each with a framework class of its own.
+    Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`, and
+    "compile-dynamic" does so for all sizes at once; `run_op` is eager in all modes. "ddp", "fsdp", "fsdp1" and
+    "deepspeed" train every recipe with two ranks, "offload" keeps activations in files; in "torchao" trained models
+    are quantized by torchao, and in "transformers" they are loaded in 8 bits. Modes of `STACKS` train by libraries on
+    top of PyTorch, each with a framework class of its own.
     """
 
     name: str = "torch"
@@ -77,7 +87,7 @@ class TorchFramework(BaseFramework):
         }
     )
     offload_of_modes = MappingProxyType({"offload": Offload(("activations",), "disk")})
-    modes: tuple[str, ...] = ("eager", "compile", *ranks_of_modes, *offload_of_modes, *_LIBRARIES, *STACKS)
+    modes: tuple[str, ...] = ("eager", *compiling.MODES, *ranks_of_modes, *offload_of_modes, *_LIBRARIES, *STACKS)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)
@@ -88,7 +98,7 @@ class TorchFramework(BaseFramework):
             engine_start.problem()  # what it may compile takes longer than a test may
 
     def devices(self) -> tuple[str, ...]:
-        return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+        return devices.available()
 
     def version(self) -> str:
         return str(torch.__version__)
@@ -106,16 +116,20 @@ class TorchFramework(BaseFramework):
             here |= implementations.attempts(self.device, self._run)
         if self.mode not in ("fsdp1", engine_start.MODE):
             here[Capability.ADAM_8BIT] = partial(eight_bit_state.keeps_codes, self.device)
-        if self.mode != "compile":
+        if not self._compiles:
             here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
         if self.mode in _LIBRARIES:
             here |= _LIBRARIES[self.mode].refused_attempts()
         if self.mode == "eager" and converts():
             here |= aware_attempts(self._run, converts=True)
-        if self.device != "cpu" or self.mode == "compile":
+        if self.device != "cpu" or self._compiles:
             return here
         return with_ranks(here | own_attempts(self.mode), partial(company, mode=self.mode), self.ranks())
+
+    @property
+    def _compiles(self) -> bool:
+        return self.mode in compiling.MODES
 
     def formats(self) -> TorchFormats:
         return TorchFormats(self.device)
@@ -193,14 +207,18 @@ class TorchFramework(BaseFramework):
         return tf32_products(allowed)
 
     def timed(self, work: Callable[[], object]) -> int:
+        """By the device's own events where its module has them."""
         if self.device == "cpu":
             return super().timed(work)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
+        module = devices.module(self.device)
+        module.synchronize()
+        if not hasattr(module, "Event"):
+            return elapsed(lambda: (work(), module.synchronize()))
+        begin, end = (module.Event(enable_timing=True) for _ in range(2))
         begin.record()
         work()
         end.record()
-        torch.cuda.synchronize()
+        module.synchronize()
         return round(1e6 * begin.elapsed_time(end))
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
@@ -208,7 +226,7 @@ class TorchFramework(BaseFramework):
         return OpResult(to_array(result), dtype_name(result.dtype))
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
-        return recompute(case, x, w, self.variant(variant), self.device, compile_it=self.mode == "compile")
+        return recompute(case, x, w, self.variant(variant), self.device, self.mode)
 
     def global_state(self) -> dict[str, str]:
         return read_settings()

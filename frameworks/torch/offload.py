@@ -15,6 +15,7 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from fixtures.recipe import Offload
+from frameworks.torch.devices import available
 
 Pack = Callable[[torch.Tensor], Any]
 Unpack = Callable[[Any], torch.Tensor]
@@ -104,7 +105,7 @@ def parameters_leave() -> bool:
     """Whether `fully_shard`, the only API that offloads parameters, works without ranks."""
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard  # most of a second, which few runs need
 
-    module = torch.nn.Linear(2, 2, device="cuda" if torch.cuda.is_available() else "cpu")
+    module = torch.nn.Linear(2, 2, device=available()[-1])
     before = module.weight.device
     fully_shard(module, offload_policy=CPUOffloadPolicy(pin_memory=False))
     return module.weight.device != before

@@ -111,7 +111,7 @@ def _two_losses(device: str) -> bool:
     return bool((weight == 0.0).all())
 
 
-def two_losses_compiled(device: str) -> bool:
+def two_losses_compiled(mode: str, device: str) -> bool:
     """Whether two scaled losses of one compiled pass can each go backward."""
     first, second = Linear(4, 4).to(device), Linear(4, 4).to(device)
 
@@ -120,7 +120,7 @@ def two_losses_compiled(device: str) -> bool:
         return features.square().sum(), torch.tanh(second(features)).square().sum()
 
     with kept_buffers():
-        one, other = compiled(losses)(torch.ones(2, 4, device=device))
+        one, other = compiled(losses, mode)(torch.ones(2, 4, device=device))
         one.backward(retain_graph=True)
         other.backward()
     return second.weight.grad is not None

@@ -16,11 +16,12 @@ from torch.utils.checkpoint import checkpoint
 from frameworks.contract import Attempt, Capability
 from frameworks.operations import CATALOGUE
 from frameworks.torch.arrays import to_tensor
-from frameworks.torch.compiling import compiled
+from frameworks.torch.compiling import MODES, compiled
+from frameworks.torch.devices import module, random_apart
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.optimizer_probes import OF_OPTIMIZERS, Probe, two_losses_compiled, weight_of
 from frameworks.torch.recompute import SegmentCalls, segment_begins
-from frameworks.torch.settings import tf32_products
+from frameworks.torch.settings import multiplies_in_tf32
 
 LOW = (torch.float16, torch.bfloat16)
 
@@ -109,7 +110,7 @@ def _recompute(device: str, depth: int = 1) -> bool:
     return before == 1 and len(runs) > 1 and weight.grad is not None
 
 
-def _recompute_compiled(device: str, depth: int = 1) -> bool:
+def _recompute_compiled(mode: str, device: str, depth: int = 1) -> bool:
     calls = SegmentCalls(1)
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -124,7 +125,7 @@ def _recompute_compiled(device: str, depth: int = 1) -> bool:
         return value
 
     weight = weight_of(device)
-    value = compiled(outer)(weight)
+    value = compiled(outer, mode)(weight)
     before = calls.counts[0]
     value.sum().backward()
     return before == 1 and calls.counts[0] > 1 and weight.grad is not None
@@ -137,14 +138,14 @@ def _checkpoint(device: str) -> bool:
     return torch.equal(torch.load(file, weights_only=True)["weight"], weight.detach())
 
 
-def _trace(device: str, *, compile_it: bool = False) -> bool:
+def _trace(device: str, mode: str = "eager") -> bool:
     layer, gradients = Linear(2, 2).to(device), list[torch.Tensor]()
 
     def hook(_module: object, _inputs: object, output: torch.Tensor) -> None:
         output.register_hook(gradients.append)
 
     layer.register_forward_hook(hook)
-    forward: Callable[[torch.Tensor], torch.Tensor] = compiled(layer) if compile_it else layer
+    forward: Callable[[torch.Tensor], torch.Tensor] = compiled(layer, mode) if mode in MODES else layer
     forward(torch.ones(2, device=device)).sum().backward()
     return len(gradients) == 1 and bool((gradients[0] == 1.0).all())
 
@@ -163,14 +164,7 @@ def _saved_bytes(device: str) -> bool:
 
 def _peak_bytes(device: str) -> bool:
     weight_of(device)
-    module = torch.get_device_module(device)
-    return bool(module.max_memory_allocated() > 0)
-
-
-def _tf32(device: str) -> bool:
-    factor = torch.full((64, 64), 1.0 + 2.0**-12, device=device)
-    with tf32_products(True):
-        return bool((factor @ torch.eye(64, device=device) == 1.0).all())
+    return bool(module(device).max_memory_allocated() > 0)
 
 
 def scope_of_everything(device: str) -> bool:
@@ -196,7 +190,7 @@ PROBES: dict[Capability, Probe] = {
     Capability.O3_FLOAT16: partial(_all_low, torch.float16),
     Capability.O3_BFLOAT16: partial(_all_low, torch.bfloat16),
     Capability.FLOAT64_HEADS: _float64_heads,
-    Capability.TF32: _tf32,
+    Capability.TF32: multiplies_in_tf32,
     Capability.AUTOCAST_SCOPE: _scope,
     Capability.AUTOCAST_LISTS: _lists,
     Capability.OPERATIONS: _operations,
@@ -210,24 +204,28 @@ PROBES: dict[Capability, Probe] = {
     Capability.TRACE: _trace,
     **OF_OPTIMIZERS,
 }
-COMPILED: dict[Capability, Probe] = {
-    Capability.TWO_LOSSES: partial(_warned_before, two_losses_compiled),
-    Capability.RECOMPUTE: partial(_warned_before, _recompute_compiled),
-    Capability.RECOMPUTE_NESTED: partial(_warned_before, partial(_recompute_compiled, depth=2)),
-    Capability.RECOMPUTE_CASES: partial(_warned_before, _recompute_compiled),
-    Capability.SEGMENT_CALLS: partial(_warned_before, _recompute_compiled),
-    Capability.TRACE: partial(_warned_before, partial(_trace, compile_it=True)),
-}
-"""Attempts that differ with compiled forward passes."""
+
+
+def _compiled_probes(mode: str) -> dict[Capability, Probe]:
+    """Attempts that differ with compiled forward passes."""
+    recomputed = partial(_recompute_compiled, mode)
+    found: dict[Capability, Probe] = {
+        Capability.TWO_LOSSES: partial(two_losses_compiled, mode),
+        Capability.RECOMPUTE: recomputed,
+        Capability.RECOMPUTE_NESTED: partial(recomputed, depth=2),
+        Capability.RECOMPUTE_CASES: recomputed,
+        Capability.SEGMENT_CALLS: recomputed,
+        Capability.TRACE: partial(_trace, mode=mode),
+    }
+    return {capability: partial(_warned_before, call) for capability, call in found.items()}
 
 
 def attempts(device: str, mode: str) -> Mapping[Capability, Attempt]:
     """Attempts by capability; each one restores the random streams."""
-    calls = PROBES | (COMPILED if mode == "compile" else {})
+    calls = PROBES | (_compiled_probes(mode) if mode in MODES else {})
     return {capability: partial(_undisturbed, call, device) for capability, call in calls.items()}
 
 
 def _undisturbed(call: Probe, device: str) -> bool:
-    devices = [torch.cuda.current_device()] if device == "cuda" else []
-    with torch.random.fork_rng(devices):
+    with random_apart(device):
         return call(device)

@@ -15,7 +15,7 @@ from fixtures.arrays import Array
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
 from frameworks.contract import RecomputeCase, RecomputeResult
 from frameworks.torch.arrays import to_array, to_tensor
-from frameworks.torch.compiling import begin_anew, compiled
+from frameworks.torch.compiling import MODES, begin_anew, compiled
 
 VARIANTS: dict[str, bool] = {"non-reentrant": False, "reentrant": True}
 """Names of `torch.utils.checkpoint`'s two implementations, the recommended one first, and their `use_reentrant`."""
@@ -82,9 +82,7 @@ def _failing(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return _value(_fails_the_second_time(x), w)
 
 
-def recompute(
-    case: RecomputeCase, x: Array, w: Array, variant: str, device: str, *, compile_it: bool = False
-) -> RecomputeResult:
+def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, device: str, mode: str) -> RecomputeResult:
     """One case of `Framework.recompute`; PyTorch's own exceptions leave this call.
 
     The value stands for one part of a loss whose other parts are trained as well: where it is cut off from the graph,
@@ -105,9 +103,9 @@ def differentiated(
     weight = to_tensor(w, device, torch.float32).requires_grad_()
     _RERUN.runs = 0
     forward: Callable[..., torch.Tensor] = partial(recomputed_call, case, run, _value, _failing)
-    if compile_it:
+    if mode in MODES:
         begin_anew()
-        forward = compiled(forward)
+        forward = compiled(forward, mode)
     value = forward(inputs, weight)
     if case == WEIGHTS_CHANGE:
         with torch.no_grad():

@@ -12,12 +12,11 @@ from operator import attrgetter
 import numpy as np
 import torch
 
-from frameworks.base import processor
+from frameworks.torch import devices
 from frameworks.torch.arrays import dtype_name
 
 _OTHERS = ("accelerate", "bitsandbytes", "deepspeed", "torchao", "transformers")
 """Optional libraries of modes and recipes."""
-_SCOPES = ("cpu", "cuda")
 
 _SWITCHES = (
     "backends.fp32_precision",
@@ -60,6 +59,11 @@ def _truth(text: str) -> bool:
     return text == "True"
 
 
+def _scopes() -> tuple[str, ...]:
+    """Devices that have a precision scope of their own; "cuda" has one without a GPU."""
+    return tuple(dict.fromkeys(("cpu", "cuda", *devices.available())))
+
+
 def read_settings() -> dict[str, str]:
     """Every setting that `write_settings` can restore, by name."""
     found: dict[str, object] = {
@@ -77,7 +81,7 @@ def read_settings() -> dict[str, str]:
         "cudnn.deterministic": torch.backends.cudnn.deterministic,
         "quantized.engine": torch.backends.quantized.engine,
     }
-    for scope in _SCOPES:
+    for scope in _scopes():
         found[f"autocast.{scope}"] = torch.is_autocast_enabled(scope)
         found[f"autocast.{scope}.dtype"] = dtype_name(torch.get_autocast_dtype(scope))
     return {name: str(value) for name, value in found.items()}
@@ -100,7 +104,7 @@ def write_settings(state: Mapping[str, str]) -> None:
     torch.backends.cudnn.deterministic = _truth(state["cudnn.deterministic"])
     if torch.backends.quantized.engine != state["quantized.engine"]:
         torch.backends.quantized.engine = state["quantized.engine"]
-    for scope in _SCOPES:
+    for scope in _scopes():
         torch.set_autocast_enabled(scope, _truth(state[f"autocast.{scope}"]))
         torch.set_autocast_dtype(scope, getattr(torch, state[f"autocast.{scope}.dtype"]))
 
@@ -120,6 +124,13 @@ def tf32_products(allowed: bool | None) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(former)
+
+
+def multiplies_in_tf32(device: str) -> bool:
+    """Whether products of float32 matrices drop a bit that TensorFloat-32 does not have, where that is allowed."""
+    factor = torch.full((64, 64), 1.0 + 2.0**-12, device=device)
+    with tf32_products(True):
+        return bool((factor @ torch.eye(64, device=device) == 1.0).all())
 
 
 def _switches() -> dict[str, object]:
@@ -142,7 +153,7 @@ def _libraries() -> dict[str, str]:
 def read_environment(device: str) -> dict[str, str]:
     """Device model, versions, precision switches and thread counts that results may depend on."""
     found: dict[str, object] = {
-        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
+        "device": devices.model_name(device),
         "cpu-capability": torch.backends.cpu.get_cpu_capability(),
         "onednn": torch.backends.mkldnn.is_available(),
         "mkl": torch.backends.mkl.is_available(),

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
+from frameworks.torch.devices import CPU, index, module, random_apart
+
 
 class Stream:
     """The default generators' states of one run, installed only while the run draws.
@@ -16,19 +18,20 @@ class Stream:
     """
 
     def __init__(self, device: str, seed: int) -> None:
-        self._devices = [torch.cuda.current_device()] if device == "cuda" else []
+        self._device = device
+        self._index = None if device == CPU else index(device)
         self.states: dict[str, torch.Tensor] = {}
-        with torch.random.fork_rng(self._devices):
+        with random_apart(device):
             torch.manual_seed(seed)
             self._keep()
 
     @contextmanager
     def drawn(self, *, keep: bool = True) -> Iterator[None]:
         """Within the context, the default generators are this run's; with `keep` the stream advances."""
-        with torch.random.fork_rng(self._devices):
-            torch.set_rng_state(self.states["cpu"])
-            if self._devices:
-                torch.cuda.set_rng_state(self.states["cuda"], self._devices[0])
+        with random_apart(self._device):
+            torch.set_rng_state(self.states[CPU])
+            if self._index is not None:
+                module(self._device).set_rng_state(self.states[self._device], self._index)
             try:
                 yield
             finally:
@@ -42,6 +45,6 @@ class Stream:
             pass
 
     def _keep(self) -> None:
-        self.states = {"cpu": torch.get_rng_state()}
-        if self._devices:
-            self.states["cuda"] = torch.cuda.get_rng_state(self._devices[0])
+        self.states = {CPU: torch.get_rng_state()}
+        if self._index is not None:
+            self.states[self._device] = module(self._device).get_rng_state(self._index)

@@ -17,9 +17,9 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, NO_SCALER, BaseTrainer, LossLedger, MicroBatch, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
-from frameworks.torch import checkpoint
+from frameworks.torch import checkpoint, devices
 from frameworks.torch.arrays import DTYPES, to_array, to_tensor, whole
-from frameworks.torch.compiling import begin_anew, compiled, kept_buffers
+from frameworks.torch.compiling import MODES, begin_anew, compiled, kept_buffers
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
 from frameworks.torch.network import Network, buffers_by_name, cast_body, load, parameters_by_name
 from frameworks.torch.offload import activations_of
@@ -46,7 +46,7 @@ Forward = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor
 
 
 class TorchTrainer(BaseTrainer):
-    """A run on one device; `mode` "compile" compiles the forward pass and the loss together, at their first use."""
+    """A run on one device; compiled modes compile the forward pass and the loss together, at their first use."""
 
     scaler_kind: Kind = torch.amp.GradScaler
 
@@ -75,15 +75,15 @@ class TorchTrainer(BaseTrainer):
         self._settings = scaler_settings(self.scaler)
         self.ledger: LossLedger[MicroBatch] = LossLedger()
         self.activations = activations_of(recipe.offload)
-        self.compiled = mode == "compile"
+        self.compiled = mode in MODES
         self._losses: Forward = self._eager_losses
         self._outputs: Callable[[torch.Tensor], dict[str, torch.Tensor]] = self.network
         if self.compiled:
             begin_anew()
-            self._losses = compiled(self._eager_losses)
-            self._outputs = compiled(self.network)
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+            self._losses = compiled(self._eager_losses, mode)
+            self._outputs = compiled(self.network, mode)
+        if devices.has_peak(device):
+            devices.module(device).reset_peak_memory_stats()
 
     def prepare(self) -> None:
         """Prepares the initialised network for training, before anything else refers to it."""
@@ -392,6 +392,6 @@ class TorchTrainer(BaseTrainer):
         return super().offloaded() if self.recipe.offload is None else {"activations": self.activations.taken()}
 
     def peak_bytes(self) -> int:
-        if self.device != "cuda":
+        if not devices.has_peak(self.device):
             raise self.refusal(Capability.PEAK_BYTES)
-        return int(torch.cuda.max_memory_allocated())
+        return int(devices.module(self.device).max_memory_allocated())

@@ -15,6 +15,7 @@ from fixtures.model import Model
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Unsupported
 from frameworks.paddle.arrays import format_name
+from frameworks.paddle.devices import current
 from frameworks.paddle.losses import add, item_losses
 from frameworks.paddle.network import Network
 from frameworks.paddle.operations import missing_kernel
@@ -202,14 +203,14 @@ class Programs:
         schedulers = [share.scheduler for share in self.shares]
         self.shares = build_shares(recipe, network.named, implicit=True, schedulers=schedulers)
         if recipe.clip is not None and len(self.shares) > 1:
-            raise Unsupported(Capability.CLIP, SEVERAL_OPTIMIZERS, partial(clips_jointly, _device()))
+            raise Unsupported(Capability.CLIP, SEVERAL_OPTIMIZERS, partial(clips_jointly, current()))
         if recipe.scaling is None:
             for share in self.shares:
                 optimizer = self._decorated(network, share.optimizer)[1] if self._low() else share.optimizer
                 optimizer.minimize(loss, startup_program=startup)
             return
         if self._wide:
-            raise Unsupported(Capability.FLOAT64_HEADS, SCALED_FLOAT64, partial(scales_float64, _device()))
+            raise Unsupported(Capability.FLOAT64_HEADS, SCALED_FLOAT64, partial(scales_float64, current()))
         scaler = build_scaler(recipe.scaling)
         scaled = scaler.scale(loss)
         self.settings = {"dynamic": scaler.is_use_dynamic_loss_scaling(), "enabled": scaler.is_enable()}
@@ -229,7 +230,3 @@ class Programs:
 def _names(network: Network) -> dict[str, str]:
     statistics = {f"buffer/{name}": value.name for name, value in network.statistics.items()}
     return {name: parameter.name for name, parameter in network.named.items()} | statistics
-
-
-def _device() -> str:
-    return "cuda" if paddle.device.get_device().startswith("gpu") else "cpu"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 
 from frameworks.contract import Attempt, Capability
+from frameworks.paddle.devices import own_name
 from frameworks.paddle.static.scripts import AFTER_BFLOAT16, JOINT_CLIP, SCALED_FLOAT64, SCRIPTS
 
 PRELUDE = """
@@ -19,8 +20,7 @@ warnings.simplefilter('ignore')
 import numpy as np, paddle
 paddle.enable_static()
 from paddle.nn.initializer import Constant
-gpu = paddle.device.get_device().startswith('gpu')
-exe = paddle.static.Executor(paddle.CUDAPlace(0) if gpu else paddle.CPUPlace())
+exe = paddle.static.Executor()
 x = paddle.static.data('x', [None, 2], 'float32')
 x.stop_gradient = False
 one = np.ones((1, 2), 'float32')
@@ -65,7 +65,7 @@ def static_attempts(device: str) -> Mapping[Capability, Attempt]:
 
 @cache
 def _acts(script: str, device: str) -> bool:
-    place = f"import paddle\npaddle.device.set_device({'gpu' if device == 'cuda' else 'cpu'!r})\n"
+    place = f"import paddle\npaddle.device.set_device({own_name(device)!r})\n"
     command = [sys.executable, "-W", "ignore", "-c", place + PRELUDE + script]
     return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
 

@@ -15,6 +15,7 @@ from paddle.utils import unique_name
 from fixtures.arrays import Array
 from frameworks.contract import OpResult
 from frameworks.paddle.arrays import format_name
+from frameworks.paddle.devices import place
 
 MASTER = "_fp32_master_"
 """Suffix of a float32 master weight's name."""
@@ -38,7 +39,7 @@ class ProgramState:
 
     def __init__(self) -> None:
         self.scope = paddle.static.Scope()
-        self.executor = paddle.static.Executor(_place())
+        self.executor = paddle.static.Executor(place())
         self.initial: dict[str, Array] = {}
 
     def build(self, make: Callable[[Any], tuple[tuple[Any, ...], dict[str, str]]]) -> Built:
@@ -98,10 +99,6 @@ class ProgramState:
             paddle.static.load(built.program, str(prefix), self.executor)
 
 
-def _place() -> Any:
-    return paddle.CUDAPlace(0) if paddle.device.get_device().startswith("gpu") else paddle.CPUPlace()
-
-
 def array_of(tensor: Any) -> Array:
     """A copy of a variable's value; bfloat16, which Paddle returns as bits in uint16, becomes ml_dtypes'."""
     value = np.array(tensor)
@@ -109,7 +106,7 @@ def array_of(tensor: Any) -> Array:
 
 
 def _set(tensor: Any, value: Array) -> None:
-    tensor.set(fed(np.asarray(value, order="C")), _place())
+    tensor.set(fed(np.asarray(value, order="C")), place())
 
 
 def fed(array: Array) -> Array:
@@ -123,7 +120,7 @@ def run_operation(function: Callable[..., Any], arrays: Sequence[Array]) -> OpRe
     with unique_name.guard(), paddle.static.program_guard(main, startup):
         inputs = [paddle.static.data(f"x{i}", list(a.shape), str(a.dtype)) for i, a in enumerate(arrays)]
         result = function(*inputs)
-    executor = paddle.static.Executor(_place())
+    executor = paddle.static.Executor(place())
     with paddle.static.scope_guard(paddle.static.Scope()):
         executor.run(startup)
         feed = {f"x{i}": fed(a) for i, a in enumerate(arrays)}
