@@ -24,6 +24,14 @@ START_S = 120.0
 """Limit for importing the libraries."""
 
 
+_SETTINGS = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1"}
+
+
+def _path() -> str:
+    """The checkout, before what the user has set."""
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 class CannotJudge(Exception):
     """No worker can run; the message is one line that says what to do."""
 
@@ -39,8 +47,7 @@ class Worker:
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1"},
+            env={**os.environ, "PYTHONPATH": _path(), **_SETTINGS},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from frameworks.torch.stacks.heads.configs import FIRST_WORD, IMAGE, LABELS
+from frameworks.torch.stacks.heads.configs import FIRST_WORD, FRAMES, IMAGE, LABELS
 
 ROWS = 8
 LENGTH = 8
-FRAMES = 64
 SAMPLES = 2048
 CHOICES = 2
 
@@ -68,6 +67,8 @@ def _inputs(kind: Any, config: Any, takes: Mapping[str, Any]) -> Iterator[Any]:
 
     def text(row: int) -> Row:
         made: Row = {"input_ids": _words(config, row, *choices, LENGTH)}
+        if isinstance(end := find(config, "eos_token_id"), int):
+            made["input_ids"][..., -1] = end
         if "attention_mask" in takes:
             made["attention_mask"] = torch.ones(*choices, LENGTH, dtype=torch.long)
         if "bbox" in takes:
@@ -108,7 +109,9 @@ def _inputs(kind: Any, config: Any, takes: Mapping[str, Any]) -> Iterator[Any]:
     if main == "input_ids":
         for name in ("input_features", "input_values"):
             if name in takes:
-                yield from _sounds(name, config)
+                for sound in _sounds(name, config):
+                    yield sound
+                    yield lambda row, sound=sound: {**text(row), **sound(row)}
 
 
 def _sounds(main: str, config: Any) -> Iterator[Any]:

@@ -16,6 +16,10 @@ FIRST_WORD = 60
 IMAGE = 32
 LABELS = 3
 
+FRAMES = 64
+"""Of a spectrogram."""
+POSITIONS = 128
+
 Rule = tuple[str, Callable[[int], int]]
 
 _DEPTH = r"^n_layers?$|layers$|^depth$|num_layers?$|num_blocks$|_depth$|^num_stages_per$|^layers$|num_block_repeats"
@@ -28,12 +32,16 @@ _RULES: tuple[Rule, ...] = (
     (r"experts$|n_routed", lambda old: min(old, 4)),
     (r"feat_extract_layers|feature_layer|dense_replace|max_window_layers|adapter_layers", lambda old: old),
     (_DEPTH, lambda old: min(old, 2)),
-    (r"(key_value|kv|n_kv).*heads$|multi_query_group_num|num_kv_heads", lambda old: min(old, HEADS // 2)),
-    (r"heads$|^n_head$|attention_heads|num_heads", lambda old: min(old, HEADS)),
+    (r"(key_value|kv|n_kv).*heads$|multi_query_group_num|num_kv_heads", lambda old: min(_power(old), HEADS // 2)),
+    (r"heads$|^n_head$|attention_heads|num_heads", lambda old: min(_power(old), HEADS)),
     (r"head_dim$|head_size$|^d_kv$|^dim_head$|^d_head$|kv_channels|mamba_d_head", lambda old: min(old, HEAD_WIDTH)),
     (r"qk_rope|qk_nope|v_head|qk_head|rotary_dim|d_rel", lambda old: min(old, HEAD_WIDTH)),
     (r"lora_rank", lambda old: min(old, WIDTH // 2)),
-    (r"max_.*position|n_positions|max_seq|max_length|context_length|n_ctx|position_embeddings$", lambda old: old),
+    (r"max_source_positions", lambda old: min(old, FRAMES // 2)),
+    (r"^(max_position_embeddings|n_positions|n_ctx|max_target_positions|max_seq_len|max_sequence_length)$",
+     lambda old: min(old, POSITIONS)),
+    (r"max_.*position|max_length|context_length|position_embeddings$", lambda old: old),
+    (r"^attention_window$", lambda old: min(old, 4)),
     (r"patch_size$", lambda old: min(old, 8)),
     (r"image_size$|^resolution$|input_size$", lambda old: IMAGE if old > IMAGE else old),
     (r"num_queries|num_denoising|num_query_tokens|num_negatives", lambda old: min(old, 8)),
@@ -112,23 +120,49 @@ def _overrides(config: Any, shrinking: Shrinking, tokens: Iterator[int]) -> dict
     own: dict[str, Any] = {}
     for name, value in vars(config).items():
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
-            own[name] = _part(value, _overrides(value, shrinking, tokens))
+            own[name] = type(value)(**_overrides(value, shrinking, tokens))
         elif name.startswith("_") or isinstance(value, bool) or re.search(shrinking.kept, name):
             continue
         elif _TOKEN.search(name):
             if (small := _token(name, value, tokens)) is not None:
                 own[name] = small
+        elif hasattr(config, "depths") and type(value) is int and re.search(_DEPTH, name):
+            continue  # derived from the number of stages
         elif (small := _small(name, value)) != value:
             own[name] = small
-    own.update({name: value for name, value in _QUIET.items() if hasattr(config, name)})
+    own.update(_cut_lists(config, own))
+    own.update({name: value for name, value in _WITHOUT.items() if hasattr(config, name)})
+    own.update({name: _none_of(value) for name, value in vars(config).items() if _DROPS.search(name)})
+    for name, value in _UNSET.items():
+        if getattr(config, name, "") is None:
+            own[name] = value
     if hasattr(config, "pad_token_id"):
         own["pad_token_id"] = 0
     return own
 
 
-def _part(default: Any, overrides: dict[str, Any]) -> Any:
-    """A part of a composed configuration; its own class makes it, so that what it derives fits."""
-    return type(default)(**overrides)
+def _cut_lists(config: Any, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists with an entry for each layer, cut to the layers that are left."""
+    depths = {
+        getattr(config, name): small for name, small in own.items() if re.search(_DEPTH, name) and type(small) is int
+    }
+    return {
+        name: own.get(name, value)[: depths[len(value)]]
+        for name, value in vars(config).items()
+        if isinstance(value, list | tuple) and len(value) > 2 and len(value) in depths and not name.startswith("_")
+    }
+
+
+def _none_of(value: Any) -> Any:
+    """No dropout, in the form of this value."""
+    if isinstance(value, list | tuple):
+        return type(value)(0.0 for _ in value)
+    return value if isinstance(value, bool | str | dict) or value is None else 0.0
+
+
+def _power(value: int) -> int:
+    """The largest power of two that is not greater."""
+    return 1 << max(value, 1).bit_length() - 1
 
 
 def _token(name: str, value: Any, tokens: Iterator[int]) -> int | None:
@@ -143,6 +177,9 @@ def _small(name: str, value: Any) -> Any:
             if re.search(pattern, name):
                 return smaller(value) if value > 0 else value
         return value
+    if isinstance(value, dict) and "mrope_section" in value:
+        half = int(HEAD_WIDTH * value.get("partial_rotary_factor", 1.0)) // 2
+        return {**value, "mrope_section": [half - 2 * (half // 3), half // 3, half // 3]}
     if isinstance(value, list | tuple) and value and all(type(each) is int for each in value):
         return _small_sequence(name, value)
     return value
@@ -154,7 +191,9 @@ def _small_sequence(name: str, value: Any) -> Any:
     if re.search(r"depths|num_block|layers$|block_repeats", name):
         return type(value)(min(each, 1) for each in value)
     if re.search(r"heads", name):
-        return type(value)(min(each, HEADS) for each in value)
+        return type(value)(min(_power(each), HEADS) for each in value)
+    if re.search(r"^attention_window$", name):
+        return type(value)(min(each, 4) for each in value)
     if re.search(r"(hidden_sizes|_dim|dims|embed_dim|conv_dim|tdnn_dim|channels)", name):
         return type(value)(min(each, WIDTH) for each in value)
     if re.search(r"^image_size$", name):
@@ -162,23 +201,13 @@ def _small_sequence(name: str, value: Any) -> Any:
     return value
 
 
-_QUIET: Mapping[str, Any] = {
-    **dict.fromkeys(
-        (
-            "hidden_dropout_prob", "attention_probs_dropout_prob", "hidden_dropout", "attention_dropout", "dropout",
-            "activation_dropout", "classifier_dropout", "classifier_dropout_prob", "dropout_rate", "embd_pdrop",
-            "resid_pdrop", "attn_pdrop", "summary_first_dropout", "summary_last_dropout", "drop_path_rate",
-            "encoder_layerdrop", "decoder_layerdrop", "layerdrop", "embed_dropout", "embedding_dropout",
-            "feat_proj_dropout", "final_dropout", "seq_classif_dropout", "qa_dropout", "mlp_dropout", "dropout_p",
-            "conv_dropout", "dropout_prob", "drop_rate", "positional_dropout", "spec_aug_prob", "mask_time_prob",
-            "mask_feature_prob", "router_jitter_noise", "input_jitter_noise", "feat_quantizer_dropout", "layer_dropout",
-            "speech_encoder_dropout", "adaptor_dropout", "pooler_dropout", "hidden_act_dropout", "token_dropout_rate",
-            "activation_dropout_prob", "emb_pdrop", "ffn_dropout", "relu_dropout", "attention_dropout_prob",
-            "classifier_dropout_rate", "self_attn_dropout", "cross_attn_dropout", "projection_dropout", "dropatt",
-            "path_drop_rate", "stochastic_depth_rate", "encoder_dropout", "decoder_dropout",
-        ),
-        0.0,
-    ),
+_DROPS = re.compile(r"drop|pdrop|mask_(time|feature)_prob|jitter_noise|stochastic_depth_rate")
+"""Fields with a rate at which random numbers are drawn in training."""
+_WITHOUT: Mapping[str, Any] = {
     "apply_spec_augment": False,
+    "use_cache": False,
+    "axial_pos_embds": False,
+    "default_language": "en_XX",
 }
-"""Fields that draw random numbers in training, set to draw none."""
+_UNSET: Mapping[str, Any] = {"vocab_size": VOCABULARY, "prediction_length": 8}
+"""Values of fields that have to be set and have no default."""

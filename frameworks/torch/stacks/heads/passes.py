@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 Gradients = dict[str, torch.Tensor]
 Loss = Callable[[Any], torch.Tensor]
@@ -43,21 +43,26 @@ class RandomRounding(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
         made = func(*args, **(kwargs or {}))
-        if any(each.alias_info is not None for each in func._schema.returns) or _exact(str(func)):
+        if not _rounds(func):
             return made
-        return tree_map(self._rounded, made)
+        return type(made)(map(self._rounded, made)) if isinstance(made, tuple | list) else self._rounded(made)
 
     def _rounded(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.device.type == "meta":
             return value
-        noise = torch.rand(value.shape, generator=self._generator, dtype=torch.float32) * (2 * self._ulp) - self._ulp
-        rounded = value * (1.0 + noise).to(value.dtype)
+        factor = torch.empty(value.shape, dtype=value.dtype)
+        factor.uniform_(1.0 - self._ulp, 1.0 + self._ulp, generator=self._generator)
+        rounded = value * factor
         return torch.where(torch.isfinite(rounded), rounded, value)
 
 
-def _exact(name: str) -> bool:
-    plain = name.removeprefix("aten.").removeprefix("_")
-    return any(plain.startswith(word) for word in _EXACT) and "backward" not in plain
+@cache
+def _rounds(func: Any) -> bool:
+    """Whether an operation makes new values by arithmetic."""
+    if any(each.alias_info is not None for each in func._schema.returns):
+        return False
+    plain = str(func).removeprefix("aten.").removeprefix("_")
+    return "backward" in plain or not any(plain.startswith(word) for word in _EXACT)
 
 
 def run(model: Any, loss_of: Loss) -> Pass:
