@@ -5,16 +5,17 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from frameworks.torch.stacks.heads.batches import Row, candidates, collate
-from frameworks.torch.stacks.heads.configs import LABELS, SHRINKINGS, tiny_config
+from frameworks.torch.stacks.heads.configs import LABELS, Shrinking, shrinkings, tiny_config
 
 MOST_PARAMETERS = 10_000_000
-LONGEST_PASS_S = 0.5
+LONGEST_PASS_S = 0.15
 
 
 class NotBuilt(Exception):
@@ -45,7 +46,7 @@ def built(kind: Any, limit_s: float = 2.0) -> Head:
         raise NotBuilt("it has no configuration class")
     labels = 2 if "QuestionAnswering" in kind.__name__ else LABELS
     clock, reasons = time.process_time(), [list[str](), list[str]()]
-    for shrinking in SHRINKINGS:
+    for shrinking in _ways(kind):
         if time.process_time() - clock > limit_s:
             break
         try:
@@ -77,6 +78,13 @@ def built(kind: Any, limit_s: float = 2.0) -> Head:
                 break
             return Head(kind, config, rows)
     raise NotBuilt(next(iter([*reasons[1], *reasons[0]]), "no time"))
+
+
+def _ways(kind: Any) -> Iterator[Shrinking]:
+    try:
+        yield from shrinkings(kind.config_class)
+    except Exception as error:
+        raise NotBuilt(f"no default configuration: {_short(error)}") from None
 
 
 def loss_of(output: Any) -> torch.Tensor:

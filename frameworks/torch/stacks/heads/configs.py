@@ -43,7 +43,7 @@ _RULES: tuple[Rule, ...] = (
     (r"max_.*position|max_length|context_length|position_embeddings$", lambda old: old),
     (r"^attention_window$", lambda old: min(old, 4)),
     (r"patch_size$", lambda old: min(old, 8)),
-    (r"image_size$|^resolution$|input_size$", lambda old: IMAGE if old > IMAGE else old),
+    (r"^window_size$", lambda old: min(old, 2)),
     (r"num_queries|num_denoising|num_query_tokens|num_negatives", lambda old: min(old, 8)),
     (r"num_frames", lambda old: min(old, 4)),
     (r"groups$", lambda old: min(old, 4)),
@@ -66,14 +66,17 @@ class Shrinking:
         kept: fields whose names match keep their default.
         assigned: the fields of the default are assigned; otherwise its class is called with them, so that what it
             derives from them fits.
+        image: height and width of images that have more.
     """
 
     kept: str = r"(?!)"
     assigned: bool = False
+    image: int = IMAGE
 
 
 SHRINKINGS = (
     Shrinking(),
+    Shrinking(image=2 * IMAGE),
     Shrinking(assigned=True),
     Shrinking(kept=r"head_dim$|head_size$|rope|nope|rotary|d_rel"),
     Shrinking(kept=r"image_size|patch_size"),
@@ -95,6 +98,12 @@ def tiny_config(kind: Any, shrinking: Shrinking, labels: int = LABELS) -> Any:
         return _assigned(default, shrinking, iter(range(3, FIRST_WORD)))
     own = _overrides(default, shrinking, iter(range(3, FIRST_WORD)))
     return kind(**{**own, **_backbone(default), "num_labels": labels})
+
+
+def shrinkings(kind: Any) -> Iterator[Shrinking]:
+    """The ways to shrink a configuration class, the smallest result first."""
+    pictures = "image_size" in repr(kind())
+    yield from (each for each in SHRINKINGS if pictures or each.image == IMAGE)
 
 
 def _backbone(default: Any) -> dict[str, Any]:
@@ -128,7 +137,7 @@ def _overrides(config: Any, shrinking: Shrinking, tokens: Iterator[int]) -> dict
                 own[name] = small
         elif hasattr(config, "depths") and type(value) is int and re.search(_DEPTH, name):
             continue  # derived from the number of stages
-        elif (small := _small(name, value)) != value:
+        elif (small := _small(name, value, shrinking.image)) != value:
             own[name] = small
     own.update(_cut_lists(config, own))
     own.update({name: value for name, value in _WITHOUT.items() if hasattr(config, name)})
@@ -171,7 +180,11 @@ def _token(name: str, value: Any, tokens: Iterator[int]) -> int | None:
     return next(tokens, 3) if isinstance(value, int) and value > 2 else None
 
 
-def _small(name: str, value: Any) -> Any:
+def _small(name: str, value: Any, image: int) -> Any:
+    if re.search(r"image_size$|^resolution$|input_size$", name):
+        if isinstance(value, list | tuple):
+            return type(value)(min(each, image) for each in value)
+        return min(value, image) if isinstance(value, int) else value
     if isinstance(value, int):
         for pattern, smaller in _RULES:
             if re.search(pattern, name):
@@ -196,8 +209,6 @@ def _small_sequence(name: str, value: Any) -> Any:
         return type(value)(min(each, 4) for each in value)
     if re.search(r"(hidden_sizes|_dim|dims|embed_dim|conv_dim|tdnn_dim|channels)", name):
         return type(value)(min(each, WIDTH) for each in value)
-    if re.search(r"^image_size$", name):
-        return type(value)(min(each, IMAGE) for each in value)
     return value
 
 

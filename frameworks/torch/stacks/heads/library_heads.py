@@ -160,6 +160,15 @@ def _counted(function: Any, segments: recomputed.Segments) -> Any:
     return call
 
 
+def _draws_once(model: Any, loss: Any) -> bool:
+    states = []
+    for _ in range(2):
+        torch.manual_seed(4)
+        loss(model)
+        states.append(torch.get_rng_state())
+    return not torch.equal(*states)
+
+
 def _resume(head: Head) -> Check:
     try:
         unbroken, resumed, said = trained.resumed(loud(head.model()), loud(head.model(seed=1)), head.rows)
@@ -167,6 +176,10 @@ def _resume(head: Head) -> Check:
         return Check(RESUME, "", FAIL, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "a resumed run")
     differs = same_bits(unbroken, resumed)
     missing = any("missing keys" in one for one in said)
-    why = "Trainer resumes from keys that save_pretrained has converted, without converting them back" if missing else ""
+    why = ""
+    if differs and missing:
+        why = "Trainer resumes from keys that save_pretrained has converted, without converting them back"
+    elif differs and _draws_once(loud(head.model()), _loss(head.rows)):
+        why = "the first pass of a new model draws random numbers that its later passes do not draw"
     got = f"{differs} differs" if differs else "the same bits"
     return judged(RESUME, "", not differs, got, "weights, moments and random state of the unbroken run", why)
