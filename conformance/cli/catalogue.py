@@ -31,6 +31,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
     ),
     "Run the suites": (
         Entry("run", "running:run", "Run the suites on a framework and write a record, or run a scenario."),
+        Entry("judge-model", "judging_models:judge_model", "Judge a model without an adapter, or all of a library."),
         Entry("stress", "stressing:stress", "Run under many seeds and list unstable verdicts."),
     ),
     "Read records": (

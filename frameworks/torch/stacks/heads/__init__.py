@@ -1,0 +1,1 @@
+"""Training of models of other libraries: transformers' heads, and plain modules."""

@@ -1,0 +1,185 @@
+"""All checks of one transformers head."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from frameworks.torch.stacks.heads import precision, recomputed, trained
+from frameworks.torch.stacks.heads.batches import ROWS, Row, collate, ragged
+from frameworks.torch.stacks.heads.building import Head, built, loss_of
+from frameworks.torch.stacks.heads.causes import COUNT, cause
+from frameworks.torch.stacks.heads.checks import FAIL, Check, judged, left_out
+from frameworks.torch.stacks.heads.passes import distance, ensemble, norm, run, same_bits
+from frameworks.torch.stacks.heads.quiet import draws, loud, quiet
+
+K = 4
+EQUAL, WEIGHS = "accumulation.equals-full-batch", "accumulation.weighs-items"
+ONCE, SWITCH = "accumulation.normalised-once", "accumulation.switch-decides"
+RESUME = "resume.bit-identical"
+_KINDS = re.compile(r"(Sequence|Image|Audio|Video)Classification$")
+
+
+def checks(kind: Any, formats: tuple[str, ...] = ("bfloat16",)) -> Iterator[Check]:
+    """Every check, as soon as it is judged.
+
+    Raises:
+        NotBuilt: the class cannot be trained from a tiny configuration.
+    """
+    head = built(kind)
+    yield from _accumulation(head)
+    yield from _recomputation(head)
+    yield from precision.checks(quiet(head.model()), _loss(head.rows), formats)
+    yield _resume(head)
+
+
+def _loss(rows: list[Row]) -> Any:
+    return lambda model: loss_of(model(**collate(rows)))
+
+
+def _accumulation(head: Head) -> Iterator[Check]:
+    main = _windows(head, head.rows, "")
+    if isinstance(main, str):
+        yield from (left_out(clause, "", main) for clause in (EQUAL, WEIGHS, ONCE, SWITCH))
+        return
+    check, one = main
+    yield check
+    if check.outcome == FAIL:
+        yield left_out(WEIGHS, "", f"{EQUAL} fails")
+        yield replace(check, clause=ONCE)
+        yield _decided(one)
+        return
+    yield _weighed(head)
+    others = [_other(head, *each) for each in _other_losses(head)]
+    failed = [each for each, _ in others if each.outcome == FAIL]
+    yield from (each for each, _ in others) if others else [replace(check, clause=ONCE)]
+    yield _decided(next(window for each, window in others if each.outcome == FAIL)) if failed else judged(
+        SWITCH, "", True, "the loss is what Trainer assumes", ""
+    )
+
+
+def _windows(head: Head, rows: list[Row], case: str, clause: str = EQUAL) -> tuple[Check, trained.Window] | str:
+    """k=1 against k=4, or why this cannot be judged."""
+    model = quiet(head.model())
+    loss = _loss(rows)
+    if draws(lambda: run(model, loss).gradients):
+        return "two equal runs differ: the model draws random numbers in training"
+    loss_bound, bound = (2 * each for each in ensemble(model, loss, torch.finfo(torch.float32).eps))
+    whole, parts = (trained.window(quiet(head.model()), rows, k) for k in (1, K))
+    loss_bound += torch.finfo(torch.float32).eps * abs(whole.loss) * ROWS * 8
+    apart, moved = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)
+    size = norm(whole.gradients)
+    holds = apart <= bound and moved <= loss_bound
+    got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {apart:.3g} apart"
+    want = f"k=1: loss {whole.loss:.6g}, gradient norm {size:.6g}, at most {bound:.3g} apart"
+    return judged(clause, case, holds, got, want, "" if holds else _cause(head, rows, parts.divides)), parts
+
+
+def _cause(head: Head, rows: list[Row], divides: bool) -> str:
+    model, batch = quiet(head.model()), collate(rows)
+    passed = divides and "labels" in batch
+    named = {COUNT: torch.tensor(ROWS)} if passed else {}
+    return cause(lambda: model(**batch, **named), passed)
+
+
+def _decided(window: trained.Window) -> Check:
+    told = [one for one in window.said if COUNT in one or "accumulat" in one.lower()]
+    got = told[0] if told else "no warning, log or attribute"
+    want = "a word that the loss does not use num_items_in_batch"
+    return judged(SWITCH, "", bool(told), got, want, "Trainer decides by the signature of forward alone, in silence")
+
+
+def _weighed(head: Head) -> Check:
+    rows = ragged(head.rows)
+    if rows is None:
+        return left_out(WEIGHS, "", "each row counts as one item")
+    try:
+        found = _windows(head, rows, "", WEIGHS)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        return left_out(WEIGHS, "", f"labels of -100 raise {type(error).__name__}")
+    return left_out(WEIGHS, "", found) if isinstance(found, str) else found[0]
+
+
+def _other_losses(head: Head) -> Iterator[tuple[str, Head]]:
+    """The other kinds of loss that a classification head documents by `problem_type`."""
+    if not _KINDS.search(head.kind.__name__) or not isinstance(head.rows[0].get("labels"), torch.Tensor):
+        return
+    if "problem_type" not in inspect.getsource(inspect.getmodule(head.kind)) and not hasattr(head.kind, "loss_function"):
+        return
+    for name, labels in (("regression", 1), ("multi_label_classification", int(head.config.num_labels))):
+        config = copy.deepcopy(head.config)
+        config.num_labels, config.problem_type = labels, name
+        value = (lambda row: torch.tensor(row / ROWS)) if labels == 1 else _some
+        rows = [{**row, "labels": value(number)} for number, row in enumerate(head.rows)]
+        yield name, Head(head.kind, config, rows)
+
+
+def _some(row: int) -> torch.Tensor:
+    return torch.tensor([float(row % 2), 1.0, float(row % 3 == 0)])
+
+
+def _other(head: Head, name: str, other: Head) -> tuple[Check, Any]:
+    try:
+        found = _windows(other, other.rows, name, ONCE)
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
+        return left_out(ONCE, name, f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"), None
+    return (left_out(ONCE, name, found), None) if isinstance(found, str) else found
+
+
+def _recomputation(head: Head) -> Iterator[Check]:
+    clauses = ("recompute.same-loss", "recompute.same-gradients", "recompute.frees-activations")
+    if not head.kind.supports_gradient_checkpointing:
+        yield from (left_out(clause, "", "the class says that it does not support it") for clause in clauses)
+        return
+    plain, other, segments = loud(head.model()), loud(head.model()), recomputed.Segments()
+    other.gradient_checkpointing_enable()
+    for module in other.modules():
+        if (function := getattr(module, "_gradient_checkpointing_func", None)) is not None:
+            module._gradient_checkpointing_func = _counted(function, segments)
+    loss = _loss(head.rows)
+    seen = recomputed.measured(plain, other, segments, loss)
+    yield from recomputed.checks(seen, lambda: _doubled(quiet(head.model()), loss))
+
+
+def _doubled(model: Any, loss: Any) -> tuple[float, float]:
+    of_loss, of_gradients = ensemble(model, loss, torch.finfo(torch.float32).eps)
+    return 2 * of_loss, 2 * of_gradients
+
+
+def _counted(function: Any, segments: recomputed.Segments) -> Any:
+    def call(segment: Any, *arguments: Any, **named: Any) -> Any:
+        segments.enter(segment, arguments, named)
+        return function(segment, *arguments, **named)
+
+    return call
+
+
+def _draws_once(model: Any, loss: Any) -> bool:
+    states = []
+    for _ in range(2):
+        torch.manual_seed(4)
+        loss(model)
+        states.append(torch.get_rng_state())
+    return not torch.equal(*states)
+
+
+def _resume(head: Head) -> Check:
+    try:
+        unbroken, resumed, said = trained.resumed(loud(head.model()), loud(head.model(seed=1)), head.rows)
+    except (RuntimeError, ValueError, KeyError, OSError) as error:
+        return Check(RESUME, "", FAIL, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "a resumed run")
+    differs = same_bits(unbroken, resumed)
+    missing = any("missing keys" in one for one in said)
+    why = ""
+    if differs and missing:
+        why = "Trainer resumes from keys that save_pretrained has converted, without converting them back"
+    elif differs and _draws_once(loud(head.model()), _loss(head.rows)):
+        why = "the first pass of a new model draws random numbers that its later passes do not draw"
+    got = f"{differs} differs" if differs else "the same bits"
+    return judged(RESUME, "", not differs, got, "weights, moments and random state of the unbroken run", why)

@@ -1,0 +1,241 @@
+"""A user's module, trained by PyTorch's documented loop."""
+
+from __future__ import annotations
+
+import copy
+import io
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from frameworks.torch.stacks.heads import precision, recomputed
+from frameworks.torch.stacks.heads.building import NotBuilt
+from frameworks.torch.stacks.heads.checks import Check, judged, left_out
+from frameworks.torch.stacks.heads.passes import Pass, distance, ensemble, gradients_of, norm, run, same_bits
+from frameworks.torch.stacks.heads.quiet import draws, has_batch_norm, quiet
+
+ROWS = 8
+K = 4
+EQUAL, ONCE = "accumulation.equals-full-batch", "accumulation.normalised-once"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A module and a batch, both copied for each run.
+
+    Attributes:
+        batch: a tensor, a tuple of positional or a dictionary of keyword arguments; rows in the first dimension.
+    """
+
+    module: nn.Module
+    batch: Any
+
+    def model(self) -> Any:
+        """A copy, in training mode."""
+        return copy.deepcopy(self.module).train()
+
+    def rows(self, start: int, end: int) -> Any:
+        """A part of the batch."""
+        return _mapped(self.batch, lambda tensor: tensor[start:end])
+
+    @property
+    def count(self) -> int:
+        """Rows of the batch."""
+        return len(next(_tensors(self.batch)))
+
+
+def made(module: str, name: str) -> Made:
+    """What the factory makes, with a batch.
+
+    Raises:
+        NotBuilt: the module cannot be imported, has no such callable, or it makes no module and batch.
+    """
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        factory = getattr(import_module(module), name)
+    except ImportError as error:
+        raise NotBuilt(f"cannot be imported: {error}") from None
+    except AttributeError:
+        raise NotBuilt(f"module {module} has no {name!r}") from None
+    torch.manual_seed(0)
+    result = factory() if not isinstance(factory, nn.Module) else factory
+    module_, batch = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    if not isinstance(module_, nn.Module):
+        raise NotBuilt(f"returns {type(module_).__name__}, want a torch.nn.Module or (module, batch)")
+    found = Made(module_, _inputs(module_) if batch is None else batch)
+    if not list(_tensors(found.batch)) or found.count % K:
+        raise NotBuilt(f"the batch has no tensor, or its number of rows is no multiple of {K}")
+    return found
+
+
+def _inputs(module: nn.Module) -> torch.Tensor:
+    """Rows for the first layer with a known input."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            return torch.randn(ROWS, layer.in_features)
+        if isinstance(layer, nn.Embedding):
+            return torch.randint(0, layer.num_embeddings, (ROWS, ROWS))
+        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            return torch.randn(ROWS, layer.in_channels, *[32] * len(layer.kernel_size))
+    raise NotBuilt("its first layer does not show what input it needs: return (module, batch)")
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, dict | tuple | list):
+        for each in batch.values() if isinstance(batch, dict) else batch:
+            yield from _tensors(each)
+
+
+def _mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return change(batch)
+    if isinstance(batch, dict):
+        return {name: _mapped(each, change) for name, each in batch.items()}
+    return type(batch)(_mapped(each, change) for each in batch) if isinstance(batch, tuple | list) else batch
+
+
+def loss_of(model: Any, batch: Any) -> torch.Tensor:
+    """The module's own loss: a scalar output, or one called "loss"; of other outputs the mean square.
+
+    Raises:
+        NotBuilt: the output has no floating-point tensor.
+    """
+    if isinstance(batch, dict):
+        output = model(**batch)
+    else:
+        output = model(*batch) if isinstance(batch, tuple | list) else model(batch)
+    loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if loss is None and isinstance(output, torch.Tensor) and output.dim() == 0:
+        loss = output
+    if loss is not None:
+        return loss
+    values = [each for each in _tensors(output) if each.is_floating_point()]
+    if not values:
+        raise NotBuilt("its output has no floating-point tensor")
+    return sum((each.float().square().mean() for each in values), start=torch.zeros(()))
+
+
+def checks(found: Made, formats: tuple[str, ...]) -> Iterator[Check]:
+    """Every check of a module."""
+    whole = partial(loss_of, batch=found.rows(0, found.count))
+    yield from _accumulation(found, whole)
+    yield from _recomputation(found, whole)
+    yield from precision.checks(quiet(found.model()), whole, formats)
+    yield _resume(found, whole)
+
+
+def _accumulation(found: Made, whole: Any) -> Iterator[Check]:
+    model = quiet(found.model())
+    if draws(lambda: run(model, whole).gradients):
+        reason = "two equal runs differ: the module draws random numbers in training"
+        yield from (left_out(clause, "", reason) for clause in (EQUAL, ONCE))
+        return
+    loss_bound, bound = (2 * each for each in ensemble(model, whole, torch.finfo(torch.float32).eps))
+    one, parts = run(quiet(found.model()), whole), _accumulated(found)
+    loss_bound += torch.finfo(torch.float32).eps * abs(one.loss) * found.count
+    apart, moved = distance(one.gradients, parts.gradients), abs(one.loss - parts.loss)
+    got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {apart:.3g} apart"
+    want = f"k=1: loss {one.loss:.6g}, gradient norm {norm(one.gradients):.6g}, at most {bound:.3g} apart"
+    if has_batch_norm(model):
+        want += " (batch norm in evaluation mode)"
+    cause = "the module's loss is no mean of its rows" if apart > bound else ""
+    for clause in (EQUAL, ONCE):
+        yield judged(clause, "", apart <= bound and moved <= loss_bound, got, want, cause)
+
+
+def _accumulated(found: Made) -> Pass:
+    """Micro-batches, each loss divided by their number, as PyTorch's notes on accumulation have it."""
+    model, total, size = quiet(found.model()), 0.0, found.count // K
+    for start in range(0, found.count, size):
+        loss = loss_of(model, found.rows(start, start + size)) / K
+        loss.backward()
+        total += float(loss.detach())
+    return Pass(total, gradients_of(model))
+
+
+def _recomputation(found: Made, whole: Any) -> Iterator[Check]:
+    plain, other, segments = found.model(), found.model(), recomputed.Segments()
+    layers = [layer for child in other.children() for layer in _layers(child)]
+    if len(layers) < 2:
+        clauses = ("recompute.same-loss", "recompute.same-gradients", "recompute.frees-activations")
+        yield from (left_out(clause, "", "the module has fewer than two layers") for clause in clauses)
+        return
+    for layer in layers:
+        layer.forward = partial(_checkpointed, segments, layer.forward)
+    seen = recomputed.measured(plain, other, segments, whole)
+    bound = partial(_doubled, quiet(found.model()), whole)
+    yield from recomputed.checks(seen, bound)
+
+
+def _layers(child: nn.Module) -> list[nn.Module]:
+    """The child, or what it contains if it is a container."""
+    return list(child) if isinstance(child, nn.Sequential | nn.ModuleList) else [child]
+
+
+def _checkpointed(segments: recomputed.Segments, forward: Any, *arguments: Any, **named: Any) -> Any:
+    segments.enter(forward, arguments, named)
+    return checkpoint(forward, *arguments, use_reentrant=False, **named)
+
+
+def _doubled(model: Any, loss: Any) -> tuple[float, float]:
+    of_loss, of_gradients = ensemble(model, loss, torch.finfo(torch.float32).eps)
+    return 2 * of_loss, 2 * of_gradients
+
+
+def _resume(found: Made, whole: Any) -> Check:
+    """Four updates by AdamW, against two, a save, a load into a new module and two more."""
+    torch.manual_seed(5)
+    unbroken = found.model()
+    optimizer = torch.optim.AdamW(unbroken.parameters(), lr=2.0**-10)
+    saved = io.BytesIO()
+    for step in range(4):
+        if step == 2:
+            state = {"model": unbroken.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save({**state, "random": torch.get_rng_state()}, saved)
+        _update(unbroken, optimizer, whole)
+    end = _state(unbroken, optimizer)
+    torch.manual_seed(6)
+    resumed = _moved(found.model())
+    other = torch.optim.AdamW(resumed.parameters(), lr=2.0**-10)
+    saved.seek(0)
+    state = torch.load(saved, weights_only=True)
+    resumed.load_state_dict(state["model"])
+    other.load_state_dict(state["optimizer"])
+    torch.set_rng_state(state["random"])
+    for _ in range(2):
+        _update(resumed, other, whole)
+    differs = same_bits(end, _state(resumed, other))
+    got = f"{differs} differs" if differs else "the same bits"
+    cause = "the module has state that its state_dict does not have" if differs else ""
+    return judged("resume.bit-identical", "", not differs, got, "weights, moments and random state of the run", cause)
+
+
+def _moved(model: nn.Module) -> nn.Module:
+    """The module with other parameters, so that one that a load leaves out shows."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    return model
+
+
+def _update(model: nn.Module, optimizer: torch.optim.Optimizer, whole: Any) -> None:
+    optimizer.zero_grad()
+    whole(model).backward()
+    optimizer.step()
+
+
+def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    state = {f"model/{name}": value.detach().clone() for name, value in model.state_dict().items()}
+    for number, slots in optimizer.state_dict()["state"].items():
+        state.update({f"optimizer/{number}/{slot}": torch.as_tensor(value).clone() for slot, value in slots.items()})
+    return {**state, "random": torch.get_rng_state()}
