@@ -38,7 +38,10 @@ def read(folder: Path, text: str, name: str = "scaling") -> dict[str, Clause]:
 def test_the_families_are_there() -> None:
     families = {clause.family for clause in CLAUSES.values()}
     techniques = {"autocast", "master", "scaling", "accumulation", "recompute", "resume"}
-    assert techniques | {"cost", "composition", "formats", "laws", "offload", "optimizer", "quantization", "sharding"} == families
+    assert (
+        techniques | {"cost", "composition", "formats", "laws", "offload", "optimizer", "quantization", "sharding"}
+        == families
+    )
     assert families == {path.stem for path in SPECIFICATION.glob("*.toml")}
 
 

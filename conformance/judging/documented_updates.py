@@ -22,15 +22,13 @@ def gradients(trainer: Trainer, exponent: int) -> dict[str, Array]:
 
     def filled(array: Array) -> Array:
         places = np.arange(array.size)
-        values = np.ldexp((-1.0) ** places, exponent - places % 3)
-        return values.reshape(array.shape).astype(array.dtype)
+        values: Array = np.ldexp((-1.0) ** places, exponent - places % 3).reshape(array.shape)
+        return values.astype(array.dtype)
 
     return {name: filled(array) for name, array in trainer.parameters().items()}
 
 
-def judge_updates(
-    subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, exponents: Sequence[int]
-) -> None:
+def judge_updates(subject: Subject, verdict: Verdict, model: Model, recipe: Recipe, exponents: Sequence[int]) -> None:
     """Checks every element of every parameter after each update.
 
     An element may lie off the float64 reference by one rounding of its parameter's format for each update so far, and

@@ -37,7 +37,9 @@ OPTIONS = (*_CASES, Capability.AMSGRAD)
 
 def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability, Attempt]:
     """Attempts for each of these options and kinds of optimizers."""
-    return {capability: partial(_ATTEMPTS.get(capability, partial(_moves, capability)), run) for capability in capabilities}
+    return {
+        capability: partial(_ATTEMPTS.get(capability, partial(_moves, capability)), run) for capability in capabilities
+    }
 
 
 def _weight(run: Make, recipe: Recipe, values: tuple[float, ...]) -> float:
@@ -54,7 +56,9 @@ def _moves(capability: Capability, run: Make) -> bool:
 
 def _keeps_largest(run: Make) -> bool:
     """Whether a small gradient after a large one moves a weight less than without AMSGrad."""
-    plain, largest = (_weight(run, Recipe(adam), (8.0, 0.5, 0.5)) for adam in (_ADAM, Adam(1.0, 0.5, 0.5, amsgrad=True)))
+    plain, largest = (
+        _weight(run, Recipe(adam), (8.0, 0.5, 0.5)) for adam in (_ADAM, Adam(1.0, 0.5, 0.5, amsgrad=True))
+    )
     return largest > plain
 
 

@@ -46,8 +46,7 @@ def require(recipe: Recipe) -> None:
     Raises:
         Unsupported: Optax has one of them without the other.
     """
-    adamw = isinstance(recipe.optimizer, AdamW)
-    if adamw and recipe.optimizer.amsgrad:
+    if isinstance(recipe.optimizer, AdamW) and recipe.optimizer.amsgrad:
         raise Unsupported(Capability.AMSGRAD, _AMSGRAD, partial(_steps, optax.adamw, amsgrad=True))
     if recipe.implementation == "foreach" and recipe.undecayed:
         raise Unsupported(Capability.DECAY_EXCLUDED, _MASK, _masks_flat)
@@ -75,6 +74,8 @@ def _flattens() -> bool:
 
 def _masks_flat() -> bool:
     params = {"a": jnp.ones(2), "b": jnp.ones(2)}
-    optimizer = optax.flatten(optax.adamw(0.5, weight_decay=0.5, mask=lambda tree: {name: name == "a" for name in tree}))
+    optimizer = optax.flatten(
+        optax.adamw(0.5, weight_decay=0.5, mask=lambda tree: {name: name == "a" for name in tree})
+    )
     moved = _moved(optimizer, params)
     return bool((moved["a"] != moved["b"]).all())

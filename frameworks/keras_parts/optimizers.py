@@ -50,7 +50,7 @@ _ARGUMENTS = {
     "decay": "rho",
     "centred": "centered",
 }
-"""Arguments that Keras calls otherwise than a recipe does."""
+"""Arguments that Keras calls differently from a recipe."""
 
 
 def _one(recipe: Recipe, given: Mapping[str, Any], undecayed: Sequence[keras.Variable]) -> keras.optimizers.Optimizer:
@@ -82,7 +82,9 @@ def _inner(
         asked = Capability.GROUPS if recipe.groups > 1 else Capability.TWO_OPTIMIZERS
         raise Unsupported(asked, CLIPS_APART, clips_together)
     second = _one(recipe, given, undecayed)
-    chosen = keras.optimizers.OptimizerMap(_one(recipe, given, undecayed), {variable.path: second for variable in variables[1::2]})
+    chosen = keras.optimizers.OptimizerMap(
+        _one(recipe, given, undecayed), {variable.path: second for variable in variables[1::2]}
+    )
     scale = recipe.scaling.scale if isinstance(recipe.scaling, StaticScaling) else None
     return keras.optimizers.MultiOptimizer(chosen, loss_scale_factor=scale)
 

@@ -101,7 +101,11 @@ class TensorFlowFramework(BaseFramework):
         delayed = partial(KerasDelayedProduct, KERNEL, 4, 1, self._alone, self._place)
         here = attempts(self._alone, self._place)
         here |= format_attempts(self.formats(), Capability.INTEGER_PRODUCTS, *packing(), delayed=delayed)
-        here |= option_attempts(self._run) | quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
+        here |= (
+            option_attempts(self._run)
+            | quantizer_attempts(self.quantizers())
+            | technique_attempts(self.post_training())
+        )
         if self.mode == tflite_models.MODE:
             here |= tflite_models.refused_attempts()
         if self.ranks() is None:

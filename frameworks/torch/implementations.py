@@ -22,7 +22,9 @@ CHOICES: dict[Capability, Implementation] = {
 }
 NOT_CAPTURABLE = "on a CPU optimizers raise AssertionError for capturable=True, which is for CUDA graphs"
 _LACKING: dict[Implementation, tuple[type, ...]] = {"fused": (RMSprop,), "capturable": (SGD, Adagrad)}
-_FLOAT16 = "GradScaler.unscale_ refuses a float16 model's float16 gradients, which only a fused optimizer unscales itself"
+_FLOAT16 = (
+    "GradScaler.unscale_ refuses a float16 model's float16 gradients, which only a fused optimizer unscales itself"
+)
 _TENSOR_RATE = "foreach Adam and AdamW raise ValueError for a tensor as rate, unless they are capturable"
 
 

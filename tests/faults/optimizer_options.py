@@ -21,6 +21,7 @@ from frameworks.reference.optimizers import (
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.faults import fault
 
+
 class _ClassicalMomentum(SGDRule):
     def ahead(self, velocity: Array, g: Array) -> Array:
         return velocity
@@ -30,7 +31,7 @@ class _ClassicalMomentum(SGDRule):
 class NesterovIsIgnored(ReferenceTrainer):
     """Nesterov's momentum is accepted and runs as the classical one."""
 
-    rules = {**RULES, SGD: _ClassicalMomentum}
+    rules = RULES | {SGD: _ClassicalMomentum}
 
 
 class _LooksBack(SGDRule):
@@ -42,7 +43,7 @@ class _LooksBack(SGDRule):
 class NesterovLooksBack(ReferenceTrainer):
     """Nesterov's step subtracts the momentum's share of the velocity from the gradient."""
 
-    rules = {**RULES, SGD: _LooksBack}
+    rules = RULES | {SGD: _LooksBack}
 
 
 class _DampensTheFirst(SGDRule):
@@ -54,7 +55,7 @@ class _DampensTheFirst(SGDRule):
 class FirstGradientIsDampened(ReferenceTrainer):
     """Dampening acts on the first gradient too."""
 
-    rules = {**RULES, SGD: _DampensTheFirst}
+    rules = RULES | {SGD: _DampensTheFirst}
 
 
 class _DecaysWithMomentum(SGDRule):
@@ -66,7 +67,7 @@ class _DecaysWithMomentum(SGDRule):
 class DecayNeedsMomentum(ReferenceTrainer):
     """SGD's weight decay has no effect without momentum."""
 
-    rules = {**RULES, SGD: _DecaysWithMomentum}
+    rules = RULES | {SGD: _DecaysWithMomentum}
 
 
 class _Turned(UpdateRule):
@@ -82,7 +83,7 @@ class _TurnedSGD(_Turned, SGDRule):
 class MaximizationTurnsDecay(ReferenceTrainer):
     """Maximization turns the gradient round after decay has joined it, so that weights grow."""
 
-    rules = {**RULES, SGD: _TurnedSGD}
+    rules = RULES | {SGD: _TurnedSGD}
 
 
 class _DecaysApart(AdamRule):
@@ -94,7 +95,7 @@ class _DecaysApart(AdamRule):
 class CoupledDecayIsDecoupled(ReferenceTrainer):
     """Adam's weight decay follows AdamW's rule."""
 
-    rules = {**RULES, Adam: _DecaysApart}
+    rules = RULES | {Adam: _DecaysApart}
 
 
 class _LosesLargest(AdamRule):
@@ -108,7 +109,7 @@ class _LosesLargest(AdamRule):
 class LargestMomentIsNotStored(ReferenceTrainer):
     """AMSGrad takes the larger of two moments and does not store it."""
 
-    rules = {**RULES, Adam: _LosesLargest}
+    rules = RULES | {Adam: _LosesLargest}
 
 
 class _StartsWithOne(AdagradRule):
@@ -125,7 +126,7 @@ class _StartsWithOne(AdagradRule):
 class SumOfSquaresStartsWithOne(ReferenceTrainer):
     """Adagrad's sum of squares begins with one, whatever its initial value is."""
 
-    rules = {**RULES, Adagrad: _StartsWithOne}
+    rules = RULES | {Adagrad: _StartsWithOne}
 
 
 class _KeepsTheRate(AdagradRule):
@@ -137,7 +138,7 @@ class _KeepsTheRate(AdagradRule):
 class RateDecayIsIgnored(ReferenceTrainer):
     """Adagrad's own decay of the rate has no effect."""
 
-    rules = {**RULES, Adagrad: _KeepsTheRate}
+    rules = RULES | {Adagrad: _KeepsTheRate}
 
 
 class _CentresInPlace(RMSpropRule):
@@ -152,7 +153,7 @@ class _CentresInPlace(RMSpropRule):
 class CentringIsStored(ReferenceTrainer):
     """Centred RMSprop subtracts the squared mean from the stored mean of squares itself."""
 
-    rules = {**RULES, RMSprop: _CentresInPlace}
+    rules = RULES | {RMSprop: _CentresInPlace}
 
 
 class _ForgetsVelocity(RMSpropRule):
@@ -165,7 +166,7 @@ class _ForgetsVelocity(RMSpropRule):
 class VelocityOfRMSpropIsForgotten(ReferenceTrainer):
     """RMSprop's velocity begins anew with every update."""
 
-    rules = {**RULES, RMSprop: _ForgetsVelocity}
+    rules = RULES | {RMSprop: _ForgetsVelocity}
 
 
 @fault(
