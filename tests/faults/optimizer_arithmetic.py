@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fixtures.recipe import SGD, Adam, AdamW
+from fixtures.recipe import Adam, AdamW
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.optimizers import EPSILON, Arithmetic
 from frameworks.reference.trainer import ReferenceTrainer

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.recipe import SGD, Adagrad, Adam, RMSprop
+from fixtures.recipe import SGD, Adagrad, Adam, Optimizer, RMSprop
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.optimizers import (
     RULES,
@@ -22,6 +22,11 @@ from frameworks.reference.trainer import ReferenceTrainer
 from tests.faults import fault
 
 
+def with_rule(optimizer: type[Optimizer], rule: type[UpdateRule]) -> Mapping[type[Optimizer], type[UpdateRule]]:
+    """The update rules of the reference with another one for an optimizer."""
+    return {**RULES, optimizer: rule}
+
+
 class _ClassicalMomentum(SGDRule):
     def ahead(self, velocity: Array, g: Array) -> Array:
         return velocity
@@ -31,7 +36,7 @@ class _ClassicalMomentum(SGDRule):
 class NesterovIsIgnored(ReferenceTrainer):
     """Nesterov's momentum is accepted and runs as the classical one."""
 
-    rules = RULES | {SGD: _ClassicalMomentum}
+    rules = with_rule(SGD, _ClassicalMomentum)
 
 
 class _LooksBack(SGDRule):
@@ -43,7 +48,7 @@ class _LooksBack(SGDRule):
 class NesterovLooksBack(ReferenceTrainer):
     """Nesterov's step subtracts the momentum's share of the velocity from the gradient."""
 
-    rules = RULES | {SGD: _LooksBack}
+    rules = with_rule(SGD, _LooksBack)
 
 
 class _DampensTheFirst(SGDRule):
@@ -55,7 +60,7 @@ class _DampensTheFirst(SGDRule):
 class FirstGradientIsDampened(ReferenceTrainer):
     """Dampening acts on the first gradient too."""
 
-    rules = RULES | {SGD: _DampensTheFirst}
+    rules = with_rule(SGD, _DampensTheFirst)
 
 
 class _DecaysWithMomentum(SGDRule):
@@ -67,7 +72,7 @@ class _DecaysWithMomentum(SGDRule):
 class DecayNeedsMomentum(ReferenceTrainer):
     """SGD's weight decay has no effect without momentum."""
 
-    rules = RULES | {SGD: _DecaysWithMomentum}
+    rules = with_rule(SGD, _DecaysWithMomentum)
 
 
 class _Turned(UpdateRule):
@@ -83,7 +88,7 @@ class _TurnedSGD(_Turned, SGDRule):
 class MaximizationTurnsDecay(ReferenceTrainer):
     """Maximization turns the gradient round after decay has joined it, so that weights grow."""
 
-    rules = RULES | {SGD: _TurnedSGD}
+    rules = with_rule(SGD, _TurnedSGD)
 
 
 class _DecaysApart(AdamRule):
@@ -95,7 +100,7 @@ class _DecaysApart(AdamRule):
 class CoupledDecayIsDecoupled(ReferenceTrainer):
     """Adam's weight decay follows AdamW's rule."""
 
-    rules = RULES | {Adam: _DecaysApart}
+    rules = with_rule(Adam, _DecaysApart)
 
 
 class _LosesLargest(AdamRule):
@@ -109,12 +114,13 @@ class _LosesLargest(AdamRule):
 class LargestMomentIsNotStored(ReferenceTrainer):
     """AMSGrad takes the larger of two moments and does not store it."""
 
-    rules = RULES | {Adam: _LosesLargest}
+    rules = with_rule(Adam, _LosesLargest)
 
 
 class _StartsWithOne(AdagradRule):
     @classmethod
     def start(cls, optimizer: Adagrad, slot: str) -> float:
+        del optimizer, slot
         return 1.0
 
 
@@ -126,7 +132,7 @@ class _StartsWithOne(AdagradRule):
 class SumOfSquaresStartsWithOne(ReferenceTrainer):
     """Adagrad's sum of squares begins with one, whatever its initial value is."""
 
-    rules = RULES | {Adagrad: _StartsWithOne}
+    rules = with_rule(Adagrad, _StartsWithOne)
 
 
 class _KeepsTheRate(AdagradRule):
@@ -138,7 +144,7 @@ class _KeepsTheRate(AdagradRule):
 class RateDecayIsIgnored(ReferenceTrainer):
     """Adagrad's own decay of the rate has no effect."""
 
-    rules = RULES | {Adagrad: _KeepsTheRate}
+    rules = with_rule(Adagrad, _KeepsTheRate)
 
 
 class _CentresInPlace(RMSpropRule):
@@ -153,7 +159,7 @@ class _CentresInPlace(RMSpropRule):
 class CentringIsStored(ReferenceTrainer):
     """Centred RMSprop subtracts the squared mean from the stored mean of squares itself."""
 
-    rules = RULES | {RMSprop: _CentresInPlace}
+    rules = with_rule(RMSprop, _CentresInPlace)
 
 
 class _ForgetsVelocity(RMSpropRule):
@@ -166,7 +172,7 @@ class _ForgetsVelocity(RMSpropRule):
 class VelocityOfRMSpropIsForgotten(ReferenceTrainer):
     """RMSprop's velocity begins anew with every update."""
 
-    rules = RULES | {RMSprop: _ForgetsVelocity}
+    rules = with_rule(RMSprop, _ForgetsVelocity)
 
 
 @fault(
