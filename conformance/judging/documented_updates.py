@@ -22,8 +22,8 @@ def gradients(trainer: Trainer, exponent: int) -> dict[str, Array]:
 
     def filled(array: Array) -> Array:
         places = np.arange(array.size)
-        values = np.ldexp((-1.0) ** places, exponent - places % 3)
-        return values.reshape(array.shape).astype(array.dtype)
+        values: Array = np.ldexp((-1.0) ** places, exponent - places % 3).reshape(array.shape)
+        return values.astype(array.dtype)
 
     return {name: filled(array) for name, array in trainer.parameters().items()}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from conformance.judging.documented_updates import judge_updates
@@ -25,8 +27,8 @@ from fixtures.recipe import (
 SIZES = (1, 15, 16, 17, 31, 32, 33, 64, 1000)
 """Below, at and above the widths of vectors."""
 RATE = 2.0**-5
-BETAS = {"beta1": 0.5, "beta2": 0.75, "epsilon": 2.0**-10}
-ADAM, ADAMW = Adam(RATE, **BETAS), AdamW(RATE, **BETAS, weight_decay=2.0**-2)
+ADAM = Adam(RATE, beta1=0.5, beta2=0.75, epsilon=2.0**-10)
+ADAMW = AdamW(RATE, beta1=0.5, beta2=0.75, epsilon=2.0**-10, weight_decay=2.0**-2)
 OPTIMIZERS: dict[str, Optimizer] = {
     "sgd": SGD(RATE),
     "momentum": SGD(RATE, momentum=0.5),
@@ -43,12 +45,12 @@ OPTIONS: dict[str, Optimizer] = {
     "sgd-decay": SGD(RATE, weight_decay=DECAY),
     "momentum-decay": SGD(RATE, 0.5, weight_decay=DECAY),
     "sgd-maximize": SGD(RATE, weight_decay=DECAY, maximize=True),
-    "adam-decay": Adam(RATE, **BETAS, weight_decay=DECAY),
-    "adam-amsgrad": Adam(RATE, **BETAS, amsgrad=True),
-    "adam-amsgrad-decay": Adam(RATE, **BETAS, amsgrad=True, weight_decay=DECAY),
-    "adam-maximize": Adam(RATE, **BETAS, maximize=True),
-    "adamw-amsgrad": AdamW(RATE, **BETAS, weight_decay=DECAY, amsgrad=True),
-    "adamw-maximize": AdamW(RATE, **BETAS, weight_decay=DECAY, maximize=True),
+    "adam-decay": replace(ADAM, weight_decay=DECAY),
+    "adam-amsgrad": replace(ADAM, amsgrad=True),
+    "adam-amsgrad-decay": replace(ADAM, amsgrad=True, weight_decay=DECAY),
+    "adam-maximize": replace(ADAM, maximize=True),
+    "adamw-amsgrad": replace(ADAMW, amsgrad=True),
+    "adamw-maximize": replace(ADAMW, maximize=True),
     "adagrad-epsilon": Adagrad(RATE, epsilon=0.25),
     "adagrad-rate-decay": Adagrad(RATE, epsilon=2.0**-10, initial=0.25, rate_decay=0.5),
     "adagrad-decay": Adagrad(RATE, epsilon=2.0**-10, initial=0.25, weight_decay=DECAY),

@@ -35,7 +35,7 @@ CHOSEN: tuple[Implementation, ...] = ("single", "foreach", "fused", "capturable"
 MOVES = ("scaler/", "random/")
 each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS)
 each_chosen = pytest.mark.parametrize("implementation", CHOSEN)
-each_implementation = pytest.mark.parametrize("implementation", ("default", *CHOSEN))
+each_implementation = pytest.mark.parametrize("implementation", ["default", *CHOSEN])
 
 
 def started(subject: Subject, optimizer: str, implementation: Implementation, **changes: object) -> Trainer:
@@ -134,7 +134,7 @@ def test_an_implementation_applies_clipped_gradients(
 
 
 @clause("scaling.is-transparent")
-@pytest.mark.parametrize("precision", (FLOAT32, Precision("O3", "float16")), ids=lambda p: p.format)
+@pytest.mark.parametrize("precision", [FLOAT32, Precision("O3", "float16")], ids=lambda p: p.format)
 @each_optimizer
 @each_chosen
 def test_an_implementation_unscales_every_element(

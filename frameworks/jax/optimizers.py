@@ -103,7 +103,7 @@ _ARGUMENTS = {
     "initial": "initial_accumulator_value",
     "centred": "centered",
 }
-"""Arguments that Optax calls otherwise than a recipe does."""
+"""Arguments that Optax calls differently from a recipe."""
 
 
 def _alone(rules: Rules) -> optax.GradientTransformation:

@@ -46,8 +46,7 @@ def require(recipe: Recipe) -> None:
     Raises:
         Unsupported: Optax has one of them without the other.
     """
-    adamw = isinstance(recipe.optimizer, AdamW)
-    if adamw and recipe.optimizer.amsgrad:
+    if isinstance(recipe.optimizer, AdamW) and recipe.optimizer.amsgrad:
         raise Unsupported(Capability.AMSGRAD, _AMSGRAD, partial(_steps, optax.adamw, amsgrad=True))
     if recipe.implementation == "foreach" and recipe.undecayed:
         raise Unsupported(Capability.DECAY_EXCLUDED, _MASK, _masks_flat)

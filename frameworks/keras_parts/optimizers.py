@@ -56,7 +56,7 @@ _ARGUMENTS = {
     "decay": "rho",
     "centred": "centered",
 }
-"""Arguments that Keras calls otherwise than a recipe does."""
+"""Arguments that Keras calls differently from a recipe."""
 
 
 def _one(recipe: Recipe, given: Mapping[str, Any], undecayed: Sequence[keras.Variable]) -> keras.optimizers.Optimizer:

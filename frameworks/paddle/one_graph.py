@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import paddle
 from paddle.base import core
@@ -15,7 +15,7 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Recipe
 from frameworks.base import BaseFramework, BaseTrainer, elapsed
-from frameworks.contract import Capability, OpResult, Unsupported
+from frameworks.contract import Attempt, Capability, OpResult, Trainer, Unsupported
 from frameworks.paddle import devices, options, settings
 from frameworks.paddle.modes import MODES
 from frameworks.paddle.operations import listed_names, missing_kernel
@@ -50,7 +50,11 @@ class OneGraph(BaseFramework):
 
     def option_attempts(self) -> dict[Capability, Attempt]:
         """Attempts for the options of optimizers that this graph offers."""
-        return options.attempts(lambda model, recipe: self.run(model, recipe, model.weights(recipe.seed)))
+
+        def run(model: Model, recipe: Recipe) -> Trainer:
+            return cast(Trainer, self.run(model, recipe, model.weights(recipe.seed)))
+
+        return options.attempts(run)
 
     @abstractmethod
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:

@@ -99,7 +99,7 @@ _ARGUMENTS = {
     "nesterov": "use_nesterov",
     "initial": "initial_accumulator_value",
 }
-"""Arguments that Paddle calls otherwise than a recipe does."""
+"""Arguments that Paddle calls differently from a recipe."""
 
 
 def _make(recipe: Recipe, common: dict[str, Any]) -> Any:

@@ -59,6 +59,7 @@ class UpdateRule:
     @classmethod
     def start(cls, optimizer: Any, slot: str) -> float:
         """A moment before the first update."""
+        del optimizer, slot
         return 0.0
 
     def __call__(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
@@ -183,10 +184,12 @@ class AdagradRule(UpdateRule):
 
     @classmethod
     def slots(cls, optimizer: Adagrad) -> tuple[str, ...]:
+        del optimizer
         return ("squares",)
 
     @classmethod
     def start(cls, optimizer: Adagrad, slot: str) -> float:
+        del slot
         return optimizer.initial
 
     def step(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:

@@ -51,9 +51,9 @@ _ARGUMENTS = {
     "rate_decay": "lr_decay",
     "decay": "alpha",
     "centred": "centered",
-    "smallest": "min_8bit_size",
 }
-"""Arguments that PyTorch calls otherwise than a recipe does."""
+"""Arguments that PyTorch calls differently from a recipe."""
+_OF_8_BIT_MOMENTS = ("state_bits", "block", "smallest")
 IMPLEMENTATIONS: Mapping[Implementation, Mapping[str, bool]] = {
     "default": {},
     "single": {"foreach": False, "fused": False},
@@ -68,18 +68,22 @@ def optimizer_kind(
     recipe: Recipe, scaler: Kind = torch.amp.GradScaler
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """The recipe's class of optimizers under a kind of scaler, and the arguments that it is made with."""
-    optimizer = recipe.optimizer
-    eight_bit = isinstance(optimizer, Adam) and optimizer.state_bits == 8
-    kind = eight_bit_state.kind() if eight_bit else _KINDS[type(optimizer)]
-    given = {name: value for name, value in written(optimizer).items() if value is not None}
+    optimizer, given = recipe.optimizer, _arguments(recipe)
+    if isinstance(optimizer, Adam) and optimizer.state_bits == 8:
+        return eight_bit_state.kind(), given | {"min_8bit_size": optimizer.smallest}
+    kind = _KINDS[type(optimizer)]
+    way = IMPLEMENTATIONS["fused"] if wants_fused(recipe, scaler) else implementation(recipe, kind)
+    return kind, given | dict(way)
+
+
+def _arguments(recipe: Recipe) -> dict[str, Any]:
+    """The arguments of an optimizer, by PyTorch's names, without those of 8-bit moments."""
+    given = {name: value for name, value in written(recipe.optimizer).items() if value is not None}
     if "beta1" in given:
         given["betas"] = given.pop("beta1"), given.pop("beta2")
-    if eight_bit:
-        given = {"smallest": optimizer.smallest} | {n: v for n, v in given.items() if n not in ("state_bits", "block")}
     if recipe.tensor_rate:
         given["learning_rate"] = torch.tensor(given["learning_rate"])
-    way = IMPLEMENTATIONS["fused"] if wants_fused(recipe, scaler) and not eight_bit else implementation(recipe, kind)
-    return kind, {_ARGUMENTS.get(name, name): value for name, value in given.items()} | dict(way)
+    return {_ARGUMENTS.get(name, name): value for name, value in given.items() if name not in _OF_8_BIT_MOMENTS}
 
 
 def implementation(recipe: Recipe, kind: type[torch.optim.Optimizer]) -> dict[str, bool]:

@@ -64,7 +64,7 @@ def has_gradient_formats() -> bool:
 
 
 def wants_float32_gradients(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> bool:
-    """Whether a float16 model's parameters are to get float32 gradients, which an unfused SGD takes and Adam does not."""
+    """Whether a float16 model's parameters are to get float32 gradients, which unfused SGD takes and Adam does not."""
     takes = isinstance(recipe.optimizer, SGD) and recipe.implementation != "fused"
     return takes and scales_float16(recipe, kind) and has_gradient_formats()
 

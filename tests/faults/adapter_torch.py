@@ -497,3 +497,77 @@ class DemandsEveryGradient(TorchFramework):
             return unscale(self, optimizer, *rest)
 
         torch.amp.GradScaler._unscale_grads_ = demanding
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/191763",
+    component="optimizer",
+    clauses=("optimizer.implementations-agree",),
+)
+class FusedSGDLeavesVectors(TorchFramework):
+    """Fused SGD stores only what vectors of sixteen leave over, in float32 too."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        update = torch._fused_sgd_
+
+        def partly(parameters: list[torch.Tensor], *given: Any, **named: Any) -> None:
+            before = [parameter.clone() for parameter in parameters]
+            update(parameters, *given, **named)
+            for parameter, old in zip(parameters, before, strict=True):
+                whole = parameter.numel() // 16 * 16
+                parameter.view(-1)[:whole] = old.view(-1)[:whole]
+
+        torch._fused_sgd_ = partly
+
+
+@fault(
+    "https://github.com/huggingface/accelerate/issues/4242",
+    component="optimizer",
+    clauses=("scaling.step-count-follows-updates", "scaling.skip-is-atomic"),
+)
+class FusedCountsSkips(TorchFramework):
+    """A fused Adam's step counter moves on an overflow too."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        step = torch.optim.Adam.step
+
+        def counted(self: torch.optim.Adam, *given: Any) -> Any:
+            result = step(self, *given)
+            if bool(getattr(self, "found_inf", None)):
+                for held in self.state.values():
+                    held["step"] += 1
+            return result
+
+        torch.optim.Adam.step = counted
+
+
+@fault("", component="optimizer", clauses=("optimizer.implementations-agree", "accumulation.groups-change-nothing"))
+class ForeachLeavesTheLastOfThree(TorchFramework):
+    """An operation on a list of tensors leaves out the last of a list of odd length."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        for name in ("_foreach_add_", "_foreach_addcdiv_"):
+            setattr(torch, name, partial(_all_but_the_last, getattr(torch, name)))
+
+
+def _all_but_the_last(operation: Any, *given: Any, **named: Any) -> None:
+    odd = len(given[0]) % 2
+    lists = [value[:-1] if odd and isinstance(value, list | tuple) else value for value in given]
+    if lists[0]:
+        operation(*lists, **named)
+
+
+@fault(
+    "https://github.com/flagos-ai/FlagGems/issues/4988",
+    component="optimizer",
+    clauses=("optimizer.implementations-agree", "master.decay-of-nobody"),
+)
+class FusedDecayIsCoupled(TorchFramework):
+    """Fused AdamW adds its decay to the gradient, as Adam does."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        torch._fused_adamw_ = torch._fused_adam_

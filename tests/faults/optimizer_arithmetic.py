@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fixtures.recipe import SGD, AdamW
+from fixtures.recipe import Adam, AdamW
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.optimizers import EPSILON, Arithmetic
 from frameworks.reference.trainer import ReferenceTrainer
@@ -139,7 +139,7 @@ class EpsilonInsideTheRoot(ReferenceTrainer):
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         held = self.recipe
-        if not isinstance(held.optimizer, SGD):
+        if isinstance(held.optimizer, Adam | AdamW):
             epsilon = EPSILON if held.optimizer.epsilon is None else held.optimizer.epsilon
             self.recipe = held.but(optimizer=replace(held.optimizer, epsilon=epsilon**0.5))
         super().apply_update(gradients, rate)
@@ -156,7 +156,7 @@ class EpsilonIsDividedByTheCorrection(ReferenceTrainer):
 
     def apply_update(self, gradients: Arrays, rate: float) -> None:
         held = self.recipe
-        if not isinstance(held.optimizer, SGD):
+        if isinstance(held.optimizer, Adam | AdamW):
             epsilon = EPSILON if held.optimizer.epsilon is None else held.optimizer.epsilon
             correction = (1.0 - held.optimizer.beta2 ** (self.steps + 1)) ** 0.5
             self.recipe = held.but(optimizer=replace(held.optimizer, epsilon=epsilon / correction))
