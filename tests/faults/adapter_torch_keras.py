@@ -37,7 +37,7 @@ class CorrectsByThePreviousUpdate(KerasOnTorch):
 @fault(
     "https://github.com/petuum/adaptdl/pull/26",
     component="clipping",
-    clauses=("accumulation.clips-only-what-is-larger",),
+    clauses=("accumulation.once-per-window",),
     mode="keras",
 )
 class ClipsTheSumOfTheWindow(KerasOnTorch):
@@ -57,7 +57,7 @@ class ClipsTheSumOfTheWindow(KerasOnTorch):
 @fault(
     "https://github.com/deepspeedai/DeepSpeed/pull/8588",
     component="scaler",
-    clauses=("scaling.is-transparent",),
+    clauses=("accumulation.scale-is-constant-in-window",),
     mode="keras",
 )
 class UnscalesByTheGrownScale(KerasOnTorch):

@@ -1,4 +1,4 @@
-"""On PyTorch Keras empties gradient accumulators by a product with zero, which keeps NaN where a gradient was infinite."""
+"""On PyTorch Keras empties gradient accumulators by a product with zero, which makes NaN of what was infinite."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A Keras model's state_dict names its seed generators by the order of creation, so the same model made again refuses it."""
+"""A Keras model names seed generators in its state_dict by creation, so the same model made again refuses it."""
 
 import os
 import sys
