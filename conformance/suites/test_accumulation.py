@@ -297,6 +297,16 @@ def test_gradients_of_two_formats_accumulate_in_their_own(subject: Subject, verd
     verdict.same_state(trainer.parameters(), expected, "parameters in float32 and float64", "contributions-lost")
 
 
+@clause("accumulation.once-per-window")
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_clip_acts_on_the_mean_of_a_window(subject: Subject, verdict: Verdict, optimizer: str) -> None:
+    recipe, batch = Recipe(OPTIMIZERS[optimizer], clip=2.0**-2), exact_batch(8)
+    whole, parts = (subject.trainer(exact_linear(), recipe.but(accumulation=k)) for k in (1, 4))
+    whole.update((batch,))
+    parts.update(batch.into(4))
+    verdict.same_state(parts.parameters(), whole.parameters(), "parameters after a clipped window", "differs")
+
+
 @clause("accumulation.scale-is-constant-in-window")
 def test_the_scale_moves_only_between_windows(subject: Subject, verdict: Verdict) -> None:
     recipe = RECIPE.but(accumulation=4, scaling=DynamicScaling(initial=2.0**10, interval=1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from packaging.version import InvalidVersion, Version
 
@@ -33,8 +34,7 @@ def libraries(version: str) -> frozenset[str]:
         parts = (Version(version).local or "").split(".")
     except InvalidVersion:
         return frozenset()
-    pairs = zip(parts, parts[1:], strict=False)
-    return frozenset(name for name, number in pairs if name.isalpha() and number.isdigit())
+    return frozenset(name for name, number in pairwise(parts) if name.isalpha() and number.isdigit())
 
 
 def owners(records: Iterable[Record]) -> dict[str, tuple[Owner, ...]]:

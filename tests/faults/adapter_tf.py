@@ -65,6 +65,24 @@ class AccumulatorIsNotReset(TensorFlowFramework):
 
 
 @fault(
+    "https://github.com/espnet/espnet/pull/3283",
+    component="accumulator",
+    clauses=("accumulation.bad-window-is-forgotten",),
+)
+class AccumulatorIsEmptiedByAProduct(TensorFlowFramework):
+    """The accumulators are multiplied by zero at the end of a window, so that what was infinite becomes NaN."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+
+        def multiplied(self: Any) -> None:
+            for accumulator in self._accumulated_gradients:
+                accumulator.assign(accumulator * 0.0)
+
+        keras.optimizers.Optimizer._backend_reset_gradient_accumulators = multiplied
+
+
+@fault(
     "https://github.com/NVIDIA/apex/issues/480",
     component="checkpoint",
     clauses=("resume.scaler-state",),

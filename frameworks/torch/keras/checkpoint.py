@@ -2,7 +2,8 @@
 
 A Keras model on PyTorch is a `torch.nn.Module` with a `state_dict`, and Keras gives an optimizer's variables by
 `save_own_variables`. Seeds have a part of their own, because a `state_dict` names them by the order in which the
-process made them.
+process made them. The names of the optimizer's variables are compared, of which `load_own_variables` compares the count
+and only warns.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from frameworks.base import same_parts
 from frameworks.keras_parts.micro_batches import KerasMicroBatch, micro_batches_of, rows_of
 from frameworks.keras_parts.network import BuiltNetwork
+from frameworks.torch.arrays import to_tensor
 
 FILE = "run.pt"
 
@@ -31,11 +33,12 @@ def parts(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> dict[st
     """Every variable of a run by part and name."""
     store: dict[str, Any] = {}
     optimizer.save_own_variables(store)
+    names = [variable.name for variable in optimizer.variables]
     seeds = _of_seeds(bound)
     return {
         "model": {key: value for key, value in bound.network.state_dict().items() if key not in seeds},
         "seeds": {path: seed.state.value for path, seed in bound.seeds.items()},
-        "optimizer": {name: torch.as_tensor(value) for name, value in store.items()},
+        "optimizer": {f"{place}-{names[int(place)]}": to_tensor(value, "cpu") for place, value in store.items()},
     }
 
 
@@ -57,9 +60,10 @@ def restore(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, path: Pa
     try:
         saved = torch.load(file, map_location="cpu", weights_only=True)
         same_parts(file, saved, [*own, "window"])
-        same_parts(file, saved["seeds"], own["seeds"])
+        for part in ("seeds", "optimizer"):
+            same_parts(file, saved[part], own[part])
         bound.network.load_state_dict(saved["model"] | _of_seeds(bound))
-        optimizer.load_own_variables(saved["optimizer"])
+        optimizer.load_own_variables({name.partition("-")[0]: value for name, value in saved["optimizer"].items()})
         for layer, seed in bound.seeds.items():
             seed.state.assign(saved["seeds"][layer])
     except Exception as error:

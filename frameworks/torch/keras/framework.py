@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import DynamicScaling, Recipe
+from fixtures.recipe import DynamicScaling, Precision, Recipe
 from frameworks.contract import Attempt, Capability, Conventions, RecomputeCase, RecomputeResult
 from frameworks.keras_parts.network import VARIANTS
 from frameworks.keras_parts.options import option_attempts
@@ -55,6 +56,11 @@ class KerasOnTorch(StackFramework):
 
     def _started(self, model: Model, recipe: Recipe) -> AutogradRun:
         return self.run(model, recipe, None)
+
+    def autocast(
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        raise self.refusal(Capability.AUTOCAST_SCOPE)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         chosen = self.variant(variant)
