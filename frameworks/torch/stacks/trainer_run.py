@@ -249,7 +249,9 @@ class TransformersRun(TorchTrainer):
 
     def _inputs(self, batch: Batch) -> Inputs:
         """The micro-batch as arguments of the model."""
-        loaded = self._load(batch)
+        return self._arguments(self._load(batch))
+
+    def _arguments(self, loaded: Loaded) -> Inputs:
         if isinstance(self.whole, ItemMeans):
             (labels,) = loaded.targets.values()
             return {"inputs": loaded.inputs, "labels": labels}
@@ -258,19 +260,22 @@ class TransformersRun(TorchTrainer):
     def forward(self, batch: Loaded) -> list[torch.Tensor]:
         with self._working():
             self._ready()
-        outputs = self.trainer.model_wrapped(inputs=batch.inputs, targets=batch.targets, count=batch.items)
+        given = {"num_items_in_batch": batch.items} if isinstance(self.whole, ItemMeans) else {}
+        outputs = self.trainer.model_wrapped(**self._arguments(batch), **given)
         self.whole.totals.clear()
         return [outputs["loss"]]
 
     def _passes(self, window: Window, items: int, scaler: torch.amp.GradScaler | None) -> list[float]:
+        trainer = self.trainer
         with self._working():
             self._ready()
-            samples, counted = self.trainer.counted([self._inputs(batch) for batch in window])
-            former = getattr(self.trainer, "current_gradient_accumulation_steps", 1)
-            self.trainer.current_gradient_accumulation_steps = len(samples)
+            samples, counted = trainer.counted([self._inputs(batch) for batch in window])
+            former = getattr(trainer, "current_gradient_accumulation_steps", 1), trainer.accelerator.scaler
+            trainer.current_gradient_accumulation_steps = len(samples)
+            trainer.accelerator.scaler = scaler or trainer.accelerator.scaler
             for inputs in samples:
-                self.trainer.training_step(self.trainer.model_wrapped, inputs, counted)
-            self.trainer.current_gradient_accumulation_steps = former
+                trainer.training_step(trainer.model_wrapped, inputs, counted)
+            trainer.current_gradient_accumulation_steps, trainer.accelerator.scaler = former
         return self._taken()
 
     def _taken(self) -> list[float]:
