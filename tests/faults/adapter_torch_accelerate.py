@@ -104,7 +104,7 @@ class UpdatesOneMicroBatchEarly(AccelerateFramework):
 
 
 @fault(
-    "https://github.com/huggingface/accelerate/issues/1382",
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/17544",
     component="schedule",
     clauses=("accumulation.once-per-window",),
     mode="accelerate",

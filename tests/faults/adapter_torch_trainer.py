@@ -166,7 +166,7 @@ class ClipsEveryMicroBatch(TransformersFramework):
 
 
 @fault(
-    "https://github.com/huggingface/transformers/issues/40246",
+    "https://github.com/wandb/wandb/issues/4369",
     component="loss",
     clauses=("scaling.reports-true-loss",),
     mode="trainer-plain",
