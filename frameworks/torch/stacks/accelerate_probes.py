@@ -200,7 +200,10 @@ _TRIES: dict[Capability, Try] = {
 
 def attempts(device: str) -> dict[Capability, Attempt]:
     """Attempts by capability; each has a state of its own."""
-    own = {Capability.LIBRARY_REQUESTS: partial(_answers, device), Capability.DATA_POSITION: partial(_feeds, device)}
+    own: dict[Capability, Attempt] = {
+        Capability.LIBRARY_REQUESTS: partial(_answers, device),
+        Capability.DATA_POSITION: partial(_feeds, device),
+    }
     return own | {capability: partial(_alone, attempt, device) for capability, attempt in _TRIES.items()}
 
 

@@ -14,7 +14,6 @@ from accelerate.utils import AutocastKwargs, GradScalerKwargs
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import DynamicScaling, Recipe
-from frameworks.base import NO_AVERAGE
 from frameworks.contract import Gradients, Update
 from frameworks.torch import checkpoint
 from frameworks.torch.arrays import whole
@@ -83,7 +82,7 @@ class AccelerateTrainer(TorchTrainer):
             self.optimizers, self.schedulers = others[: len(optimizers)], others[len(optimizers) :]
             self.accelerator.register_for_checkpointing(_Loop(self))
             if self.average is not None:
-                self.accelerator.register_for_checkpointing(self.average)
+                self.average = self.accelerator.prepare_model(self.average, evaluation_mode=True)
         self._by_items = False
 
     def _made_scaler(self) -> torch.amp.GradScaler | None:
@@ -103,10 +102,10 @@ class AccelerateTrainer(TorchTrainer):
 
     @contextmanager
     def _micro_batch(self, *, last: bool) -> Iterator[None]:
-        """The body of the loop that accelerate documents; an update is left to `_finish`."""
+        """The body of the loop that accelerate documents; the update of a whole window is left to `_finish`."""
         with self.accelerator.accumulate(self.network):
             yield
-            if not self.accelerator.sync_gradients:
+            if not (last and self.accelerator.sync_gradients):
                 self._step()
 
     def _share(self, total: torch.Tensor, items: int) -> torch.Tensor:
@@ -120,7 +119,8 @@ class AccelerateTrainer(TorchTrainer):
         return super()._pass(batch, items if self._by_items else batch.items, scaler)
 
     def accumulate(self, batch: Batch, items: int) -> float:
-        with self.turn.installed(), self._micro_batch(last=False):
+        last = len(self.ledger.micro_batches) + 1 >= self.recipe.accumulation
+        with self.turn.installed(), self._micro_batch(last=last):
             return super().accumulate(batch, items)
 
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
@@ -184,13 +184,6 @@ class AccelerateTrainer(TorchTrainer):
         return super()._abandoned()
 
     # evaluation and checkpoints
-
-    def predict_averaged(self, inputs: Array) -> dict[str, Array]:
-        if self.average is None:
-            raise ValueError(NO_AVERAGE)
-        self.average.eval()
-        with self.turn.installed(), self.accelerator.autocast():
-            return self._evaluated(self.average, inputs)
 
     def save(self, path: Path) -> None:
         with self.turn.installed(), self.stream.drawn(keep=False):

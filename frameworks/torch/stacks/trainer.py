@@ -8,9 +8,10 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import FormatName, Recipe
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
-from frameworks.torch.stacks import trainer_probes
+from frameworks.torch.stacks import trainer_data, trainer_probes
 from frameworks.torch.stacks.framework import StackFramework
-from frameworks.torch.stacks.trainer_run import PlainTrainer, TransformersRun
+from frameworks.torch.stacks.trainer_parts import PlainTrainer
+from frameworks.torch.stacks.trainer_run import TransformersRun
 from frameworks.torch.trainer import TorchTrainer
 
 
@@ -25,7 +26,7 @@ class TransformersFramework(StackFramework):
         return trainer_probes.REFUSED
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return trainer_probes.attempts(self.device)
+        return trainer_probes.attempts(self.device) | trainer_data.data_attempts(self.device)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> TransformersRun:
         trainer_probes.require_scaling(recipe, self.device)
@@ -36,7 +37,7 @@ class TransformersFramework(StackFramework):
         return self.bound(PlainTrainer(model, recipe, weights, self.device, self.mode))
 
     def requested(self, format_name: FormatName) -> FormatRequest:
-        return trainer_probes.requested(format_name, self.device)
+        return trainer_data.requested(format_name, self.device)
 
     def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
-        return trainer_probes.resumed_epoch(order, windows, self.device)
+        return trainer_data.resumed_epoch(order, windows, self.device)

@@ -109,7 +109,7 @@ class _Epoch(_Rows):
 
 
 @dataclass
-class BeforeStep(TrainerCallback):  # type: ignore[misc]
+class BeforeStep(TrainerCallback):
     """Actions of the user before the optimizer's step, where gradients are unscaled and clipped."""
 
     actions: list[Callable[[], None]] = field(default_factory=list)
@@ -123,7 +123,7 @@ class BeforeStep(TrainerCallback):  # type: ignore[misc]
                 self.errors.append(error)
 
 
-class FedTrainer(Trainer):  # type: ignore[misc]
+class FedTrainer(Trainer):
     """A Trainer whose data come from a `Desk`.
 
     Attributes:
@@ -207,7 +207,7 @@ class Loop:
         self._waits(self.desk.wait)
 
     def hand(self, order: Piece | _Order) -> None:
-        """`Desk.hand`; a loop that has failed begins anew with the next call."""
+        """`Desk.hand`; a loop that has failed begins again with the next call."""
         self._waits(lambda: self.desk.hand(order))
 
     def stop(self) -> None:

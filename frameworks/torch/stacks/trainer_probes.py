@@ -15,13 +15,10 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from fixtures.recipe import FormatName, Recipe
-from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder, Unsupported
-from frameworks.torch.arrays import dtype_name
+from fixtures.recipe import Recipe
+from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.torch.stacks.accelerate_state import RunState
-from frameworks.torch.stacks.numbered_rows import EPOCHS, STEPS, Dropping, NumberedRows
 from frameworks.torch.stacks.trainer_loop import seeds_restored
-from frameworks.torch.stacks.warned import watched
 
 BFLOAT16_SCALED = "Trainer's loss scaler comes with fp16=True, and its bf16 has none"
 REFUSED: Mapping[Capability, str] = MappingProxyType(
@@ -33,7 +30,7 @@ REFUSED: Mapping[Capability, str] = MappingProxyType(
     }
 )
 
-_QUIET: dict[str, Any] = {
+QUIET: dict[str, Any] = {
     "optim": "sgd",
     "learning_rate": 0.5,
     "max_grad_norm": 0.0,
@@ -79,11 +76,11 @@ class _Product(nn.Module):
         return {"loss": loss if self._losses == 1 else [loss] * self._losses}
 
 
-class _Attempt(Trainer):  # type: ignore[misc]
+class TrainerAttempt(Trainer):
     """Trains a product with SGD at a rate of 0.5 over values.
 
     Args:
-        length: micro-batches that the data claim to have; None tells the truth.
+        length: micro-batches that the data claim to have; None: their real number.
         scaler: settings of the loss scaler, by which float16 is asked for; autocast stays off.
         given: further training arguments.
     """
@@ -101,7 +98,7 @@ class _Attempt(Trainer):  # type: ignore[misc]
         **given: Any,
     ) -> None:
         self._device, self._settings, self._autocast = device, scaler, autocast
-        arguments = _QUIET | {"num_train_epochs": 1, "fp16": scaler is not None, "use_cpu": device == "cpu"}
+        arguments = QUIET | {"num_train_epochs": 1, "fp16": scaler is not None, "use_cpu": device == "cpu"}
         super().__init__(
             model=_Product(losses),
             args=TrainingArguments(**(arguments | given)),
@@ -114,7 +111,7 @@ class _Attempt(Trainer):  # type: ignore[misc]
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
         if self._settings is not None:
-            scaler = torch.amp.GradScaler(self._device, **{"init_scale": 1024.0} | self._settings)
+            scaler = torch.amp.GradScaler(self._device, **{"init_scale": 1024.0, **self._settings})
             self.accelerator.autocast_handler = AutocastKwargs(enabled=self._autocast)
             self.accelerator.scaler, self.accelerator.native_amp = scaler, True
 
@@ -131,7 +128,7 @@ class _Attempt(Trainer):  # type: ignore[misc]
         return float(self.accelerator.scaler.get_scale())
 
 
-class _Seen(TrainerCallback):  # type: ignore[misc]
+class _Seen(TrainerCallback):
     """Reads the first gradient before the step, after calls of the user's own."""
 
     def __init__(self, call: Callable[[], None] = lambda: None) -> None:
@@ -148,42 +145,44 @@ class _Seen(TrainerCallback):  # type: ignore[misc]
 
 
 def _format_inside(dtype: torch.dtype, device: str) -> bool:
-    low = {"scaler": {"enabled": False}, "autocast": True} if dtype == torch.float16 else {"bf16": True}
-    made, seen = _Attempt(device, [1.0], **low), list[torch.dtype]()
+    low: dict[str, Any] = {"bf16": True}
+    if dtype == torch.float16:
+        low = {"scaler": {"enabled": False}, "autocast": True}
+    made, seen = TrainerAttempt(device, [1.0], **low), list[torch.dtype]()
     made.model.inner.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))
     made.train()
     return seen == [dtype]
 
 
 def _dynamic(device: str) -> bool:
-    made = _Attempt(device, [math.inf, 1.0], scaler={})
+    made = TrainerAttempt(device, [math.inf, 1.0], scaler={})
     return made.weights() == 0.5 and made.scale == 512.0
 
 
 def _static(device: str) -> bool:
-    return _Attempt(device, [math.inf], scaler={"growth_factor": 1.0, "backoff_factor": 1.0}).weights() == 1.0
+    return TrainerAttempt(device, [math.inf], scaler={"growth_factor": 1.0, "backoff_factor": 1.0}).weights() == 1.0
 
 
 def _factors(device: str) -> bool:
     factors = {"init_scale": 16.0, "growth_factor": 4.0, "backoff_factor": 0.125, "growth_interval": 1}
-    made = _Attempt(device, [1.0, math.nan], scaler=factors)
+    made = TrainerAttempt(device, [1.0, math.nan], scaler=factors)
     made.train()
     return made.scale == 8.0
 
 
 def _disabled(device: str) -> bool:
-    return _Attempt(device, [1.0], scaler={"enabled": False}).weights() == 0.5
+    return TrainerAttempt(device, [1.0], scaler={"enabled": False}).weights() == 0.5
 
 
 def _unscales(device: str) -> bool:
     seen = _Seen()
-    _Attempt(device, [1.0], seen, scaler={}).train()
+    TrainerAttempt(device, [1.0], seen, scaler={}).train()
     return seen.gradients == [1.0]
 
 
 def _second_unscale(device: str) -> bool:
     seen = _Seen()
-    made = _Attempt(device, [1.0], seen, scaler={})
+    made = TrainerAttempt(device, [1.0], seen, scaler={})
     seen.call = made.accelerator.unscale_gradients
     made.train()
     return seen.raised and seen.gradients == [1.0]
@@ -191,43 +190,43 @@ def _second_unscale(device: str) -> bool:
 
 def _two_optimizers(device: str) -> bool:
     weights = [torch.ones(2, requires_grad=True) for _ in range(2)]
-    return _Attempt(device, [1.0], optimizer=[torch.optim.SGD([w], lr=0.5) for w in weights]).weights() == 0.5
+    return TrainerAttempt(device, [1.0], optimizer=[torch.optim.SGD([w], lr=0.5) for w in weights]).weights() == 0.5
 
 
 def _two_losses(device: str) -> bool:
-    return _Attempt(device, [1.0], losses=2).weights() == 0.0
+    return TrainerAttempt(device, [1.0], losses=2).weights() == 0.0
 
 
 def _accumulation(device: str) -> bool:
-    return _Attempt(device, [1.0, 3.0], gradient_accumulation_steps=2).weights() == 0.0
+    return TrainerAttempt(device, [1.0, 3.0], gradient_accumulation_steps=2).weights() == 0.0
 
 
 def _partial_window(device: str) -> bool:
-    return _Attempt(device, [1.0, 3.0], gradient_accumulation_steps=4).weights() == 0.0
+    return TrainerAttempt(device, [1.0, 3.0], gradient_accumulation_steps=4).weights() == 0.0
 
 
 def open_window_ends(device: str) -> bool:
     """Whether data that end before their length make an update of what the window holds."""
-    return _Attempt(device, [1.0, 3.0], length=4, gradient_accumulation_steps=4).weights() == 0.0
+    return TrainerAttempt(device, [1.0, 3.0], length=4, gradient_accumulation_steps=4).weights() == 0.0
 
 
 def step_is_left_out(device: str) -> bool:
     """Whether a window's step is left out where a callback asks for the end of training before it."""
 
-    class Stops(TrainerCallback):  # type: ignore[misc]
+    class Stops(TrainerCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
             control.should_training_stop = control.should_epoch_stop = True
             return control
 
-    return _Attempt(device, [1.0], Stops(), scaler={}).weights() == 1.0
+    return TrainerAttempt(device, [1.0], Stops(), scaler={}).weights() == 1.0
 
 
 def _clip(device: str) -> bool:
-    return 0.6 < _Attempt(device, [8.0], scaler={}, max_grad_norm=1.0).weights() < 0.7
+    return 0.6 < TrainerAttempt(device, [8.0], scaler={}, max_grad_norm=1.0).weights() < 0.7
 
 
 def _schedule(device: str) -> bool:
-    made = _Attempt(device, [1.0, 1.0], lr_scheduler_type="linear")
+    made = TrainerAttempt(device, [1.0, 1.0], lr_scheduler_type="linear")
     made.train()
     return float(made.optimizer.param_groups[0]["lr"]) == 0.0
 
@@ -241,16 +240,16 @@ def _average(device: str) -> bool:
 
 def _checkpoint(device: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
-        saved = {"output_dir": folder, "save_strategy": "steps", "save_steps": 1}
-        _Attempt(device, [math.inf, 1.0], scaler={}, **saved).train()
-        resumed = _Attempt(device, [math.inf, 1.0], scaler={}, **saved)
+        saved: dict[str, Any] = {"output_dir": folder, "save_strategy": "steps", "save_steps": 1}
+        TrainerAttempt(device, [math.inf, 1.0], scaler={}, **saved).train()
+        resumed = TrainerAttempt(device, [math.inf, 1.0], scaler={}, **saved)
         resumed.train(resume_from_checkpoint=f"{folder}/checkpoint-2")
         return resumed.scale == 512.0 and float(resumed.model.weight.detach()[0]) == 0.5
 
 
 def bfloat16_is_scaled(device: str) -> bool:
     """Whether the accelerator of a Trainer with bf16 has a loss scaler."""
-    return _Attempt(device, [1.0], bf16=True).accelerator.scaler is not None
+    return TrainerAttempt(device, [1.0], bf16=True).accelerator.scaler is not None
 
 
 def require_scaling(recipe: Recipe, device: str) -> None:
@@ -285,8 +284,7 @@ _TRIES: dict[Capability, Try] = {
 
 def attempts(device: str) -> dict[Capability, Attempt]:
     """Attempts by capability; each has a state of its own."""
-    own = {Capability.LIBRARY_REQUESTS: partial(_answers, device), Capability.DATA_POSITION: partial(_feeds, device)}
-    return own | {capability: alone(attempt, device) for capability, attempt in _TRIES.items()}
+    return {capability: alone(attempt, device) for capability, attempt in _TRIES.items()}
 
 
 def alone(attempt: Try, device: str) -> Attempt:
@@ -298,46 +296,3 @@ def _alone(attempt: Try, device: str) -> bool:
     devices = [torch.cuda.current_device()] if device == "cuda" else []
     with RunState().installed(), seeds_restored(), torch.random.fork_rng(devices):
         return attempt(device)
-
-
-def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, DataRun]:
-    """The unbroken run, which writes checkpoints, and one that is resumed from one of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        runs = []
-        for resumed in (False, True):
-            with RunState().installed(), seeds_restored(), torch.random.fork_rng():
-                model = Dropping()
-                given = {
-                    "output_dir": folder,
-                    "save_strategy": "steps",
-                    "save_steps": windows,
-                    "num_train_epochs": EPOCHS,
-                    "gradient_accumulation_steps": STEPS,
-                    "train_sampling_strategy": "sequential" if order == "in-order" else "random",
-                    "use_cpu": device == "cpu",
-                }
-                trainer = Trainer(model, TrainingArguments(**(_QUIET | given)), train_dataset=NumberedRows(order))
-                trainer.remove_callback(PrinterCallback)
-                trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-{windows}" if resumed else None)
-                runs.append(model.since(0 if resumed else windows * STEPS))
-    return runs[0], runs[1]
-
-
-def requested(format_name: FormatName, device: str) -> FormatRequest:
-    """What Trainer makes of a request for mixed precision, without this adapter's additions."""
-    with RunState().installed(), seeds_restored(), torch.random.fork_rng(), watched() as warned:
-        asked = {"float16": {"fp16": True}, "bfloat16": {"bf16": True}}[format_name]
-        made, seen = _Attempt(device, [1.0], **asked), list[torch.dtype]()
-        made.model.inner.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))
-        made.train()
-        reported = {"fp16": "float16", "bf16": "bfloat16", "no": "float32"}[made.accelerator.mixed_precision]
-    return FormatRequest(dtype_name(seen[0]), reported, warned=bool(warned))
-
-
-def _answers(device: str) -> bool:
-    return requested("bfloat16", device).ran == "bfloat16"
-
-
-def _feeds(device: str) -> bool:
-    unbroken, resumed = resumed_epoch("in-order", 4, device)
-    return unbroken.rows == resumed.rows == tuple(range(8))
