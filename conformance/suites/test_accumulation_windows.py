@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import numpy as np
 import pytest
 
-from conformance.judging.kit import Subject, Verdict, clause, full, need
+from conformance.judging.kit import Subject, Verdict, clause, full, need, spiked
 from fixtures.data import exact_batch
 from fixtures.model import Window
 from fixtures.models import exact_linear, exact_stack
@@ -131,6 +132,19 @@ def test_a_gradient_counts_though_other_micro_batches_have_none(
     shares = {n: (4 - len(absent)) / 4 if n == name else 1.0 for n in before}
     expected = {n: (value - np.float32(2.0**-4 * shares[n])).astype(value.dtype) for n, value in before.items()}
     verdict.same_state(trainer.parameters(), expected, "parameters after the window", "contribution-lost")
+
+
+@clause("accumulation.clip-off-is-off")
+@pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
+@pytest.mark.parametrize("k", [1, 2])
+def test_gradients_beside_a_non_finite_one_are_applied_as_they_are(
+    subject: Subject, verdict: Verdict, k: int, bad: float
+) -> None:
+    trainer = subject.trainer(exact_linear(), RECIPE.but(accumulation=k))
+    before, spike = trainer.parameters(), spiked(trainer, bad, base=1.0)
+    trainer.feed(*[spike] * k)
+    expected = {name: (value - np.float32(2.0**-4) * spike[name]).astype(value.dtype) for name, value in before.items()}
+    verdict.same_state(trainer.parameters(), expected, "parameters without clipping", "clipped")
 
 
 OPTIMIZERS: dict[str, Optimizer] = {

@@ -249,3 +249,21 @@ def test_operations_that_the_user_names_are_honoured(subject: Subject, verdict: 
 @pytest.mark.parametrize("capability", probing.REQUESTS, ids=str)
 def test_what_is_declared_is_what_happens(subject: Subject, verdict: Verdict, capability: Capability) -> None:
     probing.compare(subject, verdict, capability)
+
+
+@clause("autocast.request-is-honoured-or-refused")
+@each_half
+def test_another_format_than_was_asked_for_is_reported(
+    subject: Subject, verdict: Verdict, precision: Precision
+) -> None:
+    need(subject, Capability.LIBRARY_REQUESTS)
+    try:
+        seen = subject.framework.requested(precision.format)
+    except Unsupported:
+        raise
+    except Exception as refusal:
+        verdict.holds(bool(str(refusal)), "a refusal says why", str(refusal), "a message")
+        return
+    told = seen.warned and seen.reported == seen.ran
+    what = f"{precision.format} was asked for, and runs or is reported not to"
+    verdict.holds(seen.ran == precision.format or told, what, seen, precision.format, "silently-another")

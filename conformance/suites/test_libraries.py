@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from conformance.judging.kit import Subject, Verdict, clause, need
-from fixtures.data import digits_batch
-from fixtures.model import Model
-from fixtures.models import digits_convolution, digits_mlp
-from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe
-from frameworks.contract import Capability
+from fixtures.arrays import Array
+from fixtures.data import digits_batch, exact_batch
+from fixtures.model import Batch, Model
+from fixtures.models import digits_convolution, digits_mlp, exact_linear
+from fixtures.recipe import BFLOAT16, SGD, Adam, AdamW, DynamicScaling, Optimizer, Recipe
+from frameworks.contract import Capability, Trainer
 
 OPTIMIZERS: dict[str, Optimizer] = {
     "sgd": SGD(0.1),
@@ -39,3 +41,58 @@ def test_a_library_makes_the_updates_of_the_framework_alone(
         verdict.same_state(
             library.state(), plain.state(), f"training state after update {place}", "library-adds", but=but
         )
+
+
+WINDOWS = 3
+
+
+class Stepwise:
+    """A run whose windows are trained in two halves, so that another run can work in between."""
+
+    def __init__(self, subject: Subject, recipe: Recipe) -> None:
+        self.trainer: Trainer = subject.trainer(exact_linear(), recipe)
+        self._k = recipe.accumulation
+        self.losses: list[float] = []
+
+    def first(self, place: int) -> None:
+        """All but the last micro-batch of a window."""
+        for part in self._parts(place)[:-1]:
+            self.losses.append(self.trainer.accumulate(part, 8))
+
+    def second(self, place: int) -> None:
+        """The last one, and the update."""
+        self.losses.append(self.trainer.accumulate(self._parts(place)[-1], 8))
+        self.trainer.apply()
+
+    def _parts(self, place: int) -> tuple[Batch, ...]:
+        return exact_batch(8, seed=place).into(self._k)
+
+    def outcome(self) -> dict[str, Array]:
+        """Losses and training state."""
+        return self.trainer.state() | {"losses": np.array(self.losses)}
+
+
+@clause("composition.two-runs-in-a-process")
+@pytest.mark.parametrize("other", ["accumulation", "precision", "scaling"])
+def test_runs_that_alternate_are_the_runs_alone(subject: Subject, verdict: Verdict, other: str) -> None:
+    recipe = Recipe(SGD(2.0**-6, momentum=0.5), accumulation=4)
+    others = {
+        "accumulation": recipe.but(accumulation=1),
+        "precision": recipe.but(precision=BFLOAT16, accumulation=2),
+        "scaling": recipe.but(scaling=DynamicScaling(initial=2.0**4, interval=2), accumulation=2),
+    }
+    recipes = (recipe, others[other])
+    alone: list[dict[str, Array]] = []
+    for each in recipes:
+        run = Stepwise(subject, each)
+        for place in range(WINDOWS):
+            run.first(place)
+            run.second(place)
+        alone.append(run.outcome())
+    together = [Stepwise(subject, each) for each in recipes]
+    for place in range(WINDOWS):
+        for half in (Stepwise.first, Stepwise.second):
+            for run in together:
+                half(run, place)
+    for run, expected, name in zip(together, alone, ("first", "second"), strict=True):
+        verdict.same_state(run.outcome(), expected, f"the {name} run beside another", "runs-interfere")

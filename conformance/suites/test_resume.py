@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from conformance.judging import new_process
-from conformance.judging.kit import Subject, Verdict, clause, full, spiked
+from conformance.judging.kit import Subject, Verdict, clause, full, need, spiked
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar, two_heads
 from fixtures.recipe import MASTERED, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
-from frameworks.contract import Capability, Trainer
+from frameworks.contract import Capability, RowOrder, Trainer
 
 ADAM = Recipe(Adam(1e-3))
 SCALING = DynamicScaling(initial=2.0**10, interval=3)
@@ -208,3 +208,15 @@ def test_dropout_continues_its_stream(subject: Subject, verdict: Verdict, tmp_pa
         verdict.equal(masks[0], masks[1], "loss under dropout after the load", "stream-restarted")
     left, right = subject.state(resumed), subject.state(through)
     verdict.same_state(left, right, "training state after three more updates under dropout", "stream-restarted")
+
+
+@clause("resume.data-position")
+@pytest.mark.parametrize("windows", [1, 4], ids=["inside-an-epoch", "between-epochs"])
+@pytest.mark.parametrize("order", ["in-order", "shuffled", "drawn"])
+def test_a_resumed_run_is_given_the_rows_that_come_next(
+    subject: Subject, verdict: Verdict, order: RowOrder, windows: int
+) -> None:
+    need(subject, Capability.DATA_POSITION)
+    unbroken, resumed = subject.framework.resumed_epoch(order, windows)
+    verdict.equal(resumed.rows, unbroken.rows, "rows after the checkpoint", "other-rows")
+    verdict.equal(resumed.weights, unbroken.weights, "weights after the same rows under dropout", "other-random-state")

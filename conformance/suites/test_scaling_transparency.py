@@ -103,6 +103,21 @@ def test_the_gradient_norm_is_the_unscaled_one(subject: Subject, verdict: Verdic
     )
 
 
+@clause("scaling.reported-loss-is-not-invented")
+@pytest.mark.parametrize("bad", [math.inf, math.nan], ids=str)
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_non_finite_loss_is_reported_as_such(subject: Subject, verdict: Verdict, k: int, bad: float) -> None:
+    trainer = subject.trainer(scalar(1.0), Recipe(SGD(0.0), accumulation=k))
+    finite = [Batch(np.array([[x]], np.float32), {"output": np.zeros((1, 1), np.float32)}) for x in (1.0, 2.0)]
+    losses = [trainer.update((batch,) * k).loss for batch in finite]
+    verdict.equal(losses, [1.0, 4.0], "losses of windows of finite micro-batches", "scaled-loss-reported")
+    broken = Batch(finite[0].inputs, {"output": np.full((1, 1), bad, np.float32)})
+    seen = trainer.update((*finite[: k - 1], broken)).loss
+    known = {*losses, float(np.mean(losses))}
+    what = "loss reported for a window with a non-finite one"
+    verdict.holds(not math.isfinite(seen) or seen in known, what, seen, "a non-finite number", "loss-invented")
+
+
 @clause("scaling.unscales-once")
 def test_a_second_unscale_raises_or_does_nothing(subject: Subject, verdict: Verdict) -> None:
     need(subject, Capability.SECOND_UNSCALE)

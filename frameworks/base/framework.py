@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Offload, Precision, Ranks, Recipe
+from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from frameworks.base.company import BaseCompany
 from frameworks.base.observing import elapsed, observed
 from frameworks.base.trainer import BaseTrainer
@@ -21,16 +21,19 @@ from frameworks.contract import (
     Attempt,
     AwareRule,
     Capability,
+    DataRun,
     Declaration,
     DelayedProduct,
     EightBitRule,
     Float8Rule,
+    FormatRequest,
     MissingDevice,
     NumberFormats,
     PostTraining,
     Quantizers,
     RecomputeCase,
     RecomputeResult,
+    RowOrder,
     Unsupported,
     needs,
 )
@@ -154,6 +157,12 @@ class BaseFramework(ABC):
 
     def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         raise self.refusal(Capability.PLAIN_LOOP)
+
+    def requested(self, format_name: FormatName) -> FormatRequest:
+        raise self.refusal(Capability.LIBRARY_REQUESTS)
+
+    def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
+        raise self.refusal(Capability.DATA_POSITION)
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         raise self.refusal(Capability.RANKS_REPLICATED)

@@ -94,6 +94,8 @@ class Capability(StrEnum):
     PEAK_BYTES = "trainer.peak-bytes"
     STEP_HOOK = "trainer.step-hook"  # the training loop calls a hook of the user's before each optimizer step
     TRACE = "trainer.trace"  # outputs and gradients of every layer
+    LIBRARY_REQUESTS = "autocast.library-requests"  # what a library makes of a request for a precision
+    DATA_POSITION = "trainer.data-position"  # a library's own data loader, from whose middle a run resumes
     PLAIN_LOOP = "trainer.plain-loop"  # the same run without the library that trains it
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Offload, Precision, Ranks, Recipe
+from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from frameworks.contract.aware import AwareRule
 from frameworks.contract.capabilities import Capability, Declaration
 from frameworks.contract.company import Company
@@ -18,7 +18,7 @@ from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.post_training import PostTraining
 from frameworks.contract.quantizing import NumberFormats, Quantizers
 from frameworks.contract.trainer import Trainer
-from frameworks.contract.values import OpResult, RecomputeCase, RecomputeResult
+from frameworks.contract.values import DataRun, FormatRequest, OpResult, RecomputeCase, RecomputeResult, RowOrder
 
 
 class Framework(Protocol):
@@ -64,6 +64,24 @@ class Framework(Protocol):
 
         Raises:
             Unsupported: PLAIN_LOOP, where the mode's loop is no other library's, or what `trainer` refuses.
+        """
+
+    def requested(self, format_name: FormatName) -> FormatRequest:
+        """What the mode's library makes of a request for "float16" or "bfloat16", by its documented call alone.
+
+        Raises:
+            Unsupported: LIBRARY_REQUESTS.
+            Exception: the library's own refusal.
+        """
+
+    def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
+        """Two epochs of eight rows by the library's own data loader, two rows a window: unbroken, and resumed.
+
+        A checkpoint is written after so many windows (4 for the end of the first epoch); both runs are reported from
+        there on.
+
+        Raises:
+            Unsupported: DATA_POSITION.
         """
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Company:

@@ -66,6 +66,38 @@ class OpResult:
     dtype: str
 
 
+@dataclass(frozen=True)
+class FormatRequest:
+    """The effect of a request for a low precision, by a library's own documented call.
+
+    Attributes:
+        ran: the format that a matrix product inside the model had.
+        reported: the format that the library's own property names afterwards.
+        warned: whether it warned, by a warning or in its log.
+    """
+
+    ran: str
+    reported: str
+    warned: bool
+
+
+RowOrder = Literal["in-order", "shuffled", "drawn"]
+"""Order of a data set's rows: as they are, shuffled for each epoch, or shuffled with a random number in each row."""
+
+
+@dataclass(frozen=True)
+class DataRun:
+    """What a run was given from its checkpoint on, and what came of it.
+
+    Attributes:
+        rows: numbers of the rows, in the order in which the model got them.
+        weights: at the end of training, which drops out features at random.
+    """
+
+    rows: tuple[int, ...]
+    weights: Array
+
+
 RecomputeCase = Literal[
     "positional", "tuple", "list", "dict", "keyword", "no-grad-input", "weights-changed", "raises", "plain"
 ]

@@ -151,8 +151,8 @@ class TorchFramework(BaseFramework):
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
     ) -> TorchTrainer | CompanyTrainer:
         self.require_recipe(recipe)
-        if recipe.clip is not None and wants_fused(recipe) and not is_flat(self.mode, recipe):
-            raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
+        if not is_flat(self.mode, recipe):
+            self.require_clipping(recipe)
         eight_bit_state.require(recipe, self.device)
         if recipe.ranks is None and recipe.precision.level == "O2":
             low = Capability(f"precision.{recipe.precision.label}")
@@ -160,6 +160,15 @@ class TorchFramework(BaseFramework):
         if recipe.ranks is not None:
             return self.bound(CompanyTrainer(company(model, recipe, weights, mode=self.mode)))
         return self.bound(self._run(model, recipe, weights))
+
+    def require_clipping(self, recipe: Recipe) -> None:
+        """Refuses to clip scaled gradients that only the optimizer can unscale.
+
+        Raises:
+            Unsupported: CLIP.
+        """
+        if recipe.clip is not None and wants_fused(recipe):
+            raise Unsupported(Capability.CLIP, no_clipping(), partial(float16_clipped, recipe.optimizer, self.device))
 
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
         kind = TorchTrainer if recipe.quantization is None else AwareTrainer

@@ -46,6 +46,9 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
     {
         "fabric": Stack("lightning", "2.5", "frameworks.torch.stacks.fabric:FabricFramework"),
         "lightning": Stack("lightning", "2.5", "frameworks.torch.stacks.lightning:LightningFramework"),
+        "accelerate": Stack("accelerate", "1.10", "frameworks.torch.stacks.accelerate:AccelerateFramework"),
+        "trainer": Stack("transformers", "5.0", "frameworks.torch.stacks.trainer:TransformersFramework"),
+        "trainer-plain": Stack("transformers", "5.0", "frameworks.torch.stacks.trainer:TransformersFramework"),
     }
 )
 """The libraries by mode."""

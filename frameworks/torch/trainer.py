@@ -68,7 +68,7 @@ class TorchTrainer(BaseTrainer):
         self.prepare()
         self.average = self._averaged()
         self.steppers = self._steppers()
-        self.scaler = grad_scaler(device, recipe, self.scaler_kind)
+        self.scaler = self._made_scaler()
         if wants_float32_gradients(recipe, self.scaler_kind):
             take_float32_gradients(slot.tensor for slot in self.slots.values())
         self._settings = scaler_settings(self.scaler)
@@ -98,6 +98,10 @@ class TorchTrainer(BaseTrainer):
     def _steppers(self) -> list[Stepper]:
         """The optimizers over the parameters as they are trained."""
         return steppers(self.recipe, self.slots)
+
+    def _made_scaler(self) -> torch.amp.GradScaler | None:
+        """The recipe's loss scaler."""
+        return grad_scaler(self.device, self.recipe, self.scaler_kind)
 
     # forward and backward
 
@@ -223,13 +227,17 @@ class TorchTrainer(BaseTrainer):
             given = {name: value for name, value in mapping.items() if value is not None}
             if given:
                 with self._micro_batch(last=place == len(window)):
-                    self._backward([self._fed(given) / len(window)], self.scaler)
+                    self._backward([self._fed_share(self._fed(given), len(window))], self.scaler)
         return self._abandoned() if abandon else self._finish(unscale_calls, poison)
 
     def _fed(self, gradients: Mapping[str, Array]) -> torch.Tensor:
         """Σ p·g, whose gradients are those that are given."""
         parts = [self.slots[name].times(value).sum() for name, value in gradients.items()]
         return sum(parts[1:], parts[0])
+
+    def _fed_share(self, total: torch.Tensor, micro_batches: int) -> torch.Tensor:
+        """The loss to back-propagate, from the `_fed` of one of so many micro-batches."""
+        return total / micro_batches
 
     def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
         before = self._scale()

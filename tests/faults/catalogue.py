@@ -69,7 +69,8 @@ class Fault:
 def faults(folder: Path = FOLDER) -> tuple[Fault, ...]:
     """Every fault, by module and in the order of the source.
 
-    A module `adapter_NAME` has faults of the adapter NAME, every other one faults of the reference.
+    A module `adapter_NAME` or `adapter_NAME_LIBRARY` has faults of the adapter NAME, every other one faults of the
+    reference.
 
     Raises:
         ValueError: a `fault` decorator is not made of literals, or a fault has no docstring.
@@ -101,7 +102,7 @@ def _fault(module: str, node: ast.ClassDef, mark: ast.Call) -> Fault:
     told = ast.get_docstring(node)
     if not told:
         raise ValueError(f"{where}: a docstring says what is wrong")
-    framework = module.removeprefix("adapter_") if module.startswith("adapter_") else "reference"
+    framework = module.split("_")[1] if module.startswith("adapter_") else "reference"
     return Fault(f"tests.faults.{where}", framework, " ".join(told.split()), link, **given)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from fixtures.arrays import Array
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.trainer import ReferenceTrainer
@@ -75,3 +77,18 @@ class ReportsTheScaledNorm(ReferenceTrainer):
 
     def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
         return super().gradient_norm(gradients) * (1.0 if self.scaler is None else self.scaler.scale)
+
+
+@fault(
+    "https://github.com/Skovorp/feral/pull/16",
+    component="clipping",
+    clauses=("accumulation.clip-off-is-off",),
+)
+class ClipsAtInfinityToLogTheNorm(ReferenceTrainer):
+    """Without a bound gradients are multiplied by the least of 1 and infinity over their norm, which may be NaN."""
+
+    def clip(self, gradients: Arrays) -> Arrays:
+        if self.recipe.clip is not None or self.scaler is not None:
+            return super().clip(gradients)
+        factor = np.minimum(np.float32(np.inf) / np.float32(self.gradient_norm(gradients)), np.float32(1.0))
+        return {name: gradient * factor for name, gradient in gradients.items()}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD
 from frameworks.reference.decisions import Arrays
+from frameworks.reference.tensor import Tensor
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.faults import fault
 
@@ -143,3 +146,21 @@ class ClipsByDefault(ReferenceTrainer):
         if self.recipe.clip is not None or norm <= 1.0:
             return super().clip(gradients)
         return {name: gradient * np.float32(1.0 / norm) for name, gradient in gradients.items()}
+
+
+@fault(
+    "https://github.com/huggingface/accelerate/issues/1050",
+    component="composition",
+    clauses=("composition.two-runs-in-a-process",),
+)
+class StepsOfTheLastRun(ReferenceTrainer):
+    """All runs of a process update after as many micro-batches as the last one that was made."""
+
+    steps = 1
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        StepsOfTheLastRun.steps = self.recipe.accumulation
+
+    def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
+        return super().normalise(loss, batch_items, window_items * self.steps // self.recipe.accumulation)

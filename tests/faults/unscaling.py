@@ -172,3 +172,15 @@ class DisabledScalerDivides(ReferenceTrainer):
             case DynamicScaling(enabled=False):
                 gradients = {name: g / self.conventions.scaler.initial for name, g in gradients.items()}
         super().apply_update(gradients, rate)
+
+
+@fault(
+    "https://github.com/huggingface/trl/issues/6702",
+    component="scale",
+    clauses=("scaling.reported-loss-is-not-invented",),
+)
+class NonFiniteLossesAreReportedAsZero(ReferenceTrainer):
+    """A loss that is infinite or NaN is left out of the reported sum."""
+
+    def reported_loss(self, total: float, items: int) -> float:
+        return super().reported_loss(total, items) if np.isfinite(total) else 0.0

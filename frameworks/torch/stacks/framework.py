@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 
 import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recipe
+from fixtures.recipe import Precision, Recipe
 from frameworks.base import BaseCompany
 from frameworks.contract import Attempt, Capability, OpResult, PostTraining, RecomputeCase, RecomputeResult
 from frameworks.torch.framework import TorchFramework
@@ -68,6 +69,7 @@ class StackFramework(TorchFramework):
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
         self.require_recipe(recipe)
+        self.require_clipping(recipe)
         return self.bound(self.run(model, recipe, weights))
 
     @abstractmethod
@@ -79,6 +81,11 @@ class StackFramework(TorchFramework):
 
     def post_training(self) -> PostTraining:
         raise self.refusal(Capability.DYNAMIC_INT8)
+
+    def autocast(
+        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        raise self.refusal(Capability.AUTOCAST_SCOPE)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         raise self.refusal(Capability.OPERATIONS)

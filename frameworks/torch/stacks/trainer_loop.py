@@ -1,0 +1,254 @@
+"""`transformers.Trainer` in a thread of its own, which waits in its data loader for the next window."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import Trainer, TrainerCallback
+
+Inputs = dict[str, Any]
+"""Arguments of a model's forward pass by name."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Micro-batches for the loop: a whole window, or the next part of one whose other parts come later.
+
+    Attributes:
+        inputs: of each micro-batch.
+        length: micro-batches in the whole window.
+        items: items in the whole window; None leaves counting to the library.
+    """
+
+    inputs: Sequence[Inputs]
+    length: int
+    items: int | None = None
+
+
+class _Closed(BaseException):
+    """The run is over: unwinds the loop where it waits."""
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What the loop does at the end of a window instead of another window."""
+
+    kind: str
+
+
+SAVE, STOP, CLOSE = (_Order(kind) for kind in ("save", "stop", "close"))
+
+
+class Desk:
+    """Hands pieces to the loop; one side works while the other waits."""
+
+    def __init__(self) -> None:
+        self._orders: SimpleQueue[Any] = SimpleQueue()
+        self._answers: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def hand(self, order: Piece | _Order) -> None:
+        """Gives the loop work and waits until it asks for more, or has ended.
+
+        Raises:
+            Exception: the loop's.
+        """
+        self._orders.put(order)
+        self.wait()
+
+    def wait(self) -> None:
+        """Waits until the loop asks for work, or has ended; raises its exception."""
+        if (error := self._answers.get()) is not None:
+            raise error
+
+    def close(self) -> None:
+        """Ends the loop where it waits, without waiting for it."""
+        self._orders.put(CLOSE)
+
+    def take(self) -> Any:
+        """The next piece or order; called by the loop."""
+        self._answers.put(None)
+        order = self._orders.get()
+        if order is CLOSE:
+            raise _Closed
+        return order
+
+    def ended(self, error: BaseException | None) -> None:
+        """The loop has ended."""
+        self._answers.put(error)
+
+
+class _Rows(IterableDataset[Inputs]):
+    """Micro-batches of the present piece, without end or `length` of them for each epoch."""
+
+    def __init__(self, waiting: list[Inputs]) -> None:
+        self._waiting = waiting
+
+    def __iter__(self) -> Iterator[Inputs]:
+        while True:
+            yield self._waiting.pop(0)
+
+
+class _Epoch(_Rows):
+    """An epoch of one short window."""
+
+    def __init__(self, waiting: list[Inputs], length: int) -> None:
+        super().__init__(waiting)
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+
+@dataclass
+class BeforeStep(TrainerCallback):
+    """Actions of the user before the optimizer's step, where gradients are unscaled and clipped."""
+
+    actions: list[Callable[[], None]] = field(default_factory=list)
+    errors: list[RuntimeError] = field(default_factory=list)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        while self.actions:
+            try:
+                self.actions.pop(0)()
+            except RuntimeError as error:
+                self.errors.append(error)
+
+
+class FedTrainer(Trainer):
+    """A Trainer whose data come from a `Desk`.
+
+    Attributes:
+        short: length of the windows of this `train()`, if they are shorter than the accumulation steps: a window is
+            then an epoch, whose last window the library ends by itself. 0: windows have all their micro-batches.
+    """
+
+    def __init__(self, desk: Desk, forced: Callable[[Any], None], **given: Any) -> None:
+        self._desk, self._forced = desk, forced
+        self._waiting: list[Inputs] = []
+        self.short = 0
+        super().__init__(**given)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        self._forced(self.accelerator)
+
+    def get_train_dataloader(self) -> DataLoader[Inputs]:
+        rows = _Epoch(self._waiting, self.short) if self.short else _Rows(self._waiting)
+        # a generator of its own, so that a new iterator draws nothing from the run's random stream
+        return DataLoader(rows, batch_size=None, generator=torch.Generator(), collate_fn=_same)
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Inputs], num_batches: int, device: Any) -> Any:
+        order = self._desk.take()
+        if isinstance(order, _Order):
+            self.control.should_epoch_stop = True
+            self.control.should_save, self.control.should_training_stop = order is SAVE, order is STOP
+            return [], None
+        self._waiting += order.inputs
+        if len(order.inputs) == order.length:
+            return super().get_batch_samples(epoch_iterator, num_batches, device)
+        items = None if order.items is None else torch.tensor(order.items, device=device)
+        return _Parts(self._desk, epoch_iterator, self._waiting, order), items
+
+    def counted(self, inputs: Sequence[Inputs]) -> tuple[list[Inputs], Any]:
+        """The library's own list of a window's micro-batches, and its number of items."""
+        found: tuple[list[Inputs], Any] = super().get_batch_samples(iter(inputs), len(inputs), self.args.device)
+        return found
+
+
+class _Parts(Sequence[Inputs]):
+    """A window whose micro-batches arrive one by one, while the loop goes through it."""
+
+    def __init__(self, desk: Desk, iterator: Iterator[Inputs], waiting: list[Inputs], first: Piece) -> None:
+        self._desk, self._iterator, self._waiting, self._first = desk, iterator, waiting, first
+
+    def __len__(self) -> int:
+        return self._first.length
+
+    def __getitem__(self, place: Any) -> Any:
+        raise TypeError("the micro-batches of an open window are not there yet")
+
+    def __iter__(self) -> Iterator[Inputs]:
+        yield next(self._iterator)
+        for _ in range(self._first.length - 1):
+            self._waiting += self._desk.take().inputs
+            yield next(self._iterator)
+
+
+def _same(inputs: Inputs) -> Inputs:
+    return inputs
+
+
+class Loop:
+    """The thread of a Trainer's `train()`; `close` ends it, from any thread."""
+
+    def __init__(self, trainer: FedTrainer, desk: Desk) -> None:
+        self._trainer, self.desk = trainer, desk
+        self.runs = False
+
+    def begin(self, short: int = 0, checkpoint: str | None = None) -> None:
+        """Starts `train()` and waits until it asks for a window.
+
+        Raises:
+            Exception: the library's, if it cannot start, or cannot load the checkpoint.
+        """
+        self._trainer.short = short
+        arguments = (self._trainer, self.desk, checkpoint)
+        threading.Thread(target=_train, args=arguments, name="trainer", daemon=True).start()
+        self.runs = True
+        self._waits(self.desk.wait)
+
+    def hand(self, order: Piece | _Order) -> None:
+        """`Desk.hand`; a loop that has failed begins anew with the next call."""
+        self._waits(lambda: self.desk.hand(order))
+
+    def stop(self) -> None:
+        """Ends `train()` at the end of a window, as the end of the training data does."""
+        if self.runs:
+            self.hand(STOP)
+            self.runs = False
+
+    def abandon(self) -> None:
+        """Ends `train()` wherever it waits."""
+        if self.runs:
+            self.desk.close()
+            self.desk.wait()
+            self.runs = False
+
+    def _waits(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException:
+            self.runs = False
+            raise
+
+
+def _train(trainer: FedTrainer, desk: Desk, checkpoint: str | None) -> None:
+    """The thread's work: one `train()`."""
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    except _Closed:
+        desk.ended(None)
+    except BaseException as error:
+        desk.ended(error)
+    else:
+        desk.ended(None)
+
+
+@contextmanager
+def seeds_restored() -> Iterator[None]:
+    """Restores the random states of Python and NumPy, which `Trainer` seeds when it is made and when it resumes."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

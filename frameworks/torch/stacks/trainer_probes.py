@@ -1,0 +1,298 @@
+"""Attempts with Trainer's own calls, and what it lacks."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from accelerate.utils import AutocastKwargs
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+
+from fixtures.recipe import Recipe
+from frameworks.contract import Attempt, Capability, Unsupported
+from frameworks.torch.stacks.accelerate_state import RunState
+from frameworks.torch.stacks.trainer_loop import seeds_restored
+
+BFLOAT16_SCALED = "Trainer's loss scaler comes with fp16=True, and its bf16 has none"
+REFUSED: Mapping[Capability, str] = MappingProxyType(
+    {
+        Capability.STATIC_SCALING: "Trainer's loop calls GradScaler.update without a scale; no setting keeps the scale",
+        Capability.TWO_OPTIMIZERS: "Trainer takes one optimizer",
+        Capability.TWO_LOSSES: "Trainer makes one backward pass through each forward pass",
+        Capability.AVERAGE: "Trainer keeps no average of the weights",
+    }
+)
+
+QUIET: dict[str, Any] = {
+    "optim": "sgd",
+    "learning_rate": 0.5,
+    "max_grad_norm": 0.0,
+    "lr_scheduler_type": "constant",
+    "output_dir": tempfile.gettempdir(),
+    "per_device_train_batch_size": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+    "log_level": "error",
+}
+"""Training arguments of plain SGD at a rate of 0.5, one row a micro-batch."""
+
+Try = Callable[[str], bool]
+Row = Mapping[str, float]
+
+
+class _Values(IterableDataset[Row]):
+    """Rows in their order: micro-batches of one value each."""
+
+    def __init__(self, values: Sequence[float], length: int) -> None:
+        self._values, self._length = values, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter([{"value": value} for value in self._values])
+
+
+class _Product(nn.Module):
+    """Two weights of ones; the loss is the sum of their products with the value."""
+
+    def __init__(self, losses: int = 1) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.inner = nn.Linear(2, 2, bias=False)
+        nn.init.eye_(self.inner.weight).requires_grad_(False)
+        self._losses = losses
+
+    def forward(self, value: torch.Tensor) -> dict[str, Any]:
+        loss = (self.inner(self.weight[None]).float() * value).sum()
+        return {"loss": loss if self._losses == 1 else [loss] * self._losses}
+
+
+class TrainerAttempt(Trainer):
+    """Trains a product with SGD at a rate of 0.5 over values.
+
+    Args:
+        length: micro-batches that the data claim to have; None tells the truth.
+        scaler: settings of the loss scaler, by which float16 is asked for; autocast stays off.
+        given: further training arguments.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        values: Sequence[float],
+        *callbacks: TrainerCallback,
+        length: int | None = None,
+        scaler: Mapping[str, Any] | None = None,
+        optimizer: Any = None,
+        losses: int = 1,
+        autocast: bool = False,
+        **given: Any,
+    ) -> None:
+        self._device, self._settings, self._autocast = device, scaler, autocast
+        arguments = QUIET | {"num_train_epochs": 1, "fp16": scaler is not None, "use_cpu": device == "cpu"}
+        super().__init__(
+            model=_Product(losses),
+            args=TrainingArguments(**(arguments | given)),
+            train_dataset=_Values(values, len(values) if length is None else length),
+            callbacks=list(callbacks),
+            optimizers=(optimizer, None),
+        )
+        self.remove_callback(PrinterCallback)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        if self._settings is not None:
+            scaler = torch.amp.GradScaler(self._device, **{"init_scale": 1024.0, **self._settings})
+            self.accelerator.autocast_handler = AutocastKwargs(enabled=self._autocast)
+            self.accelerator.scaler, self.accelerator.native_amp = scaler, True
+
+    def get_train_dataloader(self) -> DataLoader[Row]:
+        return DataLoader(self.train_dataset, batch_size=1)
+
+    def weights(self) -> float:
+        """The first weight after `train()`."""
+        self.train()
+        return float(self.model.weight.detach()[0])
+
+    @property
+    def scale(self) -> float:
+        return float(self.accelerator.scaler.get_scale())
+
+
+class _Seen(TrainerCallback):
+    """Reads the first gradient before the step, after calls of the user's own."""
+
+    def __init__(self, call: Callable[[], None] = lambda: None) -> None:
+        self.call = call
+        self.gradients: list[float] = []
+        self.raised = False
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        try:
+            self.call()
+        except RuntimeError:
+            self.raised = True
+        self.gradients.append(float(given["model"].weight.grad[0]))
+
+
+def _format_inside(dtype: torch.dtype, device: str) -> bool:
+    low: dict[str, Any] = {"bf16": True}
+    if dtype == torch.float16:
+        low = {"scaler": {"enabled": False}, "autocast": True}
+    made, seen = TrainerAttempt(device, [1.0], **low), list[torch.dtype]()
+    made.model.inner.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))
+    made.train()
+    return seen == [dtype]
+
+
+def _dynamic(device: str) -> bool:
+    made = TrainerAttempt(device, [math.inf, 1.0], scaler={})
+    return made.weights() == 0.5 and made.scale == 512.0
+
+
+def _static(device: str) -> bool:
+    return TrainerAttempt(device, [math.inf], scaler={"growth_factor": 1.0, "backoff_factor": 1.0}).weights() == 1.0
+
+
+def _factors(device: str) -> bool:
+    factors = {"init_scale": 16.0, "growth_factor": 4.0, "backoff_factor": 0.125, "growth_interval": 1}
+    made = TrainerAttempt(device, [1.0, math.nan], scaler=factors)
+    made.train()
+    return made.scale == 8.0
+
+
+def _disabled(device: str) -> bool:
+    return TrainerAttempt(device, [1.0], scaler={"enabled": False}).weights() == 0.5
+
+
+def _unscales(device: str) -> bool:
+    seen = _Seen()
+    TrainerAttempt(device, [1.0], seen, scaler={}).train()
+    return seen.gradients == [1.0]
+
+
+def _second_unscale(device: str) -> bool:
+    seen = _Seen()
+    made = TrainerAttempt(device, [1.0], seen, scaler={})
+    seen.call = made.accelerator.unscale_gradients
+    made.train()
+    return seen.raised and seen.gradients == [1.0]
+
+
+def _two_optimizers(device: str) -> bool:
+    weights = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    return TrainerAttempt(device, [1.0], optimizer=[torch.optim.SGD([w], lr=0.5) for w in weights]).weights() == 0.5
+
+
+def _two_losses(device: str) -> bool:
+    return TrainerAttempt(device, [1.0], losses=2).weights() == 0.0
+
+
+def _accumulation(device: str) -> bool:
+    return TrainerAttempt(device, [1.0, 3.0], gradient_accumulation_steps=2).weights() == 0.0
+
+
+def _partial_window(device: str) -> bool:
+    return TrainerAttempt(device, [1.0, 3.0], gradient_accumulation_steps=4).weights() == 0.0
+
+
+def open_window_ends(device: str) -> bool:
+    """Whether data that end before their length make an update of what the window holds."""
+    return TrainerAttempt(device, [1.0, 3.0], length=4, gradient_accumulation_steps=4).weights() == 0.0
+
+
+def step_is_left_out(device: str) -> bool:
+    """Whether a window's step is left out where a callback asks for the end of training before it."""
+
+    class Stops(TrainerCallback):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+            control.should_training_stop = control.should_epoch_stop = True
+            return control
+
+    return TrainerAttempt(device, [1.0], Stops(), scaler={}).weights() == 1.0
+
+
+def _clip(device: str) -> bool:
+    return 0.6 < TrainerAttempt(device, [8.0], scaler={}, max_grad_norm=1.0).weights() < 0.7
+
+
+def _schedule(device: str) -> bool:
+    made = TrainerAttempt(device, [1.0, 1.0], lr_scheduler_type="linear")
+    made.train()
+    return float(made.optimizer.param_groups[0]["lr"]) == 0.0
+
+
+def _average(device: str) -> bool:
+    """Whether a training argument names an average of the weights."""
+    del device
+    words = {word for name in TrainingArguments.__dataclass_fields__ for word in name.split("_")}
+    return bool(words & {"ema", "swa", "averaged"})
+
+
+def _checkpoint(device: str) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        saved: dict[str, Any] = {"output_dir": folder, "save_strategy": "steps", "save_steps": 1}
+        TrainerAttempt(device, [math.inf, 1.0], scaler={}, **saved).train()
+        resumed = TrainerAttempt(device, [math.inf, 1.0], scaler={}, **saved)
+        resumed.train(resume_from_checkpoint=f"{folder}/checkpoint-2")
+        return resumed.scale == 512.0 and float(resumed.model.weight.detach()[0]) == 0.5
+
+
+def bfloat16_is_scaled(device: str) -> bool:
+    """Whether the accelerator of a Trainer with bf16 has a loss scaler."""
+    return TrainerAttempt(device, [1.0], bf16=True).accelerator.scaler is not None
+
+
+def require_scaling(recipe: Recipe, device: str) -> None:
+    """Refuses a loss scale for bfloat16 operations.
+
+    Raises:
+        Unsupported: DYNAMIC_SCALING.
+    """
+    if recipe.scaling is not None and recipe.precision.level == "O1" and recipe.precision.format == "bfloat16":
+        raise Unsupported(Capability.DYNAMIC_SCALING, BFLOAT16_SCALED, alone(bfloat16_is_scaled, device))
+
+
+_TRIES: dict[Capability, Try] = {
+    Capability.O1_FLOAT16: partial(_format_inside, torch.float16),
+    Capability.O1_BFLOAT16: partial(_format_inside, torch.bfloat16),
+    Capability.DYNAMIC_SCALING: _dynamic,
+    Capability.STATIC_SCALING: _static,
+    Capability.SCALING_FACTORS: _factors,
+    Capability.SCALING_DISABLED: _disabled,
+    Capability.EXPLICIT_UNSCALE: _unscales,
+    Capability.SECOND_UNSCALE: _second_unscale,
+    Capability.TWO_OPTIMIZERS: _two_optimizers,
+    Capability.TWO_LOSSES: _two_losses,
+    Capability.ACCUMULATION: _accumulation,
+    Capability.PARTIAL_WINDOW: _partial_window,
+    Capability.CLIP: _clip,
+    Capability.SCHEDULE: _schedule,
+    Capability.AVERAGE: _average,
+    Capability.CHECKPOINT: _checkpoint,
+}
+
+
+def attempts(device: str) -> dict[Capability, Attempt]:
+    """Attempts by capability; each has a state of its own."""
+    return {capability: alone(attempt, device) for capability, attempt in _TRIES.items()}
+
+
+def alone(attempt: Try, device: str) -> Attempt:
+    """The attempt on a device, with a state of its own."""
+    return partial(_alone, attempt, device)
+
+
+def _alone(attempt: Try, device: str) -> bool:
+    devices = [torch.cuda.current_device()] if device == "cuda" else []
+    with RunState().installed(), seeds_restored(), torch.random.fork_rng(devices):
+        return attempt(device)

@@ -1,0 +1,34 @@
+"""Warnings of a library, by `warnings` and in its log."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class _Records(logging.Handler):
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._found.append(record.getMessage())
+
+
+@contextmanager
+def watched() -> Iterator[list[str]]:
+    """Texts of warnings and of log records from WARNING on, of all libraries, that occur within the context."""
+    found: list[str] = []
+    handler, names = _Records(found), ("", "transformers", "accelerate")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name in names:
+            logging.getLogger(name).addHandler(handler)
+        try:
+            yield found
+        finally:
+            for name in names:
+                logging.getLogger(name).removeHandler(handler)
+            found += [str(each.message) for each in caught]
