@@ -7,14 +7,16 @@ from functools import partial
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import DynamicScaling, Recipe
-from frameworks.contract import Attempt, Capability, Unsupported
-from frameworks.torch.stacks.fabric_probes import fabric_attempts, float64_is_kept, scales
+from fixtures.recipe import DynamicScaling, FormatName, Recipe
+from frameworks.contract import Attempt, Capability, FormatRequest, Unsupported
+from frameworks.torch.stacks.fabric_probes import clips_two_optimizers, fabric_attempts, float64_is_kept, scales
 from frameworks.torch.stacks.fabric_trainer import FabricTrainer
 from frameworks.torch.stacks.framework import StackFramework
+from frameworks.torch.stacks.lightning_data import fabric_requested, request_attempts
 from frameworks.torch.stacks.lightning_start import NAMES
 
 NO_STATIC_SCALE = "Lightning calls GradScaler.update() without a scale, so an overflow always changes it"
+_NORM_OF_ONE = "clip_gradients takes the norm over the parameters of one optimizer"
 NO_WIDE_HEADS = "Lightning casts the whole model, or all of its outputs, to one format"
 NO_LOW_SCALING = "Lightning scales losses in its 16-mixed alone"
 
@@ -46,8 +48,13 @@ class FabricFramework(StackFramework):
         return {Capability.STATIC_SCALING: NO_STATIC_SCALE}
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return fabric_attempts(self.device)
+        return fabric_attempts(self.device) | request_attempts(self.device)
+
+    def requested(self, format_name: FormatName) -> FormatRequest:
+        return fabric_requested(format_name, self.device)
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> FabricTrainer:
         require_together(model, recipe, float64_is_kept, scales, self.device)
+        if recipe.clip is not None and recipe.optimizers > 1:
+            raise Unsupported(Capability.CLIP, _NORM_OF_ONE, partial(clips_two_optimizers, self.device))
         return FabricTrainer(model, recipe, weights, self.device, self.mode)

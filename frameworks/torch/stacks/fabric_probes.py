@@ -220,6 +220,18 @@ def fabric_attempts(device: str) -> dict[Capability, Attempt]:
     return {capability: partial(_undisturbed, call, device) for capability, call in PROBES.items()}
 
 
+def clips_two_optimizers(device: str) -> bool:
+    """Whether clipping for each of two optimizers leaves a norm within the limit over both."""
+    fabric, model = Fabric(accelerator=device, devices=1), torch.nn.Linear(1, 1)
+    made = [torch.optim.SGD([parameter], 0.5) for parameter in model.parameters()]
+    module, *optimizers = fabric.setup(model, *made)
+    fabric.backward(module(torch.full((1, 1), 8.0, device=fabric.device)).sum() * 8.0)
+    for optimizer in optimizers:
+        fabric.clip_gradients(module, optimizer, max_norm=1.0)
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return float(torch.cat([gradient.flatten() for gradient in gradients]).norm()) < 1.001
+
+
 def float64_is_kept(label: str, device: str) -> bool:
     """Whether float64 weights give float64 outputs at a level."""
     given: dict[str, Any] = {

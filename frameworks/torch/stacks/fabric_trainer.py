@@ -82,6 +82,8 @@ class FabricTrainer(TorchTrainer):
         return item_loss_sums(self.model.losses, self._module(inputs), targets)
 
     def _back(self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
+        if scaler is not self.scaler and scaler is not None:
+            scaler.scale(loss.detach())  # the copy that unscales in `gradients` has to have scaled something
         self.fabric.backward(loss, retain_graph=retain)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:

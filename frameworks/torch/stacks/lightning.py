@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recipe
-from frameworks.contract import Attempt, Capability
+from fixtures.recipe import FormatName, Recipe
+from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
 from frameworks.torch.stacks.fabric import NO_STATIC_SCALE, require_together
 from frameworks.torch.stacks.framework import StackFramework
+from frameworks.torch.stacks.lightning_data import data_attempts, resumed_epoch, trainer_requested
 from frameworks.torch.stacks.lightning_loops import scheduled, shown_to_hook
 from frameworks.torch.stacks.lightning_probes import float64_head_is_kept, library_attempts, trainer_scales
 from frameworks.torch.stacks.lightning_trainer import LightningTrainer
@@ -30,7 +31,13 @@ class LightningFramework(StackFramework):
         }
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return library_attempts(self.device)
+        return library_attempts(self.device) | data_attempts(self.device)
+
+    def requested(self, format_name: FormatName) -> FormatRequest:
+        return trainer_requested(format_name, self.device)
+
+    def resumed_epoch(self, order: RowOrder, windows: int) -> tuple[DataRun, DataRun]:
+        return resumed_epoch(order, windows, self.device)
 
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         return scheduled(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)

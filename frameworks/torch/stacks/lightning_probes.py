@@ -9,69 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.plugins.precision import MixedPrecision
-from torch.utils.data import DataLoader
 
 from frameworks.contract import Attempt, Capability
-from frameworks.torch.stacks.lightning_start import NAMES, quiet, without_warnings
-
-Step = Callable[["Tiny", float], Any]
-
-
-def _mean(module: Tiny, factor: float) -> torch.Tensor:
-    return (module.weight * factor).sum()
-
-
-class Tiny(LightningModule):
-    """Two weights of 1.0 under SGD of rate 0.5; a batch is a factor of their sum.
-
-    Attributes:
-        seen: whatever a step records.
-    """
-
-    def __init__(self, step: Step = _mean, optimizers: int = 1, schedule: bool = False) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(2))
-        self.seen: list[Any] = []
-        self._step = step
-        self._optimizers = optimizers
-        self._schedule = schedule
-
-    def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
-        return self._step(self, float(batch))
-
-    def configure_optimizers(self) -> Any:
-        made = [torch.optim.SGD([self.weight], 0.5) for _ in range(self._optimizers)]
-        if not self._schedule:
-            return made
-        schedule = torch.optim.lr_scheduler.LambdaLR(made[0], lambda step: 0.5**step)
-        return {"optimizer": made[0], "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def is_at(self, value: float) -> bool:
-        """Whether both weights have this value."""
-        return bool((self.weight == value).all())
-
-
-def fitted(
-    device: str, module: Tiny, *factors: float, epochs: int = 1, file: Path | None = None, **given: Any
-) -> Trainer:
-    """A Trainer that has trained the module on these batches, each epoch."""
-    quiet()
-    trainer = Trainer(
-        accelerator=device,
-        devices=1,
-        max_epochs=epochs,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **given,
-    )
-    batches: Any = DataLoader(torch.tensor(factors), batch_size=None)
-    trainer.fit(module, batches, ckpt_path=file)
-    return trainer
+from frameworks.torch.stacks.lightning_start import NAMES, without_warnings
+from frameworks.torch.stacks.lightning_tiny import Tiny, fitted, mean
 
 
 def scaled(device: str, scale: float = 8.0, **given: Any) -> MixedPrecision:
@@ -82,6 +25,13 @@ def scaled(device: str, scale: float = 8.0, **given: Any) -> MixedPrecision:
 def _scale(plugin: MixedPrecision) -> float:
     assert plugin.scaler is not None
     return float(plugin.scaler.get_scale())
+
+
+def _scheduled(module: Tiny, frequency: int = 1) -> dict[str, Any]:
+    optimizer = torch.optim.SGD([module.weight], 0.5)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+    config = {"scheduler": schedule, "interval": "step", "frequency": frequency}
+    return {"optimizer": optimizer, "lr_scheduler": config}
 
 
 def _product(module: Tiny, factor: float) -> torch.Tensor:
@@ -135,22 +85,22 @@ def _unscaled_by_hand(times: int, device: str) -> bool:
     def unscale() -> None:
         assert plugin.scaler is not None
         for _ in range(times):
-            plugin.scaler.unscale_(module.optimizers().optimizer)  # type: ignore[union-attr]
+            plugin.scaler.unscale_(module.optimizers().optimizer)
 
-    module.on_after_backward = unscale  # type: ignore[method-assign]
+    module.on_after_backward = unscale
     fitted(device, module, 1.0, plugins=plugin)
     return module.is_at(0.5)
 
 
 def _two_optimizers(device: str) -> bool:
-    module = Tiny(optimizers=2)
+    module = Tiny(configured=lambda own: [torch.optim.SGD([own.weight], 0.5) for _ in range(2)])
     fitted(device, module, 1.0)
     return module.is_at(0.0)
 
 
 def _two_losses(device: str) -> bool:
     """Whether two losses that a step returns each have a backward pass."""
-    module = Tiny(lambda module, factor: [_mean(module, factor), _mean(module, factor)])
+    module = Tiny(lambda module, factor: [mean(module, factor), mean(module, factor)])
     fitted(device, module, 1.0)
     return module.is_at(0.0)
 
@@ -172,7 +122,7 @@ def ends_a_window_early(device: str = "cpu") -> bool:
 
     def step(module: Tiny, factor: float) -> torch.Tensor:
         module.trainer.should_stop = True
-        return _mean(module, factor)
+        return mean(module, factor)
 
     module = Tiny(step)
     with without_warnings():
@@ -187,47 +137,42 @@ def _clip(device: str) -> bool:
 
 
 def _schedule(device: str) -> bool:
-    module = Tiny(schedule=True)
+    module = Tiny(configured=_scheduled)
     fitted(device, module, 1.0, 1.0)
     return module.is_at(0.25)
 
 
 def _schedule_frequency(device: str) -> bool:
     """Whether the schedule steps after the second update of four, and the fourth."""
-    module, rates = Tiny(schedule=True), list[float]()
-    config = module.configure_optimizers()
-    config["lr_scheduler"]["frequency"] = 2
-    module.configure_optimizers = lambda: config  # type: ignore[method-assign]
-    module.on_before_optimizer_step = (  # type: ignore[method-assign]
-        lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
-    )
+    module, rates = Tiny(configured=partial(_scheduled, frequency=2)), list[float]()
+    module.on_before_optimizer_step = lambda optimizer: rates.append(optimizer.param_groups[0]["lr"])
     fitted(device, module, 0.0, 0.0, 0.0, 0.0)
     return rates == [0.5, 0.5, 0.25, 0.25]
 
 
 def _step_hook(device: str) -> bool:
     module = Tiny()
-    module.on_before_optimizer_step = (  # type: ignore[method-assign]
-        lambda _: module.seen.append(module.weight.grad.tolist())  # type: ignore[union-attr]
-    )
+    module.on_before_optimizer_step = lambda _: module.seen.append(module.weight.grad.tolist())
     fitted(device, module, 1.0, plugins=scaled(device))
     return module.seen == [[1.0, 1.0]]
 
 
 def _groups(device: str) -> bool:
-    module, other = Tiny(), torch.nn.Parameter(torch.ones(2))
+    other = torch.nn.Parameter(torch.ones(2))
+
+    def groups(module: Tiny) -> torch.optim.Optimizer:
+        own: list[dict[str, Any]] = [{"params": [module.weight]}, {"params": [other], "lr": 0.25}]
+        return torch.optim.SGD(own, 0.5)
+
+    module = Tiny(lambda own, factor: ((own.weight + other) * factor).sum(), groups)
     module.other = other
-    groups: list[dict[str, Any]] = [{"params": [module.weight]}, {"params": [other], "lr": 0.25}]
-    module.configure_optimizers = lambda: torch.optim.SGD(groups, 0.5)  # type: ignore[method-assign]
-    module._step = lambda own, factor: ((own.weight + other) * factor).sum()
     fitted(device, module, 1.0)
     return module.is_at(0.5) and bool((other == 0.75).all())
 
 
 def _missing_gradients(device: str) -> bool:
-    module, other = Tiny(), torch.nn.Parameter(torch.ones(2))
+    module, other = Tiny(configured=lambda own: torch.optim.AdamW(own.parameters())), torch.nn.Parameter(torch.ones(2))
     module.other = other
-    module.configure_optimizers = lambda: torch.optim.AdamW(module.parameters())  # type: ignore[method-assign]
     fitted(device, module, 1.0)
     return not module.is_at(1.0) and bool((other == 1.0).all())
 
@@ -248,8 +193,8 @@ def _checkpoint(device: str) -> bool:
 
 
 def _feed(device: str) -> bool:
-    module, given = Tiny(), torch.tensor([0.5, 2.0], device=device)
-    module._step = lambda own, _: (own.weight * given).sum()
+    given = torch.tensor([0.5, 2.0], device=device)
+    module = Tiny(lambda own, _: (own.weight * given).sum())
     fitted(device, module, 1.0)
     return module.weight.tolist() == [0.75, 0.0]
 

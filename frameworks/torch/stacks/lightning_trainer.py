@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,9 +162,13 @@ class LightningTrainer(TorchTrainer):
             raise self.refusal(Capability.EXPLICIT_UNSCALE)
         self._check_length(len(window))
         for mapping in window:
-            given = {name: value for name, value in mapping.items() if value is not None}
-            self._give(Work({}, lambda _, given=given: self._fed(given) if given else None), len(window))
+            self._give(Work({}, partial(self._fed_loss, mapping)), len(window))
         return self.apply()
+
+    def _fed_loss(self, given: Gradients, _: Mapping[str, Any]) -> torch.Tensor | None:
+        """A loss with these gradients; None without any, by which a step leaves its backward pass out."""
+        present = {name: value for name, value in given.items() if value is not None}
+        return self._fed(present) if present else None
 
     def _check_length(self, length: int) -> None:
         if length > self.recipe.accumulation:

@@ -1,0 +1,68 @@
+"""The smallest module that Lightning's Trainer trains, for attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch.utils.data import DataLoader
+
+from frameworks.torch.stacks.lightning_start import quiet
+
+Step = Callable[["Tiny", float], Any]
+
+
+def _sgd(module: Tiny) -> torch.optim.Optimizer:
+    return torch.optim.SGD([module.weight], 0.5)
+
+
+def mean(module: Tiny, factor: float) -> torch.Tensor:
+    return (module.weight * factor).sum()
+
+
+class Tiny(LightningModule):
+    """Two weights of 1.0 under SGD of rate 0.5; a batch is a factor of their sum.
+
+    Attributes:
+        seen: whatever a step records.
+    """
+
+    def __init__(self, step: Step = mean, configured: Callable[[Tiny], Any] = _sgd) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.seen: list[Any] = []
+        self._step = step
+        self._configured = configured
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+        return self._step(self, float(batch))
+
+    def configure_optimizers(self) -> Any:
+        return self._configured(self)
+
+    def is_at(self, value: float) -> bool:
+        """Whether both weights have this value."""
+        return bool((self.weight == value).all())
+
+
+def fitted(
+    device: str, module: Tiny, *factors: float, epochs: int = 1, file: Path | None = None, **given: Any
+) -> Trainer:
+    """A Trainer that has trained the module on these batches, each epoch."""
+    quiet()
+    trainer = Trainer(
+        accelerator=device,
+        devices=1,
+        max_epochs=epochs,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **given,
+    )
+    batches: Any = DataLoader(torch.tensor(factors), batch_size=None)
+    trainer.fit(module, batches, ckpt_path=file)
+    return trainer
