@@ -59,7 +59,7 @@ def _once_for_all_sizes(call: Callable[P, R]) -> Callable[P, R]:
 
 
 def _kind(*arguments: object) -> Hashable:
-    """All but the sizes of the arguments; PyTorch documents that sizes of 0 and 1, and equal sizes, are told apart."""
+    """All but the sizes of the arguments; PyTorch specializes programs on sizes of 0 and 1, and on equal sizes."""
     leaves, structure = tree_flatten(arguments)
     sizes = [size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape]
     tensors = [
