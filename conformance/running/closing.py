@@ -7,6 +7,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
+from conformance.inventory.tests import SUITES
 from conformance.spec.clauses import Clause, load_clauses
 from frameworks.contract import NOT_OFFERED
 from results.record.model import TestVerdict
@@ -33,7 +34,7 @@ def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
         total = sum(each.clause == clause and each.outcome not in UNJUDGED for each in judged)
         lines += ["", f"{clause}: {len(failed)} of {total} tests fail", *_rule(load_clauses().get(clause), framework)]
         lines += _wrapped(f"{failed[0].outcome}: {_shortened(failed[0].message)}")
-        lines.append(f"  repeat: {failed[0].repro}")
+        lines.append(f"  repeat: {failed[0].repro.replace('conformance/suites/', f'{SUITES}/')}")
     return [*lines, "", *textwrap.wrap(_counts(judged), _WIDTH)]
 
 
