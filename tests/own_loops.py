@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tests.support import ROOT
 
-SOURCE = (ROOT / "frameworks" / "template" / "loop" / "my_training.py").read_text("utf-8")
+SOURCE = (ROOT / "frameworks" / "torch" / "template" / "my_training.py").read_text("utf-8")
 _ZERO, _TRAIN, _SCHEDULED = (
     "        self.optimizer.zero_grad()\n",
     "        self.network.train()\n",
@@ -31,6 +31,7 @@ _MEAN_OF_MEANS = (
         "        self.count = 0\n",
     ),
 )
+_NOTHING_OPTIONAL = (SOURCE[SOURCE.index("    def predict") :], "")
 MISTAKES: dict[str, tuple[tuple[str, str], ...]] = {
     "mean-of-means": _MEAN_OF_MEANS,
     "last-window-divided-by-k": (("losses.sum() / items", "losses.mean() / self.recipe.accumulation"),),
@@ -48,7 +49,38 @@ RIGHT: dict[str, tuple[tuple[str, str], ...]] = {
         (old, new.replace("losses.mean()", "losses.sum()").replace("self.count += 1", "self.count = items"))
         for old, new in _MEAN_OF_MEANS
     ),
-    "three-methods": ((SOURCE[SOURCE.index("    def predict") :], ""),),
+    "ignores-nothing": (
+        (
+            "        self.scaler = torch.amp",
+            "        decay = recipe.average\n"
+            "        self.average = decay and torch.optim.swa_utils.AveragedModel(\n"
+            "            network, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))\n"
+            "        self.scaler = torch.amp",
+        ),
+        (
+            "            losses = self.network(inputs, targets)\n",
+            "            if self.recipe.recompute:\n"
+            "                losses = torch.utils.checkpoint.checkpoint(self.network, inputs, targets, use_reentrant=False)\n"
+            "            else:\n"
+            "                losses = self.network(inputs, targets)\n",
+        ),
+        ("self.scaler.update()", "self.scaler.update(self.recipe.static_scale)"),
+        (
+            "        self.scaler.step(self.optimizer)\n",
+            "        applied = []\n"
+            "        hook = self.optimizer.register_step_post_hook(lambda *_: applied.append(True))\n"
+            "        self.scaler.step(self.optimizer)\n"
+            "        hook.remove()\n",
+        ),
+        (
+            _SCHEDULED,
+            "if self.average and applied:\n"
+            "            self.average.update_parameters(self.network)\n"
+            "        if self.scheduler and applied:",
+        ),
+        _NOTHING_OPTIONAL,
+    ),
+    "three-methods": (_NOTHING_OPTIONAL,),
 }
 """The same for loops that are right."""
 

@@ -64,9 +64,13 @@ def test_gradients_that_are_zeroed_in_each_micro_batch_are_named(tmp_path: Path)
 
 @pytest.mark.parametrize("right", RIGHT)
 def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> None:
-    ended, record = judged(tmp_path, changed(RIGHT[right]), *WINDOWS, *SCALING, "resume", "resume_refusals", "trace")
+    suites = (*WINDOWS, *SCALING, "resume", "resume_refusals", "trace", "averages", "recompute")
+    ended, record = judged(tmp_path, changed(RIGHT[right]), *suites)
     assert clauses_of(record, BAD) == RIGHT_BUT.get(right, set()), ended.lines
     assert len(clauses_of(record, {Outcome.PASS})) > 40
+    ignored = {verdict.reason for verdict in record.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
+    attributes = ("average", "recompute", "static_scale") if right != "ignores-nothing" else ()
+    assert ignored == {f"the loop ignores recipe.{name}" for name in attributes}
 
 
 RIGHT_BUT = {"divides-in-step": {"scaling.scale-is-float32"}}

@@ -16,7 +16,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Gradients, Update
 from frameworks.torch.arrays import to_array, to_tensor
-from frameworks.torch.loop_parts import Kept, LoopNetwork, OwnState, PlainAttributes, loop_recipe
+from frameworks.torch.loop_parts import LoopObjects, LoopNetwork, OwnState, PlainAttributes, loop_recipe
 from frameworks.torch.network import Network
 from frameworks.torch.optimizers import Stepper
 from frameworks.torch.scaler import divided
@@ -41,16 +41,16 @@ class LoopTrainer(TorchTrainer):
     def prepare(self) -> None:
         with self.stream.drawn():
             self.loop.setup(self.network, self.asked)
-        self.kept = Kept(self.loop)
+        self.objects = LoopObjects(self.loop)
 
     def _average(self) -> AveragedModel | None:
-        return self.kept.average
+        return self.objects.average
 
     def _steppers(self) -> list[Stepper]:
-        return self.kept.steppers
+        return self.objects.steppers
 
     def _scaler(self) -> torch.amp.GradScaler | None:
-        return self.kept.scaler
+        return self.objects.scaler
 
     # one window
 
