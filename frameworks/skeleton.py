@@ -1,4 +1,4 @@
-"""Creates a new adapter, or a training loop, from the files of `frameworks/template` and `frameworks/torch/template`."""
+"""Creates a new adapter from the files of `frameworks/template`, or a training loop."""
 
 from __future__ import annotations
 

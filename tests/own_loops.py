@@ -60,7 +60,8 @@ RIGHT: dict[str, tuple[tuple[str, str], ...]] = {
         (
             "            losses = self.network(inputs, targets)\n",
             "            if self.recipe.recompute:\n"
-            "                losses = torch.utils.checkpoint.checkpoint(self.network, inputs, targets, use_reentrant=False)\n"
+            "                again = torch.utils.checkpoint.checkpoint\n"
+            "                losses = again(self.network, inputs, targets, use_reentrant=False)\n"
             "            else:\n"
             "                losses = self.network(inputs, targets)\n",
         ),

@@ -16,7 +16,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Gradients, Update
 from frameworks.torch.arrays import to_array, to_tensor
-from frameworks.torch.loop_parts import LoopObjects, LoopNetwork, OwnState, PlainAttributes, loop_recipe
+from frameworks.torch.loop_parts import LoopNetwork, LoopObjects, OwnState, PlainAttributes, loop_recipe
 from frameworks.torch.network import Network
 from frameworks.torch.optimizers import Stepper
 from frameworks.torch.scaler import divided
