@@ -1,4 +1,4 @@
-"""Creates a new adapter, or a training loop, from the files of `frameworks/template`."""
+"""Creates a new adapter from the files of `frameworks/template`, or a training loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from frameworks.registry import known
 _TEMPLATE = Path(__file__).with_name("template")
 _OUTSIDE = ("pyproject.toml",)
 _INSIDE = ("__init__.py", "adapter.py", "expectations.toml")
-_LOOP = _TEMPLATE / "loop" / "my_training.py"
+_LOOP = Path(__file__).parent / "torch" / "template" / "my_training.py"
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 

@@ -1,4 +1,4 @@
-"""A command starts a new adapter, which loads, offers nothing, and is judged as such."""
+"""Commands start a new adapter, which loads, offers nothing, and is judged as such, and a training loop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from conformance.cli import main
 from results.record.outcomes import Outcome
 from results.record.reading import load
+from tests.own_loops import SOURCE
 from tests.support import ROOT, TIMEOUTS, WORKERS, run
 
 
@@ -89,6 +90,29 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
+def test_the_folder_names_an_adapter(adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "adapter", str(tmp_path / "my_own")]) == 0
+    assert main(["new", "adapter", "--name", "my_own", str(tmp_path / "other")]) == 0
+    assert "run my_own_conformance.adapter:MyOwnAdapter" in capsys.readouterr().out
+    for folder in (tmp_path / "my_own", tmp_path / "other"):
+        same = (each.relative_to(adapter) for each in adapter.rglob("*") if each.suffix in (".py", ".toml"))
+        assert all((folder / path).read_bytes() == (adapter / path).read_bytes() for path in same)
+    assert main(["new", "adapter", str(tmp_path / "not-a-name")]) == 2
+    assert "name of an adapter: got 'not-a-name'" in capsys.readouterr().err
+
+
+def test_a_loop_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "loop", str(tmp_path / "mine")]) == 0
+    path = tmp_path / "mine" / "my_training.py"
+    wrote, told = capsys.readouterr().out.splitlines()
+    assert wrote == f"wrote {path}"
+    assert told == f"judge it: cd {path.parent} && python -m conformance run my_training:Loop --budget 60s"
+    assert path.read_text("utf-8") == SOURCE
+    for folder in (path.parent, path):
+        assert main(["new", "loop", str(folder)]) == 2
+        assert "exists already; choose another folder" in capsys.readouterr().err
+
+
 def test_the_documentation_begins_with_it() -> None:
     text = (ROOT / "docs" / "adapters.md").read_text("utf-8")
-    assert text.index("conformance frameworks new") < text.index("--framework=package.module:Class")
+    assert text.index("conformance new adapter") < text.index("--framework=package.module:Class")

@@ -7,6 +7,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
+from conformance.inventory.tests import SUITES
 from conformance.spec.clauses import Clause, load_clauses
 from frameworks.contract import NOT_OFFERED
 from results.record.model import TestVerdict
@@ -32,8 +33,9 @@ def closing_lines(verdicts: Iterable[TestVerdict], framework: str) -> list[str]:
     for clause, failed in sorted(bad.items(), key=lambda item: -len(item[1])):
         total = sum(each.clause == clause and each.outcome not in UNJUDGED for each in judged)
         lines += ["", f"{clause}: {len(failed)} of {total} tests fail", *_rule(load_clauses().get(clause), framework)]
-        lines += _wrapped(f"{failed[0].outcome}: {_shortened(failed[0].message)}")
-        lines.append(f"  repeat: {failed[0].repro}")
+        plainest = min(failed, key=lambda each: len(each.message))
+        lines += _wrapped(f"{plainest.outcome}: {_shortened(plainest.message)}")
+        lines.append(f"  repeat: {plainest.repro.replace('conformance/suites/', f'{SUITES}/')}")
     return [*lines, "", *textwrap.wrap(_counts(judged), _WIDTH)]
 
 

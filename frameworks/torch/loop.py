@@ -7,6 +7,7 @@ the loop: optimizers, schedulers, an `AveragedModel` and a `GradScaler`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from frameworks.base import BaseFramework
 from frameworks.contract import Attempt, Capability, Conventions, OpResult
 from frameworks.registry import UnknownFramework
 from frameworks.torch.framework import TorchFramework
-from frameworks.torch.loop_attempts import ATTEMPTS
+from frameworks.torch.loop_attempts import ATTEMPTS, LoopAttempt, Make
 from frameworks.torch.loop_parts import LoopRecipe
 from frameworks.torch.loop_trainer import LoopTrainer
 from frameworks.torch.probes import PROBES
@@ -96,7 +97,9 @@ class LoopFramework(BaseFramework):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         heads = partial(PROBES[Capability.FLOAT64_HEADS], self.device)
-        own: dict[Capability, Attempt] = {each: partial(attempt, self._run) for each, (_, attempt) in ATTEMPTS.items()}
+        own: dict[Capability, Attempt] = {
+            each: partial(_without_warnings, attempt, self._run) for each, (_, attempt) in ATTEMPTS.items()
+        }
         return own | {Capability.FLOAT64_HEADS: heads}
 
     def refusals(self) -> Mapping[Capability, str]:
@@ -108,7 +111,7 @@ class LoopFramework(BaseFramework):
         ignored = {}
         for capability, (what, attempt) in ATTEMPTS.items():
             try:
-                acts = attempt(self._run)
+                acts = _without_warnings(attempt, self._run)
             except Exception:
                 continue
             if not acts:
@@ -127,6 +130,13 @@ class LoopFramework(BaseFramework):
 
 
 _RESCALED = "step changes gradients, so that those inside a pass are not those of the update"
+
+
+def _without_warnings(attempt: LoopAttempt, run: Make) -> bool:
+    """The result of an attempt; what the loop warns of is its own affair."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return attempt(run)
 
 
 def framework_of(kind: type) -> type[LoopFramework]:

@@ -132,7 +132,7 @@ class FoundStepper(Stepper):
         self.scheduler = scheduler
 
 
-class Kept:
+class LoopObjects:
     """PyTorch's objects among the attributes of a loop, also within lists, tuples and dictionaries.
 
     Raises:

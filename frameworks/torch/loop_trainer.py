@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -16,7 +16,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Gradients, Update
 from frameworks.torch.arrays import to_array, to_tensor
-from frameworks.torch.loop_parts import Kept, LoopNetwork, OwnState, PlainAttributes, loop_recipe
+from frameworks.torch.loop_parts import LoopNetwork, LoopObjects, OwnState, PlainAttributes, loop_recipe
 from frameworks.torch.network import Network
 from frameworks.torch.optimizers import Stepper
 from frameworks.torch.scaler import divided
@@ -41,28 +41,29 @@ class LoopTrainer(TorchTrainer):
     def prepare(self) -> None:
         with self.stream.drawn():
             self.loop.setup(self.network, self.asked)
-        self.kept = Kept(self.loop)
+        self.objects = LoopObjects(self.loop)
 
     def _averaged(self) -> AveragedModel | None:
-        return self.kept.average
+        return self.objects.average
 
     def _steppers(self) -> list[Stepper]:
-        return self.kept.steppers
+        return self.objects.steppers
 
     def _made_scaler(self) -> torch.amp.GradScaler | None:
-        return self.kept.scaler
+        return self.objects.scaler
 
     # one window
 
     def _pass(self, batch: Batch, items: int, scaler: torch.amp.GradScaler | None) -> float:
         loaded = self._load(batch)
         self.network.losses.clear()
-        with self.stream.drawn() if self._draws else nullcontext():
+        with self.stream.drawn():
             self.loop.micro_batch(loaded.inputs, loaded.targets, items)
         return self.network.taken()
 
     def _step(self) -> float | None:
-        norm = self.loop.step()
+        with self.stream.drawn():
+            norm = self.loop.step()
         return None if norm is None else float(norm)
 
     def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
@@ -87,7 +88,8 @@ class LoopTrainer(TorchTrainer):
             if given:
                 self.network.fed = self._fed(given).reshape(1)
                 try:
-                    self.loop.micro_batch(inputs, {}, len(window))
+                    with self.stream.drawn():
+                        self.loop.micro_batch(inputs, {}, len(window))
                 finally:
                     self.network.fed = None
         self.network.losses.clear()
@@ -96,19 +98,16 @@ class LoopTrainer(TorchTrainer):
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
         """The gradients that the optimizers get in `step`, or before it where the recipe clips or they get none."""
         taken: dict[str, Array] = {}
-        with self._undone():
+        with self._undone(), ExitStack() as hooks:
             for slot in self.slots.values():
                 slot.tensor.grad = None
             self._passes(window, items, None)
             scale = self._scale()
             gradients = {name: divided(value, scale) for name, value in self.accumulator().items()}
-            hooks = [
-                each.optimizer.register_step_pre_hook(lambda *_: taken.update(self.accumulator()))
-                for each in self.steppers
-            ]
+            for each in self.steppers:
+                hook = each.optimizer.register_step_pre_hook(lambda *_: taken.update(self.accumulator()))
+                hooks.callback(hook.remove)
             self._step()
-            for hook in hooks:
-                hook.remove()
         return gradients if self.recipe.clip is not None or not taken else taken
 
     @contextmanager
