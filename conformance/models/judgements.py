@@ -119,7 +119,9 @@ def load(path: Path) -> Sweep:
     try:
         return msgspec.json.decode(read(path), type=Sweep)
     except msgspec.DecodeError as error:
-        raise RecordError(path, f"is no table of models ({error})", "name a file of `conformance judge-model`") from None
+        raise RecordError(
+            path, f"is no table of models ({error})", "name a file of `conformance judge-model`"
+        ) from None
 
 
 def judged(answer: Mapping[str, Any]) -> Judged:

@@ -44,7 +44,7 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
             env={**os.environ, "PYTHONPATH": _path(), **_SETTINGS},
@@ -153,7 +153,8 @@ class Pool:
             worker.end()
         if isinstance(answer, str):
             raise CannotJudge(f"the names of transformers' classes: {answer}")
-        return worker.versions, answer["classes"]
+        names: list[str] = answer["classes"]
+        return worker.versions, names
 
     def sweep(self, versions: dict[str, str], models: Iterable[str], tell: Callable[[Judged], object]) -> Sweep:
         """Judges all models. What was judged until an interruption or the time's end is in the result."""

@@ -56,11 +56,13 @@ def _accumulation(head: Head) -> Iterator[Check]:
         yield _decided(one)
         return
     yield _weighed(head)
-    others = [_other(head, *each) for each in _other_losses(head)]
+    others = [_other(*each) for each in _other_losses(head)]
     failed = [each for each, _ in others if each.outcome == FAIL]
     yield from (each for each, _ in others) if others else [replace(check, clause=ONCE)]
-    yield _decided(next(window for each, window in others if each.outcome == FAIL)) if failed else judged(
-        SWITCH, "", True, "the loss is what Trainer assumes", ""
+    yield (
+        _decided(next(window for each, window in others if each.outcome == FAIL))
+        if failed
+        else judged(SWITCH, "", True, "the loss is what Trainer assumes", "")
     )
 
 
@@ -110,7 +112,7 @@ def _other_losses(head: Head) -> Iterator[tuple[str, Head]]:
     """The other kinds of loss that a classification head documents by `problem_type`."""
     if not _KINDS.search(head.kind.__name__) or not isinstance(head.rows[0].get("labels"), torch.Tensor):
         return
-    if "problem_type" not in inspect.getsource(inspect.getmodule(head.kind)) and not hasattr(head.kind, "loss_function"):
+    if not hasattr(head.kind, "loss_function") and "problem_type" not in inspect.getsource(head.kind):
         return
     for name, labels in (("regression", 1), ("multi_label_classification", int(head.config.num_labels))):
         config = copy.deepcopy(head.config)
@@ -124,7 +126,7 @@ def _some(row: int) -> torch.Tensor:
     return torch.tensor([float(row % 2), 1.0, float(row % 3 == 0)])
 
 
-def _other(head: Head, name: str, other: Head) -> tuple[Check, Any]:
+def _other(name: str, other: Head) -> tuple[Check, Any]:
     try:
         found = _windows(other, other.rows, name, ONCE)
     except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:

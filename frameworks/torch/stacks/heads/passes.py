@@ -1,4 +1,4 @@
-"""One forward and backward pass of a model: gradients, formats, saved bytes, and an ensemble of randomly rounded passes."""
+"""One forward and backward pass of a model, and an ensemble of randomly rounded ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RandomRounding(TorchDispatchMode):
         self._ulp = ulp
         self._generator = torch.Generator().manual_seed(seed)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if not _rounds(func):
             return made

@@ -47,12 +47,10 @@ def checks(model: Any, loss_of: Loss, formats: tuple[str, ...]) -> Iterator[Chec
 
 def _formats(model: Any, before: dict[str, Any], name: str, loss: torch.dtype) -> Iterator[Check]:
     now = {key: (value.dtype, value) for key, value in model.named_parameters()}
-    changed = [key for key, (kind, value) in now.items() if kind != before[key][0] or not torch.equal(value, before[key][1])]
-    low = [
-        key
-        for key, (kind, value) in now.items()
-        if value.grad is not None and value.grad.dtype != kind
+    changed = [
+        key for key, (kind, value) in now.items() if kind != before[key][0] or not torch.equal(value, before[key][1])
     ]
+    low = [key for key, (kind, value) in now.items() if value.grad is not None and value.grad.dtype != kind]
     wrong = [*changed, *low]
     got = f"{wrong[0]} and {len(wrong) - 1} more" if wrong else "all parameters and gradients float32"
     yield judged("autocast.parameters-stay-float32", name, not wrong, got, "float32, unchanged")
