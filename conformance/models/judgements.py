@@ -23,7 +23,7 @@ def clauses() -> Mapping[str, Clause]:
     return {**read_clauses(_OWN), **load_clauses()}
 
 
-class Check(msgspec.Struct, frozen=True, omit_defaults=True):
+class ModelCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     """One check of one clause.
 
     Attributes:
@@ -41,7 +41,7 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
     case: str = ""
 
 
-class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
+class JudgedModel(msgspec.Struct, frozen=True, omit_defaults=True):
     """One model.
 
     Attributes:
@@ -50,7 +50,7 @@ class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     model: str
-    checks: tuple[Check, ...] = ()
+    checks: tuple[ModelCheck, ...] = ()
     not_run: str = ""
     seconds: float = 0.0
 
@@ -73,17 +73,17 @@ class Sweep(msgspec.Struct, frozen=True):
     """
 
     versions: dict[str, str]
-    models: tuple[Judged, ...]
+    models: tuple[JudgedModel, ...]
     complete: bool = True
     seconds: float = 0.0
 
     @property
-    def run(self) -> tuple[Judged, ...]:
+    def run(self) -> tuple[JudgedModel, ...]:
         """The models that were trained."""
         return tuple(model for model in self.models if not model.not_run)
 
     @property
-    def not_run(self) -> tuple[Judged, ...]:
+    def not_run(self) -> tuple[JudgedModel, ...]:
         """The models that were not, or not to the end."""
         return tuple(model for model in self.models if model.not_run)
 
@@ -106,7 +106,7 @@ def save(sweep: Sweep, path: Path) -> None:
     replace(path, packed(path, msgspec.json.format(content, indent=1)))
 
 
-def _short(check: Check) -> Check:
+def _short(check: ModelCheck) -> ModelCheck:
     return msgspec.structs.replace(check, got="", want="") if check.outcome == "pass" else check
 
 
@@ -124,6 +124,6 @@ def load(path: Path) -> Sweep:
         ) from None
 
 
-def judged(answer: Mapping[str, Any]) -> Judged:
+def judged(answer: Mapping[str, Any]) -> JudgedModel:
     """A worker's answer."""
-    return msgspec.convert(answer, Judged, strict=False)
+    return msgspec.convert(answer, JudgedModel, strict=False)
