@@ -51,7 +51,7 @@ def judge_model(
 
     With --all it judges every head class of the installed transformers and groups failures by cause.
 
-    Exit status: 0, no check failed, or with --against none that passed before; 1, one did; 2, the model cannot be
+    Exit status: 0, no check failed but as a finding describes, or with --against none that passed before; 1, one did; 2, the model cannot be
         judged.
     """
     if bool(model) == bool(library):
@@ -67,7 +67,7 @@ def judge_model(
         for line in shown.changes(former, sweep):
             click.echo(line)
         return 1 if shown.worse(former, sweep) else 0
-    return 1 if sweep.failed() else 0
+    return 1 if sweep.new() else 0
 
 
 def _one(model: str, limit_s: float) -> Sweep:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from conformance.expectations.entries import load_known
 from conformance.spec.clauses import Clause, load_clauses, read_clauses
 from results.record.files import RecordError, packed, read, replace
 
@@ -64,6 +66,17 @@ class JudgedModel(msgspec.Struct, frozen=True, omit_defaults=True):
         return found
 
 
+@cache
+def _causes() -> Mapping[str, str]:
+    """Patterns of causes, and the findings that name them."""
+    return {cause: finding.id for finding in load_known().findings for cause in finding.causes}
+
+
+def known(model: str, cause: str) -> str:
+    """The finding that names a cause, or a model whose failure has none; "" without one."""
+    return next((name for pattern, name in _causes().items() if fnmatchcase(cause or model, pattern)), "")
+
+
 class Sweep(msgspec.Struct, frozen=True):
     """Models that were judged together.
 
@@ -86,6 +99,15 @@ class Sweep(msgspec.Struct, frozen=True):
     def not_run(self) -> tuple[JudgedModel, ...]:
         """The models that were not, or not to the end."""
         return tuple(model for model in self.models if model.not_run)
+
+    def new(self) -> list[str]:
+        """Failures, as "MODEL CLAUSE", that no finding names."""
+        return [
+            f"{model.model} {check.clause}"
+            for model in self.models
+            for check in model.checks
+            if check.outcome == "fail" and not known(model.model, check.cause)
+        ]
 
     def failed(self) -> dict[tuple[str, str], list[str]]:
         """Models by (clause, cause) of a failure; a failure without a cause has its own model as cause."""

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from conformance.models.judgements import JudgedModel, ModelCheck, Sweep, clauses
+from conformance.models.judgements import JudgedModel, ModelCheck, Sweep, clauses, known
 
 _WORDS: Mapping[str, str] = {"pass": "pass", "fail": "FAIL", "not judged": "not judged"}
 MOST_NAMES = 6
@@ -16,7 +16,8 @@ def one(model: JudgedModel, versions: Mapping[str, str]) -> Iterator[str]:
     """Lines for one model: every check, and for each failure the requirement and its source."""
     yield f"{model.model} ({_versions(versions)}), {model.seconds:.1f} s"
     for check in model.checks:
-        yield f"  {_WORDS[check.outcome]:<10} {_name(check)}: {_said(check)}"
+        named = known(model.model, check.cause) if check.outcome == "fail" else ""
+        yield f"  {'known' if named else _WORDS[check.outcome]:<10} {_name(check)}: {_said(check)}"
     for identifier in dict.fromkeys(check.clause for check in model.checks if check.outcome == "fail"):
         clause = clauses()[identifier]
         yield ""
@@ -24,6 +25,8 @@ def one(model: JudgedModel, versions: Mapping[str, str]) -> Iterator[str]:
         yield f"  source: {clause.source}"
         for cause in dict.fromkeys(each.cause for each in model.checks if each.clause == identifier and each.cause):
             yield f"  cause: {cause}"
+            if name := known(model.model, cause):
+                yield f"  finding: {name}, in `conformance findings torch`"
 
 
 def _name(check: ModelCheck) -> str:
@@ -61,7 +64,8 @@ def table(sweep: Sweep) -> Iterator[str]:
     yield "## Causes"
     yield ""
     for (clause, cause), names in _by_number(sweep.failed()):
-        yield f"- `{clause}`: {cause} ({_classes(len(names))}): {_some(names)}"
+        finding = known(names[0], cause)
+        yield f"- `{clause}`: {cause} ({_classes(len(names))}{f', {finding}' if finding else ''}): {_some(names)}"
     yield ""
     yield "## Not run"
     yield ""

@@ -26,7 +26,7 @@ _EXACT = (
 
 
 @dataclass(frozen=True)
-class TrainingPass:
+class MeasuredPass:
     """The loss and gradients of one pass."""
 
     loss: float
@@ -65,12 +65,12 @@ def _rounds(func: Any) -> bool:
     return "backward" in plain or not any(plain.startswith(word) for word in _EXACT)
 
 
-def run(model: Any, loss_of: Loss) -> TrainingPass:
+def run(model: Any, loss_of: Loss) -> MeasuredPass:
     """One pass; gradients of former passes are dropped."""
     model.zero_grad(set_to_none=True)
     loss = loss_of(model)
     loss.backward()
-    return TrainingPass(float(loss.detach()), gradients_of(model))
+    return MeasuredPass(float(loss.detach()), gradients_of(model))
 
 
 def gradients_of(model: Any) -> Gradients:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from frameworks.torch.stacks.heads import precision, recomputed
 from frameworks.torch.stacks.heads.building import NotBuilt
 from frameworks.torch.stacks.heads.checks import HeadCheck, judged, left_out
-from frameworks.torch.stacks.heads.passes import TrainingPass, distance, ensemble, gradients_of, norm, run, same_bits
+from frameworks.torch.stacks.heads.passes import MeasuredPass, distance, ensemble, gradients_of, norm, run, same_bits
 from frameworks.torch.stacks.heads.quiet import draws, has_batch_norm, quiet
 
 ROWS = 8
@@ -153,14 +153,14 @@ def _accumulation(found: Made, whole: Any) -> Iterator[HeadCheck]:
         yield judged(clause, "", apart <= bound and moved <= loss_bound, got, want, cause)
 
 
-def _accumulated(found: Made) -> TrainingPass:
+def _accumulated(found: Made) -> MeasuredPass:
     """Micro-batches, each loss divided by their number, as PyTorch's notes on accumulation have it."""
     model, total, size = quiet(found.model()), 0.0, found.count // K
     for start in range(0, found.count, size):
         loss = loss_of(model, found.rows(start, start + size)) / K
         loss.backward()
         total += float(loss.detach())
-    return TrainingPass(total, gradients_of(model))
+    return MeasuredPass(total, gradients_of(model))
 
 
 def _recomputation(found: Made, whole: Any) -> Iterator[HeadCheck]:

@@ -11,7 +11,7 @@ import torch
 
 from frameworks.torch.saved_bytes import SavedBytes
 from frameworks.torch.stacks.heads.checks import HeadCheck, judged
-from frameworks.torch.stacks.heads.passes import Loss, TrainingPass, distance, norm, run, same_bits
+from frameworks.torch.stacks.heads.passes import Loss, MeasuredPass, distance, norm, run, same_bits
 
 
 @dataclass
@@ -55,8 +55,8 @@ def _parts(value: Any) -> Iterator[Any]:
 class Recomputation:
     """Passes of equal models from one random state, without and with checkpointing."""
 
-    plain: TrainingPass
-    checkpointed: TrainingPass
+    plain: MeasuredPass
+    checkpointed: MeasuredPass
     plain_bytes: int
     checkpointed_bytes: int
     segments: Segments
