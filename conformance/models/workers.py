@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
+from zlib import crc32
 
 from conformance.models.judgements import JudgedModel, Sweep, judged
 
@@ -157,10 +158,10 @@ class Pool:
         return worker.versions, names
 
     def sweep(self, versions: dict[str, str], models: Iterable[str], tell: Callable[[JudgedModel], object]) -> Sweep:
-        """Judges all models. What was judged until an interruption or the time's end is in the result."""
+        """Judges all models, mixed, so that what is judged until an interruption or the time's end is a sample."""
         models = list(models)
         queue: SimpleQueue[str] = SimpleQueue()
-        for model in models:
+        for model in sorted(models, key=lambda name: crc32(name.encode())):
             queue.put(model)
         threads = [threading.Thread(target=self._work, args=(queue, tell)) for _ in range(self._count)]
         for thread in threads:

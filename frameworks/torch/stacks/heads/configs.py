@@ -174,7 +174,7 @@ def _none_of(value: Any) -> Any:
     """No dropout, in the form of this value."""
     if isinstance(value, list | tuple):
         return type(value)(0.0 for _ in value)
-    return value if isinstance(value, bool | str | dict) or value is None else 0.0
+    return type(value)(0) if type(value) in (int, float) else value
 
 
 def _power(value: int) -> int:
