@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.progress import Progress
 
 from conformance.models import shown
-from conformance.models.judgements import Judged, Sweep, load, save
+from conformance.models.judgements import Sweep, load, save
 from conformance.models.workers import CannotJudge, Pool, judge_one
 from results.record.files import one_line, replace
 
@@ -18,7 +20,9 @@ ALL = "transformers"
 @click.command("judge-model")
 @click.argument("model", required=False, default="", metavar="[MODEL]")
 @click.option("--all", "library", type=click.Choice([ALL]), help="Judge every head class of this library.")
-@click.option("--json", "record", type=PATH, metavar="FILE", help="Also write the results to FILE (NAME.json or .json.gz).")
+@click.option(
+    "--json", "record", type=PATH, metavar="FILE", help="Also write the results to FILE (NAME.json or .json.gz)."
+)
 @click.option("--output", type=PATH, metavar="FILE", help="Write the table of --all to FILE instead of printing it.")
 @click.option("--against", type=PATH, metavar="FILE", help="Show what changed since this file of --json.")
 @click.option("--only", metavar="WORDS", help="With --all: classes whose name has one of these words, comma-separated.")
@@ -47,7 +51,8 @@ def judge_model(
 
     With --all it judges every head class of the installed transformers and groups failures by cause.
 
-    Exit status: 0, no check failed, or with --against none that passed before; 1, one did; 2, the model cannot be judged.
+    Exit status: 0, no check failed but as a finding describes, or with --against none that passed before; 1, one did;
+        2, the model cannot be judged.
     """
     if bool(model) == bool(library):
         raise click.UsageError("name a MODEL, or give --all transformers")
@@ -62,12 +67,14 @@ def judge_model(
         for line in shown.changes(former, sweep):
             click.echo(line)
         return 1 if shown.worse(former, sweep) else 0
-    return 1 if sweep.failed() else 0
+    return 1 if sweep.new() else 0
 
 
 def _one(model: str, limit_s: float) -> Sweep:
     if not all(model.partition(":")):
-        raise click.BadParameter(f"got {model!r}, want transformers:CLASS or PACKAGE.MODULE:FACTORY", param_hint="MODEL")
+        raise click.BadParameter(
+            f"got {model!r}, want transformers:CLASS or PACKAGE.MODULE:FACTORY", param_hint="MODEL"
+        )
     versions, judged = judge_one(model, ("bfloat16", "float16"), limit_s)
     if judged.not_run:
         raise CannotJudge(f"{model}: {judged.not_run}")
@@ -82,13 +89,13 @@ def _all(workers: int, limit_s: float, within_s: float, only: str | None, output
     words = only.split(",") if only else [""]
     chosen = [f"{ALL}:{name}" for name in names if any(word in name for word in words)]
     if not chosen:
-        raise click.BadParameter(f"no class of transformers {versions[ALL]} has {only} in its name", param_hint="--only")
-    with click.progressbar(length=len(chosen), label="heads", file=click.get_text_stream("stderr")) as bar:
-
-        def tell(_: Judged) -> None:
-            bar.update(1)
-
-        sweep = pool.sweep(versions, chosen, tell)
+        raise click.BadParameter(
+            f"no class of transformers {versions[ALL]} has {only} in its name", param_hint="--only"
+        )
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("heads", total=len(chosen))
+        sweep = pool.sweep(versions, chosen, lambda _: bar.advance(task))
     text = "\n".join(shown.table(sweep)) + "\n"
     if output is None:
         click.echo(text, nl=False)

@@ -281,6 +281,7 @@ def read_known(folder: Traversable, framework: str, clauses: Collection[str] | N
         exclusions = tuple(read_exclusion(table, findings) for table in tables["exclusion"])
         failing = {entry.finding.id for entry in expectations}
         used = failing | {each.finding.id for each in workarounds} | {each.finding.id for each in exclusions}
+        used |= {each.id for each in findings.values() if each.causes}
         if idle := sorted(findings.keys() - used):
             raise ValueError(
                 f"{FILE}: no expectation, workaround or exclusion names the finding {idle[0]!r}; remove it"

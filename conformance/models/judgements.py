@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from conformance.expectations.entries import load_known
 from conformance.spec.clauses import Clause, load_clauses, read_clauses
 from results.record.files import RecordError, packed, read, replace
 
@@ -23,7 +25,7 @@ def clauses() -> Mapping[str, Clause]:
     return {**read_clauses(_OWN), **load_clauses()}
 
 
-class Check(msgspec.Struct, frozen=True, omit_defaults=True):
+class ModelCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     """One check of one clause.
 
     Attributes:
@@ -41,7 +43,7 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
     case: str = ""
 
 
-class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
+class JudgedModel(msgspec.Struct, frozen=True, omit_defaults=True):
     """One model.
 
     Attributes:
@@ -50,7 +52,7 @@ class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     model: str
-    checks: tuple[Check, ...] = ()
+    checks: tuple[ModelCheck, ...] = ()
     not_run: str = ""
     seconds: float = 0.0
 
@@ -64,6 +66,17 @@ class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
         return found
 
 
+@cache
+def _causes() -> Mapping[str, str]:
+    """Patterns of causes, and the findings that name them."""
+    return {cause: finding.id for finding in load_known().findings for cause in finding.causes}
+
+
+def known(model: str, cause: str) -> str:
+    """The finding that names a cause, or a model whose failure has none; "" without one."""
+    return next((name for pattern, name in _causes().items() if fnmatchcase(cause or model, pattern)), "")
+
+
 class Sweep(msgspec.Struct, frozen=True):
     """Models that were judged together.
 
@@ -73,19 +86,28 @@ class Sweep(msgspec.Struct, frozen=True):
     """
 
     versions: dict[str, str]
-    models: tuple[Judged, ...]
+    models: tuple[JudgedModel, ...]
     complete: bool = True
     seconds: float = 0.0
 
     @property
-    def run(self) -> tuple[Judged, ...]:
+    def run(self) -> tuple[JudgedModel, ...]:
         """The models that were trained."""
         return tuple(model for model in self.models if not model.not_run)
 
     @property
-    def not_run(self) -> tuple[Judged, ...]:
+    def not_run(self) -> tuple[JudgedModel, ...]:
         """The models that were not, or not to the end."""
         return tuple(model for model in self.models if model.not_run)
+
+    def new(self) -> list[str]:
+        """Failures, as "MODEL CLAUSE", that no finding names."""
+        return [
+            f"{model.model} {check.clause}"
+            for model in self.models
+            for check in model.checks
+            if check.outcome == "fail" and not known(model.model, check.cause)
+        ]
 
     def failed(self) -> dict[tuple[str, str], list[str]]:
         """Models by (clause, cause) of a failure; a failure without a cause has its own model as cause."""
@@ -106,7 +128,7 @@ def save(sweep: Sweep, path: Path) -> None:
     replace(path, packed(path, msgspec.json.format(content, indent=1)))
 
 
-def _short(check: Check) -> Check:
+def _short(check: ModelCheck) -> ModelCheck:
     return msgspec.structs.replace(check, got="", want="") if check.outcome == "pass" else check
 
 
@@ -119,9 +141,11 @@ def load(path: Path) -> Sweep:
     try:
         return msgspec.json.decode(read(path), type=Sweep)
     except msgspec.DecodeError as error:
-        raise RecordError(path, f"is no table of models ({error})", "name a file of `conformance judge-model`") from None
+        raise RecordError(
+            path, f"is no table of models ({error})", "name a file of `conformance judge-model`"
+        ) from None
 
 
-def judged(answer: Mapping[str, Any]) -> Judged:
+def judged(answer: Mapping[str, Any]) -> JudgedModel:
     """A worker's answer."""
-    return msgspec.convert(answer, Judged, strict=False)
+    return msgspec.convert(answer, JudgedModel, strict=False)

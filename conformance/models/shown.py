@@ -6,17 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from conformance.models.judgements import Check, Judged, Sweep, clauses
+from conformance.models.judgements import JudgedModel, ModelCheck, Sweep, clauses, known
 
 _WORDS: Mapping[str, str] = {"pass": "pass", "fail": "FAIL", "not judged": "not judged"}
 MOST_NAMES = 6
 
 
-def one(model: Judged, versions: Mapping[str, str]) -> Iterator[str]:
+def one(model: JudgedModel, versions: Mapping[str, str]) -> Iterator[str]:
     """Lines for one model: every check, and for each failure the requirement and its source."""
     yield f"{model.model} ({_versions(versions)}), {model.seconds:.1f} s"
     for check in model.checks:
-        yield f"  {_WORDS[check.outcome]:<10} {_name(check)}: {_said(check)}"
+        named = known(model.model, check.cause) if check.outcome == "fail" else ""
+        yield f"  {'known' if named else _WORDS[check.outcome]:<10} {_name(check)}: {_said(check)}"
     for identifier in dict.fromkeys(check.clause for check in model.checks if check.outcome == "fail"):
         clause = clauses()[identifier]
         yield ""
@@ -24,13 +25,15 @@ def one(model: Judged, versions: Mapping[str, str]) -> Iterator[str]:
         yield f"  source: {clause.source}"
         for cause in dict.fromkeys(each.cause for each in model.checks if each.clause == identifier and each.cause):
             yield f"  cause: {cause}"
+            if name := known(model.model, cause):
+                yield f"  finding: {name}, in `conformance findings torch`"
 
 
-def _name(check: Check) -> str:
+def _name(check: ModelCheck) -> str:
     return f"{check.clause}[{check.case}]" if check.case else check.clause
 
 
-def _said(check: Check) -> str:
+def _said(check: ModelCheck) -> str:
     if check.outcome == "not judged":
         return check.got
     return f"got {check.got}, want {check.want}" if check.want else check.got
@@ -61,7 +64,8 @@ def table(sweep: Sweep) -> Iterator[str]:
     yield "## Causes"
     yield ""
     for (clause, cause), names in _by_number(sweep.failed()):
-        yield f"- `{clause}`: {cause} ({_classes(len(names))}): {_some(names)}"
+        finding = known(names[0], cause)
+        yield f"- `{clause}`: {cause} ({_classes(len(names))}{f', {finding}' if finding else ''}): {_some(names)}"
     yield ""
     yield "## Not run"
     yield ""
@@ -79,7 +83,7 @@ def _order(sweep: Sweep) -> list[str]:
 def _kinds(sweep: Sweep, failing: list[str]) -> Iterator[str]:
     yield f"| kind | classes | {' | '.join(f'`{clause}`' for clause in failing)} |"
     yield f"|---|---|{'---|' * len(failing)}"
-    kinds: dict[str, list[Judged]] = {}
+    kinds: dict[str, list[JudgedModel]] = {}
     for model in sweep.run:
         kinds.setdefault(kind_of(model.model), []).append(model)
     small = [model for models in kinds.values() if len(models) < 3 for model in models]
@@ -89,7 +93,7 @@ def _kinds(sweep: Sweep, failing: list[str]) -> Iterator[str]:
         yield f"| {kind} | {len(models)} | {' | '.join(cells)} |"
 
 
-def _failing(models: list[Judged], clause: str) -> str:
+def _failing(models: list[JudgedModel], clause: str) -> str:
     found = [model.outcomes().get(clause, "not judged") for model in models]
     judged = len(found) - found.count("not judged")
     return f"{found.count('fail')} of {judged}" if judged else ""
@@ -140,7 +144,7 @@ def changes(old: Sweep, new: Sweep) -> Iterator[str]:
         yield "no result of a class in both differs"
 
 
-def _moves(old: Judged, new: Judged) -> Iterator[str]:
+def _moves(old: JudgedModel, new: JudgedModel) -> Iterator[str]:
     if bool(old.not_run) != bool(new.not_run):
         yield "trained, now not run" if new.not_run else "not run, now trained"
         return

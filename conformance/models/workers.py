@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
+from zlib import crc32
 
-from conformance.models.judgements import Judged, Sweep, judged
+from conformance.models.judgements import JudgedModel, Sweep, judged
 
 ROOT = Path(__file__).parent.parent.parent
 MODULE = "frameworks.torch.stacks.heads.worker"
@@ -44,7 +45,7 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
             env={**os.environ, "PYTHONPATH": _path(), **_SETTINGS},
@@ -104,8 +105,8 @@ class Worker:
         return said
 
 
-def judge_one(model: str, formats: Sequence[str], limit_s: float) -> tuple[dict[str, str], Judged]:
-    """One model in a process of its own, with the versions of the libraries.
+def judge_one(model: str, formats: Sequence[str], limit_s: float) -> tuple[dict[str, str], JudgedModel]:
+    """One model in a separate process, with the versions of the libraries.
 
     Raises:
         CannotJudge: PyTorch is not installed.
@@ -117,9 +118,9 @@ def judge_one(model: str, formats: Sequence[str], limit_s: float) -> tuple[dict[
         worker.end()
 
 
-def _asked(worker: Worker, model: str, formats: Sequence[str], limit_s: float) -> Judged:
+def _asked(worker: Worker, model: str, formats: Sequence[str], limit_s: float) -> JudgedModel:
     answer = worker.ask({"model": model, "formats": list(formats)}, limit_s)
-    return Judged(model, not_run=answer, seconds=limit_s) if isinstance(answer, str) else judged(answer)
+    return JudgedModel(model, not_run=answer, seconds=limit_s) if isinstance(answer, str) else judged(answer)
 
 
 class Pool:
@@ -135,7 +136,7 @@ class Pool:
         self._count, self._limit_s = workers, limit_s
         self._started = time.monotonic()
         self._ends = self._started + within_s
-        self._done: list[Judged] = []
+        self._done: list[JudgedModel] = []
         self._stopped = threading.Event()
 
     def names(self) -> tuple[dict[str, str], list[str]]:
@@ -153,13 +154,14 @@ class Pool:
             worker.end()
         if isinstance(answer, str):
             raise CannotJudge(f"the names of transformers' classes: {answer}")
-        return worker.versions, answer["classes"]
+        names: list[str] = answer["classes"]
+        return worker.versions, names
 
-    def sweep(self, versions: dict[str, str], models: Iterable[str], tell: Callable[[Judged], object]) -> Sweep:
-        """Judges all models. What was judged until an interruption or the time's end is in the result."""
+    def sweep(self, versions: dict[str, str], models: Iterable[str], tell: Callable[[JudgedModel], object]) -> Sweep:
+        """Judges all models, mixed, so that what is judged until an interruption or the time's end is a sample."""
         models = list(models)
         queue: SimpleQueue[str] = SimpleQueue()
-        for model in models:
+        for model in sorted(models, key=lambda name: crc32(name.encode())):
             queue.put(model)
         threads = [threading.Thread(target=self._work, args=(queue, tell)) for _ in range(self._count)]
         for thread in threads:
@@ -174,10 +176,10 @@ class Pool:
                 thread.join()
         done = {each.model: each for each in self._done}
         late = "interrupted" if self._stopped.is_set() else "no time was left"
-        every = tuple(done.get(model, Judged(model, not_run=late)) for model in models)
+        every = tuple(done.get(model, JudgedModel(model, not_run=late)) for model in models)
         return Sweep(versions, every, len(done) == len(models), round(time.monotonic() - self._started, 1))
 
-    def _work(self, queue: SimpleQueue[str], tell: Callable[[Judged], object]) -> None:
+    def _work(self, queue: SimpleQueue[str], tell: Callable[[JudgedModel], object]) -> None:
         worker: Worker | None = None
         while not self._stopped.is_set() and (left := self._ends - time.monotonic()) > 0:
             try:
@@ -188,7 +190,7 @@ class Pool:
                 worker = worker or Worker()
                 result = _asked(worker, model, ("bfloat16",), min(self._limit_s, max(left, 1.0)))
             except CannotJudge as error:
-                result = Judged(model, not_run=str(error))
+                result = JudgedModel(model, not_run=str(error))
             if result.not_run.startswith(("took more", "the process")):
                 worker = None
             self._done.append(result)

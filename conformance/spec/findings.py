@@ -20,7 +20,8 @@ PROGRAMS = "findings"
 """Folder of reproducers next to the file."""
 
 FINDING = Kind(
-    "id", frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs", "device", "processor"})
+    "id",
+    frozenset({"id", "class", "consequence", "reason", "link", "link_shows", "needs", "device", "processor", "causes"}),
 )
 
 
@@ -62,6 +63,7 @@ class Finding:
         processor: instruction sets of affected processors, or with "-" those that they lack, such as
             "avx2, -avx512f"; "*" for every processor.
         device: the affected device, "cpu" or "cuda"; "*" for all.
+        causes: what `conformance judge-model` says about failures of models by it, with "*" for any words.
     """
 
     id: str
@@ -71,6 +73,7 @@ class Finding:
     needs: tuple[str, ...] = ()
     processor: str = ANY
     device: str = ANY
+    causes: tuple[str, ...] = ()
 
     def lacking(self) -> tuple[str, ...]:
         """Needed modules that are not installed."""
@@ -135,7 +138,9 @@ def read_finding(table: Table, framework: str, folder: Traversable) -> Finding:
     device = table.text("device", ANY)
     if device not in (ANY, "cpu", "cuda"):
         raise ValueError(f"{table.where}: device: got {device!r}, want 'cpu' or 'cuda'")
-    return Finding(name, framework, text, shown_by, table.texts("needs"), read_processor(table), device)
+    return Finding(
+        name, framework, text, shown_by, table.texts("needs"), read_processor(table), device, table.texts("causes")
+    )
 
 
 def read_processor(table: Table) -> str:

@@ -61,7 +61,7 @@ class LoopTrainer(TorchTrainer):
             self.loop.micro_batch(loaded.inputs, loaded.targets, items)
         return self.network.taken()
 
-    def _step(self) -> float | None:
+    def _own_step(self) -> float | None:
         with self.stream.drawn():
             norm = self.loop.step()
         return None if norm is None else float(norm)
@@ -69,7 +69,7 @@ class LoopTrainer(TorchTrainer):
     def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
         before, rate = self._scale(), self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]
-        norm = self._step()
+        norm = self._own_step()
         skipped = applied == [stepper.applied for stepper in self.steppers]
         return self._report(before, rate, norm, skipped=skipped)
 
@@ -107,7 +107,7 @@ class LoopTrainer(TorchTrainer):
             for each in self.steppers:
                 hook = each.optimizer.register_step_pre_hook(lambda *_: taken.update(self.accumulator()))
                 hooks.callback(hook.remove)
-            self._step()
+            self._own_step()
         return gradients if self.recipe.clip is not None or not taken else taken
 
     @contextmanager

@@ -92,11 +92,11 @@ def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, device: str
     def run(function: Callable[..., torch.Tensor], *args: Any, **named: Any) -> torch.Tensor:
         return cast(torch.Tensor, checkpoint(function, *args, use_reentrant=VARIANTS[variant], **named))
 
-    return differentiated(case, x, w, run, device, compile_it=compile_it)
+    return differentiated(case, x, w, run, device, mode)
 
 
 def differentiated(
-    case: RecomputeCase, x: Array, w: Array, run: Callable[..., torch.Tensor], device: str, *, compile_it: bool = False
+    case: RecomputeCase, x: Array, w: Array, run: Callable[..., torch.Tensor], device: str, mode: str = "eager"
 ) -> RecomputeResult:
     """Value and gradients of a case whose recomputation call is `run(function, *args, **named)`."""
     inputs = to_tensor(x, device, torch.float32).requires_grad_(case != NO_GRAD_INPUT)

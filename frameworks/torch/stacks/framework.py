@@ -17,6 +17,7 @@ from frameworks.contract import Attempt, Capability, OpResult, PostTraining, Rec
 from frameworks.torch.framework import TorchFramework
 from frameworks.torch.libraries import STACKS
 from frameworks.torch.probes import attempts
+from frameworks.torch.trainer import TorchTrainer
 
 _NOT_OF_TRAINING = frozenset(
     {

@@ -23,7 +23,7 @@ class NotBuilt(Exception):
 
 
 @dataclass(frozen=True)
-class Head:
+class TinyHead:
     """One class, its tiny configuration and its rows."""
 
     kind: Any
@@ -36,7 +36,7 @@ class Head:
         return self.kind(copy.deepcopy(self.config)).train()
 
 
-def built(kind: Any, limit_s: float = 2.0) -> Head:
+def built(kind: Any, limit_s: float = 2.0) -> TinyHead:
     """The head of the first tiny configuration and rows with a finite loss that has a gradient.
 
     Raises:
@@ -76,7 +76,7 @@ def built(kind: Any, limit_s: float = 2.0) -> Head:
             if (lasted := time.process_time() - began) > LONGEST_PASS_S:
                 reasons[1].append(f"a pass takes {lasted:.1f} s")
                 break
-            return Head(kind, config, rows)
+            return TinyHead(kind, config, rows)
     raise NotBuilt(next(iter([*reasons[1], *reasons[0]]), "no time"))
 
 

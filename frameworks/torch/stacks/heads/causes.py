@@ -34,7 +34,7 @@ class _Watching(TorchFunctionMode):
         super().__init__()
         self.loss, self.frames = "", list[_Frame]()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if not self.loss and name in _LOSSES:
             self.loss, self.frames = name, _inside_transformers(sys._getframe(1))

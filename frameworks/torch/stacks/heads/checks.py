@@ -8,7 +8,7 @@ PASS, FAIL, NOT_JUDGED = "pass", "fail", "not judged"
 
 
 @dataclass(frozen=True)
-class Check:
+class HeadCheck:
     """One check of one clause.
 
     Attributes:
@@ -26,11 +26,11 @@ class Check:
     cause: str = ""
 
 
-def judged(clause: str, case: str, holds: bool, got: str, want: str, cause: str = "") -> Check:
+def judged(clause: str, case: str, holds: bool, got: str, want: str, cause: str = "") -> HeadCheck:
     """A check that passes if `holds`."""
-    return Check(clause, case, PASS if holds else FAIL, got, want, "" if holds else cause)
+    return HeadCheck(clause, case, PASS if holds else FAIL, got, want, "" if holds else cause)
 
 
-def left_out(clause: str, case: str, reason: str) -> Check:
+def left_out(clause: str, case: str, reason: str) -> HeadCheck:
     """A check that was not judged."""
-    return Check(clause, case, NOT_JUDGED, reason)
+    return HeadCheck(clause, case, NOT_JUDGED, reason)

@@ -26,7 +26,7 @@ _DEPTH = r"^n_layers?$|layers$|^depth$|num_layers?$|num_blocks$|_depth$|^num_sta
 _RULES: tuple[Rule, ...] = (
     (r"vocab_size|vocabulary_size|^vocab_size_per_layer_input$", lambda old: min(old, VOCABULARY)),
     (r"experts_per_tok|moe_topk|^moe_k$|top_k_experts|experts_per_token", lambda old: min(old, 2)),
-    (r"num_expert_group|^n_group$|topk_group", lambda old: 1),
+    (r"num_expert_group|^n_group$|topk_group", lambda old: min(old, 1)),
     (r"shared_expert(s)?$|n_shared_experts", lambda old: min(old, 1)),
     (r"expert.*(intermediate|hidden|dim|width)", lambda old: min(old, WIDTH)),
     (r"experts$|n_routed", lambda old: min(old, 4)),
@@ -38,8 +38,10 @@ _RULES: tuple[Rule, ...] = (
     (r"qk_rope|qk_nope|v_head|qk_head|rotary_dim|d_rel", lambda old: min(old, HEAD_WIDTH)),
     (r"lora_rank", lambda old: min(old, WIDTH // 2)),
     (r"max_source_positions", lambda old: min(old, FRAMES // 2)),
-    (r"^(max_position_embeddings|n_positions|n_ctx|max_target_positions|max_seq_len|max_sequence_length)$",
-     lambda old: min(old, POSITIONS)),
+    (
+        r"^(max_position_embeddings|n_positions|n_ctx|max_target_positions|max_seq_len|max_sequence_length)$",
+        lambda old: min(old, POSITIONS),
+    ),
     (r"max_.*position|max_length|context_length|position_embeddings$", lambda old: old),
     (r"^attention_window$", lambda old: min(old, 4)),
     (r"patch_size$", lambda old: min(old, 8)),
@@ -47,12 +49,18 @@ _RULES: tuple[Rule, ...] = (
     (r"num_queries|num_denoising|num_query_tokens|num_negatives", lambda old: min(old, 8)),
     (r"num_frames", lambda old: min(old, 4)),
     (r"groups$", lambda old: min(old, 4)),
-    (r"(hidden|ffn|intermediate|embed|emb|model|proj|projection|inner|mlp|width).*(size|dim|channels|sizes|width)$",
-     lambda old: WIDTH if old > WIDTH else old),
-    (r"^d_model$|^n_embd$|^d_ff$|^dim$|_dim$|^hidden_units$|^n_inner$|dim_feedforward|^num_filters$|hidden_size",
-     lambda old: WIDTH if old > WIDTH else old),
-    (r"channels$|_dim$|^dim$|pooler_output_size|head_out|classifier_proj_size|feature_size$",
-     lambda old: WIDTH if old > WIDTH else old),
+    (
+        r"(hidden|ffn|intermediate|embed|emb|model|proj|projection|inner|mlp|width).*(size|dim|channels|sizes|width)$",
+        lambda old: WIDTH if old > WIDTH else old,
+    ),
+    (
+        r"^d_model$|^n_embd$|^d_ff$|^dim$|_dim$|^hidden_units$|^n_inner$|dim_feedforward|^num_filters$|hidden_size",
+        lambda old: WIDTH if old > WIDTH else old,
+    ),
+    (
+        r"channels$|_dim$|^dim$|pooler_output_size|head_out|classifier_proj_size|feature_size$",
+        lambda old: WIDTH if old > WIDTH else old,
+    ),
 )
 _TOKEN = re.compile(r"(token_id|token_index|_token|pad_index|_token_ids?|_idx)$")
 _KNOWN_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
@@ -166,7 +174,7 @@ def _none_of(value: Any) -> Any:
     """No dropout, in the form of this value."""
     if isinstance(value, list | tuple):
         return type(value)(0.0 for _ in value)
-    return value if isinstance(value, bool | str | dict) or value is None else 0.0
+    return type(value)(0) if type(value) in (int, float) else value
 
 
 def _power(value: int) -> int:

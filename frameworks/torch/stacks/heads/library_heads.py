@@ -13,9 +13,9 @@ import torch
 
 from frameworks.torch.stacks.heads import precision, recomputed, trained
 from frameworks.torch.stacks.heads.batches import ROWS, Row, collate, ragged
-from frameworks.torch.stacks.heads.building import Head, built, loss_of
+from frameworks.torch.stacks.heads.building import TinyHead, built, loss_of
 from frameworks.torch.stacks.heads.causes import COUNT, cause
-from frameworks.torch.stacks.heads.checks import FAIL, Check, judged, left_out
+from frameworks.torch.stacks.heads.checks import FAIL, HeadCheck, judged, left_out
 from frameworks.torch.stacks.heads.passes import distance, ensemble, norm, run, same_bits
 from frameworks.torch.stacks.heads.quiet import draws, loud, quiet
 
@@ -26,7 +26,7 @@ RESUME = "resume.bit-identical"
 _KINDS = re.compile(r"(Sequence|Image|Audio|Video)Classification$")
 
 
-def checks(kind: Any, formats: tuple[str, ...] = ("bfloat16",)) -> Iterator[Check]:
+def checks(kind: Any, formats: tuple[str, ...] = ("bfloat16",)) -> Iterator[HeadCheck]:
     """Every check, as soon as it is judged.
 
     Raises:
@@ -43,7 +43,7 @@ def _loss(rows: list[Row]) -> Any:
     return lambda model: loss_of(model(**collate(rows)))
 
 
-def _accumulation(head: Head) -> Iterator[Check]:
+def _accumulation(head: TinyHead) -> Iterator[HeadCheck]:
     main = _windows(head, head.rows, "")
     if isinstance(main, str):
         yield from (left_out(clause, "", main) for clause in (EQUAL, WEIGHS, ONCE, SWITCH))
@@ -56,15 +56,17 @@ def _accumulation(head: Head) -> Iterator[Check]:
         yield _decided(one)
         return
     yield _weighed(head)
-    others = [_other(head, *each) for each in _other_losses(head)]
+    others = [_other(*each) for each in _other_losses(head)]
     failed = [each for each, _ in others if each.outcome == FAIL]
     yield from (each for each, _ in others) if others else [replace(check, clause=ONCE)]
-    yield _decided(next(window for each, window in others if each.outcome == FAIL)) if failed else judged(
-        SWITCH, "", True, "the loss is what Trainer assumes", ""
+    yield (
+        _decided(next(window for each, window in others if each.outcome == FAIL))
+        if failed
+        else judged(SWITCH, "", True, "the loss is what Trainer assumes", "")
     )
 
 
-def _windows(head: Head, rows: list[Row], case: str, clause: str = EQUAL) -> tuple[Check, trained.Window] | str:
+def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) -> tuple[HeadCheck, trained.Window] | str:
     """k=1 against k=4, or why this cannot be judged."""
     model = quiet(head.model())
     loss = _loss(rows)
@@ -81,21 +83,21 @@ def _windows(head: Head, rows: list[Row], case: str, clause: str = EQUAL) -> tup
     return judged(clause, case, holds, got, want, "" if holds else _cause(head, rows, parts.divides)), parts
 
 
-def _cause(head: Head, rows: list[Row], divides: bool) -> str:
+def _cause(head: TinyHead, rows: list[Row], divides: bool) -> str:
     model, batch = quiet(head.model()), collate(rows)
     passed = divides and "labels" in batch
     named = {COUNT: torch.tensor(ROWS)} if passed else {}
     return cause(lambda: model(**batch, **named), passed)
 
 
-def _decided(window: trained.Window) -> Check:
+def _decided(window: trained.Window) -> HeadCheck:
     told = [one for one in window.said if COUNT in one or "accumulat" in one.lower()]
     got = told[0] if told else "no warning, log or attribute"
     want = "a word that the loss does not use num_items_in_batch"
     return judged(SWITCH, "", bool(told), got, want, "Trainer decides by the signature of forward alone, in silence")
 
 
-def _weighed(head: Head) -> Check:
+def _weighed(head: TinyHead) -> HeadCheck:
     rows = ragged(head.rows)
     if rows is None:
         return left_out(WEIGHS, "", "each row counts as one item")
@@ -106,25 +108,25 @@ def _weighed(head: Head) -> Check:
     return left_out(WEIGHS, "", found) if isinstance(found, str) else found[0]
 
 
-def _other_losses(head: Head) -> Iterator[tuple[str, Head]]:
+def _other_losses(head: TinyHead) -> Iterator[tuple[str, TinyHead]]:
     """The other kinds of loss that a classification head documents by `problem_type`."""
     if not _KINDS.search(head.kind.__name__) or not isinstance(head.rows[0].get("labels"), torch.Tensor):
         return
-    if "problem_type" not in inspect.getsource(inspect.getmodule(head.kind)) and not hasattr(head.kind, "loss_function"):
+    if not hasattr(head.kind, "loss_function") and "problem_type" not in inspect.getsource(head.kind):
         return
     for name, labels in (("regression", 1), ("multi_label_classification", int(head.config.num_labels))):
         config = copy.deepcopy(head.config)
         config.num_labels, config.problem_type = labels, name
         value = (lambda row: torch.tensor(row / ROWS)) if labels == 1 else _some
         rows = [{**row, "labels": value(number)} for number, row in enumerate(head.rows)]
-        yield name, Head(head.kind, config, rows)
+        yield name, TinyHead(head.kind, config, rows)
 
 
 def _some(row: int) -> torch.Tensor:
     return torch.tensor([float(row % 2), 1.0, float(row % 3 == 0)])
 
 
-def _other(head: Head, name: str, other: Head) -> tuple[Check, Any]:
+def _other(name: str, other: TinyHead) -> tuple[HeadCheck, Any]:
     try:
         found = _windows(other, other.rows, name, ONCE)
     except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
@@ -132,7 +134,7 @@ def _other(head: Head, name: str, other: Head) -> tuple[Check, Any]:
     return (left_out(ONCE, name, found), None) if isinstance(found, str) else found
 
 
-def _recomputation(head: Head) -> Iterator[Check]:
+def _recomputation(head: TinyHead) -> Iterator[HeadCheck]:
     clauses = ("recompute.same-loss", "recompute.same-gradients", "recompute.frees-activations")
     if not head.kind.supports_gradient_checkpointing:
         yield from (left_out(clause, "", "the class says that it does not support it") for clause in clauses)
@@ -169,11 +171,13 @@ def _draws_once(model: Any, loss: Any) -> bool:
     return not torch.equal(*states)
 
 
-def _resume(head: Head) -> Check:
+def _resume(head: TinyHead) -> HeadCheck:
     try:
         unbroken, resumed, said = trained.resumed(loud(head.model()), loud(head.model(seed=1)), head.rows)
     except (RuntimeError, ValueError, KeyError, OSError) as error:
-        return Check(RESUME, "", FAIL, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "a resumed run")
+        return HeadCheck(
+            RESUME, "", FAIL, f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "a resumed run"
+        )
     differs = same_bits(unbroken, resumed)
     missing = any("missing keys" in one for one in said)
     why = ""

@@ -1,4 +1,4 @@
-"""One forward and backward pass of a model: gradients, formats, saved bytes, and an ensemble of randomly rounded passes."""
+"""One forward and backward pass of a model, and an ensemble of randomly rounded ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXACT = (
 
 
 @dataclass(frozen=True)
-class Pass:
+class MeasuredPass:
     """The loss and gradients of one pass."""
 
     loss: float
@@ -41,7 +41,7 @@ class RandomRounding(TorchDispatchMode):
         self._ulp = ulp
         self._generator = torch.Generator().manual_seed(seed)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if not _rounds(func):
             return made
@@ -65,12 +65,12 @@ def _rounds(func: Any) -> bool:
     return "backward" in plain or not any(plain.startswith(word) for word in _EXACT)
 
 
-def run(model: Any, loss_of: Loss) -> Pass:
+def run(model: Any, loss_of: Loss) -> MeasuredPass:
     """One pass; gradients of former passes are dropped."""
     model.zero_grad(set_to_none=True)
     loss = loss_of(model)
     loss.backward()
-    return Pass(float(loss.detach()), gradients_of(model))
+    return MeasuredPass(float(loss.detach()), gradients_of(model))
 
 
 def gradients_of(model: Any) -> Gradients:

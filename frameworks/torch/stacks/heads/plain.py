@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from frameworks.torch.stacks.heads import precision, recomputed
 from frameworks.torch.stacks.heads.building import NotBuilt
-from frameworks.torch.stacks.heads.checks import Check, judged, left_out
-from frameworks.torch.stacks.heads.passes import Pass, distance, ensemble, gradients_of, norm, run, same_bits
+from frameworks.torch.stacks.heads.checks import HeadCheck, judged, left_out
+from frameworks.torch.stacks.heads.passes import MeasuredPass, distance, ensemble, gradients_of, norm, run, same_bits
 from frameworks.torch.stacks.heads.quiet import draws, has_batch_norm, quiet
 
 ROWS = 8
@@ -125,7 +125,7 @@ def loss_of(model: Any, batch: Any) -> torch.Tensor:
     return sum((each.float().square().mean() for each in values), start=torch.zeros(()))
 
 
-def checks(found: Made, formats: tuple[str, ...]) -> Iterator[Check]:
+def checks(found: Made, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
     """Every check of a module."""
     whole = partial(loss_of, batch=found.rows(0, found.count))
     yield from _accumulation(found, whole)
@@ -134,7 +134,7 @@ def checks(found: Made, formats: tuple[str, ...]) -> Iterator[Check]:
     yield _resume(found, whole)
 
 
-def _accumulation(found: Made, whole: Any) -> Iterator[Check]:
+def _accumulation(found: Made, whole: Any) -> Iterator[HeadCheck]:
     model = quiet(found.model())
     if draws(lambda: run(model, whole).gradients):
         reason = "two equal runs differ: the module draws random numbers in training"
@@ -153,17 +153,17 @@ def _accumulation(found: Made, whole: Any) -> Iterator[Check]:
         yield judged(clause, "", apart <= bound and moved <= loss_bound, got, want, cause)
 
 
-def _accumulated(found: Made) -> Pass:
+def _accumulated(found: Made) -> MeasuredPass:
     """Micro-batches, each loss divided by their number, as PyTorch's notes on accumulation have it."""
     model, total, size = quiet(found.model()), 0.0, found.count // K
     for start in range(0, found.count, size):
         loss = loss_of(model, found.rows(start, start + size)) / K
         loss.backward()
         total += float(loss.detach())
-    return Pass(total, gradients_of(model))
+    return MeasuredPass(total, gradients_of(model))
 
 
-def _recomputation(found: Made, whole: Any) -> Iterator[Check]:
+def _recomputation(found: Made, whole: Any) -> Iterator[HeadCheck]:
     plain, other, segments = found.model(), found.model(), recomputed.Segments()
     layers = [layer for child in other.children() for layer in _layers(child)]
     if len(layers) < 2:
@@ -192,7 +192,7 @@ def _doubled(model: Any, loss: Any) -> tuple[float, float]:
     return 2 * of_loss, 2 * of_gradients
 
 
-def _resume(found: Made, whole: Any) -> Check:
+def _resume(found: Made, whole: Any) -> HeadCheck:
     """Four updates by AdamW, against two, a save, a load into a new module and two more."""
     torch.manual_seed(5)
     unbroken = found.model()

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from frameworks.torch.stacks.heads.checks import Check, judged, left_out
+from frameworks.torch.stacks.heads.checks import HeadCheck, judged, left_out
 from frameworks.torch.stacks.heads.passes import MEMBERS, Loss, distance, ensemble, norm, run
 
 FORMATS = {"bfloat16": ("autocast.bf16-parity", torch.bfloat16), "float16": ("autocast.fp16-parity", torch.float16)}
 
 
-def checks(model: Any, loss_of: Loss, formats: tuple[str, ...]) -> Iterator[Check]:
+def checks(model: Any, loss_of: Loss, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
     """Checks of the clauses of autocast, for one model on the CPU."""
     wide = run(model, loss_of)
     before = {name: (value.dtype, value.detach().clone()) for name, value in model.named_parameters()}
@@ -45,14 +45,12 @@ def checks(model: Any, loss_of: Loss, formats: tuple[str, ...]) -> Iterator[Chec
         yield judged(clause, name, holds, got, f"at most {bound:.3g} and {loss_bound:.3g}, of {MEMBERS} members")
 
 
-def _formats(model: Any, before: dict[str, Any], name: str, loss: torch.dtype) -> Iterator[Check]:
+def _formats(model: Any, before: dict[str, Any], name: str, loss: torch.dtype) -> Iterator[HeadCheck]:
     now = {key: (value.dtype, value) for key, value in model.named_parameters()}
-    changed = [key for key, (kind, value) in now.items() if kind != before[key][0] or not torch.equal(value, before[key][1])]
-    low = [
-        key
-        for key, (kind, value) in now.items()
-        if value.grad is not None and value.grad.dtype != kind
+    changed = [
+        key for key, (kind, value) in now.items() if kind != before[key][0] or not torch.equal(value, before[key][1])
     ]
+    low = [key for key, (kind, value) in now.items() if value.grad is not None and value.grad.dtype != kind]
     wrong = [*changed, *low]
     got = f"{wrong[0]} and {len(wrong) - 1} more" if wrong else "all parameters and gradients float32"
     yield judged("autocast.parameters-stay-float32", name, not wrong, got, "float32, unchanged")

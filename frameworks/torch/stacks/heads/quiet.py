@@ -26,7 +26,7 @@ def quiet(model: Any) -> Any:
 
 def _stay_in_evaluation(module: nn.Module) -> None:
     module.eval()
-    module.train = lambda mode=True: module  # type: ignore[method-assign, assignment]  # noqa: ARG005
+    module.train = lambda mode=True: module  # noqa: ARG005
 
 
 def loud(model: Any) -> Any:

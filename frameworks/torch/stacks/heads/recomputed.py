@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from frameworks.torch.saved_bytes import SavedBytes
-from frameworks.torch.stacks.heads.checks import Check, judged
-from frameworks.torch.stacks.heads.passes import Loss, Pass, distance, norm, run, same_bits
+from frameworks.torch.stacks.heads.checks import HeadCheck, judged
+from frameworks.torch.stacks.heads.passes import Loss, MeasuredPass, distance, norm, run, same_bits
 
 
 @dataclass
@@ -55,8 +55,8 @@ def _parts(value: Any) -> Iterator[Any]:
 class Recomputation:
     """Passes of equal models from one random state, without and with checkpointing."""
 
-    plain: Pass
-    checkpointed: Pass
+    plain: MeasuredPass
+    checkpointed: MeasuredPass
     plain_bytes: int
     checkpointed_bytes: int
     segments: Segments
@@ -78,7 +78,7 @@ def measured(plain: Any, checkpointed: Any, segments: Segments, loss_of: Loss) -
     return Recomputation(passes[0], passes[1], sizes[0], sizes[1], segments)
 
 
-def checks(seen: Recomputation, bound: Callable[[], tuple[float, float]]) -> Iterator[Check]:
+def checks(seen: Recomputation, bound: Callable[[], tuple[float, float]]) -> Iterator[HeadCheck]:
     """Checks of the clauses of recomputation.
 
     Args:

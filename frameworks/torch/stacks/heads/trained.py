@@ -73,9 +73,7 @@ def trainer_of(
         seed=0,
         **settings,
     )
-    return Trainer(
-        model, arguments, data_collator=collate, train_dataset=list(rows), callbacks=list(callbacks)  # type: ignore[arg-type]
-    )
+    return Trainer(model, arguments, data_collator=collate, train_dataset=list(rows), callbacks=list(callbacks))
 
 
 @contextmanager
@@ -104,12 +102,13 @@ def _listening() -> Iterator[list[str]]:
 def resumed(
     model: Any, fresh: Any, rows: Sequence[Row]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[str]]:
-    """What was logged, and the states at the end of a run of four updates, and of one that a new Trainer of `fresh` resumes after two.
+    """The states at the end of a run of four updates, and of one that a new Trainer of `fresh` resumes after two, and
+    what was logged.
 
     A state has weights, buffers, the optimizer's moments and the CPU's random state.
     """
     with TemporaryDirectory() as folder, _listening() as said:
-        names = {"optim": "adamw_torch", "max_steps": 4, "save_steps": 2, "save_strategy": "steps"}
+        names: dict[str, Any] = {"optim": "adamw_torch", "max_steps": 4, "save_steps": 2, "save_strategy": "steps"}
         whole = trainer_of(model, rows, folder, k=2, **names)
         whole.train()
         unbroken = state_of(whole)

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from frameworks.torch.stacks.heads.building import NotBuilt
-from frameworks.torch.stacks.heads.checks import Check
+from frameworks.torch.stacks.heads.checks import HeadCheck
 
 LIBRARY = "transformers"
 
@@ -76,7 +76,7 @@ def _judged(model: str, formats: list[str]) -> dict[str, Any]:
     return {**answer, "seconds": round(time.process_time() - clock, 3)}
 
 
-def _checks(model: str, formats: tuple[str, ...]) -> Iterator[Check]:
+def _checks(model: str, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
     module, _, name = model.partition(":")
     if module == LIBRARY:
         heads = import_module("frameworks.torch.stacks.heads.library_heads")

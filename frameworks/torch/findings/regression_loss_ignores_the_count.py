@@ -1,0 +1,23 @@
+"""ViT's regression, whose window has one micro-batch, and four."""
+
+import sys
+from tempfile import TemporaryDirectory
+
+import torch
+from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
+
+sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+config = ViTConfig(**sizes, image_size=16, patch_size=8, num_labels=1, problem_type="regression")
+rows = [{"pixel_values": torch.full((3, 16, 16), row / 8), "labels": torch.tensor(float(row))} for row in range(8)]
+losses = []
+for k in (1, 4):
+    with TemporaryDirectory() as folder:
+        counts = {"per_device_train_batch_size": 8 // k, "gradient_accumulation_steps": k, "max_steps": 1}
+        arguments = TrainingArguments(folder, **counts, optim="sgd", report_to=[], use_cpu=True, disable_tqdm=True)
+        torch.manual_seed(0)
+        model = ViTForImageClassification(config)
+        losses.append(Trainer(model, arguments, train_dataset=rows).train().training_loss)
+
+print(f"expected: a loss of {losses[0]:.4f} in a window of four micro-batches, as in one of all rows")
+print(f"seen: {losses[1]:.4f}")
+sys.exit(0 if abs(losses[1] - losses[0]) < 1e-2 else 1)
