@@ -69,7 +69,7 @@ def test_a_right_loop_passes_all_that_applies(right: str, tmp_path: Path) -> Non
     assert clauses_of(record, BAD) == RIGHT_BUT.get(right, set()), ended.lines
     assert len(clauses_of(record, {Outcome.PASS})) > 40
     ignored = {verdict.reason for verdict in record.verdicts if verdict.outcome is Outcome.UNSUPPORTED}
-    attributes = ("average", "recompute", "static_scale") if right != "ignores-nothing" else ()
+    attributes = ("average", "recompute") if right != "ignores-nothing" else ()
     assert ignored == {f"the loop ignores recipe.{name}" for name in attributes}
 
 
