@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -41,13 +41,13 @@ ON_NUMPY = ("autograd", "ml-dtypes", "scikit-learn", "scipy")
 """What every environment has that is built on NumPy, and may have to change with it."""
 
 
-def main(arguments: list[str]) -> int:
-    """Installs frameworks; returns the exit status."""
+def main(arguments: list[str], modes: Collection[str] = ()) -> int:
+    """Installs frameworks, and what these modes of theirs need; returns the exit status."""
     if not arguments or len(set(arguments)) < len(arguments) or not DISTRIBUTIONS.keys() >= set(arguments):
         print(f"usage: python -m frameworks.install {{{','.join(DISTRIBUTIONS)}}} ...", file=sys.stderr)
         return 2
     try:
-        for line in install(arguments, read_request(arguments)):
+        for line in install(arguments, read_request(arguments, modes)):
             print(redacted(line), file=sys.stderr)
     except Unavailable as refusal:
         print(redacted(str(refusal)), file=sys.stderr)
@@ -102,7 +102,7 @@ def _beside(names: list[str], request: InstallRequest) -> list[str]:
     wanted = [
         f"{package}=={request.packages[package]}" if package in request.packages else package
         for name in names
-        for package in DISTRIBUTIONS[name].companions
+        for package in DISTRIBUTIONS[name].companions_in(request.modes)
     ]
     limits = [limit for name in names for limit in DISTRIBUTIONS[name].limits_of(request.version(name))]
     return [*wanted, *(limit for limit in limits if not locks.names([limit]) & request.packages.keys())]
@@ -159,7 +159,8 @@ def _note(names: list[str], request: InstallRequest, pins: Mapping[str, str]) ->
 
 
 def _shown(request: InstallRequest) -> dict[str, Any]:
-    return asdict(replace(request, places={name: redacted(place) for name, place in request.places.items()}))
+    places = {name: redacted(place) for name, place in request.places.items()}
+    return {**asdict(replace(request, places=places)), "modes": [*request.modes]}
 
 
 def _there(names: list[str], request: InstallRequest, requirements: list[str]) -> bool:

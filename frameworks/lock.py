@@ -52,7 +52,7 @@ def requirements(name: str) -> list[str]:
     for each in chosen:
         builds = [each.cpu] if each.index_of(each.pinned, "") else [each.cpu, each.gpu]
         wanted += [f"{package}=={each.pinned}" for package in builds]
-        wanted += [*each.companions, *each.limits_of(each.pinned)]
+        wanted += [*each.companions_in(each.modes), *each.limits_of(each.pinned)]
     return wanted
 
 

@@ -128,7 +128,7 @@ def job(framework: str, modes: Sequence[str], serial: Collection[str], device: s
     if problem := _refused(_command(framework, modes[0], device, 1), words):
         print(one_line(f"conformance: {problem}; `python -m pytest --help` has the options"), file=sys.stderr)
         return 2
-    if framework in install.DISTRIBUTIONS and install.main([framework]):
+    if framework in install.DISTRIBUTIONS and install.main([framework], [mode for mode in modes if mode]):
         return 2
     begun = time.time()
     statuses = []

@@ -5,7 +5,7 @@ Each adapter's `adapter.toml` says it, in a table `distribution` with the attrib
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +82,7 @@ class Distribution:
         wheels: where wheels for GPUs are; the first whose versions fit counts.
         index: address of the framework's own index; {cuda} stands for the digits of a CUDA version, such as 126.
         aliases: variables that name a companion's version by another name.
+        modes: packages that a mode needs as well, by mode.
     """
 
     pinned: str
@@ -92,6 +93,11 @@ class Distribution:
     wheels: tuple[Wheels, ...] = ()
     index: str = ""
     aliases: Mapping[str, str] = field(default_factory=dict)
+    modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def companions_in(self, modes: Collection[str]) -> tuple[str, ...]:
+        """The packages that the adapter needs in these modes next to the framework, each once."""
+        return tuple(dict.fromkeys([*self.companions, *(each for mode in modes for each in self.modes.get(mode, ()))]))
 
     def limits_of(self, wanted: str) -> list[str]:
         """The undeclared requirements of a version."""
@@ -127,7 +133,8 @@ def read_distribution(name: str) -> Distribution | None:
     try:
         limits = tuple(Limit(**limit) for limit in table.get("limits", ()))
         wheels = tuple(Wheels(**{**each, "others": tuple(each.get("others", ()))}) for each in table.get("wheels", ()))
-        return Distribution(**{**values, "limits": limits, "wheels": wheels})
+        modes = {mode: tuple(packages) for mode, packages in table.get("modes", {}).items()}
+        return Distribution(**{**values, "limits": limits, "wheels": wheels, "modes": modes})
     except TypeError as error:
         raise UnknownFramework(f"{name}/{FILE}: {error}; docs/adapters.md says what the file has") from None
 

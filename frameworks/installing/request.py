@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
@@ -28,12 +28,14 @@ class InstallRequest:
         packages: versions of other packages by normalized name.
         places: NAME_INDEX and NAME_REQUIREMENT as they are set.
         gpu: newest CUDA version that the driver runs, "" where it does not say, None without a driver.
+        modes: modes of the frameworks, whose packages are wanted too.
     """
 
     versions: Mapping[str, str]
     packages: Mapping[str, str]
     places: Mapping[str, str]
     gpu: str | None
+    modes: tuple[str, ...] = ()
 
     def version(self, name: str) -> str:
         """The version of a framework that is asked for."""
@@ -46,8 +48,8 @@ class InstallRequest:
         return usual and not any(variable.endswith("_REQUIREMENT") for variable in self.places)
 
 
-def read_request(names: list[str]) -> InstallRequest:
-    """What the environment asks for the named frameworks.
+def read_request(names: list[str], modes: Collection[str] = ()) -> InstallRequest:
+    """What the environment asks for the named frameworks, in these modes.
 
     Raises:
         Unavailable: a variable holds no version, or an option of pip.
@@ -69,7 +71,7 @@ def read_request(names: list[str]) -> InstallRequest:
         for variable in (f"{name.upper()}_INDEX", f"{name.upper()}_REQUIREMENT")
         if _placed(variable)
     }
-    return InstallRequest(versions, packages, places, driver())
+    return InstallRequest(versions, packages, places, driver(), tuple(modes))
 
 
 def driver() -> str | None:

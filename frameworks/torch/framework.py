@@ -41,6 +41,7 @@ from frameworks.torch.aware import RULE, AwareTrainer
 from frameworks.torch.companies import company, is_flat, own_attempts
 from frameworks.torch.declarations import NO_MASTERS, conventions, no_clipping, no_scope, refusals
 from frameworks.torch.formats import TorchFormats, products
+from frameworks.torch.libraries import STACKS
 from frameworks.torch.offload import parameters_leave
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.optimizer_probes import float16_clipped
@@ -62,6 +63,7 @@ class TorchFramework(BaseFramework):
     Mode "compile" compiles the forward passes and losses of trainers and the cases of `recompute`; `run_op` is eager in
     all modes. "ddp", "fsdp", "fsdp1" and "deepspeed" train every recipe with two ranks, "offload" keeps activations in
     files; in "torchao" trained models are quantized by torchao, and in "transformers" they are loaded in 8 bits.
+    Modes of `STACKS` train by libraries on top of PyTorch, each with a framework class of its own.
     """
 
     name: str = "torch"
@@ -74,7 +76,7 @@ class TorchFramework(BaseFramework):
         }
     )
     offload_of_modes = MappingProxyType({"offload": Offload(("activations",), "disk")})
-    modes: tuple[str, ...] = ("eager", "compile", *ranks_of_modes, *offload_of_modes, *_LIBRARIES)
+    modes: tuple[str, ...] = ("eager", "compile", *ranks_of_modes, *offload_of_modes, *_LIBRARIES, *STACKS)
 
     def __init__(self, device: str = "auto", mode: str | None = None) -> None:
         super().__init__(device, mode)

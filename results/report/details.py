@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from results.record.reading import CheckResult, FindingText, Record, RunSetup, TestVerdict
 from results.report.about import identity
-from results.report.matrix import Family
+from results.report.matrix import ClauseRow, Family
 from results.report.runs import RunColumn
 from results.report.text import MESSAGE, NAME, VALUE, Piece, clean, described, embedded, href, linked, number
 from results.show.clauses import GRAVITY, inferred
@@ -121,6 +121,7 @@ def payload(
     `cells[i]` is [clause, run, verdicts], each of these [number, seconds]; a verdict is [outcome, test, signature,
     reason, link, message, repro, seed, leaks, checks, checks left out, finding, judged version, repeats, runs], a check
     [passed, what, measured, expected, bound, derivation], a finding [id, class, consequence, what its link shows];
+    `wordings[run]` has the requirements that the run's suite worded otherwise, by clause;
     `about[run]` lists the facts of a run for an issue, [name, value] each, and `packages[run]` its packages.
 
     Args:
@@ -136,6 +137,7 @@ def payload(
             [row.name, row.level, row.requirement, _pieces(row.source), [_pieces(entry) for entry in row.history]]
             for row in rows
         ],
+        "wordings": [_wordings(record, rows) for record in records],
     }
     yield f'{embedded(about)[:-1]},"cells":['
     details, between = Details(), ""
@@ -150,6 +152,12 @@ def payload(
                 yield between + embedded([row.number, cell.run, listed])
                 between = ","
     yield f"],{embedded(details.listed)[1:]}"
+
+
+def _wordings(record: Record, rows: Sequence[ClauseRow]) -> dict[int, str]:
+    """Requirements of a record that differ from those of the rows, by the rows' numbers."""
+    own = {row.number: clean(record.clauses[row.name].requirement, VALUE) for row in rows if row.name in record.clauses}
+    return {row.number: own[row.number] for row in rows if own.get(row.number, row.requirement) != row.requirement}
 
 
 def _run(run: RunSetup) -> str:

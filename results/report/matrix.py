@@ -147,7 +147,7 @@ def families(records: Sequence[Record]) -> tuple[Family, ...]:
     """The matrix of these records."""
     columns = runs(records)
     texts: dict[str, ClauseText] = {}
-    for record in records:
+    for record in sorted(records, key=lambda each: each.started, reverse=True):
         for name, text in record.clauses.items():
             texts.setdefault(name, text)
     grouped = [by_clause(record) for record in records]

@@ -100,9 +100,10 @@
   let opened = "";
 
   const show = (number) => {
-    const { cells, clauses, outcomes, runs } = data();
+    const { cells, clauses, outcomes, runs, wordings } = data();
     const [clause, column, verdicts] = cells[number];
-    const [name, strength, requirement, source, history] = clauses[clause];
+    const [name, strength, newest, source, history] = clauses[clause];
+    const requirement = wordings[column][clause] ?? newest;
     byId("cell-title").textContent = name;
     byId("cell-run").textContent = runs[column];
     const past = history.map((entry) => make("li", {}, ...linked(entry)));

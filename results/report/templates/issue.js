@@ -26,9 +26,10 @@
 
   /** One verdict for a framework's maintainer. */
   const issue = (number, verdict) => {
-    const { about, cells, clauses, findings, outcomes, packages, texts } = data();
+    const { about, cells, clauses, findings, outcomes, packages, texts, wordings } = data();
     const [clause, run] = cells[number];
-    const [name, level, requirement, source] = clauses[clause];
+    const [name, level, newest, source] = clauses[clause];
+    const requirement = wordings[run][clause] ?? newest;
     const [outcome, test, signature, reason, link, message, repro, , , leaks, list, left, finding] = verdict;
     const [judged, repeats] = verdict.slice(13);
     const [cause, kind, consequence, shows] = findings[finding] ?? [];

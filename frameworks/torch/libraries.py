@@ -1,0 +1,61 @@
+"""Libraries on top of PyTorch: modes that train by the library's own loop, as its documentation says.
+
+This module imports none of them. A mode's class is imported when a run asks for the mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
+
+from packaging.version import Version
+
+from frameworks.base import BaseFramework
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A library whose training loop a mode drives.
+
+    Attributes:
+        library: name of its distribution, as pip writes it.
+        oldest: the oldest version that the mode can drive.
+        path: the mode's framework class, "package.module:Class".
+    """
+
+    library: str
+    oldest: str
+    path: str
+
+    def problem(self, mode: str) -> str:
+        """Why the mode cannot run here, with what to do; "" if it can."""
+        remedy = f"run `conformance run --modes {mode} torch`, which installs it"
+        try:
+            here = version(self.library)
+        except PackageNotFoundError:
+            return f"torch's mode {mode!r} needs {self.library}, which is not installed: {remedy}"
+        if Version(here) < Version(self.oldest):
+            return f"torch's mode {mode!r}: got {self.library} {here}, want {self.oldest} or newer: {remedy}"
+        return ""
+
+
+STACKS: Mapping[str, Stack] = MappingProxyType({})
+"""The libraries by mode."""
+
+
+def framework_of(mode: str, device: str) -> BaseFramework:
+    """The framework of a library's mode; imports the library.
+
+    Raises:
+        MissingDevice: the device is not there.
+        ValueError: the library is not installed, or too old.
+    """
+    stack = STACKS[mode]
+    if problem := stack.problem(mode):
+        raise ValueError(problem)
+    module, _, name = stack.path.partition(":")
+    made: BaseFramework = getattr(import_module(module), name)(device, mode)
+    return made

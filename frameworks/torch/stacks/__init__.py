@@ -1,0 +1,1 @@
+"""Training by libraries on top of PyTorch, each in its own loop."""
