@@ -34,7 +34,6 @@ from frameworks.torch.scaler import (
     scaler_state,
     take_float32_gradients,
     twin_of,
-    wants_float32_gradients,
     wants_fused,
 )
 from frameworks.torch.streams import Stream
@@ -68,8 +67,7 @@ class TorchTrainer(BaseTrainer):
         self.average = averaged_model(self.network, recipe.average)
         self.steppers = self._steppers()
         self.scaler = grad_scaler(device, recipe, self.scaler_kind)
-        if wants_float32_gradients(recipe, self.scaler_kind):
-            take_float32_gradients(slot.tensor for slot in self.slots.values())
+        take_float32_gradients(recipe, self.scaler_kind, (slot.tensor for slot in self.slots.values()))
         self._settings = scaler_settings(self.scaler)
         self.ledger: LossLedger[MicroBatch] = LossLedger()
         self.activations = activations_of(recipe.offload)
@@ -220,8 +218,7 @@ class TorchTrainer(BaseTrainer):
 
     def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
         scaler = self.scaler
-        before = self._scale()
-        rate = self.steppers[0].learning_rate
+        before, rate = self._scale(), self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]
         by_hand = (1 if self.recipe.clip is not None else 0) if unscale_calls is None else unscale_calls
         for _ in range(by_hand if poison is None else max(1, by_hand)):
