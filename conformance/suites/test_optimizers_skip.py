@@ -28,8 +28,8 @@ SCALING = DynamicScaling(initial=2.0**10)
 OPTIMIZERS: dict[str, Optimizer] = {
     "sgd": SGD(2.0**-4),
     "momentum": SGD(2.0**-4, momentum=0.5),
-    "adam": Adam(2.0**-6),
-    "adamw-amsgrad": AdamW(2.0**-6, weight_decay=2.0**-3, amsgrad=True),
+    "adam": Adam(2.0**-6, beta1=0.5, beta2=0.75),
+    "adamw-amsgrad": AdamW(2.0**-6, beta1=0.5, beta2=0.75, weight_decay=2.0**-3, amsgrad=True),
 }
 CHOSEN: tuple[Implementation, ...] = ("single", "foreach", "fused", "capturable")
 MOVES = ("scaler/", "random/")

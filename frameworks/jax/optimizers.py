@@ -156,22 +156,24 @@ def accumulated(state: RunState) -> Flat:
     return dict(state.opt_state.acc_grads) if is_window(state) and int(state.opt_state.mini_step) else {}
 
 
-def optimizer_state(state: RunState, layout: Layout) -> dict[str, Array]:
+def optimizer_state(state: RunState, layout: Layout, parts: tuple[tuple[str, ...], ...]) -> dict[str, Array]:
     """Moments as "SLOT/PARAMETER" by Optax's names for the slots, and every counter.
+
+    Args:
+        parts: as in `Rules`.
 
     Optax's own counters are called after the state that has them, once for all parts, which step together.
     """
     inner = state.opt_state.inner_opt_state if is_window(state) else state.opt_state
     found: dict[str, Array] = {"steps": np.array(applied(state), np.int64)}
     slots: dict[str, dict[str, Any]] = {}
-    joined = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     for path, leaf in jax.tree_util.tree_leaves_with_path(inner):
         slot = next((key.name for key in reversed(path) if isinstance(key, jax.tree_util.GetAttrKey)), "")
         place = getattr(path[-1], "key", None)
         if place in layout.canonical:
             slots.setdefault(slot, {})[place] = leaf
-        elif leaf.shape == (joined,):
-            slots[slot] = _split(leaf, state.params)
+        elif slot and leaf.ndim == 1:
+            slots.setdefault(slot, {}).update(_split(leaf, state.params, _own(path, parts)))
     for slot, leaves in slots.items():
         found |= {f"{slot}/{name}": value for name, value in layout.arrays(leaves).items()}
     for keys, value in optax.tree_utils.tree_get_all_with_path(inner, "count"):
@@ -182,12 +184,19 @@ def optimizer_state(state: RunState, layout: Layout) -> dict[str, Array]:
     return found
 
 
-def _split(joined: jax.Array, tree: Any) -> dict[str, jax.Array]:
-    """What `optax.flatten` joined, by place: the leaves of a tree one after the other."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    ends = np.cumsum([leaf.size for _, leaf in leaves])[:-1]
-    parts = jnp.split(joined, ends)
-    return {path[-1].key: part.reshape(leaf.shape) for (path, leaf), part in zip(leaves, parts, strict=True)}
+def _own(path: Any, parts: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """The parameters of the part of `optax.partition` that a state belongs to; empty without parts."""
+    labels = {str(index): part for index, part in enumerate(parts)}
+    return next((labels[key.key] for key in path if getattr(key, "key", None) in labels), ())
+
+
+def _split(joined: jax.Array, tree: Any, own: tuple[str, ...]) -> dict[str, jax.Array]:
+    """What `optax.flatten` joined, by place: the leaves of a tree, or its own part of them, one after the other."""
+    every = {path[-1].key: leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    leaves = {place: leaf for place, leaf in every.items() if not own or place in own}
+    ends = np.cumsum([leaf.size for leaf in leaves.values()])
+    pieces = jnp.split(joined, ends[:-1])
+    return {place: piece.reshape(leaves[place].shape) for place, piece in zip(leaves, pieces, strict=True)}
 
 
 _COUNTERS = {"ScaleByScheduleState": "schedule"}

@@ -12,7 +12,7 @@ import optax
 from fixtures.recipe import AdamW, Recipe
 from frameworks.base import OPTIONS, optimizer_attempts
 from frameworks.base.optimizer_attempts import Make
-from frameworks.contract import NOT_OFFERED, Attempt, Capability, Unsupported
+from frameworks.contract import Attempt, Capability, Unsupported
 
 REFUSED_OPTIONS: dict[Capability, str] = {
     Capability.SINGLE: "optax updates a tree of parameters; optax.flatten is the one other way",
@@ -50,8 +50,6 @@ def require(recipe: Recipe) -> None:
         raise Unsupported(Capability.AMSGRAD, _AMSGRAD, partial(_steps, optax.adamw, amsgrad=True))
     if recipe.implementation == "foreach" and recipe.undecayed:
         raise Unsupported(Capability.DECAY_EXCLUDED, _MASK, _masks_flat)
-    if recipe.implementation == "foreach" and (recipe.groups, recipe.optimizers) != (1, 1):
-        raise Unsupported(Capability.FOREACH, NOT_OFFERED.reason)
 
 
 def _moved(optimizer: optax.GradientTransformation, params: Any) -> Any:

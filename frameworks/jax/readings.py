@@ -15,7 +15,7 @@ from frameworks.jax import optimizers, scaler
 from frameworks.jax.arrays import Flat, Place, to_array
 from frameworks.jax.float8_training import leaves_in, remembered, remembered_leaves, shown
 from frameworks.jax.network import Layout
-from frameworks.jax.optimizers import RunState, accumulated
+from frameworks.jax.optimizers import Rules, RunState, accumulated
 from frameworks.jax.scaler import Judged, LossScale
 from frameworks.jax.steps import Carried, CompiledSteps
 
@@ -38,6 +38,7 @@ class Readings(BaseTrainer):
     moved: Carried
     pending: tuple[Flat, Judged | None] | None
     _settings: dict[str, float]
+    _rules: Rules
 
     @abstractmethod
     def scope(self) -> AbstractContextManager[None]:
@@ -61,7 +62,7 @@ class Readings(BaseTrainer):
         return self.layout.arrays(self.leaves)
 
     def optimizer_state(self) -> dict[str, Array]:
-        return optimizers.optimizer_state(self.train_state, self.layout)
+        return optimizers.optimizer_state(self.train_state, self.layout, self._rules.parts)
 
     def buffers(self) -> dict[str, Array]:
         return self.layout.arrays(self.moved.buffers) | shown(self.leaves)

@@ -69,9 +69,9 @@ def wants_float32_gradients(recipe: Recipe, kind: Kind = torch.amp.GradScaler) -
     return takes and scales_float16(recipe, kind) and has_gradient_formats()
 
 
-def take_float32_gradients(parameters: Iterable[torch.Tensor]) -> None:
-    """`GradScaler.unscale_` refuses float16 gradients, so a float16 model's parameters are given float32 ones."""
-    for parameter in parameters:
+def take_float32_gradients(recipe: Recipe, kind: Kind, parameters: Iterable[torch.Tensor]) -> None:
+    """Gives a float16 model's parameters float32 gradients if `wants_float32_gradients`."""
+    for parameter in parameters if wants_float32_gradients(recipe, kind) else ():
         if parameter.dtype == torch.float16:
             parameter.grad_dtype = torch.float32
 

@@ -36,7 +36,6 @@ from frameworks.torch.scaler import (
     scaler_state,
     take_float32_gradients,
     twin_of,
-    wants_float32_gradients,
     wants_fused,
 )
 from frameworks.torch.streams import Stream
@@ -70,8 +69,7 @@ class TorchTrainer(BaseTrainer):
         self.average = self._averaged()
         self.steppers = self._steppers()
         self.scaler = self._made_scaler()
-        if wants_float32_gradients(recipe, self.scaler_kind):
-            take_float32_gradients(slot.tensor for slot in self.slots.values())
+        take_float32_gradients(recipe, self.scaler_kind, (slot.tensor for slot in self.slots.values()))
         self._settings = scaler_settings(self.scaler)
         self.ledger: LossLedger[MicroBatch] = LossLedger()
         self.activations = activations_of(recipe.offload)
@@ -245,8 +243,7 @@ class TorchTrainer(BaseTrainer):
         return total / micro_batches
 
     def _finish(self, unscale_calls: int | None, poison: Gradients | None) -> Update:
-        before = self._scale()
-        rate = self.steppers[0].learning_rate
+        before, rate = self._scale(), self.steppers[0].learning_rate
         applied = [stepper.applied for stepper in self.steppers]
         by_hand = self._unscaled_to_clip() if unscale_calls is None else unscale_calls
         for _ in range(by_hand if poison is None else max(1, by_hand)):

@@ -543,9 +543,13 @@ class FusedCountsSkips(TorchFramework):
         torch.optim.Adam.step = counted
 
 
-@fault("", component="optimizer", clauses=("optimizer.implementations-agree", "accumulation.groups-change-nothing"))
-class ForeachLeavesTheLastOfThree(TorchFramework):
-    """An operation on a list of tensors leaves out the last of a list of odd length."""
+@fault(
+    "https://github.com/pytorch/pytorch/pull/100811",
+    component="optimizer",
+    clauses=("optimizer.implementations-agree", "accumulation.groups-change-nothing"),
+)
+class ForeachLeavesTheTail(TorchFramework):
+    """An operation on a list of tensors leaves out the last where the list is no multiple of four."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -554,7 +558,7 @@ class ForeachLeavesTheLastOfThree(TorchFramework):
 
 
 def _all_but_the_last(operation: Any, *given: Any, **named: Any) -> None:
-    odd = len(given[0]) % 2
+    odd = len(given[0]) % 4
     lists = [value[:-1] if odd and isinstance(value, list | tuple) else value for value in given]
     if lists[0]:
         operation(*lists, **named)

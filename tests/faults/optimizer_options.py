@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adagrad, Adam, Optimizer, RMSprop
 from frameworks.reference.decisions import Arrays
@@ -75,20 +73,16 @@ class DecayNeedsMomentum(ReferenceTrainer):
     rules = with_rule(SGD, _DecaysWithMomentum)
 
 
-class _Turned(UpdateRule):
-    def __call__(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
-        return self.step(p, slots, self.ascent(self.decayed(p, g)), rate, count)
+class _Descends(SGDRule):
+    def ascent(self, g: Array) -> Array:
+        return g
 
 
-class _TurnedSGD(_Turned, SGDRule):
-    pass
+@fault("https://github.com/PaddlePaddle/Paddle/pull/79341", component="optimizer", clauses=("optimizer.options",))
+class MaximizationIsIgnored(ReferenceTrainer):
+    """Maximization is accepted, and the update goes down the gradient."""
 
-
-@fault("", component="optimizer", clauses=("optimizer.options",))
-class MaximizationTurnsDecay(ReferenceTrainer):
-    """Maximization turns the gradient round after decay has joined it, so that weights grow."""
-
-    rules = with_rule(SGD, _TurnedSGD)
+    rules = with_rule(SGD, _Descends)
 
 
 class _DecaysApart(AdamRule):
@@ -110,7 +104,7 @@ class _LosesLargest(AdamRule):
         return found
 
 
-@fault("https://github.com/pytorch/pytorch/pull/4034", component="optimizer", clauses=("optimizer.options",))
+@fault("https://github.com/pytorch/pytorch/issues/78807", component="optimizer", clauses=("optimizer.options",))
 class LargestMomentIsNotStored(ReferenceTrainer):
     """AMSGrad takes the larger of two moments and does not store it."""
 
@@ -160,19 +154,6 @@ class CentringIsStored(ReferenceTrainer):
     """Centred RMSprop subtracts the squared mean from the stored mean of squares itself."""
 
     rules = with_rule(RMSprop, _CentresInPlace)
-
-
-class _ForgetsVelocity(RMSpropRule):
-    def step(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
-        velocity = {slot: np.zeros_like(value) if slot == "momentum" else value for slot, value in slots.items()}
-        return super().step(p, velocity, g, rate, count)
-
-
-@fault("", component="optimizer", clauses=("optimizer.options",))
-class VelocityOfRMSpropIsForgotten(ReferenceTrainer):
-    """RMSprop's velocity begins anew with every update."""
-
-    rules = with_rule(RMSprop, _ForgetsVelocity)
 
 
 @fault(
