@@ -36,7 +36,7 @@ Wrapper: TypeAlias = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], T
 """A recomputation call of the backend."""
 
 
-class Segment(keras.layers.Layer):
+class KerasSegment(keras.layers.Layer):
     """A run of layers, or of inner segments.
 
     It takes no argument `training`, which Keras would hand on as a keyword, for `RematScope` raises at one in a graph.
@@ -66,7 +66,7 @@ class Segment(keras.layers.Layer):
         return self.run_parts(inputs, False)
 
 
-class TrainingSegment(Segment):
+class TrainingSegment(KerasSegment):
     """A segment with an argument `training`, which a layer in it needs."""
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
@@ -92,7 +92,7 @@ def run_segment(part: keras.layers.Layer, inputs: Tensor, training: bool) -> Ten
     """A segment or a plain layer."""
     if isinstance(part, WrappedSegment):
         return part.wrapper(lambda x: part(x, training=training))(inputs)
-    if isinstance(part, Segment):
+    if isinstance(part, KerasSegment):
         return part(inputs, training=training) if isinstance(part, TrainingSegment) else part(inputs)
     return run_layers([part], inputs, training)
 
@@ -101,10 +101,10 @@ def _is_told(part: keras.layers.Layer) -> bool:
     return isinstance(part, TrainingSegment) or tells_training(part)
 
 
-class Network(keras.Model):
+class KerasNetwork(keras.Model):
     """Inputs (N, *sample) to a mapping from head name to output."""
 
-    def __init__(self, segments: list[Segment], heads: dict[str, keras.layers.Layer], name: str) -> None:
+    def __init__(self, segments: list[KerasSegment], heads: dict[str, keras.layers.Layer], name: str) -> None:
         super().__init__(name=name)
         self.segments = segments
         self.heads = heads
@@ -133,7 +133,7 @@ class BuiltNetwork:
         memory: variables that their gradients overwrite, in float8 training.
     """
 
-    network: Network
+    network: KerasNetwork
     variables: dict[str, keras.Variable]
     buffers: dict[str, keras.Variable]
     seeds: dict[str, keras.random.SeedGenerator]
@@ -190,7 +190,9 @@ class NetworkBuilder:
         top = [(path, layer, shape) for path, layer, shape in model.shapes() if "." not in path][:-1]
         segments = self._segments([builder.layer(layer, path, shape) for path, layer, shape in top], recompute)
         last = str(len(model.layers) - 1)
-        network = Network(segments, {head.name: builder.head(head, last) for head in model.heads.heads}, model.name)
+        network = KerasNetwork(
+            segments, {head.name: builder.head(head, last) for head in model.heads.heads}, model.name
+        )
         network.build((1, *model.sample))
         found = [(path, *source) for path, source in builder.sources.items()]
         parameters = {f"{p}.{n}": v for p, made, layer in found for n, v in parameters_of(made, layer).items()}
@@ -206,7 +208,7 @@ class NetworkBuilder:
             memory_of({path: made for path, (made, _) in builder.sources.items()}),
         )
 
-    def _segments(self, layers: list[keras.layers.Layer], recompute: Recompute | None) -> list[Segment]:
+    def _segments(self, layers: list[keras.layers.Layer], recompute: Recompute | None) -> list[KerasSegment]:
         if recompute is None or not layers:
             return [self._segment(layers, "body", None, 0)]
         variant = recompute.variant or VARIANTS[0]
@@ -221,12 +223,12 @@ class NetworkBuilder:
 
     def _segment(
         self, parts: list[keras.layers.Layer], name: str, variant: str | None, number: int | None = None
-    ) -> Segment:
+    ) -> KerasSegment:
         """A segment of a variant; in a `RematScope` it has no weights of its own, for its call would not cast them.
 
         Its parts, made outside the scope, enter their own `__call__` when they are run again.
         """
-        plain = TrainingSegment if any(_is_told(part) for part in parts) else Segment
+        plain = TrainingSegment if any(_is_told(part) for part in parts) else KerasSegment
         begins = self._counter(number)
         if variant is None:
             return plain(parts, begins, name=name)

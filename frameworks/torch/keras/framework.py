@@ -20,7 +20,7 @@ from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import read_settings, write_settings
 from frameworks.torch.keras.declarations import CONVENTIONS, refusals
 from frameworks.torch.keras.probes import attempts
-from frameworks.torch.keras.run import AutogradRun
+from frameworks.torch.keras.trainer import AutogradRun
 from frameworks.torch.recompute import differentiated
 from frameworks.torch.stacks.framework import StackFramework
 
