@@ -160,7 +160,7 @@ class StepsOfTheLastRun(ReferenceTrainer):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        StepsOfTheLastRun.steps = self.recipe.accumulation
+        type(self).steps = self.recipe.accumulation
 
     def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
         return super().normalise(loss, batch_items, window_items * self.steps // self.recipe.accumulation)
