@@ -95,4 +95,5 @@ def test_runs_that_alternate_are_the_runs_alone(subject: Subject, verdict: Verdi
             for run in together:
                 half(run, place)
     for run, expected, name in zip(together, alone, ("first", "second"), strict=True):
-        verdict.same_state(run.outcome(), expected, f"the {name} run beside another", "runs-interfere")
+        verdict.finite(run.trainer.parameters(), f"parameters of the {name} run", "runs-interfere")
+        verdict.same_state(run.outcome(), expected, f"the {name} run next to another", "runs-interfere")

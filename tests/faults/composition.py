@@ -156,11 +156,11 @@ class ClipsByDefault(ReferenceTrainer):
 class StepsOfTheLastRun(ReferenceTrainer):
     """All runs of a process update after as many micro-batches as the last one that was made."""
 
-    steps = 1
+    last_steps = 1
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        StepsOfTheLastRun.steps = self.recipe.accumulation
+        type(self).last_steps = self.recipe.accumulation
 
     def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
-        return super().normalise(loss, batch_items, window_items * self.steps // self.recipe.accumulation)
+        return super().normalise(loss, batch_items, window_items * self.last_steps // self.recipe.accumulation)

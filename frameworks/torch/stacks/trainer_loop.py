@@ -207,7 +207,7 @@ class Loop:
         self._waits(self.desk.wait)
 
     def hand(self, order: Piece | _Order) -> None:
-        """`Desk.hand`; a loop that has failed begins anew with the next call."""
+        """`Desk.hand`; a loop that has failed begins again with the next call."""
         self._waits(lambda: self.desk.hand(order))
 
     def stop(self) -> None:

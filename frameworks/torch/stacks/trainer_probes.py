@@ -80,7 +80,7 @@ class TrainerAttempt(Trainer):
     """Trains a product with SGD at a rate of 0.5 over values.
 
     Args:
-        length: micro-batches that the data claim to have; None tells the truth.
+        length: micro-batches that the data claim to have; None: their real number.
         scaler: settings of the loss scaler, by which float16 is asked for; autocast stays off.
         given: further training arguments.
     """

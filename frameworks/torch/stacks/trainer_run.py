@@ -37,7 +37,7 @@ from frameworks.torch.stacks.trainer_parts import (
 from frameworks.torch.trainer import TorchTrainer
 
 _LOOP_FILE = "loop.pt"
-"""What the user saves beside Trainer's files: the state of no part of Trainer's."""
+"""What the user saves next to Trainer's files: the state of no part of Trainer's."""
 _ALWAYS_STEPS = "Trainer steps the optimizer at the end of every window, and no callback leaves the step out"
 _ENDS_LATER = (
     "Trainer ends a window early only at the end of its data loader, whose length it reads before the first batch"
