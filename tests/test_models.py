@@ -159,7 +159,7 @@ def test_the_command_writes_a_table_and_compares(tmp_path: Path, capsys: pytest.
     assert "1 of 2 classes were trained" in capsys.readouterr().out
     assert main([*words, "--against", kept, "--output", str(tmp_path / "heads.md")]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "no result of a class in both differs"
-    assert (tmp_path / "heads.md").read_text(encoding="utf-8").startswith("# Heads of transformers 1.0")
+    assert (tmp_path / "heads.md").read_text(encoding="utf-8").startswith("# Heads of transformers 1.0\n")
 
 
 @pytest.mark.parametrize(

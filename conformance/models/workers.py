@@ -147,8 +147,8 @@ class Pool:
         """
         worker = Worker()
         try:
-            if "transformers" not in worker.versions:
-                raise CannotJudge("transformers is not installed: pip install --group transformers")
+            if missing := [name for name in ("transformers", "accelerate") if name not in worker.versions]:
+                raise CannotJudge(f"{' and '.join(missing)} not installed: pip install --group heads")
             answer = worker.ask({"classes": True}, START_S)
         finally:
             worker.end()
