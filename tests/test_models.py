@@ -66,7 +66,7 @@ def test_a_sweep_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
     again = load(tmp_path / name)
     assert again.failed() == SWEEP.failed()
     assert [each.not_run for each in again.models] == [each.not_run for each in SWEEP.models]
-    assert not list(shown.changes(SWEEP, again))[1:-1]
+    assert list(shown.changes(SWEEP, again))[1:] == ["compared: 5 classes", "no result of a class in both differs"]
 
 
 def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -115,6 +115,15 @@ def test_a_class_that_no_longer_trains_is_worse() -> None:
     now = Sweep({}, (model("AForMaskedLM", not_run="no loss"),))
     assert shown.worse(SWEEP, now) == ["transformers:AForMaskedLM not run"]
     assert "trained, now not run: 1 class: AForMaskedLM" in list(shown.changes(SWEEP, now))
+
+
+def test_classes_without_a_turn_are_not_compared() -> None:
+    late = Sweep({}, (*SWEEP.models[1:], model("AForMaskedLM", not_run="interrupted")), complete=False)
+    assert shown.worse(late, SWEEP) == shown.worse(SWEEP, late) == []
+    lines = list(shown.changes(late, SWEEP))
+    assert "not compared, because they had no turn on a side: 1 class" in lines
+    assert "compared: 4 classes" in lines
+    assert "1 class had no turn" in "\n".join(shown.table(late))
 
 
 def test_clauses_that_only_models_have_are_not_those_of_the_suite() -> None:
