@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from frameworks.torch.stacks.heads import precision, recomputed, trained
 from frameworks.torch.stacks.heads.batches import ROWS, Row, collate, ragged
 from frameworks.torch.stacks.heads.building import TinyHead, built, loss_of
 from frameworks.torch.stacks.heads.causes import COUNT, cause
-from frameworks.torch.stacks.heads.checks import FAIL, HeadCheck, judged, left_out
+from frameworks.torch.stacks.heads.checks import FAIL, HeadCheck, judged, left_out, unbounded
 from frameworks.torch.stacks.heads.passes import FLOAT32, bounds, distance, norm, run, same_bits
 from frameworks.torch.stacks.heads.quiet import draws, loud, quiet
 
@@ -73,6 +74,8 @@ def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) ->
     if draws(lambda: run(model, loss).gradients):
         return "two equal runs differ: the model draws random numbers in training"
     loss_bound, bound = bounds(model, loss, FLOAT32)
+    if not math.isfinite(bound + loss_bound):
+        return unbounded(clause, case).got
     whole, parts = (trained.window(quiet(head.model()), rows, k) for k in (1, K))
     loss_bound += FLOAT32 * abs(whole.loss) * ROWS * 8
     apart, moved = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)

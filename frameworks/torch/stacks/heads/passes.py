@@ -23,6 +23,8 @@ _EXACT = (
     "empty", "zeros", "ones", "full", "clone", "copy", "arange", "index", "gather", "scatter", "embedding.", "cat",
     "stack", "where", "masked", "max", "min", "relu", "neg", "abs", "sort", "topk", "view", "slice", "select", "detach",
     "eye", "tril", "triu", "round", "floor", "ceil", "fill", "bernoulli", "rand", "sign", "one_hot", "pad", "roll",
+    "histc",
+    "new_",
 )  # fmt: skip
 
 
