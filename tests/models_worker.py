@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-print(json.dumps({"versions": {"transformers": "1.0"}}), flush=True)
+print(json.dumps({"versions": {"transformers": "1.0", "accelerate": "1.0"}}), flush=True)
 for line in sys.stdin:
     request = json.loads(line)
     if "classes" in request:

@@ -66,7 +66,7 @@ def test_a_sweep_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
     again = load(tmp_path / name)
     assert again.failed() == SWEEP.failed()
     assert [each.not_run for each in again.models] == [each.not_run for each in SWEEP.models]
-    assert not list(shown.changes(SWEEP, again))[1:-1]
+    assert list(shown.changes(SWEEP, again))[1:] == ["compared: 5 classes", "no result of a class in both differs"]
 
 
 def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -117,6 +117,15 @@ def test_a_class_that_no_longer_trains_is_worse() -> None:
     assert "trained, now not run: 1 class: AForMaskedLM" in list(shown.changes(SWEEP, now))
 
 
+def test_classes_without_a_turn_are_not_compared() -> None:
+    late = Sweep({}, (*SWEEP.models[1:], model("AForMaskedLM", not_run="interrupted")), complete=False)
+    assert shown.worse(late, SWEEP) == shown.worse(SWEEP, late) == []
+    lines = list(shown.changes(late, SWEEP))
+    assert "not compared, because they had no turn on a side: 1 class" in lines
+    assert "compared: 4 classes" in lines
+    assert "1 class had no turn" in "\n".join(shown.table(late))
+
+
 def test_clauses_that_only_models_have_are_not_those_of_the_suite() -> None:
     assert clauses()["accumulation.normalised-once"].level == "MUST"
     assert clauses()["accumulation.switch-decides"].level == "SHOULD"
@@ -159,7 +168,7 @@ def test_the_command_writes_a_table_and_compares(tmp_path: Path, capsys: pytest.
     assert "1 of 2 classes were trained" in capsys.readouterr().out
     assert main([*words, "--against", kept, "--output", str(tmp_path / "heads.md")]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "no result of a class in both differs"
-    assert (tmp_path / "heads.md").read_text(encoding="utf-8").startswith("# Heads of transformers 1.0")
+    assert (tmp_path / "heads.md").read_text(encoding="utf-8").startswith("# Heads of transformers 1.0\n")
 
 
 @pytest.mark.parametrize(

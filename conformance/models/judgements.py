@@ -16,6 +16,9 @@ from results.record.files import RecordError, packed, read, replace
 
 Result = Literal["pass", "fail", "not judged"]
 
+INTERRUPTED, NO_TIME = "interrupted", "no time was left"
+"""Reasons of models that had no turn."""
+
 _OWN = Path(__file__).parent / "clauses"
 
 
@@ -55,6 +58,11 @@ class JudgedModel(msgspec.Struct, frozen=True, omit_defaults=True):
     checks: tuple[ModelCheck, ...] = ()
     not_run: str = ""
     seconds: float = 0.0
+
+    @property
+    def had_its_turn(self) -> bool:
+        """Whether the sweep got to it."""
+        return self.not_run not in (INTERRUPTED, NO_TIME)
 
     def outcomes(self) -> dict[str, Result]:
         """The gravest result of each clause: fail, else pass, else not judged."""

@@ -48,8 +48,11 @@ def table(sweep: Sweep) -> Iterator[str]:
     run, left = sweep.run, sweep.not_run
     yield f"# Heads of transformers {sweep.versions.get('transformers', '')}"
     yield ""
-    yield f"{len(run)} of {len(sweep.models)} classes were trained, {len(left)} were not ({_versions(sweep.versions)}; "
-    yield f"{sweep.seconds:.0f} s). {'' if sweep.complete else 'The sweep did not get to the end.'}".rstrip()
+    yield f"{len(run)} of {len(sweep.models)} classes were trained, {len(left)} were not ({_versions(sweep.versions)})."
+    late = sum(not model.had_its_turn for model in sweep.models)
+    processor = sum(model.seconds for model in sweep.models)
+    end = f"; {_classes(late)} had no turn: the sweep did not get to the end" if late else ""
+    yield f"{sweep.seconds:.0f} s, {processor:.0f} s of processors{end}."
     yield ""
     yield "| clause | pass | fail | not judged |"
     yield "|---|---|---|---|"
@@ -125,9 +128,16 @@ def _reason(text: str) -> str:
 
 
 def changes(old: Sweep, new: Sweep) -> Iterator[str]:
-    """Lines about classes that only one side has or could train, and results that differ."""
-    before, now = ({model.model: model for model in each.models} for each in (old, new))
+    """Lines about classes that only one side has or could train, and results that differ.
+
+    Classes that had no turn on a side are counted and not compared.
+    """
+    late = {model.model for each in (old, new) for model in each.models if not model.had_its_turn}
+    before, now = ({model.model: model for model in each.models if model.model not in late} for each in (old, new))
     yield f"{_versions(old.versions)} -> {_versions(new.versions)}"
+    if late:
+        yield f"not compared, because they had no turn on a side: {_classes(len(late))}"
+    yield f"compared: {_classes(len(before.keys() & now.keys()))}"
     for words, names in (
         ("only in the older", sorted(before.keys() - now.keys())),
         ("only in the newer", sorted(now.keys() - before.keys())),
@@ -160,6 +170,8 @@ def worse(old: Sweep, new: Sweep) -> list[str]:
     found = []
     for model in new.models:
         former = before.get(model.model)
+        if not model.had_its_turn or (former is not None and not former.had_its_turn):
+            continue
         if model.not_run:
             if former is not None and not former.not_run:
                 found.append(f"{model.model} not run")

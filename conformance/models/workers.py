@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any
 from zlib import crc32
 
-from conformance.models.judgements import JudgedModel, Sweep, judged
+from conformance.models.judgements import INTERRUPTED, NO_TIME, JudgedModel, Sweep, judged
 
 ROOT = Path(__file__).parent.parent.parent
 MODULE = "frameworks.torch.stacks.heads.worker"
@@ -147,8 +147,8 @@ class Pool:
         """
         worker = Worker()
         try:
-            if "transformers" not in worker.versions:
-                raise CannotJudge("transformers is not installed: pip install --group transformers")
+            if missing := [name for name in ("transformers", "accelerate") if name not in worker.versions]:
+                raise CannotJudge(f"{' and '.join(missing)} not installed: pip install --group heads")
             answer = worker.ask({"classes": True}, START_S)
         finally:
             worker.end()
@@ -175,7 +175,7 @@ class Pool:
             for thread in threads:
                 thread.join()
         done = {each.model: each for each in self._done}
-        late = "interrupted" if self._stopped.is_set() else "no time was left"
+        late = INTERRUPTED if self._stopped.is_set() else NO_TIME
         every = tuple(done.get(model, JudgedModel(model, not_run=late)) for model in models)
         return Sweep(versions, every, len(done) == len(models), round(time.monotonic() - self._started, 1))
 

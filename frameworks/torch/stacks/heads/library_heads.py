@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,8 +16,8 @@ from frameworks.torch.stacks.heads import precision, recomputed, trained
 from frameworks.torch.stacks.heads.batches import ROWS, Row, collate, ragged
 from frameworks.torch.stacks.heads.building import TinyHead, built, loss_of
 from frameworks.torch.stacks.heads.causes import COUNT, cause
-from frameworks.torch.stacks.heads.checks import FAIL, HeadCheck, judged, left_out
-from frameworks.torch.stacks.heads.passes import distance, ensemble, norm, run, same_bits
+from frameworks.torch.stacks.heads.checks import FAIL, HeadCheck, judged, left_out, unbounded
+from frameworks.torch.stacks.heads.passes import FLOAT32, bounds, distance, norm, run, same_bits
 from frameworks.torch.stacks.heads.quiet import draws, loud, quiet
 
 K = 4
@@ -72,9 +73,11 @@ def _windows(head: TinyHead, rows: list[Row], case: str, clause: str = EQUAL) ->
     loss = _loss(rows)
     if draws(lambda: run(model, loss).gradients):
         return "two equal runs differ: the model draws random numbers in training"
-    loss_bound, bound = (2 * each for each in ensemble(model, loss, torch.finfo(torch.float32).eps))
+    loss_bound, bound = bounds(model, loss, FLOAT32)
+    if not math.isfinite(bound + loss_bound):
+        return unbounded(clause, case).got
     whole, parts = (trained.window(quiet(head.model()), rows, k) for k in (1, K))
-    loss_bound += torch.finfo(torch.float32).eps * abs(whole.loss) * ROWS * 8
+    loss_bound += FLOAT32 * abs(whole.loss) * ROWS * 8
     apart, moved = distance(whole.gradients, parts.gradients), abs(whole.loss - parts.loss)
     size = norm(whole.gradients)
     holds = apart <= bound and moved <= loss_bound
@@ -146,12 +149,7 @@ def _recomputation(head: TinyHead) -> Iterator[HeadCheck]:
             module._gradient_checkpointing_func = _counted(function, segments)
     loss = _loss(head.rows)
     seen = recomputed.measured(plain, other, segments, loss)
-    yield from recomputed.checks(seen, lambda: _doubled(quiet(head.model()), loss))
-
-
-def _doubled(model: Any, loss: Any) -> tuple[float, float]:
-    of_loss, of_gradients = ensemble(model, loss, torch.finfo(torch.float32).eps)
-    return 2 * of_loss, 2 * of_gradients
+    yield from recomputed.checks(seen, lambda: bounds(quiet(head.model()), loss, FLOAT32))
 
 
 def _counted(function: Any, segments: recomputed.Segments) -> Any:

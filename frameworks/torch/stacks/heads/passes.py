@@ -15,6 +15,7 @@ Gradients = dict[str, torch.Tensor]
 Loss = Callable[[Any], torch.Tensor]
 """The loss of a model on the batch of a head."""
 
+FLOAT32 = torch.finfo(torch.float32).eps
 MEMBERS = 4
 """Passes of an ensemble."""
 
@@ -22,6 +23,8 @@ _EXACT = (
     "empty", "zeros", "ones", "full", "clone", "copy", "arange", "index", "gather", "scatter", "embedding.", "cat",
     "stack", "where", "masked", "max", "min", "relu", "neg", "abs", "sort", "topk", "view", "slice", "select", "detach",
     "eye", "tril", "triu", "round", "floor", "ceil", "fill", "bernoulli", "rand", "sign", "one_hot", "pad", "roll",
+    "histc",
+    "new_",
 )  # fmt: skip
 
 
@@ -93,6 +96,12 @@ def ensemble(model: Any, loss_of: Loss, ulp: float) -> tuple[float, float]:
         losses.append(abs(member.loss - exact.loss))
         distances.append(distance(member.gradients, exact.gradients))
     return max(losses), max(distances)
+
+
+def bounds(model: Any, loss_of: Loss, ulp: float) -> tuple[float, float]:
+    """Twice the distances of the furthest member: how far a correct loss and gradient may be."""
+    of_loss, of_gradients = ensemble(model, loss_of, ulp)
+    return 2 * of_loss, 2 * of_gradients
 
 
 def norm(gradients: Mapping[str, torch.Tensor]) -> float:

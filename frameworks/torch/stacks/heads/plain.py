@@ -19,7 +19,16 @@ from torch.utils.checkpoint import checkpoint
 from frameworks.torch.stacks.heads import precision, recomputed
 from frameworks.torch.stacks.heads.building import NotBuilt
 from frameworks.torch.stacks.heads.checks import HeadCheck, judged, left_out
-from frameworks.torch.stacks.heads.passes import MeasuredPass, distance, ensemble, gradients_of, norm, run, same_bits
+from frameworks.torch.stacks.heads.passes import (
+    FLOAT32,
+    MeasuredPass,
+    bounds,
+    distance,
+    gradients_of,
+    norm,
+    run,
+    same_bits,
+)
 from frameworks.torch.stacks.heads.quiet import draws, has_batch_norm, quiet
 
 ROWS = 8
@@ -140,9 +149,9 @@ def _accumulation(found: Made, whole: Any) -> Iterator[HeadCheck]:
         reason = "two equal runs differ: the module draws random numbers in training"
         yield from (left_out(clause, "", reason) for clause in (EQUAL, ONCE))
         return
-    loss_bound, bound = (2 * each for each in ensemble(model, whole, torch.finfo(torch.float32).eps))
+    loss_bound, bound = bounds(model, whole, FLOAT32)
     one, parts = run(quiet(found.model()), whole), _accumulated(found)
-    loss_bound += torch.finfo(torch.float32).eps * abs(one.loss) * found.count
+    loss_bound += FLOAT32 * abs(one.loss) * found.count
     apart, moved = distance(one.gradients, parts.gradients), abs(one.loss - parts.loss)
     got = f"k={K}: loss {parts.loss:.6g}, gradient norm {norm(parts.gradients):.6g}, {apart:.3g} apart"
     want = f"k=1: loss {one.loss:.6g}, gradient norm {norm(one.gradients):.6g}, at most {bound:.3g} apart"
@@ -173,7 +182,7 @@ def _recomputation(found: Made, whole: Any) -> Iterator[HeadCheck]:
     for layer in layers:
         layer.forward = partial(_checkpointed, segments, layer.forward)
     seen = recomputed.measured(plain, other, segments, whole)
-    bound = partial(_doubled, quiet(found.model()), whole)
+    bound = partial(bounds, quiet(found.model()), whole, FLOAT32)
     yield from recomputed.checks(seen, bound)
 
 
@@ -185,11 +194,6 @@ def _layers(child: nn.Module) -> list[nn.Module]:
 def _checkpointed(segments: recomputed.Segments, forward: Any, *arguments: Any, **named: Any) -> Any:
     segments.enter(forward, arguments, named)
     return checkpoint(forward, *arguments, use_reentrant=False, **named)
-
-
-def _doubled(model: Any, loss: Any) -> tuple[float, float]:
-    of_loss, of_gradients = ensemble(model, loss, torch.finfo(torch.float32).eps)
-    return 2 * of_loss, 2 * of_gradients
 
 
 def _resume(found: Made, whole: Any) -> HeadCheck:

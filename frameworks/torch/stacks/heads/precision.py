@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from frameworks.torch.stacks.heads.checks import HeadCheck, judged, left_out
-from frameworks.torch.stacks.heads.passes import MEMBERS, Loss, distance, ensemble, norm, run
+from frameworks.torch.stacks.heads.checks import HeadCheck, judged, left_out, unbounded
+from frameworks.torch.stacks.heads.passes import MEMBERS, Loss, bounds, distance, norm, run
 
 FORMATS = {"bfloat16": ("autocast.bf16-parity", torch.bfloat16), "float16": ("autocast.fp16-parity", torch.float16)}
 
@@ -36,9 +36,12 @@ def checks(model: Any, loss_of: Loss, formats: tuple[str, ...]) -> Iterator[Head
             continue
         yield from _formats(model, before, name, kinds[0])
         yield judged("autocast.scope-restored", name, _state() == former, str(_state()), str(former))
-        loss_bound, bound = (2 * each for each in ensemble(model, loss_of, torch.finfo(low).eps))
+        loss_bound, bound = bounds(model, loss_of, torch.finfo(low).eps)
         apart, moved = distance(mixed.gradients, wide.gradients), abs(mixed.loss - wide.loss)
         size = norm(wide.gradients)
+        if not math.isfinite(bound + loss_bound):
+            yield unbounded(clause, name)
+            continue
         loss_bound += torch.finfo(low).eps * abs(wide.loss)
         holds = math.isfinite(apart) and apart <= bound and moved <= loss_bound
         got = f"gradient {apart:.3g} and loss {moved:.3g} from float32's ({size:.3g}, {wide.loss:.6g})"

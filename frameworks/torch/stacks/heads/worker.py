@@ -28,6 +28,7 @@ from frameworks.torch.stacks.heads.building import NotBuilt
 from frameworks.torch.stacks.heads.checks import HeadCheck
 
 LIBRARY = "transformers"
+HEADS = "frameworks.torch.stacks.heads.library_heads"
 
 
 def main() -> int:
@@ -51,10 +52,11 @@ def _versions() -> dict[str, str]:
             versions[name] = import_module(name).__version__
         except ImportError:
             continue
-    if LIBRARY in versions:
+    if {LIBRARY, "accelerate"} <= versions.keys():
         logs = import_module("transformers.utils.logging")
         logs.disable_progress_bar()
         logs.set_verbosity_error()
+        import_module(HEADS)  # takes seconds, which no model's limit has to include
     return versions
 
 
@@ -79,7 +81,7 @@ def _judged(model: str, formats: list[str]) -> dict[str, Any]:
 def _checks(model: str, formats: tuple[str, ...]) -> Iterator[HeadCheck]:
     module, _, name = model.partition(":")
     if module == LIBRARY:
-        heads = import_module("frameworks.torch.stacks.heads.library_heads")
+        heads = import_module(HEADS)
         kind = import_module("frameworks.torch.stacks.heads.names").head_class(name)
         gc.freeze()
         yield from heads.checks(kind, formats)
