@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -554,14 +554,18 @@ class ForeachLeavesTheTail(TorchFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         for name in ("_foreach_add_", "_foreach_addcdiv_"):
-            setattr(torch, name, partial(_all_but_the_last, getattr(torch, name)))
+            setattr(torch, name, _all_but_the_last(getattr(torch, name)))
 
 
-def _all_but_the_last(operation: Any, *given: Any, **named: Any) -> None:
-    odd = len(given[0]) % 4
-    lists = [value[:-1] if odd and isinstance(value, list | tuple) else value for value in given]
-    if lists[0]:
-        operation(*lists, **named)
+def _all_but_the_last(operation: Any) -> Any:
+    @wraps(operation)
+    def shortened(*given: Any, **named: Any) -> None:
+        odd = len(given[0]) % 4
+        lists = [value[:-1] if odd and isinstance(value, list | tuple) else value for value in given]
+        if lists[0]:
+            operation(*lists, **named)
+
+    return shortened
 
 
 @fault(
