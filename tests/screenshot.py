@@ -44,7 +44,7 @@ def take(page: Path, picture: Path, profile: Path) -> None:
     """The first screen, filtered to the clauses about loss scaling, as a PNG 1280 pixels wide."""
     with chromium(profile) as browser:
         browser.open(page)
-        browser.resize(1280, 800)
+        browser.resize(1280, 520)
         browser.choose("family", "scaling")
         shot = browser.driver.get_screenshot_as_base64()
         browser.driver.get("about:blank")
