@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar, cast
+from weakref import WeakSet
 
 import torch
 from torch.utils._pytree import tree_flatten
@@ -15,10 +16,20 @@ from frameworks.cache_folder import cache_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class _Kinds(set[Hashable]):
+    """Kinds of arguments that a function has a program for."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 COMPILE, DYNAMIC = "compile", "compile-dynamic"
 MODES = (COMPILE, DYNAMIC)
 """Compiled modes: PyTorch's default, in which sizes are constants until they change, and programs for all sizes."""
 _ISOLATION = "isolate_recompiles"
+_SEEN: WeakSet[_Kinds] = WeakSet()
+"""Of the functions for all sizes; a reset of the compiler removes the programs of all."""
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))  # else in the temporary directory
 
 
@@ -28,6 +39,8 @@ def begin_anew() -> None:
     PyTorch counts variants and remembers shapes by code, which all runs of a process share.
     """
     torch.compiler.reset()
+    for kinds in _SEEN:
+        kinds.clear()
 
 
 def compiled(function: Callable[P, R], mode: str) -> Callable[P, R]:
@@ -45,7 +58,8 @@ def compiled(function: Callable[P, R], mode: str) -> Callable[P, R]:
 
 def _once_for_all_sizes(call: Callable[P, R]) -> Callable[P, R]:
     """The compiled function, which may not compile again for arguments that only have other sizes."""
-    seen: set[Hashable] = set()
+    seen = _Kinds()
+    _SEEN.add(seen)
 
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         kind = _kind(args, kwargs)
