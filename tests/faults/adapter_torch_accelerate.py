@@ -38,7 +38,7 @@ class LastMicroBatchIsNotDivided(AccelerateFramework):
     clauses=("scaling.unscales-before-clipping",),
     mode="accelerate",
 )
-class ClipsScaledGradients(AccelerateFramework):
+class ClipsBeforeUnscaling(AccelerateFramework):
     """`clip_grad_norm_` does not unscale."""
 
     def __init__(self, *args: Any) -> None:

@@ -101,7 +101,7 @@ class KeepsTheGradients(TransformersFramework):
     clauses=("resume.scaler-state",),
     mode="trainer-plain",
 )
-class ScalerIsNotSaved(TransformersFramework):
+class ScalerFileIsMissing(TransformersFramework):
     """A checkpoint has no file of the scaler."""
 
     def __init__(self, *args: Any) -> None:
@@ -149,7 +149,7 @@ class ShortWindowsAreDividedByTheSteps(TransformersFramework):
     clauses=("accumulation.once-per-window",),
     mode="trainer-plain",
 )
-class ClipsEveryMicroBatch(TransformersFramework):
+class ClipsInsideWindows(TransformersFramework):
     """Gradients are clipped after every micro-batch."""
 
     def __init__(self, *args: Any) -> None:

@@ -18,7 +18,7 @@ from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Row
 from frameworks.torch.arrays import dtype_name
 from frameworks.torch.optimizer_probes import weight_of
 from frameworks.torch.stacks.accelerate_run import force_float16
-from frameworks.torch.stacks.accelerate_state import RunState
+from frameworks.torch.stacks.accelerate_state import SharedState
 from frameworks.torch.stacks.numbered_rows import EPOCHS, ROWS, STEPS, Dropping, loader
 from frameworks.torch.stacks.warned import watched
 
@@ -174,7 +174,7 @@ def _checkpoint(device: str) -> bool:
 
 def bfloat16_is_scaled(device: str) -> bool:
     """Whether an accelerator of bfloat16 has a loss scaler."""
-    with RunState().installed():
+    with SharedState().installed():
         accelerator = Accelerator(cpu=device == "cpu", mixed_precision="bf16", kwargs_handlers=[GradScalerKwargs()])
         return accelerator.scaler is not None
 
@@ -208,7 +208,7 @@ def attempts(device: str) -> dict[Capability, Attempt]:
 
 
 def _alone(attempt: Try, device: str) -> bool:
-    with RunState().installed(), torch.random.fork_rng([torch.cuda.current_device()] if device == "cuda" else []):
+    with SharedState().installed(), torch.random.fork_rng([torch.cuda.current_device()] if device == "cuda" else []):
         return attempt(device)
 
 
@@ -217,7 +217,7 @@ def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, 
     with tempfile.TemporaryDirectory() as folder:
         runs = []
         for resumed in (False, True):
-            with RunState().installed(), torch.random.fork_rng():
+            with SharedState().installed(), torch.random.fork_rng():
                 torch.manual_seed(1 + resumed)
                 runs.append(_epochs(order, windows, folder, device, resumed=resumed))
     return runs[0], runs[1]
@@ -248,7 +248,7 @@ def _epochs(order: RowOrder, windows: int, folder: str, device: str, *, resumed:
 def requested(format_name: FormatName, device: str) -> FormatRequest:
     """What accelerate makes of a request for mixed precision, without this adapter's additions."""
     asked = {"float16": "fp16", "bfloat16": "bf16"}[format_name]
-    with RunState().installed(), watched() as warned:
+    with SharedState().installed(), watched() as warned:
         accelerator = Accelerator(cpu=device == "cpu", mixed_precision=asked)
         layer, seen = torch.nn.Linear(2, 2), list[torch.dtype]()
         layer.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))

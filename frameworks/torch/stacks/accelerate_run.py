@@ -17,7 +17,7 @@ from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.contract import Gradients, Update
 from frameworks.torch import checkpoint
 from frameworks.torch.arrays import whole
-from frameworks.torch.stacks.accelerate_state import RunState
+from frameworks.torch.stacks.accelerate_state import SharedState
 from frameworks.torch.trainer import TorchTrainer
 
 
@@ -71,7 +71,7 @@ class AccelerateTrainer(TorchTrainer):
     def __init__(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
     ) -> None:
-        self.turn = RunState()
+        self.turn = SharedState()
         with self.turn.installed():
             self.accelerator = accelerator_of(recipe, device)
             super().__init__(model, recipe, weights, device, mode)

@@ -16,7 +16,7 @@ _SHARED: tuple[dict[str, Any], ...] = (
 """What all accelerators of a process have in common: device, precision, accumulation steps, and whether to update."""
 
 
-class RunState:
+class SharedState:
     """The shared state of one run's accelerator.
 
     A second `Accelerator` changes the accumulation steps of the first, and refuses another precision, so the runs of a

@@ -20,7 +20,7 @@ Inputs = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Piece:
+class WindowPiece:
     """Micro-batches for the loop: a whole window, or the next part of one whose other parts come later.
 
     Attributes:
@@ -55,7 +55,7 @@ class Desk:
         self._orders: SimpleQueue[Any] = SimpleQueue()
         self._answers: SimpleQueue[BaseException | None] = SimpleQueue()
 
-    def hand(self, order: Piece | _Order) -> None:
+    def hand(self, order: WindowPiece | _Order) -> None:
         """Gives the loop work and waits until it asks for more, or has ended.
 
         Raises:
@@ -167,7 +167,7 @@ class FedTrainer(Trainer):
 class _Parts(Sequence[Inputs]):
     """A window whose micro-batches arrive one by one, while the loop goes through it."""
 
-    def __init__(self, desk: Desk, iterator: Iterator[Inputs], waiting: list[Inputs], first: Piece) -> None:
+    def __init__(self, desk: Desk, iterator: Iterator[Inputs], waiting: list[Inputs], first: WindowPiece) -> None:
         self._desk, self._iterator, self._waiting, self._first = desk, iterator, waiting, first
 
     def __len__(self) -> int:
@@ -206,7 +206,7 @@ class Loop:
         self.runs = True
         self._waits(self.desk.wait)
 
-    def hand(self, order: Piece | _Order) -> None:
+    def hand(self, order: WindowPiece | _Order) -> None:
         """`Desk.hand`; a loop that has failed begins again with the next call."""
         self._waits(lambda: self.desk.hand(order))
 

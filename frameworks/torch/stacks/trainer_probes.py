@@ -17,7 +17,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from fixtures.recipe import Recipe
 from frameworks.contract import Attempt, Capability, Unsupported
-from frameworks.torch.stacks.accelerate_state import RunState
+from frameworks.torch.stacks.accelerate_state import SharedState
 from frameworks.torch.stacks.trainer_loop import seeds_restored
 
 BFLOAT16_SCALED = "Trainer's loss scaler comes with fp16=True, and its bf16 has none"
@@ -294,5 +294,5 @@ def alone(attempt: Try, device: str) -> Attempt:
 
 def _alone(attempt: Try, device: str) -> bool:
     devices = [torch.cuda.current_device()] if device == "cuda" else []
-    with RunState().installed(), seeds_restored(), torch.random.fork_rng(devices):
+    with SharedState().installed(), seeds_restored(), torch.random.fork_rng(devices):
         return attempt(device)

@@ -24,8 +24,17 @@ from frameworks.torch.losses import Loaded
 from frameworks.torch.optimizers import Stepper, steppers
 from frameworks.torch.scaler import good_updates, scaler_settings
 from frameworks.torch.stacks import trainer_probes
-from frameworks.torch.stacks.accelerate_state import RunState
-from frameworks.torch.stacks.trainer_loop import SAVE, BeforeStep, Desk, FedTrainer, Inputs, Loop, Piece, seeds_restored
+from frameworks.torch.stacks.accelerate_state import SharedState
+from frameworks.torch.stacks.trainer_loop import (
+    SAVE,
+    BeforeStep,
+    Desk,
+    FedTrainer,
+    Inputs,
+    Loop,
+    WindowPiece,
+    seeds_restored,
+)
 from frameworks.torch.stacks.trainer_parts import (
     OPTIMIZERS,
     ItemMeans,
@@ -54,7 +63,7 @@ class TransformersRun(TorchTrainer):
     def __init__(
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None, device: str, mode: str
     ) -> None:
-        self.turn, self.desk, self.before_step = RunState(), Desk(), BeforeStep()
+        self.turn, self.desk, self.before_step = SharedState(), Desk(), BeforeStep()
         self._left, self._before = 0, 1.0
         self._ended: Update | None = None
         with self.turn.installed(), seeds_restored():
@@ -147,7 +156,7 @@ class TransformersRun(TorchTrainer):
     def update(self, window: Window) -> Update:
         if self._left:
             return super().update(window)
-        piece = Piece([self._inputs(batch) for batch in window], len(window))
+        piece = WindowPiece([self._inputs(batch) for batch in window], len(window))
         self._hand(piece, [batch.items for batch in window], sum(batch.items for batch in window))
         return self.apply()
 
@@ -155,7 +164,7 @@ class TransformersRun(TorchTrainer):
         length = 1
         if opens := not self._left:
             length = max(1, round(items / batch.items)) if batch.mask is None else self.recipe.accumulation
-        totals = self._hand(Piece([self._inputs(batch)], length, items if opens else None), [batch.items], items)
+        totals = self._hand(WindowPiece([self._inputs(batch)], length, items if opens else None), [batch.items], items)
         return MicroBatch(totals[0], batch.items).loss
 
     def feed(
@@ -177,12 +186,12 @@ class TransformersRun(TorchTrainer):
             self.before_step.actions.append(partial(self._add, poison))
         given = [{name: value for name, value in each.items() if value is not None} for each in window]
         losses = [self._fed(each) if each else torch.zeros((), requires_grad=True) for each in given]
-        self._hand(Piece([{"fed": loss} for loss in losses], len(window)), [1] * len(window), len(window))
+        self._hand(WindowPiece([{"fed": loss} for loss in losses], len(window)), [1] * len(window), len(window))
         if self.before_step.errors:
             raise self.before_step.errors.pop()
         return replace(self.apply(), loss=math.nan)
 
-    def _hand(self, piece: Piece, counts: list[int], items: int) -> list[float]:
+    def _hand(self, piece: WindowPiece, counts: list[int], items: int) -> list[float]:
         """Has the loop train micro-batches of so many items each; the sums of their losses."""
         with self._working():
             if not self._left:
