@@ -37,3 +37,16 @@ def test_a_hook_before_the_step_finds_unscaled_gradients(
     verdict.equal(
         seen.tolist(), gradient.tolist(), f"gradient in the hook at a loss scale of {scale}", "hook-sees-scaled"
     )
+
+
+@clause("scaling.unscales-before-clipping")
+@pytest.mark.parametrize("scale", [1.0, 2.0**10])
+def test_clipping_in_a_step_by_hand_receives_unscaled_gradients(
+    subject: Subject, verdict: Verdict, scale: float
+) -> None:
+    need(subject, Capability.MANUAL_STEP)
+    gradient = np.array([0.5, 0.0, -0.25], np.float32)
+    seen = subject.framework.clipped_by_hand(gradient, limit=1.0, scale=scale)
+    verdict.equal(
+        seen.tolist(), gradient.tolist(), f"gradient below the limit at a loss scale of {scale}", "clips-scaled"
+    )

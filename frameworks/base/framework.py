@@ -189,6 +189,9 @@ class BaseFramework(ABC):
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         raise self.refusal(Capability.SCHEDULE_FREQUENCY)
 
+    def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
+        raise self.refusal(Capability.MANUAL_STEP)
+
     def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
         raise self.refusal(Capability.STEP_HOOK)
 

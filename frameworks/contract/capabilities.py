@@ -122,6 +122,7 @@ class Capability(StrEnum):
     SAVED_BYTES = "trainer.saved-bytes"
     PEAK_BYTES = "trainer.peak-bytes"
     STEP_HOOK = "trainer.step-hook"  # the training loop calls a hook of the user's before each optimizer step
+    MANUAL_STEP = "trainer.manual-step"  # a user's own step inside the library's loop, with the library's clipping
     TRACE = "trainer.trace"  # outputs and gradients of every layer
     LIBRARY_REQUESTS = "autocast.library-requests"  # what a library makes of a request for a precision
     DATA_POSITION = "trainer.data-position"  # a library's own data loader, from whose middle a run resumes

@@ -165,6 +165,19 @@ class Framework(Protocol):
             Unsupported: SCHEDULE_FREQUENCY.
         """
 
+    def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
+        """The gradient (n,), float32, that a step of SGD applies after the loop's own call that clips it to a norm.
+
+        The user's step makes these calls inside the library's loop.
+
+        Args:
+            gradient: unscaled.
+            limit: largest norm.
+            scale: the loss scale.
+        Raises:
+            Unsupported: MANUAL_STEP.
+        """
+
     def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
         """The gradient (n,), float32, that a hook before the optimizer step finds, of weights with this unscaled one.
 

@@ -177,6 +177,9 @@ class ReferenceFramework(BaseFramework):
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         return self.loop_class(self.run).scheduled(frequency, accumulation, epochs)
 
+    def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
+        return self.loop_class(self.run).clipped(gradient, limit, scale)
+
     def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
         return self.loop_class(self.run).hooked(gradient, scale)
 

@@ -51,6 +51,12 @@ class ReferenceLoop:
         """
         return updates % frequency == 0
 
+    def clipped(self, gradient: Array, limit: float, scale: float) -> Array:
+        """The gradient that a step applies after clipping."""
+        name = "0.output.bias"
+        trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale), clip=limit))
+        return trainer.clip({name: trainer.unscale(name, np.asarray(gradient) * scale)})[name]
+
     def hooked(self, gradient: Array, scale: float) -> Array:
         """The gradient that the hook finds."""
         trainer = self.run(exact_linear(), Recipe(SGD(), scaling=DynamicScaling(initial=scale)))

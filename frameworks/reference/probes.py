@@ -236,6 +236,7 @@ ATTEMPTS: dict[Capability, Callable[[Probed], bool]] = {
     Capability.PEAK_BYTES: _peak,
     Capability.TRACE: _traces,
     Capability.SCHEDULE_FREQUENCY: lambda f: f.scheduled(frequency=2, accumulation=1, epochs=(3,)) == (0, 1, 1),
+    Capability.MANUAL_STEP: lambda f: f.clipped_by_hand(np.ones(1), limit=2.0, scale=8.0).tolist() == [1.0],
     Capability.STEP_HOOK: lambda f: f.shown_to_hook(np.ones(1), scale=8.0, fused=False).tolist() == [1.0],
     Capability.PLAIN_LOOP: lambda f: not f.plain_trainer(exact_stack(), Recipe()).update((_BATCH,)).skipped,
     Capability.TF32: _tf32,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from fixtures.arrays import Array
 from fixtures.model import Model
@@ -11,7 +12,7 @@ from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, Row
 from frameworks.torch.stacks.fabric import NO_STATIC_SCALE, require_together
 from frameworks.torch.stacks.framework import StackFramework
 from frameworks.torch.stacks.lightning_data import data_attempts, resumed_epoch, trainer_requested
-from frameworks.torch.stacks.lightning_loops import scheduled, shown_to_hook
+from frameworks.torch.stacks.lightning_loops import clipped_by_hand, scheduled, shown_to_hook, steps_by_hand
 from frameworks.torch.stacks.lightning_probes import float64_head_is_kept, library_attempts, trainer_scales
 from frameworks.torch.stacks.lightning_trainer import LightningTrainer
 
@@ -31,7 +32,11 @@ class LightningFramework(StackFramework):
         }
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
-        return library_attempts(self.device) | data_attempts(self.device)
+        return (
+            library_attempts(self.device)
+            | data_attempts(self.device)
+            | {Capability.MANUAL_STEP: partial(steps_by_hand, self.device)}
+        )
 
     def requested(self, format_name: FormatName) -> FormatRequest:
         return trainer_requested(format_name, self.device)
@@ -41,6 +46,9 @@ class LightningFramework(StackFramework):
 
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         return scheduled(self.device, frequency=frequency, accumulation=accumulation, epochs=epochs)
+
+    def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
+        return clipped_by_hand(self.device, gradient, limit=limit, scale=scale)
 
     def shown_to_hook(self, gradient: Array, *, scale: float, fused: bool) -> Array:
         return shown_to_hook(self.device, gradient, scale=scale, fused=fused)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torch.optim.lr_scheduler import LambdaLR
@@ -72,3 +73,38 @@ def shown_to_hook(device: str, gradient: Array, *, scale: float, fused: bool) ->
     with without_warnings():
         fitted(device, module, 1.0, plugins=plugin)
     return to_array(module.seen[0])
+
+
+class _ByHand(Tiny):
+    """Steps by hand with a clipped gradient, by the calls of Lightning's guide to manual optimization."""
+
+    def __init__(self, gradient: torch.Tensor, limit: float) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.weight = torch.nn.Parameter(torch.zeros_like(gradient))
+        self._gradient = gradient
+        self._limit = limit
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD([self.weight], 1.0)
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward((self.weight * self._gradient).sum())
+        self.clip_gradients(optimizer, gradient_clip_val=self._limit, gradient_clip_algorithm="norm")
+        optimizer.step()
+
+
+def clipped_by_hand(device: str, gradient: Array, *, limit: float, scale: float) -> Array:
+    """The gradient that a step of manual optimization applies after `clip_gradients`."""
+    module = _ByHand(to_tensor(gradient, device), limit)
+    plugin = MixedPrecision("16-mixed", device, torch.amp.GradScaler(device, init_scale=scale))
+    with without_warnings():
+        fitted(device, module, 1.0, plugins=plugin)
+    return to_array(-module.weight)
+
+
+def steps_by_hand(device: str) -> bool:
+    """Whether a step of manual optimization applies a gradient that it clips, without a loss scale."""
+    return clipped_by_hand(device, np.ones(1, np.float32), limit=2.0, scale=1.0).tolist() == [1.0]

@@ -21,6 +21,15 @@ NAMES: Mapping[str, Any] = MappingProxyType(
 )
 """Lightning's precisions by label."""
 
+_SMALL = (
+    r".*LeafSpec",
+    r".*callbacks used to create",
+    r".*does not have many workers",
+    r".*log_every_n_steps",
+    r".*on purpose",
+)
+"""What Lightning warns of in a small loop, and what a newer PyTorch warns of in Lightning's code."""
+
 
 @cache
 def quiet() -> None:
@@ -31,8 +40,8 @@ def quiet() -> None:
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Ignores what Lightning warns of in a small loop, and the warning of a newer PyTorch about Lightning's code."""
+    """Ignores warnings that a small loop gives."""
     with warnings.catch_warnings():
-        for message in (r".*LeafSpec", r".*does not have many workers", r".*log_every_n_steps", r".*on purpose"):
+        for message in _SMALL:
             warnings.filterwarnings("ignore", message=message)
         yield
