@@ -130,7 +130,7 @@ class _Loader:
         """Nothing to restore."""
 
 
-class Task(LightningModule):
+class FitModule(LightningModule):
     """A network as Lightning's guide has it, whose losses, data and optimizer are those of a run.
 
     An epoch ends before a window that is shorter than the others, which is an epoch of its own.
@@ -205,7 +205,7 @@ class Fit:
         end: ends the fit and waits for it; called with this object's end, and at the process's.
     """
 
-    def __init__(self, trainer: Trainer, task: Task, desk: Desk, file: Path | None = None) -> None:
+    def __init__(self, trainer: Trainer, task: FitModule, desk: Desk, file: Path | None = None) -> None:
         self.trainer = trainer
         self.task = task
         self._desk = desk
@@ -231,7 +231,7 @@ def _end(desk: Desk, thread: threading.Thread) -> None:
         thread.join()
 
 
-def _run(trainer: Trainer, task: Task, desk: Desk, file: Path | None, threads: int) -> None:
+def _run(trainer: Trainer, task: FitModule, desk: Desk, file: Path | None, threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         trainer.fit(task, ckpt_path=file)

@@ -23,7 +23,7 @@ from frameworks.torch import checkpoint
 from frameworks.torch.losses import Loaded
 from frameworks.torch.network import parameters_by_name
 from frameworks.torch.optimizers import averages_of, optimizer_state
-from frameworks.torch.stacks.lightning_fit import Desk, Fit, Task, Work
+from frameworks.torch.stacks.lightning_fit import Desk, Fit, FitModule, Work
 from frameworks.torch.stacks.lightning_probes import ends_a_window_early
 from frameworks.torch.stacks.lightning_start import NAMES, quiet
 from frameworks.torch.trainer import TorchTrainer
@@ -96,7 +96,7 @@ class LightningTrainer(TorchTrainer):
         self._ema = None if recipe.average is None else EMAWeightAveraging(decay=recipe.average)
         callbacks = [] if self._ema is None else [self._ema]
         trainer = trainer_of(recipe, self.device, self.scaler, callbacks=callbacks)
-        task = Task(self.network, desk, stepper, clips=recipe.clip is not None)
+        task = FitModule(self.network, desk, stepper, clips=recipe.clip is not None)
         return Fit(trainer, task, desk, file)
 
     def _low_format(self) -> torch.dtype | None:
