@@ -112,11 +112,15 @@ class Desk:
 class _Loader:
     """An epoch's micro-batches; it can be resumed, since the run decides what comes next."""
 
-    def __init__(self, desk: Desk, length: int) -> None:
+    def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._length = length
+        self._length: int | None = None
 
     def __len__(self) -> int:
+        """Waits for the first window, which `train_dataloader` must not: around it Lightning patches `DataLoader`."""
+        if self._length is None:
+            window = self._desk.coming().window or self._desk.full
+            self._length = window if window < self._desk.full else ENDLESS
         return self._length
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -155,8 +159,7 @@ class FitModule(LightningModule):
         return stepper
 
     def train_dataloader(self) -> _Loader:
-        window = self._desk.coming().window or self._desk.full
-        return _Loader(self._desk, window if window < self._desk.full else ENDLESS)
+        return _Loader(self._desk)
 
     def configure_optimizers(self) -> Any:
         stepper = self.stepper

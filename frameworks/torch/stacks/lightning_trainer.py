@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,11 @@ class LightningTrainer(TorchTrainer):
     def autocast(self) -> AbstractContextManager[None]:
         return self._plugin.forward_context()
 
+    def _load(self, batch: Batch) -> Loaded:
+        loaded = super()._load(batch)
+        inputs, targets = self._plugin.convert_input((loaded.inputs, dict(loaded.targets)))
+        return replace(loaded, inputs=inputs, targets=targets)
+
     # the training loop
 
     def update(self, window: Window) -> Update:
@@ -192,9 +198,15 @@ class LightningTrainer(TorchTrainer):
         return self._summed() if self._left else {}
 
     def predict(self, inputs: Array) -> dict[str, Array]:
-        found = super().predict(inputs)
+        self.network.eval()
+        found = self._evaluated(self._converted, inputs)
         self.network.train()
         return found
+
+    def _converted(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The network's outputs, from inputs as Trainer converts them for its precision."""
+        outputs: dict[str, torch.Tensor] = self.network(self._plugin.convert_input(inputs))
+        return outputs
 
     def predict_averaged(self, inputs: Array) -> dict[str, Array]:
         if self._ema is None:
