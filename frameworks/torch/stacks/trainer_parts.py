@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -134,9 +134,15 @@ def force_float16(accelerator: Accelerator, recipe: Recipe, device: str) -> None
 class LibraryStepper(Stepper):
     """The optimizer that Trainer makes of its arguments; Adam, which it lacks, is PyTorch's."""
 
-    def __init__(self, arguments: TrainingArguments, recipe: Recipe, parameters: list[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        arguments: TrainingArguments,
+        recipe: Recipe,
+        parameters: list[torch.Tensor],
+        undecayed: Collection[int] = (),
+    ) -> None:
         self._arguments = arguments
-        super().__init__(recipe, parameters)
+        super().__init__(recipe, parameters, undecayed)
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if isinstance(recipe.optimizer, Adam):
@@ -144,7 +150,7 @@ class LibraryStepper(Stepper):
         kind, given = Trainer.get_optimizer_cls_and_kwargs(self._arguments)
         decay = {"weight_decay": self._arguments.weight_decay}
         fused = {"fused": True} if wants_fused(recipe) else {}
-        made: torch.optim.Optimizer = kind([group | decay for group in groups], **(given | fused))
+        made: torch.optim.Optimizer = kind([decay | group for group in groups], **(given | fused))
         return made
 
 
