@@ -22,6 +22,7 @@ from fixtures.recipe import Recipe
 from frameworks.base import BaseFramework
 from frameworks.contract import Attempt, Capability, Conventions, OpResult
 from frameworks.registry import UnknownFramework
+from frameworks.torch import devices
 from frameworks.torch.framework import TorchFramework
 from frameworks.torch.loop_attempts import ATTEMPTS, LoopAttempt, Make
 from frameworks.torch.loop_parts import LoopRecipe
@@ -75,7 +76,7 @@ class LoopFramework(BaseFramework):
             ) from error
 
     def devices(self) -> tuple[str, ...]:
-        return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+        return devices.available()
 
     def version(self) -> str:
         return self._torch.version()

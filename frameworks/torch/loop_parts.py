@@ -27,7 +27,7 @@ class LoopRecipe:
     """A recipe for a loop.
 
     Attributes:
-        device: "cpu" or "cuda".
+        device: "cpu", "cuda" or the type of another accelerator.
         optimizer: makes the optimizer of some parameters or groups of them, with its learning rate.
         autocast: arguments of `torch.autocast` after the device.
         scaling: arguments of `torch.amp.GradScaler` after the device.

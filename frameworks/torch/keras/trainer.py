@@ -19,6 +19,7 @@ from frameworks.keras_parts.optimizers import make_optimizer
 from frameworks.keras_parts.scaler import scaler_settings
 from frameworks.keras_parts.settings import dtype_policy, policy_of
 from frameworks.keras_parts.stateful_run import StatefulRun
+from frameworks.torch import devices
 from frameworks.torch.arrays import to_array
 from frameworks.torch.keras import checkpoint
 from frameworks.torch.keras.backend import BACKEND
@@ -47,8 +48,8 @@ class AutogradRun(StatefulRun):
             optimizer.build(list(bound.variables.values()))
             super().__init__(model, recipe, bound, optimizer)
             self.loop = EagerLoop(model, bound, optimizer, recipe.separate_losses)
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+        if devices.has_peak(device):
+            devices.module(device).reset_peak_memory_stats()
 
     def _counter(self, number: int | None) -> Begins:
         if number is None:
@@ -97,9 +98,9 @@ class AutogradRun(StatefulRun):
         return counter.bytes()
 
     def peak_bytes(self) -> int:
-        if self._device != "cuda":
+        if not devices.has_peak(self._device):
             raise self.refusal(Capability.PEAK_BYTES)
-        return int(torch.cuda.max_memory_allocated())
+        return int(devices.module(self._device).max_memory_allocated())
 
 
 def _uncounted(_: torch.Tensor) -> None:

@@ -15,6 +15,7 @@ from accelerate.utils import GradScalerKwargs
 
 from fixtures.recipe import FormatName
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
+from frameworks.torch import devices
 from frameworks.torch.arrays import dtype_name
 from frameworks.torch.optimizer_probes import weight_of
 from frameworks.torch.stacks.accelerate_run import force_float16
@@ -208,7 +209,7 @@ def attempts(device: str) -> dict[Capability, Attempt]:
 
 
 def _alone(attempt: Try, device: str) -> bool:
-    with SharedState().installed(), torch.random.fork_rng([torch.cuda.current_device()] if device == "cuda" else []):
+    with SharedState().installed(), devices.random_apart(device):
         return attempt(device)
 
 

@@ -17,6 +17,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from fixtures.recipe import Recipe
 from frameworks.contract import Attempt, Capability, Unsupported
+from frameworks.torch import devices
 from frameworks.torch.stacks.accelerate_state import SharedState
 from frameworks.torch.stacks.trainer_loop import seeds_restored
 
@@ -293,6 +294,5 @@ def alone(attempt: Try, device: str) -> Attempt:
 
 
 def _alone(attempt: Try, device: str) -> bool:
-    devices = [torch.cuda.current_device()] if device == "cuda" else []
-    with SharedState().installed(), seeds_restored(), torch.random.fork_rng(devices):
+    with SharedState().installed(), seeds_restored(), devices.random_apart(device):
         return attempt(device)
