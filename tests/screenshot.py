@@ -41,11 +41,12 @@ image.src = `data:image/png;base64,${picture}`;
 
 
 def take(page: Path, picture: Path, profile: Path) -> None:
-    """The first screen, filtered to the clauses about loss scaling, as a PNG 1280 pixels wide."""
+    """The matrix, filtered to the clauses about loss scaling, as a PNG 1280 pixels wide."""
     with chromium(profile) as browser:
         browser.open(page)
         browser.resize(1280, 520)
         browser.choose("family", "scaling")
+        browser.run("document.getElementById('search').scrollIntoView()")
         shot = browser.driver.get_screenshot_as_base64()
         browser.driver.get("about:blank")
         picture.write_bytes(png(pixels(browser, shot)))
