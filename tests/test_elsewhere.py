@@ -125,7 +125,7 @@ def test_it_is_listed_beside_the_built_in_ones_and_what_is_wrong_with_another_is
         "check its name and what it imports"
     ]
     passed_over = "is ignored, because {} has the same name; rename one of them"
-    assert f"torch: adapter awkward:Torch {passed_over.format('frameworks.torch:TorchFramework')}" in told
+    assert f"torch: adapter awkward:Torch {passed_over.format('frameworks.torch:adapter')}" in told
     assert f"mine: adapter zzz:Mine {passed_over.format('my_package.adapter:MyFramework')}" in told
 
 

@@ -153,6 +153,8 @@ def test_the_command_is_copied(shown: Browser) -> None:
     for permission in ("clipboardReadWrite", "clipboardSanitizedWrite"):
         shown.driver.execute_cdp_cmd("Browser.grantPermissions", {"permissions": [permission]})
     shown.open_cell(".matrix [data-cell]")
+    shown.run("document.querySelector('#cell .test').open = true")
+    shown.wait("document.querySelector('#cell .copy')")
     shown.driver.find_element("css selector", "#cell .copy").click()
     shown.wait("document.getElementById('cell-status').textContent !== ''")
     assert shown.run("return document.getElementById('cell-status').textContent") == "Copied."

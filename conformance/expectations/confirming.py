@@ -134,7 +134,7 @@ class _Confirmation:
         content = tomllib.loads(text)
         tables = [entry for heading in ("expectation", "workaround", "exclusion") for entry in content.get(heading, ())]
         used = {table["finding"] for table in tables}
-        return [finding.id for finding in self.known.findings if finding.id not in used]
+        return [finding.id for finding in self.known.findings if finding.id not in used and not finding.causes]
 
     def _parts(self, place: int, entry: Expectation) -> tuple[Part, ...]:
         """The updated entry, or several if it fails only in some cases, on some devices or in some modes."""

@@ -27,7 +27,7 @@ from tests.faults import fault
     clauses=("scaling.unscales-before-clipping", "scaling.hooks-see-unscaled"),
     mode="lightning",
 )
-class ClipsBeforeUnscaling(LightningFramework):
+class ClosureBeforeUnscaling(LightningFramework):
     """The precision plugin calls the hook before the step, and clips, before it unscales."""
 
     def __init__(self, *args: Any) -> None:
