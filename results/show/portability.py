@@ -1,10 +1,10 @@
 """One word for each clause across frameworks.
 
 The word is about the newest version of each framework among the records, whatever libraries its local label names, and
-of runs in one series about those of the newest label. The reference counts as a framework only if
-there is no other. A framework's outcome for a clause is `clauses.outcome` over all its runs of that version, in any
-mode and on any device, where `fixed` counts as a pass. A framework without a test of the clause, or for which it is
-`not offered`, is not counted. The first word that applies is the clause's:
+of runs in one series about those of the newest label. The reference counts as a framework only if there is no other. A
+framework's outcome for a clause is `clauses.outcome` over all its runs of that version, in any mode and on any device,
+where `fixed` counts as a pass. A framework without a test of the clause, or for which it is `not offered`, is not
+counted. The first word that applies is the clause's:
 
 broken in X: a test has an outcome of `clauses.NOT_KEPT` in X. "X since V" if the records show the first failing
     version, else "X VERSION". If only some runs of X fail, their modes and devices are in parentheses.
@@ -19,10 +19,10 @@ portable: it passes in every one of several frameworks.
 V is determined in each series (framework, kind of device, mode) separately, from its newest run back. An older run that
 breaks the clause extends the stretch. An older run in which every test that fails now passed, with the same code, ends
 it, and V is the oldest version of the stretch. Any other older run is ignored, and so is one without a PEP 440 version.
-Where several frameworks train by one library, the word also says whose the failures are (`libraries`).
-
 So V is the first recorded version that breaks the clause; there is no V if a test that fails now is newer than the
 passing runs.
+
+Where several frameworks train by one library, the word also says whose the failures are (`libraries`).
 """
 
 from __future__ import annotations
