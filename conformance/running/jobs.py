@@ -19,8 +19,8 @@ from conformance.running.repeating import repeat, repeatable
 from frameworks import install
 from results.compare.pairing import compare_sets
 from results.record.files import RecordError, one_line
-from results.record.folders import LAST_RUNS, read
-from results.record.reading import load
+from results.record.folders import LAST_RUNS, find, read
+from results.record.reading import Record
 from results.show.differences import draw
 from results.show.table import draw as draw_table
 
@@ -142,24 +142,19 @@ def job(framework: str, modes: Sequence[str], serial: Collection[str], device: s
         return 2
     if not any(LAST_RUNS.glob("*.json")):
         return 1 if any(statuses) else 0
-    table = _table()
-    for path in sorted(LAST_RUNS.glob("*.json")):
-        if path.stat().st_mtime >= begun:
-            _beside_baseline(path)
-    return 1 if any(statuses) else table
-
-
-def _table() -> int:
     try:
-        draw_table(read([LAST_RUNS]), Console())
+        records = dict(zip(paths := find([LAST_RUNS]), read(paths), strict=True))
     except RecordError as error:
         print(f"conformance: {error}", file=sys.stderr)
         return 2
-    return 0
+    new = {path: record for path, record in records.items() if path.stat().st_mtime >= begun}
+    draw_table([*records.values()], Console(), noted=[*new.values()])
+    for path, record in new.items():
+        _beside_baseline(path, record)
+    return 1 if any(statuses) else 0
 
 
-def _beside_baseline(path: Path) -> None:
-    record = load(path)
+def _beside_baseline(path: Path, record: Record) -> None:
     found = former(record)
     if found is None:
         print(f"{one_line(path.name)}: no baseline of its series; `conformance baseline accept` makes it one")

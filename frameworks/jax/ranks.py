@@ -3,74 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recipe
+from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments
-from frameworks.contract import Capability, Gradients, Unsupported, Update
+from frameworks.contract import Capability, Gradients, Update
+from frameworks.jax.all_ranks import READINGS, AllRanks
 from frameworks.jax.framework import JaxFramework
 from frameworks.jax.mesh import MeshTrainer
 from frameworks.jax.offload import OffloadedState
-from frameworks.jax.rank_probes import shards_uneven_rows
 from frameworks.jax.spread import Spread, spread_of
 
-NOTHING_TO_SHARD = (
-    "jax.sharding.NamedSharding divides an axis into equal parts alone, and these ranks divide no axis of this model's "
-    "arrays evenly"
-)
-_READINGS = frozenset(
-    {
-        "parameters",
-        "master_parameters",
-        "optimizer_state",
-        "buffers",
-        "scaler_state",
-        "scaler_settings",
-        "accumulator",
-        "random_state",
-        "state",
-    }
-)
 
+class JaxMember(AllRanks):
+    """The process of all ranks of a mesh."""
 
-class JaxMember:
-    """The process of all ranks.
+    made = JaxFramework
+    nothing_to_shard = (
+        "jax.sharding.NamedSharding divides an axis into equal parts alone, and these ranks divide no axis of this "
+        "model's arrays evenly"
+    )
 
-    Raises:
-        ValueError: JAX has too few devices: XLA_FLAGS must create them before the import.
-    """
-
-    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
-        self.framework = JaxFramework(device, mode)
-        self.count = count
-        if rank or len(jax.devices()) < count:
-            raise ValueError(f"devices for JAX's ranks: got {len(jax.devices())}, want {count}")
-
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> MeshRanks:
-        """A new run of all ranks.
-
-        Raises:
-            Unsupported: the level shards nothing of this model.
-            ValueError: the recipe is for another number of ranks.
-        """
-        ranks = recipe.ranks
-        if ranks is None or ranks.count != self.count:
-            raise ValueError(f"ranks of the recipe: got {ranks}, want {self.count}")
+    def divides(self, model: Model, ranks: Ranks) -> bool:
         spread = spread_of(ranks)
-        shapes = model.parameter_shapes().values()
-        if ranks.shards > 1 and all(spread.divided_axis(shape) is None for shape in shapes):
-            raise Unsupported(Capability.of_ranks(ranks)[0], NOTHING_TO_SHARD, shards_uneven_rows)
-        made = MeshTrainer if recipe.offload is None else OffloadedMesh
-        return MeshRanks(self.framework.bound(made(spread, model, recipe, weights)))
+        return any(spread.divided_axis(shape) is not None for shape in model.parameter_shapes().values())
 
-    def barrier(self) -> None:
-        """Returns at once: all ranks are in this process."""
+    def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> MeshRanks:
+        assert recipe.ranks is not None
+        made = MeshTrainer if recipe.offload is None else OffloadedMesh
+        return MeshRanks(self.framework.bound(made(spread_of(recipe.ranks), model, recipe, weights)))
 
 
 class OffloadedMesh(OffloadedState, MeshTrainer):
@@ -91,7 +56,7 @@ class MeshRanks:
             Unsupported: RANKS_COLLECTIVES, or what the run itself does not do.
         """
         own = [each.arguments for each in given]
-        if verb in _READINGS:
+        if verb in READINGS:
             return tuple(getattr(self.run.seen_by(rank), verb)() for rank in self._ranks)
         match verb:
             case "update_share":

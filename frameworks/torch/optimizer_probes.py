@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,8 @@ from fixtures.recipe import SGD, Adam, AdamW, Optimizer, Recipe
 from frameworks.contract import Capability, Unsupported
 from frameworks.torch.compiling import compiled, kept_buffers
 from frameworks.torch.declarations import no_unscaling
+from frameworks.torch.guards import Probe
 
-Probe = Callable[[str], bool]
 GRADIENTS = (torch.float16, torch.float32)
 
 

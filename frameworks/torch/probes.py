@@ -18,8 +18,9 @@ from frameworks.operations import CATALOGUE
 from frameworks.torch.arrays import to_tensor
 from frameworks.torch.compiling import MODES, compiled
 from frameworks.torch.devices import module, random_apart
+from frameworks.torch.guards import Probe, all_guarded
 from frameworks.torch.operations import OPERATIONS
-from frameworks.torch.optimizer_probes import OF_OPTIMIZERS, Probe, two_losses_compiled, weight_of
+from frameworks.torch.optimizer_probes import OF_OPTIMIZERS, two_losses_compiled, weight_of
 from frameworks.torch.recompute import SegmentCalls, segment_begins
 from frameworks.torch.settings import multiplies_in_tf32
 
@@ -223,9 +224,4 @@ def _compiled_probes(mode: str) -> dict[Capability, Probe]:
 def attempts(device: str, mode: str) -> Mapping[Capability, Attempt]:
     """Attempts by capability; each one restores the random streams."""
     calls = PROBES | (_compiled_probes(mode) if mode in MODES else {})
-    return {capability: partial(_undisturbed, call, device) for capability, call in calls.items()}
-
-
-def _undisturbed(call: Probe, device: str) -> bool:
-    with random_apart(device):
-        return call(device)
+    return all_guarded(calls, device, partial(random_apart, device))

@@ -3,69 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-import jax
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Recipe
+from fixtures.recipe import Ranks, Recipe
 from frameworks.base import Arguments
-from frameworks.contract import Capability, Unsupported
+from frameworks.contract import Capability
+from frameworks.jax.all_ranks import READINGS, AllRanks
 from frameworks.jax.keras.distributions import divided
 from frameworks.jax.keras.framework import KerasFramework
 from frameworks.jax.keras.mesh import DistributedTrainer
-from frameworks.jax.rank_probes import shards_uneven_rows
-
-NOTHING_TO_SHARD = (
-    "a TensorLayout divides an axis into equal parts alone, and these ranks divide no axis of this model's variables "
-    "evenly"
-)
-_READINGS = frozenset(
-    {
-        "parameters",
-        "master_parameters",
-        "optimizer_state",
-        "buffers",
-        "scaler_state",
-        "scaler_settings",
-        "accumulator",
-        "random_state",
-        "state",
-    }
-)
 
 
-class KerasMember:
-    """The process of all ranks.
+class KerasMember(AllRanks):
+    """The process of all ranks of Keras' distribution."""
 
-    Raises:
-        ValueError: JAX has too few devices: XLA_FLAGS must create them before the import.
-    """
+    made = KerasFramework
+    nothing_to_shard = (
+        "a TensorLayout divides an axis into equal parts alone, and these ranks divide no axis of this model's "
+        "variables evenly"
+    )
 
-    def __init__(self, rank: int, count: int, folder: Path, device: str, mode: str) -> None:
-        self.framework = KerasFramework(device, mode)
-        self.count = count
-        if rank or len(jax.devices()) < count:
-            raise ValueError(f"devices for Keras' ranks: got {len(jax.devices())}, want {count}")
+    def divides(self, model: Model, ranks: Ranks) -> bool:
+        return bool(divided(model.parameter_shapes(), ranks.shards))
 
-    def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> DistributedRanks:
-        """A new run of all ranks.
-
-        Raises:
-            Unsupported: the level shards nothing of this model.
-            ValueError: the recipe is for another number of ranks.
-        """
-        ranks = recipe.ranks
-        if ranks is None or ranks.count != self.count:
-            raise ValueError(f"ranks of the recipe: got {ranks}, want {self.count}")
-        if ranks.shards > 1 and not divided(model.parameter_shapes(), ranks.shards):
-            raise Unsupported(Capability.of_ranks(ranks)[0], NOTHING_TO_SHARD, shards_uneven_rows)
+    def begin(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> DistributedRanks:
         return DistributedRanks(self.framework.bound(DistributedTrainer(model, recipe, weights)))
-
-    def barrier(self) -> None:
-        """Returns at once: all ranks are in this process."""
 
 
 class DistributedRanks:
@@ -81,7 +45,7 @@ class DistributedRanks:
             Unsupported: RANKS_COLLECTIVES, EXPLICIT_UNSCALE, or what the run itself does not do.
         """
         run = self.run
-        if verb in _READINGS:
+        if verb in READINGS:
             return tuple(getattr(run.seen_by(rank), verb)() for rank in run.ranks)
         first = [each.arguments[0] for each in given if each.arguments]
         match verb:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -17,9 +17,10 @@ from fixtures.recipe import FormatName
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
 from frameworks.torch import devices
 from frameworks.torch.arrays import dtype_name
+from frameworks.torch.guards import Probe, all_guarded
 from frameworks.torch.optimizer_probes import weight_of
 from frameworks.torch.stacks.accelerate_run import force_float16
-from frameworks.torch.stacks.accelerate_state import SharedState
+from frameworks.torch.stacks.accelerate_state import first_state
 from frameworks.torch.stacks.numbered_rows import EPOCHS, ROWS, STEPS, Dropping, loader
 from frameworks.torch.stacks.warned import watched
 
@@ -74,9 +75,6 @@ class _Attempt:
     def scaler(self) -> torch.amp.GradScaler:
         scaler: torch.amp.GradScaler = self.accelerator.scaler
         return scaler
-
-
-Try = Callable[[str], bool]
 
 
 def _format_inside(precision: str, dtype: torch.dtype, device: str) -> bool:
@@ -175,12 +173,12 @@ def _checkpoint(device: str) -> bool:
 
 def bfloat16_is_scaled(device: str) -> bool:
     """Whether an accelerator of bfloat16 has a loss scaler."""
-    with SharedState().installed():
+    with first_state():
         accelerator = Accelerator(cpu=device == "cpu", mixed_precision="bf16", kwargs_handlers=[GradScalerKwargs()])
         return accelerator.scaler is not None
 
 
-_TRIES: dict[Capability, Try] = {
+_PROBES: dict[Capability, Probe] = {
     Capability.O1_FLOAT16: partial(_format_inside, "fp16", torch.float16),
     Capability.O1_BFLOAT16: partial(_format_inside, "bf16", torch.bfloat16),
     Capability.DYNAMIC_SCALING: _dynamic,
@@ -205,12 +203,7 @@ def attempts(device: str) -> dict[Capability, Attempt]:
         Capability.LIBRARY_REQUESTS: partial(_answers, device),
         Capability.DATA_POSITION: partial(_feeds, device),
     }
-    return own | {capability: partial(_alone, attempt, device) for capability, attempt in _TRIES.items()}
-
-
-def _alone(attempt: Try, device: str) -> bool:
-    with SharedState().installed(), devices.random_apart(device):
-        return attempt(device)
+    return own | all_guarded(_PROBES, device, first_state, partial(devices.random_apart, device))
 
 
 def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, DataRun]:
@@ -218,7 +211,7 @@ def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, 
     with tempfile.TemporaryDirectory() as folder:
         runs = []
         for resumed in (False, True):
-            with SharedState().installed(), torch.random.fork_rng():
+            with first_state(), torch.random.fork_rng():
                 torch.manual_seed(1 + resumed)
                 runs.append(_epochs(order, windows, folder, device, resumed=resumed))
     return runs[0], runs[1]
@@ -249,7 +242,7 @@ def _epochs(order: RowOrder, windows: int, folder: str, device: str, *, resumed:
 def requested(format_name: FormatName, device: str) -> FormatRequest:
     """What accelerate makes of a request for mixed precision, without this adapter's additions."""
     asked = {"float16": "fp16", "bfloat16": "bf16"}[format_name]
-    with SharedState().installed(), watched() as warned:
+    with first_state(), watched() as warned:
         accelerator = Accelerator(cpu=device == "cpu", mixed_precision=asked)
         layer, seen = torch.nn.Linear(2, 2), list[torch.dtype]()
         layer.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))

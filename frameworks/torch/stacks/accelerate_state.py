@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from accelerate.state import AcceleratorState, GradientState, PartialState
@@ -36,6 +36,11 @@ class SharedState:
         finally:
             self._own = [dict(shared) for shared in _SHARED]
             _write(others)
+
+
+def first_state() -> AbstractContextManager[None]:
+    """A context in which the process has no accelerator yet."""
+    return SharedState().installed()
 
 
 def _write(states: list[dict[str, Any]]) -> None:

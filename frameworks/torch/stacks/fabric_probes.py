@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from lightning.fabric.plugins.precision import MixedPrecision
 from torch.optim.lr_scheduler import LambdaLR
 
 from frameworks.contract import Attempt, Capability
+from frameworks.torch.guards import Probe, all_guarded
 from frameworks.torch.stacks.lightning_start import quiet, without_warnings
 
 
@@ -194,7 +194,7 @@ def _feed(device: str) -> bool:
     return loop.weight.weight.tolist() == [0.75, 0.0]
 
 
-PROBES: dict[Capability, Callable[[str], bool]] = {
+PROBES: dict[Capability, Probe] = {
     Capability.O1_FLOAT16: partial(_mixed, torch.float16),
     Capability.O1_BFLOAT16: partial(_mixed, torch.bfloat16),
     Capability.O3_FLOAT16: partial(_true, torch.float16),
@@ -217,7 +217,7 @@ PROBES: dict[Capability, Callable[[str], bool]] = {
 
 def fabric_attempts(device: str) -> dict[Capability, Attempt]:
     """Attempts by capability."""
-    return {capability: partial(_undisturbed, call, device) for capability, call in PROBES.items()}
+    return all_guarded(PROBES, device, partial(torch.random.fork_rng, []), without_warnings)
 
 
 def clips_two_optimizers(device: str) -> bool:
@@ -250,8 +250,3 @@ def scales(precision: str, device: str) -> bool:
         MixedPrecision(precision, device, torch.amp.GradScaler(device))
         return True
     return getattr(Loop(device, precision=precision).fabric.strategy.precision, "scaler", None) is not None
-
-
-def _undisturbed(call: Callable[[str], bool], device: str) -> bool:
-    with torch.random.fork_rng([]), without_warnings():
-        return call(device)

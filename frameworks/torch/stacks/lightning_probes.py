@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.plugins.precision import MixedPrecision
 
 from frameworks.contract import Attempt, Capability
+from frameworks.torch.guards import Probe, all_guarded
 from frameworks.torch.stacks.lightning_start import NAMES, without_warnings
 from frameworks.torch.stacks.lightning_tiny import Tiny, fitted, mean
 
@@ -199,7 +199,7 @@ def _feed(device: str) -> bool:
     return module.weight.tolist() == [0.75, 0.0]
 
 
-PROBES: dict[Capability, Callable[[str], bool]] = {
+PROBES: dict[Capability, Probe] = {
     Capability.O1_FLOAT16: partial(_mixed, torch.float16),
     Capability.O1_BFLOAT16: partial(_mixed, torch.bfloat16),
     Capability.O3_FLOAT16: partial(_true, torch.float16),
@@ -228,7 +228,7 @@ PROBES: dict[Capability, Callable[[str], bool]] = {
 
 def library_attempts(device: str) -> dict[Capability, Attempt]:
     """Attempts by capability."""
-    return {capability: partial(_undisturbed, call, device) for capability, call in PROBES.items()}
+    return all_guarded(PROBES, device, partial(torch.random.fork_rng, []), without_warnings)
 
 
 def float64_head_is_kept(label: str, device: str) -> bool:
@@ -248,8 +248,3 @@ def trainer_scales(precision: Any, device: str) -> bool:
     with without_warnings():
         plugin = fitted(device, Tiny(), 1.0, precision=precision).precision_plugin
     return getattr(plugin, "scaler", None) is not None
-
-
-def _undisturbed(call: Callable[[str], bool], device: str) -> bool:
-    with torch.random.fork_rng([]), without_warnings():
-        return call(device)

@@ -12,7 +12,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 from fixtures.recipe import FormatName
 from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
 from frameworks.torch.arrays import dtype_name
-from frameworks.torch.stacks.accelerate_state import SharedState
+from frameworks.torch.stacks.accelerate_state import first_state
 from frameworks.torch.stacks.numbered_rows import EPOCHS, STEPS, Dropping, NumberedRows
 from frameworks.torch.stacks.trainer_loop import seeds_restored
 from frameworks.torch.stacks.trainer_probes import QUIET, TrainerAttempt
@@ -24,7 +24,7 @@ def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, 
     with tempfile.TemporaryDirectory() as folder:
         runs = []
         for resumed in (False, True):
-            with SharedState().installed(), seeds_restored(), torch.random.fork_rng():
+            with first_state(), seeds_restored(), torch.random.fork_rng():
                 model = Dropping()
                 given = {
                     "output_dir": folder,
@@ -44,7 +44,7 @@ def resumed_epoch(order: RowOrder, windows: int, device: str) -> tuple[DataRun, 
 
 def requested(format_name: FormatName, device: str) -> FormatRequest:
     """What Trainer makes of a request for mixed precision, without this adapter's additions."""
-    with SharedState().installed(), seeds_restored(), torch.random.fork_rng(), watched() as warned:
+    with first_state(), seeds_restored(), torch.random.fork_rng(), watched() as warned:
         asked: dict[str, Any] = {"fp16": True} if format_name == "float16" else {"bf16": True}
         made, seen = TrainerAttempt(device, [1.0], **asked), list[torch.dtype]()
         made.model.inner.register_forward_hook(lambda _layer, _inputs, output: seen.append(output.dtype))

@@ -21,7 +21,7 @@ from frameworks.torch.losses import item_loss_sums
 from frameworks.torch.network import Network
 from frameworks.torch.optimizers import Stepper, steppers
 from frameworks.torch.scaler import grad_scaler, wants_fused
-from frameworks.torch.stacks.accelerate_state import SharedState
+from frameworks.torch.stacks.accelerate_state import first_state
 from frameworks.torch.trainer import TorchTrainer
 
 OPTIMIZERS = {"trainer": "adamw_torch_fused", "trainer-plain": "adamw_torch"}
@@ -165,7 +165,7 @@ class PlainTrainer(TorchTrainer):
         device: str,
         mode: str,
     ) -> None:
-        with SharedState().installed():
+        with first_state():
             self.arguments = arguments_of(recipe, device, OPTIMIZERS[mode])
         super().__init__(model, recipe, weights, device, mode)
 

@@ -18,7 +18,8 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from fixtures.recipe import Recipe
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.torch import devices
-from frameworks.torch.stacks.accelerate_state import SharedState
+from frameworks.torch.guards import Probe, guarded
+from frameworks.torch.stacks.accelerate_state import first_state
 from frameworks.torch.stacks.trainer_loop import seeds_restored
 
 BFLOAT16_SCALED = "Trainer's loss scaler comes with fp16=True, and its bf16 has none"
@@ -45,7 +46,6 @@ QUIET: dict[str, Any] = {
 }
 """Training arguments of plain SGD at a rate of 0.5, one row a micro-batch."""
 
-Try = Callable[[str], bool]
 Row = Mapping[str, float]
 
 
@@ -263,7 +263,7 @@ def require_scaling(recipe: Recipe, device: str) -> None:
         raise Unsupported(Capability.DYNAMIC_SCALING, BFLOAT16_SCALED, alone(bfloat16_is_scaled, device))
 
 
-_TRIES: dict[Capability, Try] = {
+_PROBES: dict[Capability, Probe] = {
     Capability.O1_FLOAT16: partial(_format_inside, torch.float16),
     Capability.O1_BFLOAT16: partial(_format_inside, torch.bfloat16),
     Capability.DYNAMIC_SCALING: _dynamic,
@@ -285,14 +285,9 @@ _TRIES: dict[Capability, Try] = {
 
 def attempts(device: str) -> dict[Capability, Attempt]:
     """Attempts by capability; each has a state of its own."""
-    return {capability: alone(attempt, device) for capability, attempt in _TRIES.items()}
+    return {capability: alone(probe, device) for capability, probe in _PROBES.items()}
 
 
-def alone(attempt: Try, device: str) -> Attempt:
+def alone(probe: Probe, device: str) -> Attempt:
     """The attempt on a device, with a state of its own."""
-    return partial(_alone, attempt, device)
-
-
-def _alone(attempt: Try, device: str) -> bool:
-    with SharedState().installed(), seeds_restored(), devices.random_apart(device):
-        return attempt(device)
+    return guarded(probe, device, first_state, seeds_restored, partial(devices.random_apart, device))
