@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import paddle
@@ -39,7 +41,8 @@ class StaticFramework(OneGraph):
         return refusals(self.device)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return {**static_attempts(self.device), **self.option_attempts()}
+        options = {capability: partial(_without_place, each) for capability, each in self.option_attempts().items()}
+        return {**static_attempts(self.device), **options}
 
     def conventions(self) -> Conventions:
         rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))
@@ -60,3 +63,10 @@ class StaticFramework(OneGraph):
 
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
         return run_operation(OPERATIONS[op], arrays)
+
+
+def _without_place(attempt: Attempt) -> bool:
+    """The attempt, without the warning that `paddle.full_like` gives of its own call in a static graph."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Tensor do not have 'place' interface")
+        return attempt()
