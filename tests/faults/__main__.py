@@ -55,7 +55,7 @@ class MadeOnce:
     @cached_property
     def _laws(self) -> Baseline:
         laws = [clause for clause in load_clauses() if clause.startswith(LAWS)]
-        return self._engine.baseline(self._group, laws, self._workers)
+        return self._engine.baseline(self._group, laws, self._workers, may_be_empty=True)
 
     @cached_property
     def _all(self) -> Baseline:

@@ -72,7 +72,7 @@ class DividesTheLastMicroBatchAlone(LightningFramework):
 @fault(
     "https://github.com/SWivid/F5-TTS/issues/631",
     component="average",
-    clauses=("master.average-follows-updates",),
+    clauses=("accumulation.once-per-window",),
     mode="lightning",
 )
 class AveragesEveryMicroBatch(LightningFramework):
@@ -152,7 +152,7 @@ class DropsTheLastWindow(LightningFramework):
 @fault(
     "https://github.com/huggingface/transformers/issues/581",
     component="clipping",
-    clauses=("accumulation.clips-only-what-is-larger",),
+    clauses=("scaling.unscales-before-clipping",),
     mode="lightning",
 )
 class ClipsValues(LightningFramework):
@@ -229,7 +229,7 @@ class OptimizerIsNotSaved(FabricFramework):
 @fault(
     "https://github.com/Lightning-AI/pytorch-lightning/pull/17439",
     component="autocast",
-    clauses=("autocast.matmul-is-low",),
+    clauses=("autocast.layers-honour-policy",),
     mode="fabric",
 )
 class ForwardWithoutAutocast(FabricFramework):
