@@ -85,7 +85,7 @@ def run(
     pytest_arguments: tuple[str, ...],
 ) -> int:
     """Installs FRAMEWORK at its pinned version (or TORCH_VERSION, TF_VERSION, PADDLE_VERSION, JAX_VERSION), runs the
-    suites in each mode, prints the table of all records and compares the new ones with their baselines.
+    suites in each mode, prints the table of the new records and compares them with their baselines.
 
     \b
     conformance run torch

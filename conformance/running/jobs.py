@@ -18,9 +18,9 @@ from conformance.running.children import run_to_end
 from conformance.running.repeating import repeat, repeatable
 from frameworks import install
 from results.compare.pairing import compare_sets
-from results.record.files import RecordError, one_line
-from results.record.folders import LAST_RUNS, find, read
-from results.record.reading import Record
+from results.record.files import one_line
+from results.record.folders import LAST_RUNS
+from results.record.reading import Record, load
 from results.show.differences import draw
 from results.show.table import draw as draw_table
 
@@ -140,15 +140,12 @@ def job(framework: str, modes: Sequence[str], serial: Collection[str], device: s
         statuses.append(judge(framework, mode, device, 1 if budget and mode in serial else 2, own))
     if any(status not in (0, 1) for status in statuses):
         return 2
-    if not any(LAST_RUNS.glob("*.json")):
-        return 1 if any(statuses) else 0
-    try:
-        records = dict(zip(paths := find([LAST_RUNS]), read(paths), strict=True))
-    except RecordError as error:
-        print(f"conformance: {error}", file=sys.stderr)
-        return 2
-    new = {path: record for path, record in records.items() if path.stat().st_mtime >= begun}
-    draw_table([*records.values()], Console(), noted=[*new.values()])
+    paths = sorted(LAST_RUNS.glob("*.json"))
+    new = {path: load(path) for path in paths if path.stat().st_mtime >= begun}
+    if new:
+        draw_table([*new.values()], Console())
+    if new and len(new) < len(paths):
+        print(f"`conformance table` shows them next to {len(paths) - len(new)} of earlier runs", flush=True)
     for path, record in new.items():
         _beside_baseline(path, record)
     return 1 if any(statuses) else 0

@@ -123,14 +123,14 @@ def plain(records: Sequence[Record], width: int = 80) -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
-def draw(records: Sequence[Record], console: Console, noted: Sequence[Record] | None = None) -> None:
-    """Prints the summary as wide as the console is, and the notes of `noted`, by default of all."""
+def draw(records: Sequence[Record], console: Console) -> None:
+    """Prints the summary as wide as the console is."""
     for table in layout(records, console.width):
         console.print(table)
     console.print(Text(CAPTION, style="dim"))
     if any(map(by_consequence, records)):
         console.print(Text(CLASSES, style="dim"))
-    for note in notes(records if noted is None else noted):
+    for note in notes(records):
         console.print(Text(note))
 
 
