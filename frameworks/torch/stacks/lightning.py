@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from lightning.pytorch import callbacks
+
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import FormatName, Recipe
@@ -16,6 +18,7 @@ from frameworks.torch.stacks.lightning_loops import clipped_by_hand, scheduled, 
 from frameworks.torch.stacks.lightning_probes import float64_head_is_kept, library_attempts, trainer_scales
 from frameworks.torch.stacks.lightning_trainer import LightningTrainer
 
+_BEFORE_2_6 = "EMAWeightAveraging came with Lightning 2.6.0"
 _BY_ITSELF = "Trainer unscales gradients itself, after the last backward pass of a window"
 
 
@@ -23,7 +26,8 @@ class LightningFramework(StackFramework):
     """Lightning's Trainer with automatic optimization: one fit for each run."""
 
     def refused(self) -> Mapping[Capability, str]:
-        return {
+        averages = {} if hasattr(callbacks, "EMAWeightAveraging") else {Capability.AVERAGE: _BEFORE_2_6}
+        return averages | {
             Capability.STATIC_SCALING: NO_STATIC_SCALE,
             Capability.EXPLICIT_UNSCALE: _BY_ITSELF,
             Capability.SECOND_UNSCALE: _BY_ITSELF,

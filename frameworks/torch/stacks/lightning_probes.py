@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch import callbacks
 from lightning.pytorch.plugins.precision import MixedPrecision
 
 from frameworks.contract import Attempt, Capability
@@ -179,7 +179,7 @@ def _missing_gradients(device: str) -> bool:
 
 def _average(device: str) -> bool:
     module = Tiny()
-    fitted(device, module, 1.0, 2.0, callbacks=[EMAWeightAveraging(decay=0.5)])
+    fitted(device, module, 1.0, 2.0, callbacks=[callbacks.EMAWeightAveraging(decay=0.5)])
     return module.is_at(0.0)  # (0.5 - 0.5) / 2, of the weights 0.5 and -0.5
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch import Trainer, callbacks
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from torch.optim.swa_utils import AveragedModel
 
@@ -94,7 +93,7 @@ class LightningTrainer(TorchTrainer):
     def _begin(self, file: Path | None = None) -> Fit:
         """A fit of the run's network, resumed from a checkpoint if there is one."""
         recipe, stepper, desk = self.recipe, self.steppers[0], Desk(self.recipe.accumulation)
-        self._ema = None if recipe.average is None else EMAWeightAveraging(decay=recipe.average)
+        self._ema = None if recipe.average is None else callbacks.EMAWeightAveraging(decay=recipe.average)
         callbacks = [] if self._ema is None else [self._ema]
         trainer = trainer_of(recipe, self.device, self.scaler, callbacks=callbacks)
         task = FitModule(self.network, desk, stepper, clips=recipe.clip is not None)
