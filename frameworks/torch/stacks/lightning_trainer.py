@@ -94,8 +94,8 @@ class LightningTrainer(TorchTrainer):
         """A fit of the run's network, resumed from a checkpoint if there is one."""
         recipe, stepper, desk = self.recipe, self.steppers[0], Desk(self.recipe.accumulation)
         self._ema = None if recipe.average is None else callbacks.EMAWeightAveraging(decay=recipe.average)
-        callbacks = [] if self._ema is None else [self._ema]
-        trainer = trainer_of(recipe, self.device, self.scaler, callbacks=callbacks)
+        given = [] if self._ema is None else [self._ema]
+        trainer = trainer_of(recipe, self.device, self.scaler, callbacks=given)
         task = FitModule(self.network, desk, stepper, clips=recipe.clip is not None)
         return Fit(trainer, task, desk, file)
 
