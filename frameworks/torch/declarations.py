@@ -112,6 +112,8 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
             refused |= library.refused()
     if mode == engine_start.MODE:
         refused = {c: reason for c, reason in refused.items() if c != Capability.O2_BFLOAT16} | engine_probes.refused()
+    if mode in MODES:
+        refused.pop(Capability.OFFLOAD_HOST, None)
     return refused | _REFUSED_IN_MODE.get(mode, {})
 
 

@@ -116,8 +116,8 @@ class TorchFramework(BaseFramework):
             here |= implementations.attempts(self.device, self._run)
         if self.mode not in ("fsdp1", engine_start.MODE):
             here[Capability.ADAM_8BIT] = partial(eight_bit_state.keeps_codes, self.device)
+        here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
         if not self._compiles:
-            here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
         if self.mode in _LIBRARIES:
             here |= _LIBRARIES[self.mode].refused_attempts()
