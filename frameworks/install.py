@@ -37,6 +37,8 @@ __all__ = ["DISTRIBUTIONS", "install", "installed_version", "main"]
 
 NEWEST = "versions are the newest that declare to go with each other"
 
+AROUND = "the lock does not go with the versions that are asked for; other packages are the newest that do"
+
 ON_NUMPY = ("autograd", "ml-dtypes", "scikit-learn", "scipy")
 """What every environment has that is built on NumPy, and may have to change with it."""
 
@@ -79,7 +81,14 @@ def install(names: list[str], request: InstallRequest) -> list[str]:
         pins, remark = _pins(names, request, suite)
         if pins.get("numpy") != suite.get("numpy"):
             beside += [package for package in ON_NUMPY if installed(package)]
-        pip.install([*requirements, *beside], pins, [index for name in names if (index := _index(name, request))])
+        indices = [index for name in names if (index := _index(name, request))]
+        try:
+            pip.install([*requirements, *beside], pins, indices)
+        except Unavailable:
+            if not (request.pinned and request.packages):
+                raise
+            pins, remark = {name: pins[name] for name in pins if name in {**suite, **request.packages}}, AROUND
+            pip.install([*requirements, *beside], pins, indices)
     except Unavailable as refusal:
         ways = " or ".join(f"{name.upper()}_VERSION" for name in names)
         hint = "".join(

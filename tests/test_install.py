@@ -47,6 +47,7 @@ class Installers:
         status, errors, output: how an installation ends.
         resolved: what `uv pip compile` finds, None for no solution.
         release: the pylock.toml of the next release, "" for none.
+        incompatible: a pin under which no installation succeeds.
         installed: the words of each installation, from "install" on, and its pins.
         compiled: the options and the requirements of each resolution.
     """
@@ -56,6 +57,7 @@ class Installers:
     output: str = ""
     resolved: Mapping[str, str] | None = None
     release: str = RELEASE
+    incompatible: str = ""
     installed: list[tuple[list[str], list[str]]] = field(default_factory=list)
     compiled: list[tuple[list[str], list[str]]] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)
@@ -77,7 +79,8 @@ class Installers:
         pins = Path(words[at + 1]).read_text().splitlines()
         self.programs.append(" ".join(words[:at]))
         self.installed.append((words[at + 2 :], pins))
-        return subprocess.CompletedProcess(words, self.status, self.output, self.errors)
+        status = 1 if self.incompatible in pins else self.status
+        return subprocess.CompletedProcess(words, status, self.output, self.errors)
 
 
 @pytest.fixture
@@ -221,6 +224,20 @@ def test_every_package_of_a_lock_can_be_overridden(pip: Installers, monkeypatch:
     assert install.main(["tf"]) == 0
     pins = ["keras==3.13.2", NUMPY, "scipy==1.17.1"]
     assert pip.installed[1] == (["tensorflow-cpu==2.21.0", "keras==3.13.2"], pins)
+
+
+def test_a_lock_that_another_version_does_not_go_with_leaves_what_the_suite_computes_with(
+    pip: Installers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(LOCKS, "torch", LOCKS["torch"] | {"transformers": "5.24.0"})
+    monkeypatch.setenv("TRANSFORMERS_VERSION", "5.17.0")
+    pip.incompatible = "sympy==1.14.0"
+    assert install.main(["torch"]) == 0
+    assert [pins for _, pins in pip.installed] == [
+        [NUMPY, "scipy==1.17.1", "sympy==1.14.0", "transformers==5.17.0"],
+        [NUMPY, "scipy==1.17.1", "transformers==5.17.0"],
+    ]
+    assert capsys.readouterr().err == f"torch: {install.AROUND}\n"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""With donated_buffer off, as PyTorch's own error advises, Inductor takes a graph with donated buffers from its cache."""
+"""With donated_buffer off, as PyTorch's error advises, Inductor takes a graph with donated buffers from its cache."""
 
 import os
 import sys
