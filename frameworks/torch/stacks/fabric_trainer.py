@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from frameworks.torch.stacks.lightning_start import NAMES, quiet
 from frameworks.torch.trainer import TorchTrainer
 
 FILE = "run.ckpt"
+
+_SAFELY = {"weights_only": True} if "weights_only" in signature(Fabric.load).parameters else {}
+"""Arguments by which Fabric reads tensors and plain values alone; before 2.6 it has none."""
 
 
 class Float32Scaled(MixedPrecision):
@@ -133,8 +137,8 @@ class FabricTrainer(TorchTrainer):
     def restore(self, path: Path) -> None:
         file, state = path / FILE, self._checkpoint()
         try:
-            same_parts(file, self.fabric.load(file, weights_only=True), state)
-            self.fabric.load(file, state, weights_only=True)
+            same_parts(file, self.fabric.load(file, **_SAFELY), state)
+            self.fabric.load(file, state, **_SAFELY)
             checkpoint.go_on(self, state[checkpoint.LOOP])
             checkpoint.put_gradients(self, state[checkpoint.LOOP]["gradients"])
         except Exception as error:
