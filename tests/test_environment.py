@@ -66,6 +66,18 @@ def test_a_companion_in_the_version_is_the_companion_and_not_the_framework() -> 
     assert told.crossing == "TF_VERSION=2.20.0 KERAS_VERSION=3.8.0 tox -e tf"
 
 
+def test_a_library_counts_in_the_modes_that_train_by_it() -> None:
+    old, new = (
+        run("torch", f"2.13.0+cpu.accelerate.{version}", {"accelerate": version}) for version in ("1.12", "1.15")
+    )
+    assert environment(old, new).companions == (ChangedSetting("accelerate", "1.12", "1.15"),)
+    assert environment(old, new).crossing == (
+        "TORCH_VERSION=2.13.0 ACCELERATE_VERSION=1.12 python -m conformance run --modes m torch"
+    )
+    apart = environment(*(run("torch", "2.13.0+cpu", {"accelerate": version}) for version in ("1.12", "1.15")))
+    assert apart.companions == ()
+
+
 @pytest.mark.parametrize(("old", "new", "framework"), [("2.13+cpu", "2.13+cu130", True), ("2.13", "2.13", False)])
 def test_another_build_of_a_version_is_another_framework(old: str, new: str, framework: bool) -> None:
     told = environment(run("torch", old), run("torch", new)).framework

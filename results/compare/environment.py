@@ -14,6 +14,9 @@ from packaging.utils import canonicalize_name
 
 from results.record.reading import Record
 
+LIBRARIES = frozenset({"accelerate", "lightning", "transformers"})
+"""Libraries on top; each counts in the modes that train by it, whose version names it."""
+
 COMPANIONS = frozenset(
     {
         "autograd",
@@ -172,7 +175,8 @@ def environment(old: Record, new: Record) -> Environment:
         if (step := ChangedSetting(name, *(side.get(name, "") for side in known))).old != step.new
     ]
     bundled = BUNDLED if new.series.device == "cpu" else (*BUNDLED, *ON_A_GPU)
-    companions = tuple(step for step in steps if step.name in COMPANIONS or step.name.startswith(bundled))
+    named = COMPANIONS | labelled(old).keys() | labelled(new).keys()
+    companions = tuple(step for step in steps if step.name in named or step.name.startswith(bundled))
     versions = [public(record) for record in (old, new)]
     raw = [record.variant.framework_version for record in (old, new)]
     shown = versions if versions[0] != versions[1] else [_without_companions(version) for version in raw]
@@ -199,12 +203,12 @@ def public(record: Record) -> str:
 def labelled(record: Record) -> dict[str, str]:
     """Versions of the companions that a framework's version names, by package."""
     label = record.variant.framework_version.partition("+")[2]
-    return {name: version for name, version in _LABEL.findall(label) if name in COMPANIONS}
+    return {name: version for name, version in _LABEL.findall(label) if name in COMPANIONS | LIBRARIES}
 
 
 def _without_companions(version: str) -> str:
     release, _, label = version.partition("+")
-    rest = _LABEL.sub(lambda part: "" if part[1] in COMPANIONS else part[0], label).strip(".")
+    rest = _LABEL.sub(lambda part: "" if part[1] in COMPANIONS | LIBRARIES else part[0], label).strip(".")
     return f"{release}+{rest}" if rest else release
 
 
@@ -248,7 +252,9 @@ def _crossing(new: Record, version: str, companions: tuple[ChangedSetting, ...],
     wanted = [(name, version), *((step.name, step.old) for step in free)]
     if not free or name not in OWN or not all(_VERSION.fullmatch(text) for _, text in wanted):
         return ""
-    return " ".join((*(f"{variable(package)}={text}" for package, text in wanted), f"tox -e {name}"))
+    mode = new.series.mode
+    run = f"python -m conformance run --modes {mode} {name}" if LIBRARIES & labelled(new).keys() else f"tox -e {name}"
+    return " ".join((*(f"{variable(package)}={text}" for package, text in wanted), run))
 
 
 def variable(package: str) -> str:
