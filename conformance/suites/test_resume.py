@@ -28,6 +28,15 @@ TECHNIQUES: dict[str, Recipe] = {
 }
 
 
+FRESH: dict[str, Recipe] = {
+    f"{optimizer}-{scaled}-{rate}": TECHNIQUES[optimizer].but(scaling=scaling, schedule=schedule)
+    for optimizer in ("momentum", "adam")
+    for scaled, scaling in (("unscaled", None), ("scaled", SCALING))
+    for rate, schedule in (("constant", None), ("scheduled", Steps((1, 2), (1.0, 0.5, 0.25))))
+}
+"""Recipes of runs that are saved before their first update."""
+
+
 def train(trainer: Trainer, start: int, stop: int, k: int = 1) -> None:
     """Updates `start` to `stop`, each on a batch of its own."""
     for i in range(start, stop):
@@ -48,6 +57,37 @@ def test_a_resumed_run_is_the_run_that_never_stopped(
     for run in (through, resumed):
         train(run, 4, 14, recipe.accumulation)
     verdict.same_state(subject.state(resumed), subject.state(through), "training state after ten more updates")
+
+
+@clause("resume.save-has-no-side-effects")
+@pytest.mark.parametrize("recipe", FRESH.values(), ids=FRESH)
+def test_a_save_before_the_first_update_changes_nothing(
+    subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe
+) -> None:
+    saved, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    before = subject.state(saved)
+    saved.save(tmp_path)
+    verdict.same_state(subject.state(saved), before, "training state after a save before the first update")
+    for number in range(1, 4):
+        for run in (saved, plain):
+            run.update((exact_batch(8, seed=number),))
+        what = f"training state {number} updates after a save before the first one"
+        verdict.same_state(subject.state(saved), subject.state(plain), what, "run-differs")
+
+
+@clause("resume.bit-identical")
+@pytest.mark.parametrize("recipe", FRESH.values(), ids=FRESH)
+def test_a_run_saved_before_its_first_update_begins_after_the_load(
+    subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe
+) -> None:
+    plain, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    subject.trainer(exact_linear(), recipe).save(tmp_path)
+    resumed.restore(tmp_path)
+    verdict.same_state(subject.state(resumed), subject.state(plain), "training state right after the load")
+    for number in range(1, 4):
+        for run in (resumed, plain):
+            run.update((exact_batch(8, seed=number),))
+        verdict.same_state(subject.state(resumed), subject.state(plain), f"training state {number} updates after the load")
 
 
 @clause("resume.bit-identical")
