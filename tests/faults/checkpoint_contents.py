@@ -208,6 +208,36 @@ class PartOfTheRunStaysInTheProcess(ReferenceTrainer):
         self.load_state(own | {"counters": self.kept.get(str(path), np.zeros(6, np.int64))})
 
 
+@fault(
+    "https://github.com/google/flax/pull/1120",
+    component="checkpoint",
+    clauses=("resume.bit-identical",),
+)
+class OlderSaveStays(ReferenceTrainer):
+    """A save into a folder that has one of the same run is left out without an error."""
+
+    def save(self, path: Path) -> None:
+        try:
+            checkpoint.read(path, self._identity(), self.save_state())
+        except ValueError:
+            super().save(path)
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/140898",
+    component="checkpoint",
+    clauses=("resume.bit-identical",),
+)
+class OpenWindowKeepsTheMoments(ReferenceTrainer):
+    """A load into a run with gradients leaves the optimizer's state out."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        former, open_window = {slot: dict(held) for slot, held in self.slots.items()}, bool(self.window.gradients)
+        super().load_state(arrays)
+        for slot, held in former.items() if open_window else ():
+            self.slots[slot].update(held)
+
+
 # an open window
 
 
