@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,7 +13,7 @@ from conformance.judging.kit import Subject, Verdict, clause, full, need, spiked
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar, two_heads
 from fixtures.recipe import MASTERED, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
-from frameworks.contract import Capability, RowOrder, Trainer
+from frameworks.contract import Capability, LoadOrder, RowOrder, Trainer
 
 ADAM = Recipe(Adam(1e-3))
 SCALING = DynamicScaling(initial=2.0**10, interval=3)
@@ -87,7 +88,9 @@ def test_a_run_saved_before_its_first_update_begins_after_the_load(
     for number in range(1, 4):
         for run in (resumed, plain):
             run.update((exact_batch(8, seed=number),))
-        verdict.same_state(subject.state(resumed), subject.state(plain), f"training state {number} updates after the load")
+        verdict.same_state(
+            subject.state(resumed), subject.state(plain), f"training state {number} updates after the load"
+        )
 
 
 @clause("resume.bit-identical")
@@ -248,6 +251,31 @@ def test_dropout_continues_its_stream(subject: Subject, verdict: Verdict, tmp_pa
         verdict.equal(masks[0], masks[1], "loss under dropout after the load", "stream-restarted")
     left, right = subject.state(resumed), subject.state(through)
     verdict.same_state(left, right, "training state after three more updates under dropout", "stream-restarted")
+
+
+@clause("resume.load-order")
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("order", get_args(LoadOrder))
+def test_a_run_goes_on_in_whatever_order_it_was_loaded(
+    subject: Subject, verdict: Verdict, tmp_path: Path, order: LoadOrder, optimizer: str
+) -> None:
+    need(subject, Capability.LOAD_ORDER)
+    schedule = Steps((1, 5), (1.0, 0.5, 0.25))
+    recipe = TECHNIQUES[optimizer].but(scaling=scaling_if(subject), schedule=schedule)
+    through, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    train(through, 0, 4)
+    through.save(tmp_path)
+    try:
+        resumed.restore_in(tmp_path, order)
+    except ValueError as error:
+        verdict.observe("refusal", str(error))
+        return
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state right after the load")
+    for number in range(4, 7):
+        updates = [run.update((exact_batch(8, seed=number),)) for run in (resumed, through)]
+        rates = [update.learning_rate for update in updates]
+        verdict.equal(rates[0], rates[1], f"learning rate of update {number}, four before the load", "rate-differs")
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state three updates after the load")
 
 
 @clause("resume.data-position")

@@ -65,7 +65,7 @@ class SaveDrawsRandomNumbers(ReferenceTrainer):
     clauses=("resume.save-has-no-side-effects", "resume.bit-identical"),
 )
 class SaveMakesTheFirstStep(ReferenceTrainer):
-    """A save of an optimizer that has not stepped makes it step on zero gradients at rate 0, which its counters count."""
+    """A save before the first update steps on zero gradients at rate 0, which the optimizer's counters count."""
 
     def save(self, path: Path) -> None:
         if not any(self.counts.values()):
