@@ -285,7 +285,11 @@ class UsedScalerKeepsItsScale(ReferenceTrainer):
             super().load_part(part, arrays)
 
 
-@fault("", component="load", clauses=("resume.load-order",))
+@fault(
+    "https://github.com/CodefyUI/CodefyUI/pull/147",
+    component="load",
+    clauses=("resume.load-order",),
+)
 class LoadedModelGetsNewMoments(ReferenceTrainer):
     """The optimizer begins anew for a model that is loaded after it."""
 
