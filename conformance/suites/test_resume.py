@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,7 +13,7 @@ from conformance.judging.kit import Subject, Verdict, clause, full, need, spiked
 from fixtures.data import digits_batch, exact_batch
 from fixtures.models import digits_convolution, dropout_probe, exact_linear, exact_stack, scalar, two_heads
 from fixtures.recipe import MASTERED, SGD, Adam, AdamW, DynamicScaling, Recipe, Recompute, Steps
-from frameworks.contract import Capability, RowOrder, Trainer
+from frameworks.contract import Capability, LoadOrder, RowOrder, Trainer
 
 ADAM = Recipe(Adam(1e-3))
 SCALING = DynamicScaling(initial=2.0**10, interval=3)
@@ -26,6 +27,15 @@ TECHNIQUES: dict[str, Recipe] = {
     "schedule": ADAM.but(schedule=Steps((2, 6), (1.0, 0.5, 0.25))),
     **{f"masters-{p.format}": ADAM.but(precision=p) for p in MASTERED},
 }
+
+
+FRESH: dict[str, Recipe] = {
+    f"{optimizer}-{scaled}-{rate}": TECHNIQUES[optimizer].but(scaling=scaling, schedule=schedule)
+    for optimizer in ("momentum", "adam")
+    for scaled, scaling in (("unscaled", None), ("scaled", SCALING))
+    for rate, schedule in (("constant", None), ("scheduled", Steps((1, 2), (1.0, 0.5, 0.25))))
+}
+"""Recipes of runs that are saved before their first update."""
 
 
 def train(trainer: Trainer, start: int, stop: int, k: int = 1) -> None:
@@ -48,6 +58,39 @@ def test_a_resumed_run_is_the_run_that_never_stopped(
     for run in (through, resumed):
         train(run, 4, 14, recipe.accumulation)
     verdict.same_state(subject.state(resumed), subject.state(through), "training state after ten more updates")
+
+
+@clause("resume.save-has-no-side-effects")
+@pytest.mark.parametrize("recipe", FRESH.values(), ids=FRESH)
+def test_a_save_before_the_first_update_changes_nothing(
+    subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe
+) -> None:
+    saved, plain = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    before = subject.state(saved)
+    saved.save(tmp_path)
+    verdict.same_state(subject.state(saved), before, "training state after a save before the first update")
+    for number in range(1, 4):
+        for run in (saved, plain):
+            run.update((exact_batch(8, seed=number),))
+        what = f"training state {number} updates after a save before the first one"
+        verdict.same_state(subject.state(saved), subject.state(plain), what, "run-differs")
+
+
+@clause("resume.bit-identical")
+@pytest.mark.parametrize("recipe", FRESH.values(), ids=FRESH)
+def test_a_run_saved_before_its_first_update_begins_after_the_load(
+    subject: Subject, verdict: Verdict, tmp_path: Path, recipe: Recipe
+) -> None:
+    plain, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    subject.trainer(exact_linear(), recipe).save(tmp_path)
+    resumed.restore(tmp_path)
+    verdict.same_state(subject.state(resumed), subject.state(plain), "training state right after the load")
+    for number in range(1, 4):
+        for run in (resumed, plain):
+            run.update((exact_batch(8, seed=number),))
+        verdict.same_state(
+            subject.state(resumed), subject.state(plain), f"training state {number} updates after the load"
+        )
 
 
 @clause("resume.bit-identical")
@@ -208,6 +251,31 @@ def test_dropout_continues_its_stream(subject: Subject, verdict: Verdict, tmp_pa
         verdict.equal(masks[0], masks[1], "loss under dropout after the load", "stream-restarted")
     left, right = subject.state(resumed), subject.state(through)
     verdict.same_state(left, right, "training state after three more updates under dropout", "stream-restarted")
+
+
+@clause("resume.load-order")
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("order", get_args(LoadOrder))
+def test_a_run_goes_on_in_whatever_order_it_was_loaded(
+    subject: Subject, verdict: Verdict, tmp_path: Path, order: LoadOrder, optimizer: str
+) -> None:
+    need(subject, Capability.LOAD_ORDER)
+    schedule = Steps((1, 5), (1.0, 0.5, 0.25))
+    recipe = TECHNIQUES[optimizer].but(scaling=scaling_if(subject), schedule=schedule)
+    through, resumed = (subject.trainer(exact_linear(), recipe) for _ in range(2))
+    train(through, 0, 4)
+    through.save(tmp_path)
+    try:
+        resumed.restore_in(tmp_path, order)
+    except ValueError as error:
+        verdict.observe("refusal", str(error))
+        return
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state right after the load")
+    for number in range(4, 7):
+        updates = [run.update((exact_batch(8, seed=number),)) for run in (resumed, through)]
+        rates = [update.learning_rate for update in updates]
+        verdict.equal(rates[0], rates[1], f"learning rate of update {number}, four before the load", "rate-differs")
+    verdict.same_state(subject.state(resumed), subject.state(through), "training state three updates after the load")
 
 
 @clause("resume.data-position")

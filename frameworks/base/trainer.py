@@ -18,6 +18,7 @@ from frameworks.contract import (
     Capability,
     Declaration,
     LayerTrace,
+    LoadOrder,
     Operand,
     QuantizedModel,
     Remembered,
@@ -119,6 +120,9 @@ class BaseTrainer(ABC):
 
     def restore(self, path: Path) -> None:
         raise self.refusal(Capability.CHECKPOINT)
+
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        raise self.refusal(Capability.LOAD_ORDER)
 
     def saved_bytes(self, batch: Batch) -> int:
         raise self.refusal(Capability.SAVED_BYTES)

@@ -125,6 +125,7 @@ class Capability(StrEnum):
     MANUAL_STEP = "trainer.manual-step"  # a user's own step inside the library's loop, with the library's clipping
     TRACE = "trainer.trace"  # outputs and gradients of every layer
     LIBRARY_REQUESTS = "autocast.library-requests"  # what a library makes of a request for a precision
+    LOAD_ORDER = "trainer.load-order"  # parts of a run that are made and loaded in an order of the user's
     DATA_POSITION = "trainer.data-position"  # a library's own data loader, from whose middle a run resumes
     PLAIN_LOOP = "trainer.plain-loop"  # the same run without the library that trains it
 

@@ -10,7 +10,7 @@ from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from frameworks.contract.delayed_scaling import Operand, Remembered
 from frameworks.contract.post_training import Calibrated, QuantizedModel
-from frameworks.contract.values import Gradients, LayerTrace, Update
+from frameworks.contract.values import Gradients, LayerTrace, LoadOrder, Update
 
 
 class Trainer(Protocol):
@@ -139,6 +139,14 @@ class Trainer(Protocol):
 
     def restore(self, path: Path) -> None:
         """Restores what `save` wrote; raises ValueError, changing nothing, if the files are not whole."""
+
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        """`restore` for a new run, whose parts are made and loaded in this order.
+
+        Raises:
+            ValueError: as `restore`.
+            Unsupported: LOAD_ORDER.
+        """
 
     def saved_bytes(self, batch: Batch) -> int:
         """Bytes held between forward and backward of one micro-batch, parameters and inputs left out."""

@@ -8,10 +8,12 @@ from typing import Any, Protocol
 
 import paddle
 
+from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, MicroBatch, same_parts
+from frameworks.contract import LoadOrder
 from frameworks.paddle.arrays import put_gradient
 from frameworks.paddle.network import Network
-from frameworks.paddle.optimizers import Share
+from frameworks.paddle.optimizers import Share, schedule_of
 from frameworks.paddle.streams import Stream
 
 FILE = "run.pdparams"
@@ -20,6 +22,7 @@ FILE = "run.pdparams"
 class DynamicRun(Protocol):
     """The saved parts of a run."""
 
+    recipe: Recipe
     network: Network
     shares: list[Share]
     scaler: Any | None
@@ -29,6 +32,8 @@ class DynamicRun(Protocol):
     def segment_calls(self) -> tuple[int, ...]: ...
 
     def anew(self) -> DynamicRun: ...
+
+    def use_scaler(self) -> None: ...
 
 
 def save(trainer: DynamicRun, folder: Path) -> None:
@@ -55,7 +60,7 @@ def parts(trainer: DynamicRun) -> dict[str, Any]:
 
 
 def restore(trainer: DynamicRun, folder: Path) -> None:
-    """Restores what `save` wrote.
+    """Restores what `save` wrote; `restore_in` in the order of the parts.
 
     Model, optimizers and scaler are created again, as in a process that resumes, and replace the old ones when all
     parts are loaded. A part that `set_state_dict` warns it skips counts as refused.
@@ -63,12 +68,21 @@ def restore(trainer: DynamicRun, folder: Path) -> None:
     Raises:
         ValueError: the file is missing, cut short or foreign, or Paddle refuses a part of it.
     """
+    restore_in(trainer, folder, None)
+
+
+def restore_in(trainer: DynamicRun, folder: Path, order: LoadOrder | None) -> None:
+    """`restore` with the parts made and loaded in this order."""
     file = folder / FILE
     resumed = trainer.anew()
     try:
         saved = paddle.load(str(file))
         same_parts(file, saved if isinstance(saved, dict) else (), parts(resumed))
-        load(resumed, saved)
+        if order == "scaler-used":
+            resumed.use_scaler()
+        load(resumed, saved, reverse=order == "optimizer-first")
+        if order == "schedule-made-last":
+            _make_schedules(resumed, saved)
     except ValueError:
         raise
     except Exception as error:
@@ -76,19 +90,38 @@ def restore(trainer: DynamicRun, folder: Path) -> None:
     vars(trainer).update(vars(resumed))
 
 
-def load(trainer: DynamicRun, saved: dict[str, Any]) -> None:
-    """Loads every part; raises where `set_state_dict` only warns."""
+def _make_schedules(trainer: DynamicRun, saved: dict[str, Any]) -> None:
+    """Gives loaded optimizers schedules that are made now, and loads these."""
+    for place, share in enumerate(trainer.shares):
+        made = share.scheduler = schedule_of(trainer.recipe)
+        if made is not None:
+            share.optimizer.set_lr_scheduler(made)
+            made.set_state_dict(saved[f"optimizer {place}"]["LR_Scheduler"])
+
+
+def load(trainer: DynamicRun, saved: dict[str, Any], *, reverse: bool = False) -> None:
+    """Loads every part, or the last one first; raises where `set_state_dict` only warns."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Skip loading")
-        _load(trainer, saved)
+        for part in reversed(_LOADS) if reverse else _LOADS:
+            part(trainer, saved)
 
 
-def _load(trainer: DynamicRun, saved: dict[str, Any]) -> None:
+def _load_model(trainer: DynamicRun, saved: dict[str, Any]) -> None:
     trainer.network.set_state_dict(saved["model"])
+
+
+def _load_optimizers(trainer: DynamicRun, saved: dict[str, Any]) -> None:
     for place, share in enumerate(trainer.shares):
         share.optimizer.set_state_dict(saved[f"optimizer {place}"])
+
+
+def _load_scaler(trainer: DynamicRun, saved: dict[str, Any]) -> None:
     if trainer.scaler is not None and trainer.scaler.is_enable():
         trainer.scaler.load_state_dict(saved["scaler"])
+
+
+def _load_loop(trainer: DynamicRun, saved: dict[str, Any]) -> None:
     for name, parameter in trainer.network.named.items():
         put_gradient(parameter, saved["window"]["gradients"].get(name))
     window = [MicroBatch(float(total), int(items)) for total, items in saved["window"]["micro-batches"]]
@@ -96,3 +129,16 @@ def _load(trainer: DynamicRun, saved: dict[str, Any]) -> None:
     trainer.stream.state = saved["generator"]
     for segment, count in zip(trainer.network.segments, saved["calls"], strict=True):
         segment.calls = int(count)
+
+
+_LOADS = (_load_model, _load_optimizers, _load_scaler, _load_loop)
+
+
+def loads_in_any_order() -> bool:
+    """Whether an optimizer takes its saved rate before the model is loaded."""
+    made = [(paddle.nn.Linear(1, 1), paddle.optimizer.lr.ExponentialDecay(1.0, 0.5)) for _ in range(2)]
+    saved, loaded = (paddle.optimizer.SGD(decay, parameters=model.parameters()) for model, decay in made)
+    made[0][1].step()
+    loaded.set_state_dict(saved.state_dict())
+    made[1][0].set_state_dict(made[0][0].state_dict())
+    return bool(loaded.get_lr() == 0.5)

@@ -29,6 +29,7 @@ from frameworks.contract import (
 )
 from frameworks.paddle import options, recompute
 from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
+from frameworks.paddle.checkpoint import loads_in_any_order
 from frameworks.paddle.companies import company, has_ranks
 from frameworks.paddle.declarations import refusals
 from frameworks.paddle.formats import NO_PRODUCTS, PaddleFormats, integer_products
@@ -75,6 +76,8 @@ class PaddleFramework(OneGraph):
             **options.refused_attempts(),
             Capability.INTEGER_PRODUCTS: integer_products,
         }
+        if self.ranks() is None:
+            here[Capability.LOAD_ORDER] = loads_in_any_order
         if not has_ranks(self.device):
             return here
         return with_ranks(here, self._ranks_of_a_run, self.ranks(), reshaped="replicated")

@@ -68,11 +68,17 @@ def build_shares(
     ]
 
 
+def schedule_of(recipe: Recipe) -> Any | None:
+    """A new schedule as the recipe asks for it, None without one."""
+    if recipe.schedule is None:
+        return None
+    values = [recipe.optimizer.learning_rate * factor for factor in recipe.schedule.factors]
+    return paddle.optimizer.lr.PiecewiseDecay(list(recipe.schedule.boundaries), values)
+
+
 def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None, *, own: bool, clipped: bool) -> Share:
     rate = recipe.optimizer.learning_rate
-    if recipe.schedule is not None and scheduler is None:
-        values = [rate * factor for factor in recipe.schedule.factors]
-        scheduler = paddle.optimizer.lr.PiecewiseDecay(list(recipe.schedule.boundaries), values)
+    scheduler = schedule_of(recipe) if scheduler is None else scheduler
     common: dict[str, Any] = {"learning_rate": rate if scheduler is None else scheduler}
     if own:
         listed = list(parameters.values())

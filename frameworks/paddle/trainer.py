@@ -16,7 +16,7 @@ from fixtures.layers import Dropout, walk
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_SCALER, LossLedger, MicroBatch
-from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
+from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Unsupported, Update
 from frameworks.paddle import checkpoint, optimizers, saved_bytes
 from frameworks.paddle.arrays import kept_gradient, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.forced import forced_scaler, refuse_what_differs
@@ -301,11 +301,20 @@ class DygraphTrainer(ReadRun):
         finally:
             self.network.train()
 
+    def use_scaler(self) -> None:
+        """Scales a loss that nothing is done with."""
+        if self.scaler is not None:
+            with self._running(), self._precision():
+                self.scaler.scale(paddle.ones([1]))
+
     def save(self, path: Path) -> None:
         checkpoint.save(self, path)
 
     def restore(self, path: Path) -> None:
         checkpoint.restore(self, path)
+
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        checkpoint.restore_in(self, path, order)
 
     def saved_bytes(self, batch: Batch) -> int:
         state, buffers = self.stream.state, self.buffers()

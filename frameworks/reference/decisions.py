@@ -10,7 +10,7 @@ from autograd.core import VJPNode
 from fixtures.arrays import Array, wider
 from fixtures.model import Model
 from fixtures.recipe import Adam, Offload, OffloadedKind, Optimizer, Recipe, StaticScaling
-from frameworks.contract import Conventions
+from frameworks.contract import Conventions, Gradients
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.eight_bit_state import EightBitMoments, EightBitState, Moments, bytes_of, kept
 from frameworks.reference.forward import master_format
@@ -22,7 +22,12 @@ from frameworks.reference.tensor import Tensor, rounded
 
 Arrays = dict[str, Array]
 
-__all__ = ["Arrays", "Decisions", "OpenWindow"]
+__all__ = ["Arrays", "Decisions", "OpenWindow", "present"]
+
+
+def present(gradients: Gradients) -> Arrays:
+    """Gradients in float64, without those that are None."""
+    return {name: np.asarray(g).astype(np.float64) for name, g in gradients.items() if g is not None}
 
 
 class Decisions(QuantizedForward):
@@ -118,6 +123,10 @@ class Decisions(QuantizedForward):
         )
 
     # decisions: loss
+
+    def use_scaler(self) -> None:
+        """Scales a loss that nothing is done with."""
+        self.scale_loss(Tensor(np.ones(()), "float32"))
 
     def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
         """The share of a micro-batch's loss sum in the window's mean: divided by the window's items."""
@@ -260,6 +269,10 @@ class Decisions(QuantizedForward):
             shown |= {f"codes/{slot}/{name}": code.copy() for name, code in codes.items()}
             shown |= {f"absmax/{slot}/{name}": value.copy() for name, value in largest.items()}
         return shown
+
+    def make_schedule(self) -> None:
+        """Makes the schedule, at its beginning."""
+        self.schedule = 0
 
     def advance_schedule(self) -> None:
         """Counts an applied update."""

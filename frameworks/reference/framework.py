@@ -204,6 +204,7 @@ class ReferenceFramework(BaseFramework):
         here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
         if self.ranks() is None:
             here |= aware_attempts(self.run, converts=True) | float8_attempts(self.run)
+            here[Capability.LOAD_ORDER] = partial(probes.restores_in_order, self)
         return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
 
     def global_state(self) -> dict[str, str]:

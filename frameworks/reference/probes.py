@@ -182,6 +182,17 @@ def _restores(framework: Probed) -> bool:
     return bool(run.parameters()["0.output.bias"][0] == 0.0)
 
 
+def restores_in_order(framework: Probed) -> bool:
+    """Whether parts that are loaded in reverse give the saved run."""
+    run = _scalar(framework, schedule=Steps((1,), (1.0, 0.5)))
+    with tempfile.TemporaryDirectory() as folder:
+        run.feed(_filled(run, 1.0))
+        run.save(Path(folder))
+        resumed = _scalar(framework, schedule=Steps((1,), (1.0, 0.5)))
+        resumed.restore_in(Path(folder), "optimizer-first")
+    return resumed.learning_rate() == 0.25 and bool(resumed.parameters()["0.output.bias"][0] == -0.5)
+
+
 def _traces(framework: Probed) -> bool:
     run = framework.run(exact_stack(), Recipe())
     shown, bias = run.trace(_BATCH), run.gradients((_BATCH,))["3.output.bias"]

@@ -11,7 +11,7 @@ A fault is a subclass that overrides one of these:
                 learning_rate, sync_masters, move_average, average_format, averaged
     eight bits  the methods of EightBitState, AwareLayers and Float8Layers; take_magnitudes, end_of_window
     offload     make_store, held, node_type
-    checkpoint  save_state, load_state
+    checkpoint  save_state, load_state, load_part, make_schedule, use_scaler
 
 Casting and the choice of an operation's format are `Operations.cast` and `Operations.formats`.
 """
@@ -27,9 +27,9 @@ import numpy as np
 from fixtures.arrays import Array, wider
 from fixtures.model import Batch, Window
 from frameworks.base import NO_AVERAGE, BaseTrainer, over_window
-from frameworks.contract import Gradients, LayerTrace, Update
+from frameworks.contract import Gradients, LayerTrace, LoadOrder, Update
 from frameworks.reference import checkpoint, scope, whole_state
-from frameworks.reference.decisions import Arrays, Decisions, OpenWindow
+from frameworks.reference.decisions import Arrays, Decisions, OpenWindow, present
 from frameworks.reference.products import weighted_sum
 from frameworks.reference.tape import Pullback, taped
 from frameworks.reference.tensor import Tensor, plain, tensor
@@ -104,7 +104,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
             self.window_takes(self.fed(gradients, len(window)), len(window))
         self.unscale_by_hand(1 if (poison is not None or abandon) and unscale_calls is None else unscale_calls or 0)
         with np.errstate(all="ignore"):
-            for name, value in _present(poison or {}).items():
+            for name, value in present(poison or {}).items():
                 self.accumulate_gradient(name, value)
         return self.abandon() if abandon else self.apply()
 
@@ -228,7 +228,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
 
     def fed(self, given: Gradients, micro_batches: int) -> Arrays:
         """Scaled gradients of Σ p·g over a window of so many micro-batches."""
-        gradients = _present(given)
+        gradients = present(given)
         if unknown := gradients.keys() - self.masters.keys():
             raise ValueError(f"{self.model.name} has no parameter {min(unknown)!r}")
         if not gradients:
@@ -290,9 +290,8 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         return {"scale": np.array(self.scaler.scale, np.float32), "good_steps": np.array(self.scaler.good_steps)}
 
     def scaler_settings(self) -> dict[str, float]:
-        if self.settings is None:
+        if (s := self.settings) is None:
             return {}
-        s = self.settings
         return {"initial": s.scale, "growth": s.growth, "backoff": s.backoff, "interval": float(s.interval)}
 
     def accumulator(self) -> Arrays:
@@ -326,13 +325,18 @@ class ReferenceTrainer(Decisions, BaseTrainer):
     def _tensors(self) -> dict[str, Tensor]:
         return {name: Tensor(value, self.formats[name], owned=False) for name, value in self.values.items()}
 
-    # save and restore
-
     def save(self, path: Path) -> None:
         checkpoint.write(path, self.save_state(), self._identity())
 
     def restore(self, path: Path) -> None:
         self.load_state(checkpoint.read(path, self._identity(), self.save_state()))
+
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        whole_state.put_back_in(self, checkpoint.read(path, self._identity(), self.save_state()), order)
+
+    def load_part(self, part: str, arrays: Arrays) -> None:
+        """Goes back to what `save_state` returned of one of `whole_state.PARTS`."""
+        whole_state.put_back(self, arrays, (part,))
 
     def _identity(self) -> str:
         return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(offload=None)}"
@@ -344,7 +348,3 @@ class ReferenceTrainer(Decisions, BaseTrainer):
     def load_state(self, arrays: Arrays) -> None:
         """Goes back to what `save_state` returned."""
         whole_state.put_back(self, arrays)
-
-
-def _present(gradients: Gradients) -> Arrays:
-    return {name: np.asarray(g).astype(np.float64) for name, g in gradients.items() if g is not None}

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from fixtures.arrays import Array
+from frameworks.contract import LoadOrder
 from frameworks.reference.decisions import Decisions, OpenWindow
 from frameworks.reference.eight_bit_state import parts_of
+
+PARTS = ("model", "optimizer", "schedule", "scaler", "window")
+
+
+class PartByPart(Protocol):
+    """What loads a run's parts in a given order."""
+
+    def load_part(self, part: str, arrays: dict[str, Array]) -> None:
+        """Restores one of `PARTS`."""
+
+    def make_schedule(self) -> None:
+        """Makes the schedule, at its beginning."""
+
+    def use_scaler(self) -> None:
+        """Scales a loss that nothing is done with."""
 
 
 def taken(run: Decisions) -> dict[str, Array]:
@@ -38,28 +55,73 @@ def taken(run: Decisions) -> dict[str, Array]:
     return arrays | {f"{group}/{name}": value.copy() for group, held in groups.items() for name, value in held.items()}
 
 
-def put_back(run: Decisions, arrays: dict[str, Array]) -> None:
-    """Restores what `taken` returned."""
+def put_back(run: Decisions, arrays: dict[str, Array], parts: Sequence[str] = PARTS) -> None:
+    """Restores these parts of what `taken` returned."""
+    for part in parts:
+        _PUT_BACK[part](run, arrays)
 
-    def group(name: str) -> dict[str, Array]:
-        return {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
 
-    steps, schedule, draws, items, micro_batches, dropped = (int(v) for v in arrays["counters"])
-    run.steps, run.schedule, run.draws = steps, schedule, draws
+def put_back_in(run: PartByPart, arrays: dict[str, Array], order: LoadOrder) -> None:
+    """`put_back` for a new run, whose parts are made and loaded in this order."""
+    parts = list(PARTS)
+    match order:
+        case "optimizer-first":
+            parts.reverse()
+        case "schedule-made-last":
+            parts.remove("schedule")
+        case "scaler-used":
+            run.use_scaler()
+    for part in parts:
+        run.load_part(part, arrays)
+    if "schedule" not in parts:
+        run.make_schedule()
+        run.load_part("schedule", arrays)
+
+
+def _group(arrays: dict[str, Array], name: str) -> dict[str, Array]:
+    return {key.partition("/")[2]: value for key, value in arrays.items() if key.startswith(f"{name}/")}
+
+
+def _put_model(run: Decisions, arrays: dict[str, Array]) -> None:
+    run.statistics = _group(arrays, "statistics")
+    run.values = run.held("parameters", "value", _group(arrays, "value"))
+    run.averages = _group(arrays, "average")
+    run.draws = int(arrays["counters"][2])
+
+
+def _put_optimizer(run: Decisions, arrays: dict[str, Array]) -> None:
+    run.steps = int(arrays["counters"][0])
     run.counts = dict(zip(run.counts, (int(c) for c in arrays["counts"]), strict=True))
+    run.masters = run.held("parameters", "master", _group(arrays, "master"))
+    run.slots = {
+        slot: run.moments(slot, {part: _group(arrays, part) for part in parts_of(slot, moments)})
+        for slot, moments in run.slots.items()
+    }
+
+
+def _put_schedule(run: Decisions, arrays: dict[str, Array]) -> None:
+    run.schedule = int(arrays["counters"][1])
+
+
+def _put_scaler(run: Decisions, arrays: dict[str, Array]) -> None:
     if run.scaler is not None:
         scale, good_steps = arrays["scaler"]
         run.scaler = run.scaler.at(float(scale), int(good_steps))
-    run.statistics = group("statistics")
-    run.values, run.masters = (run.held("parameters", name, group(name)) for name in ("value", "master"))
-    run.averages = group("average")
-    run.slots = {
-        slot: run.moments(slot, {part: group(part) for part in parts_of(slot, moments)})
-        for slot, moments in run.slots.items()
-    }
-    run.window = _window(run.window, arrays, group("window"))
-    run.window.maxima = {name: float(most) for name, most in group("seen").items()}
-    run.window.items, run.window.micro_batches, run.window.dropped = items, micro_batches, dropped
+
+
+def _put_window(run: Decisions, arrays: dict[str, Array]) -> None:
+    run.window = _window(run.window, arrays, _group(arrays, "window"))
+    run.window.maxima = {name: float(most) for name, most in _group(arrays, "seen").items()}
+    run.window.items, run.window.micro_batches, run.window.dropped = (int(v) for v in arrays["counters"][3:])
+
+
+_PUT_BACK: Mapping[str, Callable[[Decisions, dict[str, Array]], None]] = {
+    "model": _put_model,
+    "optimizer": _put_optimizer,
+    "schedule": _put_schedule,
+    "scaler": _put_scaler,
+    "window": _put_window,
+}
 
 
 def _window(former: OpenWindow, arrays: dict[str, Array], gradients: dict[str, Array]) -> OpenWindow:

@@ -6,7 +6,7 @@ holds the `state_dict` of every part and what the training loop keeps itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from frameworks.base import LossLedger, MicroBatch, same_parts
+from frameworks.contract import LoadOrder
 from frameworks.torch.layers import Slot
 from frameworks.torch.network import Network
 from frameworks.torch.optimizers import Stepper
@@ -27,6 +28,7 @@ LOOP = "loop"
 class TorchRun(Protocol):
     """The parts of a run in a checkpoint."""
 
+    device: str
     network: Network
     slots: dict[str, Slot]
     steppers: list[Stepper]
@@ -87,16 +89,69 @@ def restore(trainer: TorchRun, path: Path) -> None:
         ValueError: the file cannot be read, holds other parts than the run has, or PyTorch refuses one of them; what
             came before that is loaded then.
     """
-    file, own = path / FILE, trainer.parts()
+    _restore(trainer, path, _load_parts)
+
+
+def restore_in(trainer: TorchRun, path: Path, order: LoadOrder) -> None:
+    """`restore` for a new run, whose parts are made and loaded in this order.
+
+    Raises:
+        ValueError: as `restore`.
+    """
+    match order:
+        case "optimizer-first":
+            _restore(trainer, path, _load_reversed)
+        case "schedule-made-last":
+            _restore(trainer, path, _make_schedules_last)
+        case "scaler-used":
+            if trainer.scaler is not None:
+                trainer.scaler.scale(torch.ones((), device=trainer.device))
+            restore(trainer, path)
+
+
+def _restore(trainer: TorchRun, path: Path, load: Callable[[TorchRun, Mapping[str, Any]], None]) -> None:
+    file = path / FILE
     try:
         saved = torch.load(file, map_location="cpu", weights_only=True)
-        same_parts(file, saved, [*own, LOOP])
-        for name, part in own.items():
-            part.load_state_dict(saved[name])
+        same_parts(file, saved, [*trainer.parts(), LOOP])
+        load(trainer, saved)
         go_on(trainer, saved[LOOP])
         put_gradients(trainer, saved[LOOP]["gradients"])
     except Exception as error:
         raise ValueError(f"{file} cannot be loaded: {error}") from error
+
+
+def _load_parts(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
+    for name, part in trainer.parts().items():
+        part.load_state_dict(saved[name])
+
+
+def _load_reversed(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
+    for name, part in reversed(trainer.parts().items()):
+        part.load_state_dict(saved[name])
+
+
+def _make_schedules_last(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
+    schedules = [name for name in trainer.parts() if name.startswith("schedule")]
+    for name, part in trainer.parts().items():
+        if name not in schedules:
+            part.load_state_dict(saved[name])
+    for stepper in trainer.steppers:
+        stepper.make_schedule()
+    for name in schedules:
+        trainer.parts()[name].load_state_dict(saved[name])
+
+
+def loads_in_any_order() -> bool:
+    """Whether an optimizer takes a saved rate that is loaded after its schedule."""
+    parameter = torch.ones(1, requires_grad=True)
+    saved, loaded = (torch.optim.SGD([parameter], lr=1.0) for _ in range(2))
+    schedules = [torch.optim.lr_scheduler.LambdaLR(each, lambda applied: 0.5**applied) for each in (saved, loaded)]
+    saved.step()
+    schedules[0].step()
+    schedules[1].load_state_dict(schedules[0].state_dict())
+    loaded.load_state_dict(saved.state_dict())
+    return float(loaded.param_groups[0]["lr"]) == 0.5
 
 
 def go_on(trainer: TorchRun, loop: Mapping[str, Any]) -> None:

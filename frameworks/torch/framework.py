@@ -48,6 +48,7 @@ from frameworks.torch import (
 )
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.aware import RULE, AwareTrainer
+from frameworks.torch.checkpoint import loads_in_any_order
 from frameworks.torch.companies import company, is_flat, own_attempts
 from frameworks.torch.declarations import NO_MASTERS, conventions, no_clipping, no_scope, refusals
 from frameworks.torch.formats import TorchFormats, products
@@ -121,6 +122,8 @@ class TorchFramework(BaseFramework):
             here |= offload_attempts(self._run, (Offload(("activations",)), Offload(("activations",), "disk")))
         if self.mode in _LIBRARIES:
             here |= _LIBRARIES[self.mode].refused_attempts()
+        if self.ranks() is None:
+            here[Capability.LOAD_ORDER] = loads_in_any_order
         if self.mode == "eager" and converts():
             here |= aware_attempts(self._run, converts=True)
         if self.device != "cpu" or self._compiles:

@@ -118,12 +118,17 @@ class Stepper:
         self.optimizer = self.made(recipe, [group for parts in groups for group in parts])
         self.applied = self.hook_calls = 0
         self.optimizer.register_step_post_hook(self._count)
-        self.scheduler = _scheduler(self.optimizer, recipe.schedule) if recipe.schedule else None
+        self._schedule = recipe.schedule
+        self.make_schedule()
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """The recipe's optimizer of these parameter groups."""
         kind, given = optimizer_kind(recipe)
         return kind(groups, **given)
+
+    def make_schedule(self) -> None:
+        """Makes the recipe's schedule of the optimizer as it is, at its beginning."""
+        self.scheduler = _scheduler(self.optimizer, self._schedule) if self._schedule else None
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self.hook_calls += 1

@@ -64,8 +64,9 @@ def _write(trainer: RankRun, path: Path) -> None:
     own = {"count": count, LOOP: loop_state(trainer), "buffers": dict(trainer.network.named_buffers())}
     if trainer.is_sharded:
         summed = trainer.summed()
+        held = _sharded(trainer, summed)
         whole = _replicated(trainer, list(summed))
-        shards.save(_sharded(trainer, summed), checkpoint_id=path / _SHARDS)
+        shards.save(held, checkpoint_id=path / _SHARDS)
     else:
         whole = snapshot(trainer)
     torch.save(own, _file_of(path, rank))

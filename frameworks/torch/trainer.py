@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from frameworks.base import NO_SCALER, MicroBatch, unscaled_in_trace
-from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
+from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Unsupported, Update
 from frameworks.torch import checkpoint
 from frameworks.torch.arrays import to_array, whole
 from frameworks.torch.compiling import kept_buffers
@@ -213,3 +213,6 @@ class TorchTrainer(TorchRun):
 
     def restore(self, path: Path) -> None:
         checkpoint.restore(self, path)
+
+    def restore_in(self, path: Path, order: LoadOrder) -> None:
+        checkpoint.restore_in(self, path, order)

@@ -208,6 +208,97 @@ class PartOfTheRunStaysInTheProcess(ReferenceTrainer):
         self.load_state(own | {"counters": self.kept.get(str(path), np.zeros(6, np.int64))})
 
 
+@fault(
+    "https://github.com/google/flax/pull/1120",
+    component="checkpoint",
+    clauses=("resume.bit-identical",),
+)
+class OlderSaveStays(ReferenceTrainer):
+    """A save into a folder that has one of the same run is left out without an error."""
+
+    def save(self, path: Path) -> None:
+        try:
+            checkpoint.read(path, self._identity(), self.save_state())
+        except ValueError:
+            super().save(path)
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/140898",
+    component="checkpoint",
+    clauses=("resume.bit-identical",),
+)
+class OpenWindowKeepsTheMoments(ReferenceTrainer):
+    """A load into a run with gradients leaves the optimizer's state out."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        former, open_window = {slot: dict(held) for slot, held in self.slots.items()}, bool(self.window.gradients)
+        super().load_state(arrays)
+        for slot, held in former.items() if open_window else ():
+            self.slots[slot].update(held)
+
+
+# orders of loading
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/119168",
+    component="load",
+    clauses=("resume.load-order",),
+)
+class LateScheduleSetsItsFirstRate(ReferenceTrainer):
+    """A schedule that is made after the load sets its first rate, which it keeps until it advances."""
+
+    _first = False
+
+    def make_schedule(self) -> None:
+        super().make_schedule()
+        self._first = True
+
+    def advance_schedule(self) -> None:
+        super().advance_schedule()
+        self._first = False
+
+    def learning_rate(self) -> float:
+        schedule = self.recipe.schedule
+        if schedule is None or not self._first:
+            return super().learning_rate()
+        return self.recipe.optimizer.learning_rate * schedule.factor(0)
+
+
+@fault(
+    "https://github.com/mosaicml/composer/pull/1376",
+    component="load",
+    clauses=("resume.load-order",),
+)
+class UsedScalerKeepsItsScale(ReferenceTrainer):
+    """A scaler that has scaled a loss has its scale, and a load is without effect on it."""
+
+    _used = False
+
+    def use_scaler(self) -> None:
+        super().use_scaler()
+        self._used = True
+
+    def load_part(self, part: str, arrays: Arrays) -> None:
+        if part != "scaler" or not self._used:
+            super().load_part(part, arrays)
+
+
+@fault(
+    "https://github.com/CodefyUI/CodefyUI/pull/147",
+    component="load",
+    clauses=("resume.load-order",),
+)
+class LoadedModelGetsNewMoments(ReferenceTrainer):
+    """The optimizer begins anew for a model that is loaded after it."""
+
+    def load_part(self, part: str, arrays: Arrays) -> None:
+        super().load_part(part, arrays)
+        if part == "model":
+            self.slots = {slot: {n: np.zeros_like(v) for n, v in held.items()} for slot, held in self.slots.items()}
+
+
 # an open window
 
 

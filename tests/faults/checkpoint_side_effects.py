@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Precision, Recipe
@@ -55,6 +57,20 @@ class SaveDrawsRandomNumbers(ReferenceTrainer):
     def save(self, path: Path) -> None:
         super().save(path)
         self.draws += 1
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/164929",
+    component="save",
+    clauses=("resume.save-has-no-side-effects", "resume.bit-identical"),
+)
+class SaveMakesTheFirstStep(ReferenceTrainer):
+    """A save before the first update steps on zero gradients at rate 0, which the optimizer's counters count."""
+
+    def save(self, path: Path) -> None:
+        if not any(self.counts.values()):
+            self.apply_update({name: np.zeros_like(value) for name, value in self.masters.items()}, 0.0)
+        super().save(path)
 
 
 @fault(

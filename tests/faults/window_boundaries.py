@@ -176,6 +176,37 @@ class ShortEpochIsNotAccumulated(ReferenceTrainer):
         super().take_micro_batch(gradients)
 
 
+@fault(
+    "https://github.com/KellerJordan/Muon/issues/54",
+    component="window",
+    clauses=("accumulation.empty-window",),
+)
+class EmptyWindowIsAnUpdate(ReferenceTrainer):
+    """An update that is asked for before any backward pass takes the missing gradients for zeros."""
+
+    def apply(self) -> Update:
+        if not self.window.micro_batches:
+            self.window_takes({name: np.zeros_like(value) for name, value in self.masters.items()}, 1)
+        return super().apply()
+
+
+@fault(
+    "https://github.com/Haian-Jin/LVSM/pull/19",
+    component="window",
+    clauses=("accumulation.empty-window",),
+    raises=True,
+)
+class EmptyWindowStaysUnscaled(ReferenceTrainer):
+    """An empty window is refused after it was marked as unscaled, and the next one is refused for the mark."""
+
+    def apply(self) -> Update:
+        if not self.window.micro_batches:
+            self.unscale_gradients()
+        elif self.window.unscaled and self.scaler is not None:
+            raise RuntimeError("this window's gradients have already been unscaled")
+        return super().apply()
+
+
 # parameter groups
 
 

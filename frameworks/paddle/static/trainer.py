@@ -173,6 +173,7 @@ class StaticTrainer(BaseTrainer):
         return {name: canonical(self.store.read(masters.get(variable, variable))) for name, variable in own.items()}
 
     def optimizer_state(self) -> dict[str, Array]:
+        self.programs.training()  # its startup makes the optimizer's variables, also before the first update
         owners = {self.stored_names[name]: name for name in self.model.parameter_shapes()}
         slots: dict[str, Array] = {}
         for variable in self.store.names:

@@ -53,21 +53,23 @@ class Desk:
 
     def __init__(self) -> None:
         self._orders: SimpleQueue[Any] = SimpleQueue()
-        self._answers: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._answers: SimpleQueue[BaseException | bool] = SimpleQueue()
 
-    def hand(self, order: WindowPiece | _Order) -> None:
-        """Gives the loop work and waits until it asks for more, or has ended.
+    def hand(self, order: WindowPiece | _Order) -> bool:
+        """Gives the loop work and waits until it asks for more, or has ended; whether it asks for more.
 
         Raises:
             Exception: the loop's.
         """
         self._orders.put(order)
-        self.wait()
+        return self.wait()
 
-    def wait(self) -> None:
-        """Waits until the loop asks for work, or has ended; raises its exception."""
-        if (error := self._answers.get()) is not None:
-            raise error
+    def wait(self) -> bool:
+        """Waits until the loop asks for work, or has ended; whether it asks for work. Raises its exception."""
+        answer = self._answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     def close(self) -> None:
         """Ends the loop where it waits, without waiting for it."""
@@ -75,7 +77,7 @@ class Desk:
 
     def take(self) -> Any:
         """The next piece or order; called by the loop."""
-        self._answers.put(None)
+        self._answers.put(True)
         order = self._orders.get()
         if order is CLOSE:
             raise _Closed
@@ -83,7 +85,7 @@ class Desk:
 
     def ended(self, error: BaseException | None) -> None:
         """The loop has ended."""
-        self._answers.put(error)
+        self._answers.put(error or False)
 
 
 class _Rows(IterableDataset[Inputs]):
@@ -188,7 +190,11 @@ def _same(inputs: Inputs) -> Inputs:
 
 
 class Loop:
-    """The thread of a Trainer's `train()`; `close` ends it, from any thread."""
+    """The thread of a Trainer's `train()`; `close` ends it, from any thread.
+
+    Attributes:
+        runs: whether `train()` waits for a window. It ends with an epoch without one, such as one that saves at once.
+    """
 
     def __init__(self, trainer: FedTrainer, desk: Desk) -> None:
         self._trainer, self.desk = trainer, desk
@@ -203,7 +209,6 @@ class Loop:
         self._trainer.short = short
         arguments = (self._trainer, self.desk, checkpoint)
         threading.Thread(target=_train, args=arguments, name="trainer", daemon=True).start()
-        self.runs = True
         self._waits(self.desk.wait)
 
     def hand(self, order: WindowPiece | _Order) -> None:
@@ -214,7 +219,6 @@ class Loop:
         """Ends `train()` at the end of a window, as the end of the training data does."""
         if self.runs:
             self.hand(STOP)
-            self.runs = False
 
     def abandon(self) -> None:
         """Ends `train()` wherever it waits."""
@@ -223,12 +227,9 @@ class Loop:
             self.desk.wait()
             self.runs = False
 
-    def _waits(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except BaseException:
-            self.runs = False
-            raise
+    def _waits(self, call: Callable[[], bool]) -> None:
+        self.runs = False
+        self.runs = call()
 
 
 def _train(trainer: FedTrainer, desk: Desk, checkpoint: str | None) -> None:
