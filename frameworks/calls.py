@@ -26,8 +26,10 @@ WATCHED, LINES = "watched.json", "calls.txt"
 
 TEXT = re.compile(r"[\w.+:/-]{1,24}")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_LONGEST = 300
+"""Characters of a default's text."""
 _MOST = 12
-"""Largest number of strings that are recorded of one parameter."""
+"""Largest number of classes that a process records of one parameter."""
 _TENSORS = frozenset({"Tensor", "Parameter", "EagerTensor", "ArrayImpl", "ndarray", "Variable", "KerasVariable"})
 _FUNCTIONS = frozenset({"function", "builtin_function_or_method", "method", "partial", "PjitFunction"})
 _BETWEEN = frozenset({"contextlib", "functools"})
@@ -60,7 +62,7 @@ def shown(value: object) -> str:
     if isinstance(value, Enum):
         return class_of(value)
     try:
-        return _ADDRESS.sub("", " ".join(repr(value).split()))[:80]
+        return _ADDRESS.sub("", " ".join(repr(value).split()))[:_LONGEST]
     except Exception:
         return kind_of(value)
 
@@ -79,14 +81,14 @@ def is_default(value: object, default: str, kind: str) -> bool:
     return False
 
 
-class Calls:
+class CallRecorder:
     """The calls of one process.
 
     Args:
-        watched: `packages`, the top-level packages whose own calls do not count; `between`, further modules and
-            functions, "module:qualified name", that stand between a caller and its call; and `functions`, the
-            parameters of each public callable by "module:qualified name" of its code and by its class ("" for a
-            function).
+        watched: `packages`, the top-level packages whose own calls do not count; `between`, modules and functions
+            ("module:qualified name") that stand between a caller and its call; `functions`, the public callables by
+            "module:qualified name" of their code and by their class ("" for a function); `passed`, the names of
+            functions and classes that may be passed, likewise.
         write: takes each new line.
     """
 
@@ -94,6 +96,7 @@ class Calls:
         self._packages = frozenset(watched["packages"])
         self._between = _BETWEEN | frozenset(watched["between"])
         self._functions: Mapping[str, Mapping[str, Mapping[str, Any]]] = watched["functions"]
+        self._passed: Mapping[str, str] = watched["passed"]
         self._names = frozenset(place.rpartition(":")[2].rpartition(".")[2] for place in self._functions)
         self._seen: dict[tuple[str, str], set[str]] = {}
         self._write = write
@@ -121,10 +124,10 @@ class Calls:
             found = {*_classes(kind, value, default, of_kind)}
             for each in found:
                 self._add(entry["name"], name, each)
-            if found and isinstance(value, FunctionType):
-                passed = self._functions.get(f"{value.__module__}:{value.__qualname__}", {}).get("")
+            if found and isinstance(value, (FunctionType, type)):
+                passed = self._passed.get(f"{value.__module__}:{value.__qualname__}")
                 if passed is not None:
-                    self._add(passed["name"], "", "passed")
+                    self._add(passed, "", "passed")
 
     def _direct(self, frame: FrameType | None, owner: type, through: Iterable[str]) -> bool:
         """Whether code outside the framework made the call, possibly by a decorator or a metaclass."""
@@ -141,9 +144,7 @@ class Calls:
 
     def _add(self, name: str, parameter: str, found: str) -> None:
         classes = self._seen.setdefault((name, parameter), set())
-        if found not in classes:
-            if found.startswith("'") and len(classes) >= _MOST:
-                return
+        if found not in classes and len(classes) < _MOST:
             classes.add(found)
             self._write(f"{name}\t{parameter}\t{found}\n")
 
@@ -172,7 +173,7 @@ def start() -> None:
     if (folder := os.environ.get(FOLDER)) and sys.getprofile() is None:
         watched = json.loads(Path(folder, WATCHED).read_text("utf-8"))
         lines = os.open(Path(folder, LINES), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        calls = Calls(watched, lambda line: os.write(lines, line.encode("utf-8", "replace")))
+        calls = CallRecorder(watched, lambda line: os.write(lines, line.encode("utf-8", "replace")))
         threading.setprofile(calls.profile)
         sys.setprofile(calls.profile)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from conformance.surface.scope import Scope
+from conformance.surface.scope import SurfaceScope
 from frameworks.calls import kind_of, shown
 from frameworks.registry import UnknownFramework
 
@@ -29,7 +29,7 @@ class Parameter(msgspec.Struct, frozen=True):
     of: str = ""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class PublicCallable(msgspec.Struct, frozen=True):
     """A public callable.
 
     Attributes:
@@ -57,18 +57,18 @@ class Listing(msgspec.Struct, frozen=True):
 
     framework: str
     versions: dict[str, str]
-    callables: dict[str, Entry]
+    callables: dict[str, PublicCallable]
     absent: list[str] = []
     used: dict[str, dict[str, list[str]]] = {}
 
 
-def listed(scope: Scope) -> Listing:
+def listed(scope: SurfaceScope) -> Listing:
     """The callables in a scope; imports its modules, so far as they are installed.
 
     Raises:
         UnknownFramework: nothing of the scope is installed.
     """
-    found: dict[str, Entry] = {}
+    found: dict[str, PublicCallable] = {}
     absent: list[str] = []
     seen: set[int] = set()
     with warnings.catch_warnings():
@@ -90,7 +90,7 @@ def listed(scope: Scope) -> Listing:
     return Listing(scope.framework, _versions(scope), dict(sorted(found.items())), sorted(absent))
 
 
-def _versions(scope: Scope) -> dict[str, str]:
+def _versions(scope: SurfaceScope) -> dict[str, str]:
     of = packages_distributions()
     return {name: version(of[name][0]) for name in sorted(scope.packages & of.keys()) if name in sys.modules}
 
@@ -134,18 +134,16 @@ def _members(place: str, module: object, public: Iterable[str]) -> Iterator[tupl
             yield f"{place}.{name}", member
 
 
-def _entries(technique: str, name: str, member: Any, classes: set[int], scope: Scope) -> Iterator[tuple[str, Entry]]:
+def _entries(
+    technique: str, name: str, member: Any, classes: set[int], scope: SurfaceScope
+) -> Iterator[tuple[str, PublicCallable]]:
     if not isinstance(member, type):
         above = _resolved(name.rpartition(".")[0])
         owner = _place(above) if isinstance(above, type) else ""
         if _code_of(member)[0] or isinstance(member, BuiltinFunctionType):  # else an object, or an alias of types
             yield name, _entry(technique, member, owner, bound=bool(owner))
         return
-    if (
-        issubclass(member, (Enum, BaseException))
-        or hasattr(member, "_fields")
-        or getattr(member, "_is_protocol", False)
-    ):
+    if issubclass(member, (Enum, BaseException)) or hasattr(member, "_fields") or vars(member).get("_is_protocol"):
         return
     yield name, _constructor(technique, member)
     overridden: set[str] = set()
@@ -157,35 +155,29 @@ def _entries(technique: str, name: str, member: Any, classes: set[int], scope: S
         for method, raw in own.items():
             function = raw.__func__ if isinstance(raw, (classmethod, staticmethod)) else raw
             if (method == "__call__" or method[0] != "_") and _code_of(function)[0]:
-                static = isinstance(raw, staticmethod)
-                yield (
-                    f"{name}.{method}",
-                    _entry(technique, function, "" if static else _place(member), bound=not static),
-                )
+                owner = "" if isinstance(raw, staticmethod) else _place(member)
+                yield f"{name}.{method}", _entry(technique, function, owner, bound=bool(owner))
 
 
 def _place(made: type) -> str:
     return f"{made.__module__}:{made.__qualname__}"
 
 
-def _constructor(technique: str, made: type) -> Entry:
+def _constructor(technique: str, made: type) -> PublicCallable:
     for special in ("__init__", "__new__"):
         if _code_of(function := getattr(made, special))[0]:
             return _entry(technique, function, _place(made), bound=True)
-    return Entry(technique, _parameters(made), owner=_place(made))
+    return PublicCallable(technique, _parameters(made, 0), owner=_place(made))
 
 
-def _entry(technique: str, function: Callable[..., Any], owner: str = "", *, bound: bool = False) -> Entry:
+def _entry(technique: str, function: Callable[..., Any], owner: str = "", *, bound: bool = False) -> PublicCallable:
     place, through = _code_of(function)
-    parameters = _parameters(function)
-    if parameters and bound:
-        parameters = dict([*parameters.items()][1:])
-    return Entry(technique, parameters, place, owner, through)
+    return PublicCallable(technique, _parameters(function, int(bound)), place, owner, through)
 
 
-def _parameters(function: Callable[..., Any]) -> dict[str, Parameter] | None:
+def _parameters(function: Callable[..., Any], begin: int) -> dict[str, Parameter] | None:
     try:
-        signature = inspect.signature(function)
+        parameters = [*inspect.signature(function).parameters.values()][begin:]
     except (ValueError, TypeError):
         return None
     stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
@@ -193,7 +185,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, Parameter] | None:
         stars.get(each.kind, "") + each.name: Parameter(each.kind.name.lower())
         if each.default is each.empty
         else Parameter(each.kind.name.lower(), shown(each.default), kind_of(each.default))
-        for each in signature.parameters.values()
+        for each in parameters
         if each.name[0] != "_" or each.kind in stars
     }
 
@@ -203,11 +195,8 @@ def _code_of(function: Any) -> tuple[str, list[str]]:
     through: list[str] = []
     while True:
         plain = function.func if isinstance(function, partial) else getattr(function, "__func__", function)
-        here = (
-            f"{plain.__globals__.get('__name__')}:{plain.__code__.co_qualname}"
-            if isinstance(plain, FunctionType)
-            else ""
-        )
+        written = isinstance(plain, FunctionType)
+        here = f"{plain.__globals__.get('__name__')}:{plain.__code__.co_qualname}" if written else ""
         inner = plain if plain is not function else getattr(plain, "__wrapped__", None)
         if inner is None:
             return here, through
@@ -215,12 +204,13 @@ def _code_of(function: Any) -> tuple[str, list[str]]:
         function = inner
 
 
-def watched(listing: Listing, scope: Scope) -> dict[str, Any]:
-    """What `frameworks.calls.Calls` needs of a listing."""
+def watched(listing: Listing, scope: SurfaceScope) -> dict[str, Any]:
+    """What `frameworks.calls.CallRecorder` needs of a listing."""
     functions: dict[str, dict[str, Any]] = {}
     for name, entry in listing.callables.items():
         if entry.place:
             parameters = {key: (p.kind, p.default, p.of) for key, p in (entry.parameters or {}).items()}
             it = {"name": name, "through": entry.through, "parameters": parameters}
             functions.setdefault(entry.place, {}).setdefault(entry.owner, it)
-    return {"packages": sorted(scope.packages), "between": scope.between, "functions": functions}
+    passed = {entry.owner or entry.place: name for name, entry in reversed(listing.callables.items())}
+    return {"packages": sorted(scope.packages), "between": scope.between, "functions": functions, "passed": passed}

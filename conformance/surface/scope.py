@@ -29,7 +29,7 @@ FILE = "surface.toml"
 
 
 @dataclass(frozen=True)
-class Scope:
+class SurfaceScope:
     """The content of a file.
 
     Attributes:
@@ -50,7 +50,7 @@ class Scope:
 
 
 @cache
-def scope_of(framework: str) -> Scope:
+def scope_of(framework: str) -> SurfaceScope:
     """The scope of an adapter's framework, which is not imported.
 
     Raises:
@@ -65,7 +65,7 @@ def scope_of(framework: str) -> Scope:
         values = tomllib.loads(read(path).decode())
         techniques: dict[str, list[str]] = values["techniques"]
         roots = {name.partition(".")[0] for names in techniques.values() for name in names}
-        return Scope(
+        return SurfaceScope(
             framework,
             frozenset(roots | {*adapter_file(framework).imports}),
             techniques,

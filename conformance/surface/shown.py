@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from conformance.surface.listing import Entry, Listing, Parameter
-from conformance.surface.scope import Scope
+from conformance.surface.listing import Listing, Parameter, PublicCallable
+from conformance.surface.scope import SurfaceScope
 from conformance.surface.usage import Counts, counts, reason, unused
 
 HEADER = ("technique", "callables", "called", "parameters", "used", "with a reason", "unused")
 
 
-def rows(listing: Listing, scope: Scope) -> list[tuple[str, ...]]:
+def rows(listing: Listing, scope: SurfaceScope) -> list[tuple[str, ...]]:
     """A row for each technique, and the sum."""
     found = counts(listing, scope)
     found["all"] = sum(found.values(), Counts())
@@ -21,7 +21,7 @@ def rows(listing: Listing, scope: Scope) -> list[tuple[str, ...]]:
     ]
 
 
-def unused_lines(listing: Listing, scope: Scope) -> Iterator[str]:
+def unused_lines(listing: Listing, scope: SurfaceScope) -> Iterator[str]:
     """What no recording used, without a reason; a line for each callable."""
     for name, called, left in unused(listing, scope):
         entry = listing.callables[name]
@@ -36,7 +36,7 @@ def used_lines(listing: Listing) -> Iterator[str]:
             yield f"{name}({key}): {', '.join(values)}" if key else f"{name}: {', '.join(values)}"
 
 
-def changes(old: Listing, new: Listing, scope: Scope) -> Iterator[str]:
+def changes(old: Listing, new: Listing, scope: SurfaceScope) -> Iterator[str]:
     """What differs between two versions and no recording of the new one judges."""
     for name in sorted(old.callables.keys() | new.callables.keys()):
         before, after = old.callables.get(name), new.callables.get(name)
@@ -49,7 +49,9 @@ def changes(old: Listing, new: Listing, scope: Scope) -> Iterator[str]:
             yield from (f"- {name}({key}): {text}" for key, text in _parameters(name, before, after, new, scope))
 
 
-def _parameters(name: str, before: Entry, after: Entry, new: Listing, scope: Scope) -> Iterator[tuple[str, str]]:
+def _parameters(
+    name: str, before: PublicCallable, after: PublicCallable, new: Listing, scope: SurfaceScope
+) -> Iterator[tuple[str, str]]:
     old_ones, new_ones = before.parameters or {}, after.parameters or {}
     for key in [*old_ones, *(key for key in new_ones if key not in old_ones)]:
         if key not in new_ones:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from conformance.surface.listing import Entry, Listing
-from conformance.surface.scope import Scope
+from conformance.surface.listing import Listing, PublicCallable
+from conformance.surface.scope import SurfaceScope
 from results.record.files import RecordError, packed, read, replace
 
 FOLDER = Path(__file__).parents[2] / "results" / "surface"
@@ -96,7 +96,7 @@ def _with(listing: Listing, found: dict[str, dict[str, set[str]]]) -> Listing:
     )
 
 
-def counts(listing: Listing, scope: Scope) -> dict[str, Counts]:
+def counts(listing: Listing, scope: SurfaceScope) -> dict[str, Counts]:
     """What there is by technique, in the order of the scope."""
     by_technique = dict.fromkeys(scope.techniques, Counts())
     for name, entry in listing.callables.items():
@@ -108,12 +108,12 @@ def counts(listing: Listing, scope: Scope) -> dict[str, Counts]:
     return by_technique
 
 
-def reason(scope: Scope, name: str, entry: Entry, parameter: str = "") -> str:
+def reason(scope: SurfaceScope, name: str, entry: PublicCallable, parameter: str = "") -> str:
     """Why a callable or a parameter is out of scope, "" if it is not."""
     return scope.reason(name, parameter) or ("" if entry.place else NATIVE)
 
 
-def unused(listing: Listing, scope: Scope) -> Iterator[tuple[str, bool, list[str]]]:
+def unused(listing: Listing, scope: SurfaceScope) -> Iterator[tuple[str, bool, list[str]]]:
     """Callables with something unused and no reason: name, whether it was called, its unused parameters."""
     for name, entry in listing.callables.items():
         used = listing.used.get(name, {})
