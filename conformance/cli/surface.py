@@ -56,6 +56,7 @@ def surface(
         click.echo(to_bytes(listing), nl=False)
         return 0
     table = Table(*HEADER, box=SIMPLE_HEAD, title=" ".join(f"{name} {its}" for name, its in listing.versions.items()))
+    table.columns[0].no_wrap = True
     for row in rows(listing, scope):
         table.add_row(*row)
     Console().print(table)

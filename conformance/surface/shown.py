@@ -8,7 +8,7 @@ from conformance.surface.listing import Listing, Parameter, PublicCallable
 from conformance.surface.scope import SurfaceScope
 from conformance.surface.usage import Counts, counts, reason, unused
 
-HEADER = ("technique", "callables", "called", "parameters", "used", "with a reason", "unused")
+HEADER = ("technique", "callables", "called", "parameters", "used", "reason", "unused")
 
 
 def rows(listing: Listing, scope: SurfaceScope) -> list[tuple[str, ...]]:
