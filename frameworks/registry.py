@@ -13,6 +13,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from frameworks import calls
+
 if TYPE_CHECKING:
     from frameworks.contract import Framework
 
@@ -91,6 +93,7 @@ def load(name: str, device: str = "auto", mode: str | None = None) -> Framework:
         ValueError: the adapter has no such mode.
     """
     module, _, attribute = path_of(name).partition(":")
+    calls.start()
     try:
         made = getattr(import_module(module), attribute)
     except Exception as error:

@@ -33,6 +33,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "conformance.pages.blocks:changes": ("upgrades", "example", "changes"),
     "conformance.pages.blocks:promises": tuple(PROMISES),
     "conformance.pages.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
+    "conformance.pages.surface:blocks": ("surface", "surface by technique"),
     "conformance.pages.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
     "tests.faults.rounds:blocks": ("scores", "rounds", "rounds by family", "missed faults"),
     "benchmarks.overhead.tables:blocks": ("overhead",),

@@ -44,6 +44,7 @@ from conformance.running.pytest_reports import described, junit_properties, show
 from conformance.running.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.running.runs import TrainedRun, recorded_runs
 from conformance.running.streams import no_commands
+from conformance.running.surface import Surface, Unrecorded
 from conformance.running.workers import LostWorkers
 from frameworks.adapter_file import adapter_file
 from frameworks.contract import Framework, MissingDevice
@@ -101,6 +102,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="file for the record; by default a run of all tests writes "
         "results/records/FRAMEWORK-VERSION-DEVICE-MODE.json, a run of selected tests writes none",
     )
+    group.addoption(
+        "--surface",
+        default=None,
+        type=Path,
+        metavar="FILE",
+        help="file for the parameters of the framework that the run sets, for `conformance surface`",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -120,6 +128,11 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         if option.seed < 0:
             raise ValueError(f"--seed: got {option.seed}, want 0 or more")
+        if option.surface:
+            config.pluginmanager.register(Unrecorded(TIMED), "conformance-unrecorded")
+            if not worker:
+                recording = Surface(config, option.framework, option.surface.absolute())
+                config.pluginmanager.register(recording, "conformance-surface")
         framework = load(option.framework, option.device, option.mode)
         known = known_of(framework, option.seed, machine.instruction_sets())
         config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known

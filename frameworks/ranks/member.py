@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from fixtures.model import Model
 from fixtures.recipe import Recipe
+from frameworks import calls
 from frameworks.base import Arguments
 from frameworks.contract import Stop
 from frameworks.ranks.membership import Member
@@ -40,6 +41,7 @@ class Servant:
         self.opening = opening
         sys.path.extend(path for path in opening.search if path not in sys.path)
         module, _, name = opening.kind.partition(":")
+        calls.start()
         self.kind = getattr(import_module(module), name)
 
     def join(self) -> None:

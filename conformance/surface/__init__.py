@@ -1,0 +1,1 @@
+"""The public callables of a framework's techniques, and which of their parameters the suites use."""
