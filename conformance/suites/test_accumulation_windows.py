@@ -144,10 +144,10 @@ def test_gradients_beside_a_non_finite_one_are_applied_as_they_are(
     before, spike = trainer.parameters(), spiked(trainer, bad, base=1.0)
     trainer.feed(*[spike] * k)
     expected = {name: (value - np.float32(2.0**-4) * spike[name]).astype(value.dtype) for name, value in before.items()}
-    after, beside = trainer.parameters(), {name: np.isfinite(value) for name, value in expected.items()}
-    reached, due = ({name: state[name][own] for name, own in beside.items()} for state in (after, expected))
-    verdict.same_state(reached, due, "parameters beside the non-finite one, without clipping", "clipped")
-    spoilt = sum(int((~np.isfinite(after[name][~own])).sum()) for name, own in beside.items())
+    after, finite = trainer.parameters(), {name: np.isfinite(value) for name, value in expected.items()}
+    reached, due = ({name: state[name][own] for name, own in finite.items()} for state in (after, expected))
+    verdict.same_state(reached, due, "parameters next to the non-finite one, without clipping", "clipped")
+    spoilt = sum(int((~np.isfinite(after[name][~own])).sum()) for name, own in finite.items())
     verdict.holds(spoilt == 1, "non-finite elements where the gradient is not finite", spoilt, 1, "clipped")
 
 
