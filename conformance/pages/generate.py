@@ -29,7 +29,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "conformance.pages.blocks:tables": ("baselines", "seconds by family", "seconds by clause", "slowest tests"),
     "conformance.pages.blocks:known_failures": ("finding counts", "findings", "workarounds"),
     "conformance.pages.blocks:of_formats": ("formats", "formats in short"),
-    "conformance.pages.blocks:with_ranks": ("ranks", "ranks in short"),
+    "conformance.pages.blocks:with_ranks": ("ranks", "modes in short"),
     "conformance.pages.blocks:changes": ("upgrades", "example", "changes"),
     "conformance.pages.blocks:promises": tuple(PROMISES),
     "conformance.pages.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),

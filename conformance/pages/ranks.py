@@ -1,10 +1,11 @@
-"""The outcomes of each family's tests with several ranks, from the records of modes that have them."""
+"""The outcomes of each family's tests with several ranks, and of all tests in other modes that are no defaults."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
+from frameworks.adapter_file import adapter_file
 from results.record.outcomes import Outcome
 from results.record.reading import Record
 
@@ -17,6 +18,9 @@ MODES = {
 }
 """The modes in which every recipe is trained by two ranks, by framework."""
 
+FIRST = {"reference": "emulated", "torch": "eager", "jax": "jit", "tf": "graph"}
+"""The mode that a run without a mode judges, where `adapter.toml` names none."""
+
 FAMILIES = ("accumulation", "composition", "master", "recompute", "resume", "scaling", "sharding")
 
 
@@ -26,7 +30,7 @@ def has_ranks(record: Record) -> bool:
 
 
 def blocks(records: Sequence[Record]) -> dict[str, str]:
-    """The block "ranks", a table of tests by family, and "ranks in short", one line for all families together."""
+    """The block "ranks", a table of tests by family, and "modes in short", a line each for ranks and other modes."""
     chosen = [record for record in records if has_ranks(record)]
     counts = [_counts(record) for record in chosen]
     names = [f"{record.series.framework} `{record.series.mode}`" for record in chosen]
@@ -34,7 +38,21 @@ def blocks(records: Sequence[Record]) -> dict[str, str]:
     rows += [f"| {family} | {' | '.join(_text(count[family]) for count in counts)} |" for family in FAMILIES]
     total = [sum((count[family] for family in FAMILIES), Counter()) for count in counts]
     short = "; ".join(f"{name} {_text(count)}" for name, count in zip(names, total, strict=True))
-    return {"ranks": "\n".join(rows), "ranks in short": f"Tests of these families with two ranks: {short}."}
+    others = [record for record in records if record.series.device_kind == "cpu" and _is_another_way(record)]
+    of_modes = "; ".join(
+        f"{record.series.framework} `{record.series.mode}` {_text(Counter(v.outcome for v in record.verdicts))}"
+        for record in others
+    )
+    return {
+        "ranks": "\n".join(rows),
+        "modes in short": f"Tests of these families with two ranks: {short}.\nAll tests in other modes: {of_modes}.",
+    }
+
+
+def _is_another_way(record: Record) -> bool:
+    """Whether a record is of a mode that `conformance run` judges where it is named: a library's, compiled, eager."""
+    name, mode = record.series.framework, record.series.mode
+    return not has_ranks(record) and mode not in (FIRST.get(name), *adapter_file(name).modes)
 
 
 def _counts(record: Record) -> dict[str, Counter[Outcome]]:
