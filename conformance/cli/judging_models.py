@@ -28,7 +28,7 @@ ALL = "transformers"
 @click.option("--only", metavar="WORDS", help="With --all: classes whose name has one of these words, comma-separated.")
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of processes.")
 @click.option("--each", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds for a model.")
-@click.option("--within", type=click.FloatRange(1), default=570.0, show_default=True, help="Seconds for all models.")
+@click.option("--within", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds for all models.")
 def judge_model(
     model: str,
     library: str | None,
