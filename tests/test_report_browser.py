@@ -118,7 +118,7 @@ def texts(clause: str) -> str:
 
 @in_browser
 def test_a_cell_opens_and_closes_by_keyboard(shown: Browser) -> None:
-    verdict = next(v for v in baselines()[-1].verdicts if v.outcome is Outcome.KNOWN and v.checks)
+    verdict = next(v for v in baselines()[-1].verdicts if v.outcome is Outcome.KNOWN and v.checks and "://" in v.link)
     shown.run(
         "const row = document.getElementById(`clause-${arguments[0]}`);"
         "row.lastElementChild.querySelector('button').focus()",
