@@ -87,6 +87,10 @@ class Row:
         """The names of the values, as a test's id."""
         return "-".join(name for _, name in self.values)
 
+    def but(self, **changes: Any) -> Row:
+        """This row with some fields of its recipe changed."""
+        return replace(self, recipe=self.recipe.but(**changes))
+
     @cached_property
     def model(self) -> Model:
         """The model to judge: its dropout sees only zeros, so that masks make no difference."""

@@ -15,6 +15,7 @@ from fixtures.recipe import Recipe
 from frameworks.contract import Capability, Company, Conventions, Framework, Trainer, Unsupported
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.rounding import Exact
+from frameworks.ways import Way
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,17 @@ class Profile:
 
 @dataclass(frozen=True)
 class Subject:
-    """A framework on its device and in its mode; `seed` seeds weights and data of every test."""
+    """A framework on its device and in its mode.
+
+    Attributes:
+        seed: seeds weights and data of every test.
+        ways: the ways of techniques for recipes that choose none.
+    """
 
     framework: Framework
     seed: int = 0
     profile: Profile = Profile()
+    ways: tuple[Way, ...] = ()
 
     @property
     def conventions(self) -> Conventions:
@@ -46,17 +53,18 @@ class Subject:
         return self.framework.conventions()
 
     def seeded(self, recipe: Recipe) -> Recipe:
-        """The recipe at the session's seed, with the ranks and the offload of the mode where it names none."""
+        """The recipe at the session's seed, with the ranks, offload and ways of the session where it names none."""
         always = self.framework
         return recipe.but(
+            ways=recipe.ways or tuple(str(way) for way in self.ways if recipe.uses(way.technique)),
             seed=recipe.seed + self.seed,
             ranks=recipe.ranks or always.ranks(),
             offload=recipe.offload or always.offload(),
         )
 
     def in_place(self, recipe: Recipe) -> Recipe:
-        """The same without offload and without a chosen implementation of the optimizer, which change no value."""
-        return self.seeded(recipe).but(offload=None, implementation="default", tensor_rate=False)
+        """The same without offload, ways and a chosen implementation of the optimizer, which change no value."""
+        return self.seeded(recipe).but(offload=None, implementation="default", tensor_rate=False, ways=())
 
     def envelope(self, model: Model, recipe: Recipe, windows: Sequence[Window]) -> errormodel.Envelope:
         """Where a correct run of this recipe may end up, under the framework's conventions."""

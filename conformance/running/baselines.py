@@ -27,12 +27,26 @@ def former(record: Record, folder: Path = BASELINES) -> tuple[Path, Record] | No
     return None
 
 
+def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path | None:
+    """The path of the nearest baseline of a framework, None without any baseline.
+
+    It is of the same framework, mode and device; of the same framework and device; of the same framework; or else of
+    the reference.
+    """
+
+    def distance(path: Path) -> tuple[bool, bool, bool, bool, str]:
+        words = path.name.removesuffix(".gz").removesuffix(".json")
+        own, there = words.startswith(f"{name}-"), f"-{device}-" in words
+        return not own, not (own and words.endswith(f"-{mode}")), not there, not words.startswith("reference-"), words
+
+    return min(listed(folder), key=distance, default=None)
+
+
 def lacking(record: Record) -> list[str]:
-    """Test functions without a verdict in the record; an adapter may have no case of a workaround."""
+    """Test functions without a verdict in the record; an adapter may have no case of a workaround or a way."""
     judged = {verdict.test.partition("[")[0] for verdict in record.verdicts}
-    return sorted(
-        code.id for code in inventory().values() if code.id not in judged and "workaround" not in code.parameters
-    )
+    own = {"workaround", "way"}
+    return sorted(code.id for code in inventory().values() if code.id not in judged and not own & {*code.parameters})
 
 
 def accept(path: Path, reason: str, folder: Path = BASELINES) -> Path:

@@ -24,10 +24,9 @@ from typing import Any
 import pytest
 
 from conformance.inventory.tests import code_of, id_of
-from conformance.running.baselines import BASELINES
+from conformance.running.baselines import BASELINES, nearest
 from conformance.spec.clauses import Level, load_clauses
 from frameworks.contract import Framework
-from results.record.folders import listed
 from results.record.reading import Record, load
 
 KILLS = Path(__file__).with_name("kills.json.gz")
@@ -130,20 +129,12 @@ def planted_faults(tests: Iterable[str] | None = None) -> frozenset[str]:
 def durations(name: str, mode: str, device: str, folder: Path = BASELINES) -> dict[str, float]:
     """Seconds of each test in the nearest baseline of a framework; also of each function, the median of its cases.
 
-    The nearest is of the same framework, mode and device; of the same framework and device; of the same framework; or
-    else of the reference.
-
     Raises:
         RecordError: a baseline cannot be read.
     """
 
-    def distance(path: Path) -> tuple[bool, bool, bool, bool, str]:
-        words = path.name.removesuffix(".gz").removesuffix(".json")
-        own, there = words.startswith(f"{name}-"), f"-{device}-" in words
-        return not own, not (own and words.endswith(f"-{mode}")), not there, not words.startswith("reference-"), words
-
-    nearest = min(listed(folder), key=distance, default=None)
-    return {} if nearest is None else _durations(load(nearest))
+    found = nearest(name, mode, device, folder)
+    return {} if found is None else _durations(load(found))
 
 
 def _durations(record: Record) -> dict[str, float]:

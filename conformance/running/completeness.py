@@ -12,11 +12,14 @@ from conformance.inventory.tests import code_of, id_of, inventory
 from conformance.running.budget import planted_faults
 from conformance.spec.clauses import Level, load_clauses
 from conformance.spec.findings import Workaround
+from frameworks.ways import Way
 from results.record.files import one_line
 from results.record.model import Status
 
 _OUTPUT = "conformance-left-out"
 _NAMED = 3
+_PARAMETERS = {"workaround": Workaround, "way": Way}
+"""Classes of parameters of which a framework may have none."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,7 @@ def _within(budget: str, chosen: Collection[str], judged: Collection[str]) -> li
 
 
 def _has_parameters(item: pytest.Item) -> bool:
-    """Whether the test has a parameter: without any workaround pytest generates one test and skips it."""
-    if "workaround" not in getattr(item, "fixturenames", ()):
-        return True
+    """Whether the test has a parameter: without any workaround or way pytest generates one test and skips it."""
     call = getattr(item, "callspec", None)
-    return call is not None and isinstance(call.params.get("workaround"), Workaround)
+    wanted = _PARAMETERS.keys() & {*getattr(item, "fixturenames", ())}
+    return all(call is not None and isinstance(call.params.get(name), _PARAMETERS[name]) for name in wanted)

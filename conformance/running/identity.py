@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from conformance.expectations.entries import FILE as EXPECTATIONS
@@ -99,11 +99,16 @@ def adapter_name(given: str, framework: Framework) -> str:
     return given.replace(":", ".") if ":" in given else framework.name
 
 
-def series(given: str, framework: Framework) -> Series:
+def series(given: str, framework: Framework, ways: Sequence[str] = ()) -> Series:
     """The series of this framework: records of one series are compared."""
     environment = framework.environment()
     kind = "cpu" if framework.device == "cpu" else environment.get("device", framework.device)
-    return Series(adapter_name(given, framework), framework.device, kind, framework.mode)
+    return Series(adapter_name(given, framework), framework.device, kind, mode_of(framework, ways))
+
+
+def mode_of(framework: Framework, ways: Sequence[str]) -> str:
+    """The mode in a record: the framework's, and the ways of techniques that are not the default ones."""
+    return "+".join((framework.mode, *ways))
 
 
 def variant(framework: Framework) -> Variant:
@@ -117,6 +122,6 @@ def variant(framework: Framework) -> Variant:
     )
 
 
-def file_name(given: str, framework: Framework) -> str:
+def file_name(given: str, framework: Framework, ways: Sequence[str] = ()) -> str:
     """FRAMEWORK-VERSION-DEVICE-MODE, without an ending."""
-    return "-".join((adapter_name(given, framework), framework.version(), framework.device, framework.mode))
+    return "-".join((adapter_name(given, framework), framework.version(), framework.device, mode_of(framework, ways)))

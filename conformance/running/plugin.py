@@ -45,6 +45,7 @@ from conformance.running.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.running.runs import TrainedRun, recorded_runs
 from conformance.running.streams import no_commands
 from conformance.running.surface import Surface, Unrecorded
+from conformance.running.ways import Ways, WayTests, chosen_ways
 from conformance.running.workers import LostWorkers
 from frameworks.adapter_file import adapter_file
 from frameworks.contract import Framework, MissingDevice
@@ -60,6 +61,7 @@ _JUDGEMENT = pytest.StashKey[Judgement]()
 _TRACEBACK = pytest.StashKey[str]()
 _INTERRUPTS = pytest.StashKey[Interrupts]()
 _STATUS = pytest.StashKey[int]()
+_WAYS = pytest.StashKey[Ways]()
 _RUNS = pytest.StashKey[list[TrainedRun]]()
 TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
 """Clauses whose tests measure time, while no other worker runs (`conformance.measuring.exclusive`)."""
@@ -76,6 +78,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--framework", default="reference", metavar="NAME", help="adapter name, or package.module:Class")
     group.addoption("--device", default="auto", metavar="NAME", help=DEVICE_HELP)
     group.addoption("--mode", default=None, metavar="NAME", help="mode of the adapter (default: its first)")
+    group.addoption(
+        "--way",
+        action="append",
+        default=[],
+        metavar="TECHNIQUE.NAME",
+        help="public call by which techniques are run, where it is not the adapter's default (`conformance ways`); "
+        "only tests that may use the technique run",
+    )
     group.addoption("--seed", default=0, type=int, metavar="N", help="seed of weights, data and schedules")
     group.addoption(
         "--profile",
@@ -134,6 +144,7 @@ def pytest_configure(config: pytest.Config) -> None:
                 recording = Surface(config, option.framework, option.surface.absolute())
                 config.pluginmanager.register(recording, "conformance-surface")
         framework = load(option.framework, option.device, option.mode)
+        config.stash[_WAYS] = chosen_ways(option.framework, framework, option.way)
         known = known_of(framework, option.seed, machine.instruction_sets())
         config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known
         config.stash[_INTERRUPTS] = Interrupts(signal.SIGINT, *(() if worker else (signal.SIGTERM, signal.SIGHUP)))
@@ -142,6 +153,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if option.budget:
             plugin = Budget(config, framework, seconds_of(option.budget), TIMED)
             config.pluginmanager.register(plugin, "conformance-budget")
+        if config.stash[_WAYS].chosen:
+            config.pluginmanager.register(WayTests(framework, config.stash[_WAYS]), "conformance-ways")
         completeness = Completeness(config)
         config.pluginmanager.register(completeness, "conformance-completeness")
         config.pluginmanager.register(CachedPrograms(), "conformance-programs")
@@ -170,7 +183,7 @@ def _runs_suites(config: pytest.Config) -> bool:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`variant`: every recomputation variant that the framework offers; `row`: every row of its covering array;
-    `workaround`: every workaround that its adapter declares."""
+    `workaround`: every workaround that its adapter declares; `way`: every way that it declares here."""
     if _FRAMEWORK not in metafunc.config.stash:
         return
     framework = metafunc.config.stash[_FRAMEWORK]
@@ -180,6 +193,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "workaround" in metafunc.fixturenames:
         declared = metafunc.config.stash[_KNOWN].workarounds
         metafunc.parametrize("workaround", declared, ids=[each.finding.id for each in declared])
+    if "way" in metafunc.fixturenames:
+        ways = metafunc.config.stash[_WAYS].offered
+        metafunc.parametrize("way", ways, ids=map(str, ways))
     for name in {"row", "dropping_row"} & {*metafunc.fixturenames}:
         chosen = [row for row in rows(framework) if name == "row" or row.dropout]
         metafunc.parametrize(name, chosen, ids=[row.label for row in chosen])
@@ -241,7 +257,8 @@ def subject(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
     if hasattr(pytestconfig, "workerinput"):
         exclusive.join(tmp_path_factory.getbasetemp().parent)
     option = pytestconfig.option
-    return Subject(pytestconfig.stash[_FRAMEWORK], option.seed, PROFILES[option.profile])
+    ways = pytestconfig.stash[_WAYS].chosen
+    return Subject(pytestconfig.stash[_FRAMEWORK], option.seed, PROFILES[option.profile], ways)
 
 
 @pytest.fixture(scope="session")

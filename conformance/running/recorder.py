@@ -149,7 +149,7 @@ class Recorder:
         chosen = config.option.record
         if chosen is None and self._selection in ("", f"--budget={self._budget}"):
             ending = ".budget.json" if self._budget else ".json"
-            chosen = LAST_RUNS / f"{file_name(str(config.option.framework), framework)}{ending}"
+            chosen = LAST_RUNS / f"{file_name(str(config.option.framework), framework, config.option.way)}{ending}"
         if chosen is not None:
             self._journal = Journal.create(
                 Path(os.path.abspath(chosen)), _header(config, framework, known, self._selection)
@@ -301,6 +301,7 @@ def repro(config: pytest.Config, framework: Framework, node_id: str) -> str:
     """The command that repeats one test."""
     option = config.option
     words = [f"--framework={option.framework}", f"--device={framework.device}", f"--mode={framework.mode}"]
+    words += [f"--way={way}" for way in option.way]
     return shlex.join(["python", "-m", "pytest", *words, f"--seed={option.seed}", node_id])
 
 
@@ -329,7 +330,7 @@ def _header(config: pytest.Config, framework: Framework, known: Known, selection
     given = str(config.option.framework)
     return Header(
         suite=suite(given, tuple(sorted(tested)), tuple(sorted(clauses.keys() - tested))),
-        series=series(given, framework),
+        series=series(given, framework, config.option.way),
         variant=variant(framework),
         started=now(),
         seed=config.option.seed,

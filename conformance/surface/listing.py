@@ -19,6 +19,7 @@ import msgspec
 from conformance.surface.scope import SurfaceScope
 from frameworks.calls import kind_of, shown
 from frameworks.registry import UnknownFramework
+from frameworks.ways import resolved
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -73,7 +74,7 @@ def listed(scope: SurfaceScope) -> Listing:
     seen: set[int] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        general = [each for each in map(_resolved, scope.general) if each is not None]
+        general = [each for each in map(resolved, scope.general) if each is not None]
         public = {technique: [*_public(names, absent)] for technique, names in scope.techniques.items()}
         if not any(public.values()):
             name = scope.framework
@@ -95,25 +96,11 @@ def _versions(scope: SurfaceScope) -> dict[str, str]:
     return {name: version(of[name][0]) for name in sorted(scope.packages & of.keys()) if name in sys.modules}
 
 
-def _resolved(name: str) -> Any:
-    """What a dotted name leads to, None without it: attributes first, for packages may hide modules of that name."""
-    first, *rest = name.split(".")
-    try:
-        found: Any = import_module(first)
-        for place, part in enumerate(rest, 1):
-            if not hasattr(found, part):
-                import_module(".".join([first, *rest[:place]]))
-            found = getattr(found, part)
-    except Exception:  # missing, or not importable here
-        return None
-    return found
-
-
 def _public(names: list[str], absent: list[str]) -> Iterator[tuple[str, Any]]:
     left_out = [name[1:] for name in names if name[0] == "!"]
     for name in (name for name in names if name[0] != "!"):
         place = name.rpartition(".")[0] if "*" in name else name
-        found = _resolved(place)
+        found = resolved(place)
         if found is None:
             absent.append(name)
         elif isinstance(found, (ModuleType, SimpleNamespace)):
@@ -138,7 +125,7 @@ def _entries(
     technique: str, name: str, member: Any, classes: set[int], scope: SurfaceScope
 ) -> Iterator[tuple[str, PublicCallable]]:
     if not isinstance(member, type):
-        above = _resolved(name.rpartition(".")[0])
+        above = resolved(name.rpartition(".")[0])
         owner = _place(above) if isinstance(above, type) else ""
         if _code_of(member)[0] or isinstance(member, BuiltinFunctionType):  # else an object, or an alias of types
             yield name, _entry(technique, member, owner, bound=bool(owner))

@@ -13,14 +13,16 @@ from typing import Any, Protocol
 import torch
 from torch.optim.swa_utils import AveragedModel
 
+from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, MicroBatch, same_parts
 from frameworks.contract import LoadOrder
+from frameworks.torch import checkpoint_ways
 from frameworks.torch.layers import Slot
 from frameworks.torch.network import Network
 from frameworks.torch.optimizers import Stepper
 from frameworks.torch.streams import Stream
 
-FILE = "run.pt"
+FILE, PARTS = "run.pt", "parts"
 LOOP = "loop"
 """Key of state that no `state_dict` contains."""
 
@@ -29,6 +31,7 @@ class TorchRun(Protocol):
     """The parts of a run in a checkpoint."""
 
     device: str
+    recipe: Recipe
     network: Network
     slots: dict[str, Slot]
     steppers: list[Stepper]
@@ -51,13 +54,16 @@ def parts(trainer: TorchRun) -> dict[str, Any]:
         every["average"] = trainer.average
     if trainer.scaler is not None and trainer.scaler.is_enabled():
         every["scaler"] = trainer.scaler
-    return every
+    return every if trainer.recipe.way("save") == "" else checkpoint_ways.with_state_api(every)
 
 
 def snapshot(trainer: TorchRun) -> dict[str, Any]:
     """The full state of the run."""
-    loop = {**loop_state(trainer), "gradients": gradients(trainer)}
-    return {name: part.state_dict() for name, part in trainer.parts().items()} | {LOOP: loop}
+    return {name: part.state_dict() for name, part in trainer.parts().items()} | _loop(trainer)
+
+
+def _loop(trainer: TorchRun) -> dict[str, Any]:
+    return {LOOP: {**loop_state(trainer), "gradients": gradients(trainer)}}
 
 
 def gradients(trainer: TorchRun) -> dict[str, torch.Tensor]:
@@ -79,7 +85,11 @@ def loop_state(trainer: TorchRun) -> dict[str, Any]:
 def save(trainer: TorchRun, path: Path) -> None:
     """Writes the run below the folder `path`, which is created if necessary."""
     path.mkdir(parents=True, exist_ok=True)
-    torch.save(snapshot(trainer), path / FILE)
+    if trainer.recipe.way("save") == "distributed":
+        checkpoint_ways.save_distributed(trainer.parts(), path / PARTS)
+        torch.save(_loop(trainer), path / FILE)
+    else:
+        torch.save(snapshot(trainer), path / FILE)
 
 
 def restore(trainer: TorchRun, path: Path) -> None:
@@ -112,9 +122,13 @@ def restore_in(trainer: TorchRun, path: Path, order: LoadOrder) -> None:
 def _restore(trainer: TorchRun, path: Path, load: Callable[[TorchRun, Mapping[str, Any]], None]) -> None:
     file = path / FILE
     try:
-        saved = torch.load(file, map_location="cpu", weights_only=True)
-        same_parts(file, saved, [*trainer.parts(), LOOP])
-        load(trainer, saved)
+        mapped = trainer.recipe.way("load") == "mapped"
+        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped or None)
+        if trainer.recipe.way("save") == "distributed":
+            checkpoint_ways.load_distributed(trainer.parts(), path / PARTS)
+        else:
+            same_parts(file, saved, [*trainer.parts(), LOOP])
+            load(trainer, saved)
         go_on(trainer, saved[LOOP])
         put_gradients(trainer, saved[LOOP]["gradients"])
     except Exception as error:

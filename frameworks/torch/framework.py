@@ -45,6 +45,7 @@ from frameworks.torch import (
     implementations,
     torchao_models,
     transformers_models,
+    ways,
 )
 from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.aware import RULE, AwareTrainer
@@ -173,6 +174,7 @@ class TorchFramework(BaseFramework):
             self.require_clipping(recipe)
         eight_bit_state.require(recipe, self.device)
         implementations.require(recipe, self.device)
+        ways.require(recipe)
         if recipe.ranks is None and recipe.precision.level == "O2":
             low = Capability(f"precision.{recipe.precision.label}")
             raise Unsupported(low, NO_MASTERS, attempts(self.device, self.mode)[low])

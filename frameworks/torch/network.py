@@ -7,12 +7,13 @@ from functools import partial
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint_sequential
 
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds
+from frameworks.torch import ways
 from frameworks.torch.arrays import DTYPES
 from frameworks.torch.layers import Slot, buffer_slots, build, linear_slots, parameter_slots
 from frameworks.torch.recompute import DEFAULT, VARIANTS, SegmentCalls, segment_begins
@@ -27,7 +28,7 @@ class Network(nn.Module):
         calls: how often the forward of each segment has begun; compiled, this is counted in recomputed segments only.
     """
 
-    def __init__(self, model: Model, recompute: Recompute | None = None) -> None:
+    def __init__(self, model: Model, recompute: Recompute | None = None, way: str = "") -> None:
         super().__init__()
         body = model.layers[:-1]
         shapes = {path: shape for path, _, shape in model.shapes()}
@@ -40,7 +41,7 @@ class Network(nn.Module):
             self.heads[head.name] = nn.Linear(width, head.units, dtype=dtype)
         self.heads_built = dict(self.heads.items())
         self._wide = frozenset(name for name, head in self.heads_built.items() if _is_wide(head))
-        self.recompute = recompute
+        self.recompute, self._way = recompute, way
         self.is_reentrant = recompute is not None and VARIANTS[recompute.variant or DEFAULT]
         self.bounds = segment_bounds(len(body), recompute)
         self.calls = SegmentCalls(len(self.bounds))
@@ -51,8 +52,12 @@ class Network(nn.Module):
         self._sequence = tuple(self.layers)  # indexing a ModuleList or slicing it takes its time
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        for index in range(len(self.bounds)):
-            x = self._recomputed(partial(self._segment, index), x)
+        segments = [partial(self._segment, index) for index in range(len(self.bounds))]
+        if self._way == "sequential" and self.training:
+            x = checkpoint_sequential(segments, len(segments), x, use_reentrant=self.is_reentrant)
+        else:
+            for segment in segments:
+                x = self._recomputed(segment, x)
         return {name: head(x.to(torch.float64) if name in self._wide else x) for name, head in self.heads.items()}
 
     def _segment(self, index: int, x: torch.Tensor) -> torch.Tensor:
@@ -75,7 +80,7 @@ class Network(nn.Module):
     def _recomputed(self, function: partial[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         if self.recompute is None or not self.training:
             return function(x)
-        return checkpoint(function, x, use_reentrant=self.is_reentrant)
+        return ways.recomputed(self._way, function, x, reentrant=self.is_reentrant)
 
 
 def _is_wide(head: nn.Module) -> bool:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import Module
-from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from fixtures.arrays import Array
 from fixtures.model import Model
@@ -23,10 +22,9 @@ from fixtures.recipe import (
     Optimizer,
     Recipe,
     RMSprop,
-    Steps,
     written,
 )
-from frameworks.torch import eight_bit_state
+from frameworks.torch import eight_bit_state, ways
 from frameworks.torch.arrays import to_array
 from frameworks.torch.layers import Slot
 from frameworks.torch.network import Network, parameters_by_name
@@ -100,10 +98,6 @@ def _by_decay(parameters: list[torch.Tensor], undecayed: Collection[int]) -> lis
     return [group for group in groups if group["params"]]
 
 
-def _scheduler(optimizer: torch.optim.Optimizer, schedule: Steps) -> LambdaLR:
-    return LambdaLR(optimizer, lambda applied: schedule.factor(applied))
-
-
 class Stepper:
     """One optimizer with its scheduler, which follows the optimizer's applied updates.
 
@@ -118,17 +112,18 @@ class Stepper:
         self.optimizer = self.made(recipe, [group for parts in groups for group in parts])
         self.applied = self.hook_calls = 0
         self.optimizer.register_step_post_hook(self._count)
-        self._schedule = recipe.schedule
+        self._schedule, self._way = recipe.schedule, recipe.way("schedule")
         self.make_schedule()
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """The recipe's optimizer of these parameter groups."""
         kind, given = optimizer_kind(recipe)
-        return kind(groups, **given)
+        return ways.optimizer(recipe.way("optimizer"), kind, groups, given)
 
     def make_schedule(self) -> None:
         """Makes the recipe's schedule of the optimizer as it is, at its beginning."""
-        self.scheduler = _scheduler(self.optimizer, self._schedule) if self._schedule else None
+        made = self._schedule
+        self.scheduler = ways.scheduler(self._way, self.optimizer, made) if made else None
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self.hook_calls += 1
@@ -188,11 +183,11 @@ def optimizer_state(every: list[Stepper], slots: Mapping[str, Slot]) -> dict[str
     return found
 
 
-def averaged_model(network: Module, decay: float | None) -> AveragedModel | None:
-    """A model of the exponential moving average of the network's weights; None without a decay."""
-    if decay is None:
+def averaged_model(network: Module, recipe: Recipe) -> AveragedModel | None:
+    """A model of the exponential moving average of the network's weights; None without one in the recipe."""
+    if recipe.average is None:
         return None
-    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    return ways.averaged_model(recipe.way("average"), network, recipe.average)
 
 
 def averages(model: Model, average: AveragedModel | None) -> dict[str, Array]:

@@ -15,7 +15,7 @@ from fixtures.model import Batch, Model
 from fixtures.recipe import Recipe
 from frameworks.base import NO_AVERAGE, BaseTrainer, LossLedger, MicroBatch
 from frameworks.contract import Capability
-from frameworks.torch import checkpoint, devices
+from frameworks.torch import checkpoint, devices, ways
 from frameworks.torch.arrays import DTYPES, to_array, to_tensor
 from frameworks.torch.compiling import MODES, begin_anew, compiled
 from frameworks.torch.losses import Loaded, item_loss_sums, load_batch
@@ -25,6 +25,7 @@ from frameworks.torch.optimizers import Stepper, averaged_model, averages, optim
 from frameworks.torch.saved_bytes import SavedBytes, put_back
 from frameworks.torch.scaler import (
     Kind,
+    class_of_device,
     grad_scaler,
     scaler_settings,
     scaler_state,
@@ -79,7 +80,7 @@ class TorchRun(BaseTrainer):
 
     def _network(self) -> Network:
         """A new network, on the CPU."""
-        return Network(self.model, self.recipe.recompute)
+        return Network(self.model, self.recipe.recompute, self.recipe.way("recompute"))
 
     def _low_format(self) -> torch.dtype | None:
         """The format that this class casts a model of level O3 to; None leaves every model as it is."""
@@ -87,7 +88,7 @@ class TorchRun(BaseTrainer):
 
     def _averaged(self) -> AveragedModel | None:
         """The average of the network's weights that this class keeps, None without one."""
-        return averaged_model(self.network, self.recipe.average)
+        return averaged_model(self.network, self.recipe)
 
     def _steppers(self) -> list[Stepper]:
         """The optimizers over the parameters as they are trained."""
@@ -95,7 +96,8 @@ class TorchRun(BaseTrainer):
 
     def _made_scaler(self) -> torch.amp.GradScaler | None:
         """The recipe's loss scaler."""
-        return grad_scaler(self.device, self.recipe, self.scaler_kind)
+        own = self.recipe.way("scaling") == "class-of-the-device"
+        return grad_scaler(self.device, self.recipe, class_of_device(self.device) if own else self.scaler_kind)
 
     # forward and backward
 
@@ -103,7 +105,7 @@ class TorchRun(BaseTrainer):
         """The precision scope of the recipe's forward passes."""
         if self.recipe.precision.level != "O1":
             return nullcontext()
-        return torch.autocast(self.device, dtype=DTYPES[self.recipe.precision.format])
+        return ways.autocast(self.recipe.way("autocast"), self.device, DTYPES[self.recipe.precision.format])
 
     def _load(self, batch: Batch) -> Loaded:
         """The micro-batch; reentrant checkpoints need an input that requires a gradient, as documented."""
@@ -123,8 +125,11 @@ class TorchRun(BaseTrainer):
         if not self.network.training:
             self.network.train()
         self._count_compiled()
+        losses = self._losses
+        if self.recipe.way("autocast") == "decorator" and self.recipe.precision.level == "O1":
+            return torch.autocast(self.device, dtype=DTYPES[self.recipe.precision.format])(losses)(batch.inputs, batch.targets)
         with self.autocast():
-            return self._losses(batch.inputs, batch.targets)
+            return losses(batch.inputs, batch.targets)
 
     def _count_compiled(self) -> None:
         """A compiled forward pass without recomputation runs its one segment each time that it is called."""

@@ -15,6 +15,19 @@ from frameworks.torch.arrays import dtype_name
 Kind = type[torch.amp.GradScaler]
 
 
+def class_of_device(device: str) -> Kind:
+    """The device's own class of scalers, such as `torch.cuda.amp.GradScaler`, which is made without a device."""
+    own: type[torch.amp.GradScaler] = getattr(torch, device).amp.GradScaler
+
+    class OfDevice(own):  # type: ignore[misc, valid-type]
+        """The class with the arguments of `torch.amp.GradScaler`."""
+
+        def __init__(self, device: str, **given: Any) -> None:  # noqa: ARG002
+            super().__init__(**given)
+
+    return OfDevice
+
+
 def grad_scaler(device: str, recipe: Recipe, kind: Kind = torch.amp.GradScaler) -> torch.amp.GradScaler | None:
     """PyTorch's scaler; what the recipe leaves None is left to PyTorch. A constant scale is restored by `update`."""
     match recipe.scaling:

@@ -7,13 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
-from torch.nn.utils import clip_grad_norm_
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
 from frameworks.base import NO_SCALER, MicroBatch, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Unsupported, Update
-from frameworks.torch import checkpoint
+from frameworks.torch import checkpoint, ways
 from frameworks.torch.arrays import to_array, whole
 from frameworks.torch.compiling import kept_buffers
 from frameworks.torch.optimizer_probes import by_hand_refused
@@ -39,7 +38,8 @@ class TorchTrainer(TorchRun):
     def _back(self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
         """One backward pass of a loss; `retain` if another one through its graph follows."""
         scaled = loss if scaler is None else scaler.scale(loss)
-        scaled.backward(retain_graph=retain)
+        parameters = [slot.tensor for slot in self.slots.values()]
+        ways.back(self.recipe.way("backward"), scaled, parameters, retain=retain)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         """The context of a micro-batch's forward and backward; `last` if it ends its window."""
@@ -76,7 +76,8 @@ class TorchTrainer(TorchRun):
 
     def _gradients(self, window: Window, items: int) -> dict[str, Array]:
         former = {name: slot.tensor.grad for name, slot in self.slots.items()}
-        self._empty()
+        for slot in self.slots.values():
+            slot.tensor.grad = None
         scaler = twin_of(self.scaler, self.device)
         try:
             self._passes(window, items, scaler)
@@ -153,7 +154,8 @@ class TorchTrainer(TorchRun):
 
     def _unscaled_to_clip(self) -> int:
         """How often gradients are unscaled by hand before they are clipped."""
-        return 0 if self.recipe.clip is None else 1
+        by_hand = self.recipe.way("scaling") == "unscale-first" and not wants_fused(self.recipe, self.scaler_kind)
+        return 1 if self.recipe.clip is not None or by_hand else 0
 
     def _unscale(self) -> None:
         """Unscales all gradients by hand."""
@@ -173,7 +175,7 @@ class TorchTrainer(TorchRun):
 
     def _clip(self, limit: float) -> torch.Tensor:
         """Clips the gradients; the norm that they had."""
-        return clip_grad_norm_([slot.tensor for slot in self.slots.values()], limit)
+        return ways.CLIPS[self.recipe.way("clip")]([slot.tensor for slot in self.slots.values()], limit)
 
     def _abandoned(self) -> Update:
         """Ends an update whose gradients are unscaled without a step: `update` readies the scaler for the next one."""
@@ -200,8 +202,7 @@ class TorchTrainer(TorchRun):
         gradient.add_(value)
 
     def _empty(self) -> None:
-        for stepper in self.steppers:
-            stepper.optimizer.zero_grad()
+        ways.zero_grad(self.recipe.way("zero-grad"), (each.optimizer for each in self.steppers), self.network)
 
     def _scale(self) -> float:
         return 1.0 if self.scaler is None else self.scaler.get_scale()

@@ -1,0 +1,97 @@
+"""Other public calls and options of a technique train as its default ones do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from conformance.judging import combinations
+from conformance.judging.covering_array import Row, rows
+from conformance.judging.kit import Subject, Verdict, clause, spiked
+from fixtures.data import exact_batch
+from fixtures.models import exact_linear, exact_stack
+from fixtures.recipe import BFLOAT16, SGD, DynamicScaling, Recipe, Recompute, Steps
+from frameworks.contract import Unsupported, needs
+from frameworks.ways import Way, watched
+
+ROWS = 2
+"""Rows of the covering array that each way trains."""
+WANTED: dict[str, tuple[str, Any]] = {
+    "autocast": ("precision", BFLOAT16),
+    "average": ("average", 0.5),
+    "clip": ("clip", 0.25),
+    "recompute": ("recompute", Recompute(2)),
+    "scaling": ("scaling", DynamicScaling(initial=16.0, interval=2)),
+    "schedule": ("schedule", Steps((1, 3), (1.0, 0.5, 0.25))),
+}
+"""The field of a recipe, and a value, by the technique that they use."""
+
+ROUNDING = ("average", "clip")
+"""Techniques whose ways may round differently where values have more than a few bits."""
+
+
+def _using(recipe: Recipe, technique: str) -> Recipe:
+    """The recipe, changed if it does not use the technique."""
+    if recipe.uses(technique):
+        return recipe
+    name, value = WANTED[technique]
+    return recipe.but(**{name: value})
+
+
+@clause("composition.ways")
+def test_a_way_trains_as_the_oracle_does(subject: Subject, verdict: Verdict, way: Way, tmp_path: Path) -> None:
+    trained = 0
+    with watched(way) as calls:
+        for row in _rows(subject, way):
+            try:
+                combinations.compare(subject, verdict, row, tmp_path / str(trained))
+            except Unsupported:
+                continue
+            trained += 1
+            if trained == ROWS:
+                break
+    verdict.holds(trained > 0, f"rows that {way} can train", trained, "one or more", "no-row")
+    verdict.equal(calls.missing, (), "calls of the way that were not made", "way-not-used")
+
+
+def _rows(subject: Subject, way: Way) -> Iterator[Row]:
+    """Rows that use the technique, from another place of the array for each way."""
+    array = [row for row in rows(subject.framework) if row.recipe.ranks is None]
+    using = [row for row in array if row.recipe.uses(way.technique)] or array
+    start = sum(map(ord, str(way))) % len(using)
+    for row in (*using[start:], *using[:start]):
+        recipe = _using(row.recipe, way.technique)
+        fields = {name: getattr(recipe, name) for name, _ in WANTED.values()}
+        yield row.but(**fields, ways=(str(way),))
+
+
+@clause("composition.ways")
+def test_a_way_keeps_the_state_of_the_default_way(subject: Subject, verdict: Verdict, way: Way, tmp_path: Path) -> None:
+    recipe, rounds = _recipe(subject, way), way.technique in ROUNDING
+    model, window = exact_linear() if rounds else exact_stack(), exact_batch(16, seed=1).into(2)
+    other, usual = (subject.trainer(model, recipe.but(ways=ways)) for ways in ((str(way),), ()))
+    for place, value in enumerate((0.5, math.inf, 0.5, 0.25), start=1):
+        for trainer in (other, usual):
+            if not rounds and value != math.inf:
+                trainer.update(window)
+            if value != math.inf or recipe.scaling is not None:
+                trainer.feed(spiked(trainer, value))
+        states = [subject.state(trainer) for trainer in (other, usual)]
+        zeroed = ("accumulator/",) if way.technique == "zero-grad" else ()
+        verdict.same_state(*states, f"state after update {place}, by {way} and by the default way", but=zeroed)
+    other.save(tmp_path)
+    again = subject.trainer(model, recipe.but(ways=(str(way),)))
+    again.restore(tmp_path)
+    verdict.same_state(subject.state(again), subject.state(other), f"state after a save and a load by {way}")
+
+
+def _recipe(subject: Subject, way: Way) -> Recipe:
+    """A recipe that uses as much as the framework declares, and the way's technique in any case."""
+    chosen = Recipe(SGD(2.0**-4, momentum=0.5), accumulation=2)
+    for technique in ("scaling", "schedule", "average"):
+        larger = _using(chosen, technique)
+        if all(subject.framework.declares(capability).supported for capability in needs(larger)):
+            chosen = larger
+    return _using(chosen, way.technique)

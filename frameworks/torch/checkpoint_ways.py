@@ -1,0 +1,46 @@
+"""Other public calls that write and read a run's state: the state API of `torch.distributed.checkpoint`, and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+
+class ModelAndOptimizers:
+    """A model and its optimizers as one part, with the state API's names of parameters."""
+
+    def __init__(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._model, self._optimizers = model, optimizers
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of both."""
+        model, optimizers = get_state_dict(self._model, self._optimizers)
+        return {"model": model, "optimizers": optimizers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Loads what `state_dict` returned."""
+        set_state_dict(
+            self._model, self._optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizers"]
+        )
+
+
+def with_state_api(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a run with model and optimizers as one, the others as they are."""
+    optimizers = {name: part for name, part in parts.items() if name.startswith("optimizer")}
+    others = {name: part for name, part in parts.items() if name != "model" and name not in optimizers}
+    return {"model": ModelAndOptimizers(parts["model"], [*optimizers.values()]), **others}
+
+
+def save_distributed(parts: Mapping[str, Any], folder: Path) -> None:
+    """Writes parts into a folder of `torch.distributed.checkpoint`, without a process group."""
+    checkpoint.save(dict(parts), checkpoint_id=folder, no_dist=True)
+
+
+def load_distributed(parts: Mapping[str, Any], folder: Path) -> None:
+    """Loads each part from such a folder."""
+    checkpoint.load(dict(parts), checkpoint_id=folder, no_dist=True)
