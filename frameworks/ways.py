@@ -9,19 +9,21 @@ from __future__ import annotations
 import inspect
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Literal
 
 from fixtures.recipe import TECHNIQUES
 from frameworks.adapter_file import folder_of
 from frameworks.registry import UnknownFramework, path_of
 
 FILE = "ways.toml"
+_Event = Literal["call", "return", "c_call", "c_return", "c_exception"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,18 @@ def offered(framework: str, mode: str, first: str) -> tuple[Way, ...]:
     return tuple(way for way in here if all(resolved(name) is not None for name in way.calls))
 
 
+def sets(ways: Sequence[Way]) -> tuple[tuple[Way, ...], ...]:
+    """The ways in as few sets as can be, none with two of one technique: the first of each, the second of each, ..."""
+    places = Counter[str]()
+    found: list[tuple[Way, ...]] = []
+    for way in ways:
+        place = places[way.technique]
+        places[way.technique] += 1
+        found += [()] if place == len(found) else []
+        found[place] += (way,)
+    return tuple(found)
+
+
 def resolved(name: str) -> Any:
     """What a dotted name leads to, None without it: attributes first, for packages may hide modules of that name."""
     first, *rest = name.split(".")
@@ -114,7 +128,7 @@ def watched(way: Way) -> Iterator[Calls]:
     calls = Calls({code: (name, given) for name, given in way.calls.items() for code in _codes(resolved(name))})
     before = sys.getprofile()
 
-    def profile(frame: FrameType, event: str, argument: object) -> None:
+    def profile(frame: FrameType, event: _Event, argument: object) -> None:
         if event == "call" and frame.f_code in calls.due:
             _, given = calls.due[frame.f_code]
             if all(frame.f_locals.get(key, given) == value for key, value in given.items()):
@@ -134,7 +148,7 @@ def watched(way: Way) -> Iterator[Calls]:
 
 def _codes(member: Any) -> Iterator[CodeType]:
     """The code of a function or of a class' constructor, if it is Python's."""
-    function = inspect.unwrap(member.__init__ if isinstance(member, type) else member)
+    function = inspect.unwrap(vars(member).get("__init__", member) if isinstance(member, type) else member)
     code = getattr(function, "__code__", None)
     if isinstance(code, CodeType):
         yield code

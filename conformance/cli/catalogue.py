@@ -27,6 +27,7 @@ SECTIONS: Mapping[str, tuple[Entry, ...]] = {
         Entry("docs", "documenting:docs", "Build the documentation as an offline site, or print one page."),
         Entry("frameworks", "adapters:frameworks", "List adapters and their capabilities."),
         Entry("surface", "surface:surface", "List a framework's public parameters, and those that the suites use."),
+        Entry("ways", "ways:ways", "List the public calls of a technique that a run can choose."),
         Entry("new", "adapters:new", "Create a training loop to judge, or an adapter."),
         Entry("install", "starting:install", "Install frameworks, at the pinned or at other versions."),
     ),

@@ -18,6 +18,7 @@ from conformance.scenarios.launching import FOLDER, Ended, launch
 from conformance.scenarios.table import draw
 from frameworks.adapter_file import adapter_file
 from frameworks.registry import DEVICE_HELP, known, path_of
+from frameworks.ways import declared, sets
 from results.record.files import one_line
 
 
@@ -45,6 +46,12 @@ def scenario_names(
     default="",
     metavar="A,B",
     help="Modes to test; by default those of adapter.toml, or else the first one.",
+)
+@click.option(
+    "--ways",
+    default="",
+    metavar="A,B",
+    help="Public calls of techniques instead of the default ones (`conformance ways`); all: in as few runs as can be.",
 )
 @click.option(
     "--budget",
@@ -76,6 +83,7 @@ def scenario_names(
 def run(
     framework: str,
     modes: str,
+    ways: str,
     budget: str | None,
     device: str,
     scenario: str | None,
@@ -91,6 +99,7 @@ def run(
     conformance run torch
     conformance run torch --budget 60s
     conformance run --modes graph,xla tf
+    conformance run torch --ways clip.two-calls
     conformance run torch -k scaling --seed=1
     conformance run package.module:Class    an adapter or training loop of your own
 
@@ -117,7 +126,14 @@ def run(
     adapter = adapter_file(framework)
     judged = modes.split(",") if modes else [*adapter.modes] or [""]
     words = [*([f"--budget={budget}"] if budget else []), *pytest_arguments]
-    return jobs.job(framework, judged, adapter.serial, device, words)
+    return jobs.job(framework, judged, adapter.serial, device, words, _runs_of(framework, ways))
+
+
+def _runs_of(framework: str, ways: str) -> list[tuple[str, ...]]:
+    """The ways of each run."""
+    if ways != "all":
+        return [tuple(ways.split(",")) if ways else ()]
+    return [(f"set-{number}",) for number, _ in enumerate(sets(declared(framework)), start=1)]
 
 
 def _import_from_here() -> None:

@@ -73,6 +73,7 @@ _EXPECTATION = Kind(
             "signature",
             "spoils_process",
             "depends_on",
+            "way",
         }
     ),
 )
@@ -98,6 +99,7 @@ class Expectation:
         spoils_process: whether the failure affects later tests in the same process; such cases run last.
         depends_on: "seed" if the failure occurs at seed 0 and may not at others, "other-seeds" if it occurs only at
             some other seeds, so that the entry does not apply at seed 0, else "".
+        way: the way in which alone it fails, "TECHNIQUE.NAME"; "" for any.
         file: the file of the entry.
         inferred_from: in a run, the judged series from which the entry is inferred; "" in a judged series.
         may_pass: in a run, whether its cases may also pass.
@@ -114,6 +116,7 @@ class Expectation:
     processor: str = ANY
     spoils_process: bool = False
     depends_on: str = ""
+    way: str = ""
     file: str = field(default="", compare=False)
     inferred_from: str = field(default="", compare=False)
     may_pass: bool = field(default=False, compare=False)
@@ -216,13 +219,16 @@ class Known:
         )
 
 
-def known_of(framework: Framework, seed: int = 0, instructions: Collection[str] = ()) -> Known:
+def known_of(
+    framework: Framework, seed: int = 0, instructions: Collection[str] = (), ways: Collection[str] = ()
+) -> Known:
     """The entries for a run of this framework, from the adapter of its name and from the package of its class.
 
     A framework whose attribute `has_workarounds` is False has none of the adapter's workarounds.
 
     Args:
         instructions: instruction sets of the processor.
+        ways: the ways of the run that are not the adapter's default ones.
 
     Raises:
         ValueError: an entry cannot be read, or the framework's version is not one of PEP 440.
@@ -233,7 +239,11 @@ def known_of(framework: Framework, seed: int = 0, instructions: Collection[str] 
     known = known.applying(framework.name, series_of(framework), seed, instructions)
     return replace(
         known,
-        expectations=tuple(e for e in known.expectations if e.clause != _PLAIN or not e.finding.lacking()),
+        expectations=tuple(
+            entry
+            for entry in known.expectations
+            if (entry.clause != _PLAIN or not entry.finding.lacking()) and entry.way in ("", *ways)
+        ),
         workarounds=tuple(
             each
             for each in known.workarounds
@@ -334,6 +344,7 @@ def _expectation(
         processor=read_processor(table),
         spoils_process=table.flag("spoils_process"),
         depends_on=table.text("depends_on", "") if "depends_on" in table.values else "",
+        way=table.text("way", "") if "way" in table.values else "",
     )
     if entry.depends_on not in ("", SEED, OTHER_SEEDS):
         raise ValueError(f"{table.where}: depends_on: got {entry.depends_on!r}, want {SEED!r} or {OTHER_SEEDS!r}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, cast
+from zlib import crc32
 
 from hypothesis import strategies as st
 
@@ -30,6 +31,9 @@ from fixtures.recipe import (
     Steps,
 )
 from frameworks.contract import Capability, Framework, needs
+from frameworks.registry import built_in
+from frameworks.ways import Way, sets
+from frameworks.ways import offered as offered_ways
 
 PRECISIONS = tuple(Precision(level, name) for level in ("O1", "O2", "O3") for name in ("float16", "bfloat16"))
 SCHEDULES = (
@@ -86,7 +90,24 @@ def recipes(draw: st.DrawFn, framework: Framework, drawn: DrawnModel) -> Recipe:
     if maybe(Capability.AVERAGE, 2):
         recipe = recipe.but(average=draw(st.sampled_from([0.5, 0.75, 0.9, 0.999, 0.0])))
     recipe = draw(_techniques(framework, drawn, recipe))
-    return recipe.but(seed=draw(st.integers(0, 3)))
+    return _with_ways(framework, recipe.but(seed=draw(st.integers(0, 3))))
+
+
+def _with_ways(framework: Framework, recipe: Recipe) -> Recipe:
+    """Every second recipe with other ways of what it uses; a checksum chooses, so that other draws stay as they are."""
+    ways = _sets_of_ways(cast(Any, framework))
+    choice = crc32(repr(recipe).encode())
+    if not ways or recipe.ranks is not None or choice % 2:
+        return recipe
+    chosen = ways[choice // 2 % len(ways)]
+    return recipe.but(ways=tuple(str(way) for way in chosen if recipe.uses(way.technique)))
+
+
+@cache
+def _sets_of_ways(framework: Framework) -> tuple[tuple[Way, ...], ...]:
+    """Sets of ways without documented limits."""
+    here = offered_ways(framework.name, framework.mode, framework.modes[0]) if framework.name in built_in() else ()
+    return sets(tuple(way for way in here if not way.limits))
 
 
 RANKS = (

@@ -91,6 +91,7 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
         "state=8-bit": isinstance(optimizer, Adam) and optimizer.state_bits == 8,
     }
     yield from (name for name, there in flags.items() if there)
+    yield from (f"way={way}" for way in recipe.ways)
     yield from [f"ranks={recipe.ranks.level}"] if recipe.ranks is not None else []
     yield from [f"offload={recipe.offload.to}"] if recipe.offload is not None else []
 

@@ -34,6 +34,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "conformance.pages.blocks:promises": tuple(PROMISES),
     "conformance.pages.blocks:scenarios": ("scenario times", *(f"scenario {name}" for name in SCENARIOS)),
     "conformance.pages.surface:blocks": ("surface", "surface by technique"),
+    "conformance.pages.ways:blocks": ("ways",),
     "conformance.pages.laws:blocks": ("drawn", "left out of drawing", "beyond drawing"),
     "tests.faults.rounds:blocks": ("scores", "rounds", "rounds by family", "missed faults"),
     "benchmarks.overhead.tables:blocks": ("overhead",),

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 from rich.console import Console
@@ -111,11 +111,21 @@ def _named(words: Sequence[str], mode: str) -> list[str]:
     return found
 
 
-def job(framework: str, modes: Sequence[str], serial: Collection[str], device: str, words: Sequence[str]) -> int:
+def job(
+    framework: str,
+    modes: Sequence[str],
+    serial: Collection[str],
+    device: str,
+    words: Sequence[str],
+    ways: Sequence[Sequence[str]] = ((),),
+) -> int:
     """Judges a framework in some modes ("" for its first) and prints how its records differ from the baselines.
 
     Two workers share the tests of a mode, always in the same way where the mode is serial; one runs those of a serial
-    mode that fit in a `--budget`. `words` go to pytest, but the modes share a budget out among them.
+    mode that fit in a `--budget`. `words` go to pytest, but the runs share a budget out among them.
+
+    Args:
+        ways: ways of techniques, for one run in each mode each.
 
     Returns:
         0; 1 if a test failed that no expectation names, or one was fixed; 2 if a run could not be made.
@@ -132,10 +142,12 @@ def job(framework: str, modes: Sequence[str], serial: Collection[str], device: s
         return 2
     begun = time.time()
     statuses = []
-    for place, mode in enumerate(modes):
-        own = _named(words, mode if modes[1:] else "")
+    runs = [*product(modes, ways)]
+    for place, (mode, chosen) in enumerate(runs):
+        own = _named(words, "+".join((mode, *chosen)) if runs[1:] else "")
+        own += [f"--way={way}" for way in chosen]
         if budget:
-            share = max(0.0, begun + budget - time.time()) / (len(modes) - place)
+            share = max(0.0, begun + budget - time.time()) / (len(runs) - place)
             own.append(f"--budget={max(share, 1.0):.0f}s")
         statuses.append(judge(framework, mode, device, 1 if budget and mode in serial else 2, own))
     if any(status not in (0, 1) for status in statuses):

@@ -145,7 +145,9 @@ def pytest_configure(config: pytest.Config) -> None:
                 config.pluginmanager.register(recording, "conformance-surface")
         framework = load(option.framework, option.device, option.mode)
         config.stash[_WAYS] = chosen_ways(option.framework, framework, option.way)
-        known = known_of(framework, option.seed, machine.instruction_sets())
+        known = known_of(
+            framework, option.seed, machine.instruction_sets(), [str(way) for way in config.stash[_WAYS].chosen]
+        )
         config.stash[_FRAMEWORK], config.stash[_KNOWN] = framework, known
         config.stash[_INTERRUPTS] = Interrupts(signal.SIGINT, *(() if worker else (signal.SIGTERM, signal.SIGHUP)))
         if option.vacuity:

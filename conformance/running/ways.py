@@ -11,7 +11,7 @@ import pytest
 from conformance.inventory.tests import code_of, id_of
 from conformance.running.baselines import nearest
 from frameworks.contract import Framework
-from frameworks.ways import Way, offered
+from frameworks.ways import Way, offered, sets
 from results.record.model import TestVerdict
 from results.record.reading import load
 
@@ -31,21 +31,22 @@ class Ways:
 
 
 def chosen_ways(given: str, framework: Framework, names: Sequence[str]) -> Ways:
-    """The ways of a run.
+    """The ways of a run; "set-N" is the N-th of each technique.
 
     Raises:
         ValueError: the framework has no such way here, or two are of one technique.
     """
-    ways = {str(way): way for way in offered(given, framework.mode, framework.modes[0])}
+    ways = offered(given, framework.mode, framework.modes[0])
+    named = {str(way): (way,) for way in ways} | {f"set-{n}": each for n, each in enumerate(sets(ways), start=1)}
     for name in names:
-        if name not in ways:
+        if name not in named:
             raise ValueError(
-                f"{framework.name} has no way {name!r} in mode {framework.mode}: one of {', '.join(ways) or 'none'}"
+                f"{framework.name} has no way {name!r} in mode {framework.mode}: one of {', '.join(named) or 'none'}"
             )
-    chosen = tuple(ways[name] for name in names)
+    chosen = tuple(way for name in names for way in named[name])
     if len({way.technique for way in chosen}) < len(chosen):
         raise ValueError(f"--way got {', '.join(names)}, want at most one of each technique")
-    return Ways(tuple(ways.values()), chosen)
+    return Ways(ways, chosen)
 
 
 def may_use(verdict: TestVerdict, technique: str) -> bool:

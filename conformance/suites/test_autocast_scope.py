@@ -89,19 +89,21 @@ def seen_and_raised(subject: Subject, precision: Precision, found: list[str]) ->
 
 @clause("autocast.scope-restored")
 @each_half
-@pytest.mark.parametrize("way", ["return", "exception", "generator", "nested"])
-def test_every_way_out_restores_the_setting(subject: Subject, verdict: Verdict, way: str, precision: Precision) -> None:
+@pytest.mark.parametrize("leaving", ["return", "exception", "generator", "nested"])
+def test_every_way_out_restores_the_setting(
+    subject: Subject, verdict: Verdict, leaving: str, precision: Precision
+) -> None:
     need(subject, Capability.of(precision))
     before, inside = subject.framework.global_state(), ""
-    if way == "return":
+    if leaving == "return":
         with subject.framework.autocast(precision):
             inside = seen(subject)
-    elif way == "exception":
+    elif leaving == "exception":
         found: list[str] = []
         with pytest.raises(ZeroDivisionError):
             seen_and_raised(subject, precision, found)
         inside = found[0]
-    elif way == "generator":
+    elif leaving == "generator":
         steps = scoped(subject, precision)
         inside = next(steps)
         steps.close()

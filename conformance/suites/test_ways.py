@@ -78,9 +78,13 @@ def test_a_way_keeps_the_state_of_the_default_way(subject: Subject, verdict: Ver
                 trainer.update(window)
             if value != math.inf or recipe.scaling is not None:
                 trainer.feed(spiked(trainer, value))
-        states = [subject.state(trainer) for trainer in (other, usual)]
         zeroed = ("accumulator/",) if way.technique == "zero-grad" else ()
-        verdict.same_state(*states, f"state after update {place}, by {way} and by the default way", but=zeroed)
+        verdict.same_state(
+            subject.state(other),
+            subject.state(usual),
+            f"state after update {place}, by {way} and by the default way",
+            but=zeroed,
+        )
     other.save(tmp_path)
     again = subject.trainer(model, recipe.but(ways=(str(way),)))
     again.restore(tmp_path)

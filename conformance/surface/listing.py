@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import partial
-from importlib import import_module
 from importlib.metadata import packages_distributions, version
 from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any

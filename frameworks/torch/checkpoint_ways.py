@@ -1,4 +1,4 @@
-"""Other public calls that write and read a run's state: the state API of `torch.distributed.checkpoint`, and its files."""
+"""Other public calls for checkpoints: the state API of `torch.distributed.checkpoint`, and its files."""
 
 from __future__ import annotations
 

@@ -179,6 +179,7 @@ class TorchFramework(BaseFramework):
             low = Capability(f"precision.{recipe.precision.label}")
             raise Unsupported(low, NO_MASTERS, attempts(self.device, self.mode)[low])
         if recipe.ranks is not None:
+            recipe = recipe.but(ways=())
             return self.bound(CompanyTrainer(company(model, recipe, weights, mode=self.mode)))
         return self.bound(self._run(model, recipe, weights))
 

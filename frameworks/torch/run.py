@@ -127,7 +127,9 @@ class TorchRun(BaseTrainer):
         self._count_compiled()
         losses = self._losses
         if self.recipe.way("autocast") == "decorator" and self.recipe.precision.level == "O1":
-            return torch.autocast(self.device, dtype=DTYPES[self.recipe.precision.format])(losses)(batch.inputs, batch.targets)
+            return torch.autocast(self.device, dtype=DTYPES[self.recipe.precision.format])(losses)(
+                batch.inputs, batch.targets
+            )
         with self.autocast():
             return losses(batch.inputs, batch.targets)
 

@@ -19,10 +19,10 @@ def class_of_device(device: str) -> Kind:
     """The device's own class of scalers, such as `torch.cuda.amp.GradScaler`, which is made without a device."""
     own: type[torch.amp.GradScaler] = getattr(torch, device).amp.GradScaler
 
-    class OfDevice(own):  # type: ignore[misc, valid-type]
+    class OfDevice(own):
         """The class with the arguments of `torch.amp.GradScaler`."""
 
-        def __init__(self, device: str, **given: Any) -> None:  # noqa: ARG002
+        def __init__(self, device: str, **given: Any) -> None:
             super().__init__(**given)
 
     return OfDevice

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -85,7 +86,9 @@ def require(recipe: Recipe) -> None:
         reason = "reentrant checkpoints need Tensor.backward without inputs, as documented"
         raise Unsupported(Capability.RECOMPUTE, reason, _reentrant_has_gradient)
     if variant == "reentrant" and recipe.way("recompute") in ("selective", "whole"):
-        raise Unsupported(Capability.RECOMPUTE, "context_fn and early stop are of the other variant", _reentrant_selects)
+        raise Unsupported(
+            Capability.RECOMPUTE, "context_fn and early stop are of the other variant", _reentrant_selects
+        )
 
 
 def _reentrant_has_gradient() -> bool:
@@ -142,7 +145,7 @@ def scheduler(way: str, made: torch.optim.Optimizer, schedule: Steps) -> LRSched
     factors = schedule.factors
     match way:
         case "multi-step":
-            ratios = {after / before for before, after in zip(factors, factors[1:], strict=False) if before}
+            ratios = {after / before for before, after in pairwise(factors) if before}
             if factors[0] != 1 or len(ratios) > 1 or 0.0 in factors:
                 raise Unsupported(Capability.SCHEDULE, "MultiStepLR has one ratio for all steps", _takes_ratios)
             return MultiStepLR(made, list(schedule.boundaries), *ratios)
@@ -153,8 +156,8 @@ def scheduler(way: str, made: torch.optim.Optimizer, schedule: Steps) -> LRSched
         case "sequential":
             if not all(0 <= factor <= 1 for factor in factors):
                 raise Unsupported(Capability.SCHEDULE, "ConstantLR takes factors from 0 to 1 alone", _grows)
-            parts = [ConstantLR(made, factor, total_iters=2**31) for factor in factors]
-            return SequentialLR(made, cast(list[LRScheduler], parts), list(schedule.boundaries)) if parts[1:] else parts[0]
+            parts: list[LRScheduler] = [ConstantLR(made, factor, total_iters=2**31) for factor in factors]
+            return SequentialLR(made, parts, list(schedule.boundaries)) if parts[1:] else parts[0]
         case _:
             return LambdaLR(made, schedule.factor)
 
@@ -164,7 +167,7 @@ def _stepper() -> torch.optim.Optimizer:
 
 
 def _takes_ratios() -> bool:
-    return bool(MultiStepLR(_stepper(), [1, 2], [0.5, 0.25]))  # type: ignore[arg-type]
+    return bool(MultiStepLR(_stepper(), [1, 2], [0.5, 0.25]))
 
 
 def _begins_low() -> bool:
