@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import pytest
 
 from conformance.judging import combinations
 from conformance.judging.covering_array import Row, rows
-from conformance.judging.kit import Subject, Verdict, clause, spiked
+from conformance.judging.kit import Subject, Verdict, clause, need, spiked
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear, exact_stack
 from fixtures.recipe import BFLOAT16, SGD, DynamicScaling, Recipe, Recompute, Steps
-from frameworks.contract import Unsupported, needs
+from frameworks.contract import Capability, Unsupported, needs
 from frameworks.ways import Way, watched
 
 ROWS = 2
@@ -68,8 +70,12 @@ def _rows(subject: Subject, way: Way) -> Iterator[Row]:
 
 
 @clause("composition.ways")
-def test_a_way_keeps_the_state_of_the_default_way(subject: Subject, verdict: Verdict, way: Way, tmp_path: Path) -> None:
-    recipe, rounds = _recipe(subject, way), way.technique in ROUNDING
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_a_way_keeps_the_state_of_the_default_way(
+    subject: Subject, verdict: Verdict, way: Way, optimizers: Literal[1, 2], tmp_path: Path
+) -> None:
+    need(subject, Capability.TWO_OPTIMIZERS if optimizers > 1 else None)
+    recipe, rounds = _recipe(subject, way, optimizers), way.technique in ROUNDING
     model, window = exact_linear() if rounds else exact_stack(), exact_batch(16, seed=1).into(2)
     other, usual = (subject.trainer(model, recipe.but(ways=ways)) for ways in ((str(way),), ()))
     for place, value in enumerate((0.5, math.inf, 0.5, 0.25), start=1):
@@ -91,10 +97,13 @@ def test_a_way_keeps_the_state_of_the_default_way(subject: Subject, verdict: Ver
     verdict.same_state(subject.state(again), subject.state(other), f"state after a save and a load by {way}")
 
 
-def _recipe(subject: Subject, way: Way) -> Recipe:
-    """A recipe that uses as much as the framework declares, and the way's technique in any case."""
-    chosen = Recipe(SGD(2.0**-4, momentum=0.5), accumulation=2)
-    for technique in ("scaling", "schedule", "average"):
+def _recipe(subject: Subject, way: Way, optimizers: Literal[1, 2]) -> Recipe:
+    """A recipe that uses as much as the framework declares, and the way's technique in any case.
+
+    Two optimizers get no momentum, so that they have no state, and no schedule beside a loss scale, which is open.
+    """
+    chosen = Recipe(SGD(2.0**-4, momentum=0.5 if optimizers == 1 else 0.0), accumulation=2, optimizers=optimizers)
+    for technique in ("scaling", "schedule", "average") if optimizers == 1 else ("average",):
         larger = _using(chosen, technique)
         if all(subject.framework.declares(capability).supported for capability in needs(larger)):
             chosen = larger

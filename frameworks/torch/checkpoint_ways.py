@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.distributed import checkpoint
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 
@@ -42,5 +43,12 @@ def save_distributed(parts: Mapping[str, Any], folder: Path) -> None:
 
 
 def load_distributed(parts: Mapping[str, Any], folder: Path) -> None:
-    """Loads each part from such a folder."""
-    checkpoint.load(dict(parts), checkpoint_id=folder, no_dist=True)
+    """Loads each part from such a folder.
+
+    Raises:
+        ValueError: a file or a part is missing or damaged.
+    """
+    try:
+        checkpoint.load(dict(parts), checkpoint_id=folder, no_dist=True)
+    except CheckpointException as error:  # no subclass of Exception
+        raise ValueError(str(error)) from error
