@@ -31,6 +31,7 @@ def test_a_thousand_small_updates_add_up(subject: Subject, verdict: Verdict, pre
 
 
 @clause("master.counts-every-update")
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("precision", "updates"),
     [(FLOAT32, 300), (BFLOAT16, 300), *((p, 300 if p.format == "bfloat16" else 2100) for p in MASTERED)],
