@@ -150,7 +150,7 @@ def scheduler(way: str, made: torch.optim.Optimizer, schedule: Steps) -> LRSched
                 raise Unsupported(Capability.SCHEDULE, "MultiStepLR has one ratio for all steps", _takes_ratios)
             return MultiStepLR(made, list(schedule.boundaries), *ratios)
         case "multiplicative":
-            if 0.0 in factors or factors[0] != 1:
+            if 0.0 in factors or schedule.factor(0) != 1:
                 raise Unsupported(Capability.SCHEDULE, "MultiplicativeLR begins with the optimizer's rate", _begins_low)
             return MultiplicativeLR(made, lambda n: schedule.factor(n) / schedule.factor(n - 1))
         case "sequential":
