@@ -35,7 +35,7 @@ class Way:
         name: what the adapter calls it.
         calls: dotted names of the public callables that it uses, with the arguments that set it apart.
         link: the page that documents it.
-        modes: modes of the adapter that have it; empty for the first mode alone.
+        modes: modes of the adapter that have it.
         limits: what the documentation says that it does not do; "" for nothing.
     """
 
@@ -43,7 +43,7 @@ class Way:
     name: str
     calls: Mapping[str, Mapping[str, Any]]
     link: str
-    modes: tuple[str, ...] = ()
+    modes: tuple[str, ...]
     limits: str = ""
 
     def __post_init__(self) -> None:
@@ -69,8 +69,9 @@ def declared(framework: str) -> tuple[Way, ...]:
         return ()
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
+        modes = tables.pop("modes")
         return tuple(
-            Way(technique, name, values.pop("calls", {}), values.pop("link"), tuple(values.pop("modes", ())), **values)
+            Way(technique, name, **{"modes": modes} | values)
             for technique, ways in tables.items()
             for name, values in ways.items()
         )
@@ -78,9 +79,9 @@ def declared(framework: str) -> tuple[Way, ...]:
         raise UnknownFramework(f"{path}: {error}; see docs/ways.md") from None
 
 
-def offered(framework: str, mode: str, first: str) -> tuple[Way, ...]:
+def offered(framework: str, mode: str) -> tuple[Way, ...]:
     """The ways of a mode whose calls the installed version has; imports the framework."""
-    here = (way for way in declared(framework) if mode in (way.modes or (first,)))
+    here = (way for way in declared(framework) if mode in way.modes)
     return tuple(way for way in here if all(resolved(name) is not None for name in way.calls))
 
 

@@ -106,7 +106,7 @@ def _with_ways(framework: Framework, recipe: Recipe) -> Recipe:
 @cache
 def _sets_of_ways(framework: Framework) -> tuple[tuple[Way, ...], ...]:
     """Sets of ways without documented limits."""
-    here = offered_ways(framework.name, framework.mode, framework.modes[0]) if framework.name in built_in() else ()
+    here = offered_ways(framework.name, framework.mode) if framework.name in built_in() else ()
     return sets(tuple(way for way in here if not way.limits))
 
 

@@ -11,6 +11,7 @@ import pytest
 from conformance.inventory.tests import code_of, id_of
 from conformance.running.baselines import nearest
 from frameworks.contract import Framework
+from frameworks.registry import built_in
 from frameworks.ways import Way, offered, sets
 from results.record.model import TestVerdict
 from results.record.reading import load
@@ -36,7 +37,7 @@ def chosen_ways(given: str, framework: Framework, names: Sequence[str]) -> Ways:
     Raises:
         ValueError: the framework has no such way here, or two are of one technique.
     """
-    ways = offered(given, framework.mode, framework.modes[0])
+    ways = offered(framework.name if framework.name in built_in() else given, framework.mode)
     named = {str(way): (way,) for way in ways} | {f"set-{n}": each for n, each in enumerate(sets(ways), start=1)}
     for name in names:
         if name not in named:
@@ -70,7 +71,7 @@ class WayTests:
         verdicts = () if found is None else load(found).verdicts
         techniques = [way.technique for way in ways.chosen]
         self._known: Collection[str] = {verdict.test for verdict in verdicts}
-        self._due = {v.test for v in verdicts if any(may_use(v, technique) for technique in techniques)}
+        self.due = {v.test for v in verdicts if any(may_use(v, technique) for technique in techniques)}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -81,4 +82,4 @@ class WayTests:
 
     def _is_due(self, test: str) -> bool:
         clause = test.partition("/")[0]
-        return clause != _CLAUSE and (test in self._due or test not in self._known)
+        return clause != _CLAUSE and (test in self.due or test not in self._known)

@@ -21,10 +21,10 @@ FILE = "reference.run"
 _DIGEST = 64
 
 
-def write(folder: Path, arrays: Mapping[str, Array], identity: str) -> None:
+def write(folder: Path, arrays: Mapping[str, Array], identity: str, *, compressed: bool = False) -> None:
     """Writes the run's arrays below `folder`; the file appears whole or not at all."""
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    (np.savez_compressed if compressed else np.savez)(buffer, **arrays)  # type: ignore[arg-type]
     content = hashlib.sha256(identity.encode()).hexdigest().encode() + buffer.getvalue()
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{FILE}.{os.getpid()}.partial"

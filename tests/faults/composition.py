@@ -164,3 +164,50 @@ class StepsOfTheLastRun(ReferenceTrainer):
 
     def normalise(self, loss: Tensor, batch_items: int, window_items: int) -> Tensor:
         return super().normalise(loss, batch_items, window_items * self.last_steps // self.recipe.accumulation)
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/164929",
+    component="composition",
+    clauses=("composition.ways",),
+)
+class OtherNormForgetsParts(ReferenceTrainer):
+    """The other way to the norm takes the largest part for the whole."""
+
+    def gradient_norm(self, gradients: Arrays) -> float:
+        norm = super().gradient_norm
+        if self.recipe.way("clip") != "by-parts":
+            return norm(gradients)
+        return max(norm({name: gradient}) for name, gradient in gradients.items())
+
+
+@fault(
+    "https://github.com/anemoi-labs/anemoi-core/issues/1373",
+    component="composition",
+    clauses=("composition.ways",),
+)
+class CompressedFileHasNoMoments(ReferenceTrainer):
+    """The other way to save leaves out the optimizer's moments, and a load takes zeros for them."""
+
+    def save_state(self) -> Arrays:
+        state = super().save_state()
+        if self.recipe.way("save") != "compressed":
+            return state
+        return {name: value * 0 if name.startswith("slot.") else value for name, value in state.items()}
+
+
+@fault(
+    "https://github.com/deepspeedai/DeepSpeed/issues/8224",
+    component="composition",
+    clauses=("composition.ways",),
+)
+class OtherNormIsNotChosen(ReferenceTrainer):
+    """The option that asks for the other way to the norm is accepted and ignored."""
+
+    def gradient_norm(self, gradients: Arrays) -> float:
+        recipe = self.recipe
+        self.recipe = recipe.but(ways=())
+        try:
+            return super().gradient_norm(gradients)
+        finally:
+            self.recipe = recipe
