@@ -1,6 +1,6 @@
 """Ways: the public calls and options by which a framework offers one technique.
 
-`ways.toml`, next to the module of an adapter's entry, declares those beside the ones that the adapter uses by default.
+`ways.toml`, next to the module of an adapter's entry, declares those that the adapter does not use by default.
 A recipe chooses them by name (`Recipe.ways`).
 """
 

@@ -100,7 +100,7 @@ def test_a_way_keeps_the_state_of_the_default_way(
 def _recipe(subject: Subject, way: Way, optimizers: Literal[1, 2]) -> Recipe:
     """A recipe that uses as much as the framework declares, and the way's technique in any case.
 
-    Two optimizers get no momentum, so that they have no state, and no schedule beside a loss scale, which is open.
+    Two optimizers get no momentum, so that they have no state, and no schedule with a loss scale, which is open.
     """
     chosen = Recipe(SGD(2.0**-4, momentum=0.5 if optimizers == 1 else 0.0), accumulation=2, optimizers=optimizers)
     for technique in ("scaling", "schedule", "average") if optimizers == 1 else ("average",):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -174,7 +175,7 @@ class StepsOfTheLastRun(ReferenceTrainer):
 class OtherNormForgetsParts(ReferenceTrainer):
     """The other way to the norm takes the largest part for the whole."""
 
-    def gradient_norm(self, gradients: Arrays) -> float:
+    def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
         norm = super().gradient_norm
         if self.recipe.way("clip") != "by-parts":
             return norm(gradients)
@@ -204,7 +205,7 @@ class CompressedFileHasNoMoments(ReferenceTrainer):
 class OtherNormIsNotChosen(ReferenceTrainer):
     """The option that asks for the other way to the norm is accepted and ignored."""
 
-    def gradient_norm(self, gradients: Arrays) -> float:
+    def gradient_norm(self, gradients: Mapping[str, Array]) -> float:
         recipe = self.recipe
         self.recipe = recipe.but(ways=())
         try:
