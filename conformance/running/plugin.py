@@ -125,6 +125,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Loads the framework under test and opens the record."""
     config.addinivalue_line("markers", "clause(id): the clause of the specification that a test judges")
     config.addinivalue_line("markers", "gpu: the test needs a GPU")
+    config.addinivalue_line("markers", "timeout(seconds): longest time of the test, where pytest-timeout is installed")
     if not _runs_suites(config):
         return
     option = config.option
