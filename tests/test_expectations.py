@@ -110,7 +110,7 @@ def test_no_file_holds_nothing(tmp_path: Path) -> None:
 
 def test_a_workaround_is_read_with_its_finding_and_program(tmp_path: Path) -> None:
     (around,) = known(tmp_path, FINDING + AROUND).workarounds
-    assert (around.kind, around.module, around.mode) == ("call", "trainer.py", "*")
+    assert (around.kind, around.module, around.mode) == ("call", "trainer.py", "")
     assert around.finding.program is not None
     assert around.finding.program.name == "scale_zero.py"
 

@@ -191,6 +191,18 @@ def test_exclusions_and_workarounds_are_those_of_the_nearest_series(expecting: P
     assert [each.mode for each in (*known.exclusions, *known.workarounds)] == ["eager", "eager"]
 
 
+def test_a_workaround_that_names_no_mode_is_judged_in_the_default_mode_alone(expecting: Path) -> None:
+    (expecting.parent / "findings").mkdir()
+    for name in ("findings/f.py", "trainer.py"):
+        (expecting.parent / name).write_text("", encoding="utf-8")
+    workaround = '[[workaround]]\nfinding = "f"\nkind = "call"\nmodule = "trainer.py"\ndoes = "It."\n'
+    plain = entry("==1").replace("scaling.automaton", "composition.plain-way")
+    expecting.write_text(FINDING + workaround + plain, encoding="utf-8")
+    for mode, count in (("emulated", 1), ("ranks", 0)):
+        known = known_of(Twin("cpu", mode))
+        assert (len(known.workarounds), len(known.expectations)) == (count, count)
+
+
 def test_an_entry_may_depend_on_the_seed(expecting: Path) -> None:
     expecting.write_text(FINDING + entry("==1", more='depends_on = "seed"'), encoding="utf-8")
     assert applying("1", 0) == [("differs", "", False)]

@@ -19,6 +19,7 @@ from conformance.spec.clauses import load_clauses
 from results.compare.comparison import compare
 from results.record.reading import load
 from results.record.renames import present_case, renames, with_present_names
+from results.record.single_modes import single_modes
 from tests.small_record import BASE, CLAUSE
 from tests.support import ROOT, run
 
@@ -164,6 +165,12 @@ def test_every_renamed_test_is_there_and_its_old_name_is_not() -> None:
         for old, new in names.items():
             assert inventory()[new].clause == clause
             assert old not in inventory() or inventory()[old].clause != clause
+
+
+def test_every_test_of_a_single_mode_is_there() -> None:
+    for _, test in single_modes():
+        clause, _, case = test.partition("/")
+        assert inventory()[case.partition("[")[0]].clause == clause
 
 
 @pytest.mark.parametrize(

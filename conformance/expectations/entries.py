@@ -194,7 +194,9 @@ class Known:
         return replace(
             self,
             expectations=tuple(entry.taken(bearing, seed) for entry, bearing in meant if bearing is not None),
-            workarounds=tuple(each for each in self.workarounds if place.bearing("", ANY, each.mode) is not None),
+            workarounds=tuple(
+                each for each in self.workarounds if place.bearing("", ANY, each.mode or ANY) is not None
+            ),
             exclusions=tuple(
                 each for each in self.exclusions if place.bearing(each.versions, each.device, each.mode) is not None
             ),
@@ -224,7 +226,8 @@ def known_of(
 ) -> Known:
     """The entries for a run of this framework, from the adapter of its name and from the package of its class.
 
-    A framework whose attribute `has_workarounds` is False has none of the adapter's workarounds.
+    A framework whose attribute `has_workarounds` is False has none of the adapter's workarounds. One that names no
+    mode is judged in the framework's first mode alone, since its program depends on none.
 
     Args:
         instructions: instruction sets of the processor.
@@ -237,18 +240,22 @@ def known_of(
     folders = {str(folder): folder for folder in (*_built_in(framework.name), *([files(package)] if package else []))}
     known = sum((read_known(folder, framework.name) for folder in folders.values()), Known())
     known = known.applying(framework.name, series_of(framework), seed, instructions)
+    workarounds = tuple(
+        each
+        for each in known.workarounds
+        if getattr(framework, "has_workarounds", True)
+        and (each.mode or framework.mode == framework.modes[0])
+        and not each.finding.lacking()
+    )
+    judged = {each.finding.id for each in workarounds}
     return replace(
         known,
         expectations=tuple(
             entry
             for entry in known.expectations
-            if (entry.clause != _PLAIN or not entry.finding.lacking()) and entry.way in ("", *ways)
+            if (entry.clause != _PLAIN or entry.finding.id in judged) and entry.way in ("", *ways)
         ),
-        workarounds=tuple(
-            each
-            for each in known.workarounds
-            if getattr(framework, "has_workarounds", True) and not each.finding.lacking()
-        ),
+        workarounds=workarounds,
     )
 
 

@@ -98,5 +98,5 @@ def _workarounds(workarounds: Sequence[Workaround]) -> Iterator[str]:
             each.finding.framework,
             f"[{each.module}](../frameworks/{each.finding.framework}/{each.module})",
         )
-        mode = "" if each.mode == "*" else f" ({each.mode})"
+        mode = f" ({each.mode})" if each.mode else ""
         yield f"| {framework}{mode} | {each.kind} | {each.does} | {each.finding.text.reason} | {module} |"

@@ -98,7 +98,7 @@ class Workaround:
             hand what the framework's own call forgets.
         module: file of the adapter.
         does: description of the workaround, in one sentence.
-        mode: its mode, "*" for all.
+        mode: the modes that run the finding's program (several with commas), "" for the framework's default mode.
     """
 
     finding: Finding
@@ -168,7 +168,8 @@ def read_workaround(table: Table, findings: dict[str, Finding], folder: Traversa
         raise ValueError(f"{table.where}: the finding has no program that uses the documented calls")
     if not folder.joinpath(module).is_file():
         raise ValueError(f"{table.where}: no module {module!r} next to the file")
-    return Workaround(finding, cast(WorkaroundKind, kind), module, table.text("does"), table.text("mode", "*"))
+    mode = table.text("mode") if "mode" in table.values else ""
+    return Workaround(finding, cast(WorkaroundKind, kind), module, table.text("does"), mode)
 
 
 def found(table: Table, findings: dict[str, Finding]) -> Finding:

@@ -11,6 +11,7 @@ from conformance.judging.documented_updates import judge_updates
 from conformance.judging.kit import Subject, Verdict, clause, full, need, spiked
 from fixtures.models import exact_linear, two_heads, vectors
 from fixtures.recipe import (
+    BFLOAT16,
     FLOAT32,
     SGD,
     Adam,
@@ -131,6 +132,21 @@ def test_an_implementation_applies_clipped_gradients(
     )
     bound = 3 * 2.0**-23
     verdict.holds(apart <= bound, "relative distance of the weights after three clipped updates", apart, f"<= {bound}")
+
+
+@clause("optimizer.implementations-agree")
+@each_chosen
+def test_an_implementation_clips_in_a_low_scope(
+    subject: Subject, verdict: Verdict, implementation: Implementation
+) -> None:
+    recipe = Recipe(SGD(0.5), BFLOAT16, clip=1.0)
+    default, chosen = (
+        subject.trainer(exact_linear(), each) for each in (recipe, recipe.but(implementation=implementation))
+    )
+    for value in (8.0, 2.0**-6):
+        norms = [run.feed(full(run, value)).gradient_norm for run in (default, chosen)]
+        verdict.equal(norms[1], norms[0], f"norm of gradients of {value}, against the default's", "norm-differs")
+    verdict.same_state(chosen.parameters(), default.parameters(), "parameters after two updates", "clipped-otherwise")
 
 
 @clause("scaling.is-transparent")

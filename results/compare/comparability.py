@@ -2,7 +2,8 @@
 
 A test is the same where its clause has one revision in both records and it trained the same recipes, whatever became of
 its code. That one record alone has a test is a change of the framework, unless the suite of the other record may not
-have had it, or the function has other cases there: rows of a covering array follow from what is declared.
+have had it or runs it in another mode alone, or the function has other cases there: rows of a covering array follow
+from what is declared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from results.compare.suites import SuiteChange
 from results.record.outcomes import UNJUDGED, Outcome
 from results.record.reading import Record, RunSetup, TestVerdict
+from results.record.single_modes import single_modes
 from results.record.values import same
 
 LEAST = 0.5
@@ -77,7 +79,10 @@ def _one_sided(old: Record, new: Record, suite: SuiteChange) -> Iterator[tuple[s
     for side, other, name in ((0, 1, "new"), (1, 0, "old")):
         for test in only[side]:
             function = _function(test)
-            if function in drawn:
+            mode = single_modes().get((old.series.framework, test), old.series.mode)
+            if mode != old.series.mode:
+                yield test, f"later suites run the test in mode {mode} alone"
+            elif function in drawn:
                 yield test, "the test function has different cases in the two records"
             elif function not in functions[other] and not suite.asks_the_same:
                 yield test, f"the suite of the {name} record has no such test"

@@ -9,7 +9,13 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, FormatName, Recipe
 from frameworks.contract import Attempt, Capability, FormatRequest, Unsupported
-from frameworks.torch.stacks.fabric_probes import clips_two_optimizers, fabric_attempts, float64_is_kept, scales
+from frameworks.torch.stacks.fabric_probes import (
+    clips_fused,
+    clips_two_optimizers,
+    fabric_attempts,
+    float64_is_kept,
+    scales,
+)
 from frameworks.torch.stacks.fabric_trainer import FabricTrainer
 from frameworks.torch.stacks.framework import StackFramework
 from frameworks.torch.stacks.lightning_data import fabric_requested, request_attempts
@@ -19,6 +25,7 @@ NO_STATIC_SCALE = "Lightning calls GradScaler.update() without a scale, so an ov
 _NORM_OF_ONE = "clip_gradients takes the norm over the parameters of one optimizer"
 NO_WIDE_HEADS = "Lightning casts the whole model, or all of its outputs, to one format"
 NO_LOW_SCALING = "Lightning scales losses in its 16-mixed alone"
+NO_FUSED_CLIPPING = "Lightning refuses to clip the scaled gradients of a fused optimizer, which unscales them itself"
 
 
 def require_together(
@@ -41,6 +48,12 @@ def require_together(
         raise Unsupported(Capability.DYNAMIC_SCALING, NO_LOW_SCALING, partial(scales, NAMES[label], device))
 
 
+def clips_fused_and_scaled(recipe: Recipe) -> bool:
+    """Whether a recipe clips gradients that its scaler leaves to a fused optimizer."""
+    scaled = recipe.scaling is not None or recipe.precision.label == "O1-float16"
+    return recipe.clip is not None and recipe.implementation == "fused" and scaled
+
+
 class FabricFramework(StackFramework):
     """Lightning Fabric: the user's own loop with Fabric's calls in it."""
 
@@ -57,4 +70,6 @@ class FabricFramework(StackFramework):
         require_together(model, recipe, float64_is_kept, scales, self.device)
         if recipe.clip is not None and recipe.optimizers > 1:
             raise Unsupported(Capability.CLIP, _NORM_OF_ONE, partial(clips_two_optimizers, self.device))
+        if clips_fused_and_scaled(recipe):
+            raise Unsupported(Capability.CLIP, NO_FUSED_CLIPPING, partial(clips_fused, self.device))
         return FabricTrainer(model, recipe, weights, self.device, self.mode)

@@ -232,6 +232,16 @@ def clips_two_optimizers(device: str) -> bool:
     return float(torch.cat([gradient.flatten() for gradient in gradients]).norm()) < 1.001
 
 
+def clips_fused(device: str) -> bool:
+    """Whether the scaled gradients of a fused optimizer are clipped."""
+    fabric, weight = Fabric(accelerator=device, devices=1, plugins=scaled(device)), Weight()
+    module, optimizer = fabric.setup(weight, torch.optim.SGD(weight.parameters(), 0.5, fused=True))
+    fabric.backward(module(torch.eye(2, device=fabric.device) * 8.0).sum())
+    fabric.clip_gradients(module, optimizer, max_norm=1.0)
+    optimizer.step()
+    return bool(((weight.weight > 0.5) & (weight.weight < 1.0)).all())
+
+
 def float64_is_kept(label: str, device: str) -> bool:
     """Whether float64 weights give float64 outputs at a level."""
     given: dict[str, Any] = {

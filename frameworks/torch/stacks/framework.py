@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from importlib.metadata import version
 
+import numpy as np
 import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Precision, Recipe
+from fixtures.models import scalar
+from fixtures.recipe import Adam, Implementation, Precision, Recipe
 from frameworks.base import BaseCompany, BaseTrainer
 from frameworks.contract import Attempt, Capability, OpResult, PostTraining, RecomputeCase, RecomputeResult
+from frameworks.torch import implementations
 from frameworks.torch.framework import TorchFramework
 from frameworks.torch.libraries import STACKS
+from frameworks.torch.optimizers import IMPLEMENTATIONS
 from frameworks.torch.probes import attempts
 from frameworks.torch.trainer import TorchTrainer
 
@@ -48,7 +54,7 @@ class StackFramework(TorchFramework):
         return super().environment() | {library: version(library)}
 
     def refusals(self) -> Mapping[Capability, str]:
-        of_training = attempts(self.device, self.mode).keys() - _NOT_OF_TRAINING
+        of_training = (attempts(self.device, self.mode).keys() | self._choices.keys()) - _NOT_OF_TRAINING
         return {c: reason for c, reason in super().refusals().items() if c in of_training} | dict(self.refused())
 
     def refused(self) -> Mapping[Capability, str]:
@@ -57,7 +63,28 @@ class StackFramework(TorchFramework):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         own = {c: each for c, each in attempts(self.device, self.mode).items() if c not in _NOT_OF_TRAINING}
+        own |= {c: partial(self._steps_by, name) for c, name in self._choices.items()}
         return {**own, Capability.PLAIN_LOOP: own[Capability.FEED], **self.library_attempts()}
+
+    @property
+    def takes_any_optimizer(self) -> bool:
+        """Whether the mode is judged with each implementation of an optimizer."""
+        return True
+
+    @property
+    def _choices(self) -> Mapping[Capability, Implementation]:
+        return implementations.CHOICES if self.takes_any_optimizer else {}
+
+    def _steps_by(self, name: Implementation) -> bool:
+        """Whether the library steps an optimizer of this implementation; warnings are about so small a run."""
+        with warnings.catch_warnings(action="ignore"):
+            trainer = self.run(scalar(1.0), Recipe(Adam(0.5), implementation=name), None)
+            assert isinstance(trainer, TorchTrainer)
+            before = trainer.parameters()
+            trainer.feed({parameter: np.ones_like(value) for parameter, value in before.items()})
+        settings = trainer.steppers[0].optimizer.param_groups[0]
+        moved = all((value < before[parameter]).all() for parameter, value in trainer.parameters().items())
+        return moved and all(settings[key] is on for key, on in IMPLEMENTATIONS[name].items())
 
     def plain_trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> TorchTrainer:
         self.require_recipe(recipe)
@@ -70,6 +97,7 @@ class StackFramework(TorchFramework):
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)
         self.require_clipping(recipe)
+        implementations.require(recipe, self.device)
         return self.bound(self.run(model, recipe, weights))
 
     @abstractmethod

@@ -10,12 +10,22 @@ from lightning.pytorch import callbacks
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import FormatName, Recipe
-from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder
-from frameworks.torch.stacks.fabric import NO_STATIC_SCALE, require_together
+from frameworks.contract import Attempt, Capability, DataRun, FormatRequest, RowOrder, Unsupported
+from frameworks.torch.stacks.fabric import (
+    NO_FUSED_CLIPPING,
+    NO_STATIC_SCALE,
+    clips_fused_and_scaled,
+    require_together,
+)
 from frameworks.torch.stacks.framework import StackFramework
 from frameworks.torch.stacks.lightning_data import data_attempts, resumed_epoch, trainer_requested
 from frameworks.torch.stacks.lightning_loops import clipped_by_hand, scheduled, shown_to_hook, steps_by_hand
-from frameworks.torch.stacks.lightning_probes import float64_head_is_kept, library_attempts, trainer_scales
+from frameworks.torch.stacks.lightning_probes import (
+    clips_fused,
+    float64_head_is_kept,
+    library_attempts,
+    trainer_scales,
+)
 from frameworks.torch.stacks.lightning_trainer import LightningTrainer
 
 _BEFORE_2_6 = "EMAWeightAveraging came with Lightning 2.6.0"
@@ -59,4 +69,6 @@ class LightningFramework(StackFramework):
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None) -> LightningTrainer:
         require_together(model, recipe, float64_head_is_kept, trainer_scales, self.device)
+        if clips_fused_and_scaled(recipe):
+            raise Unsupported(Capability.CLIP, NO_FUSED_CLIPPING, partial(clips_fused, self.device))
         return LightningTrainer(model, recipe, weights, self.device, self.mode)

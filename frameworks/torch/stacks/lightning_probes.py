@@ -136,6 +136,14 @@ def _clip(device: str) -> bool:
     return float((1.0 - module.weight.detach()).norm()) < 0.501
 
 
+def clips_fused(device: str) -> bool:
+    """Whether the scaled gradients of a fused optimizer are clipped."""
+    module = Tiny(configured=lambda own: torch.optim.SGD([own.weight], 0.5, fused=True))
+    with without_warnings():
+        fitted(device, module, 8.0, gradient_clip_val=1.0, plugins=scaled(device))
+    return float((1.0 - module.weight.detach()).norm()) < 0.501
+
+
 def _schedule(device: str) -> bool:
     module = Tiny(configured=_scheduled)
     fitted(device, module, 1.0, 1.0)

@@ -25,6 +25,11 @@ class TransformersFramework(StackFramework):
     def refused(self) -> Mapping[Capability, str]:
         return trainer_probes.REFUSED
 
+    @property
+    def takes_any_optimizer(self) -> bool:
+        """True in one of the two modes: `TrainingArguments.optim` has no effect on an optimizer from outside."""
+        return self.mode == "trainer"
+
     def library_attempts(self) -> Mapping[Capability, Attempt]:
         return trainer_probes.attempts(self.device) | trainer_data.data_attempts(self.device)
 

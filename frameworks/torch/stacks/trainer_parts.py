@@ -132,7 +132,7 @@ def force_float16(accelerator: Accelerator, recipe: Recipe, device: str) -> None
 
 
 class LibraryStepper(Stepper):
-    """The optimizer that Trainer makes of its arguments; Adam, which it lacks, is PyTorch's."""
+    """The optimizer that Trainer makes of its arguments; Adam and chosen implementations are PyTorch's own."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class LibraryStepper(Stepper):
         super().__init__(recipe, parameters, undecayed)
 
     def made(self, recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        if isinstance(recipe.optimizer, Adam):
+        if isinstance(recipe.optimizer, Adam) or recipe.implementation != "default":
             return super().made(recipe, groups)
         kind, given = Trainer.get_optimizer_cls_and_kwargs(self._arguments)
         decay = {"weight_decay": self._arguments.weight_decay}

@@ -19,9 +19,13 @@ from fixtures.recipe import Recipe
 from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.torch import devices
 from frameworks.torch.guards import Probe, guarded
+from frameworks.torch.scaler import wants_fused
 from frameworks.torch.stacks.accelerate_state import first_state
 from frameworks.torch.stacks.trainer_loop import seeds_restored
 
+LOW_MODEL_SCALED = (
+    "Trainer logs the norm of unscaled gradients, and GradScaler.unscale_ refuses a float16 model's gradients"
+)
 BFLOAT16_SCALED = "Trainer's loss scaler comes with fp16=True, and its bf16 has none"
 REFUSED: Mapping[Capability, str] = MappingProxyType(
     {
@@ -253,12 +257,21 @@ def bfloat16_is_scaled(device: str) -> bool:
     return TrainerAttempt(device, [1.0], bf16=True).accelerator.scaler is not None
 
 
+def low_model_is_scaled(device: str) -> bool:
+    """Whether a fused optimizer of a float16 model gets scaled gradients."""
+    trainer = TrainerAttempt(device, [1.0], scaler={}, optim="adamw_torch_fused")
+    trainer.model.half()
+    return trainer.weights() < 1.0
+
+
 def require_scaling(recipe: Recipe, device: str) -> None:
-    """Refuses a loss scale for bfloat16 operations.
+    """Refuses a loss scale for bfloat16 operations, and for a float16 model whose optimizer unscales the gradients.
 
     Raises:
         Unsupported: DYNAMIC_SCALING.
     """
+    if wants_fused(recipe):
+        raise Unsupported(Capability.DYNAMIC_SCALING, LOW_MODEL_SCALED, alone(low_model_is_scaled, device))
     if recipe.scaling is not None and recipe.precision.level == "O1" and recipe.precision.format == "bfloat16":
         raise Unsupported(Capability.DYNAMIC_SCALING, BFLOAT16_SCALED, alone(bfloat16_is_scaled, device))
 
