@@ -12,7 +12,7 @@ from conformance.oracle.bound import Bound
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.contract import Capability, Company, Conventions, Framework, Trainer, Unsupported
+from frameworks.contract import Capability, Company, Conventions, Framework, Trainer, Unsupported, model_needs
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.rounding import Exact
 from frameworks.ways import Way
@@ -86,11 +86,21 @@ class Subject:
         return trainer.state() | settings
 
     def trainer(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:
-        """A run of the framework from the session's seed."""
+        """A run of the framework from the session's seed.
+
+        Raises:
+            Unsupported: the model or the recipe needs an unsupported capability.
+        """
+        need(self, *model_needs(model))
         return self.framework.trainer(model, self.seeded(recipe), weights)
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Company:
-        """The ranks of a run of the framework from the session's seed."""
+        """The ranks of a run of the framework from the session's seed.
+
+        Raises:
+            Unsupported: the model or the recipe needs an unsupported capability.
+        """
+        need(self, *model_needs(model))
         return self.framework.company(model, self.seeded(recipe), weights)
 
     def oracle(self, model: Model, recipe: Recipe = Recipe(), weights: Mapping[str, Array] | None = None) -> Trainer:

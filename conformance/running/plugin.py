@@ -193,6 +193,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "variant" in metafunc.fixturenames:
         variants = framework.recompute_variants() or (None,)
         metafunc.parametrize("variant", variants, ids=[variant or "default" for variant in variants])
+    if "way" in metafunc.fixturenames:
+        ways = tuple(framework.function_ways()) or (None,)
+        metafunc.parametrize("way", ways, ids=[way or "default" for way in ways])
     if "workaround" in metafunc.fixturenames:
         declared = metafunc.config.stash[_KNOWN].workarounds
         metafunc.parametrize("workaround", declared, ids=[each.finding.id for each in declared])

@@ -28,6 +28,7 @@ from frameworks.contract import (
     EightBitRule,
     Float8Rule,
     FormatRequest,
+    FunctionFormat,
     MissingDevice,
     NumberFormats,
     PostTraining,
@@ -149,6 +150,9 @@ class BaseFramework(ABC):
 
     def recompute_variants(self) -> tuple[str, ...]:
         return ()
+
+    def function_ways(self) -> Mapping[str, FunctionFormat]:
+        return {}
 
     def ranks(self) -> Ranks | None:
         return self.ranks_of_modes.get(self.mode)

@@ -14,6 +14,7 @@ from frameworks.contract.capabilities import (
     Declaration,
     MissingDevice,
     Unsupported,
+    model_needs,
     needs,
 )
 from frameworks.contract.company import Company, RankFailed, Stop
@@ -27,6 +28,7 @@ from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import (
     DataRun,
     FormatRequest,
+    FunctionFormat,
     Gradients,
     LayerTrace,
     LoadOrder,
@@ -62,6 +64,7 @@ __all__ = [
     "Float8Rule",
     "FormatRequest",
     "Framework",
+    "FunctionFormat",
     "Gradients",
     "LayerTrace",
     "LinearRule",
@@ -87,5 +90,6 @@ __all__ = [
     "Trainer",
     "Unsupported",
     "Update",
+    "model_needs",
     "needs",
 ]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fixtures.layers import Again, UserFunction
+from fixtures.model import Model
 from fixtures.recipe import (
     Adagrad,
     Adam,
@@ -117,6 +119,9 @@ class Capability(StrEnum):
     LOAD_INT8 = "quantization.load-int8"  # trained models that are loaded in eight bits, outliers in floating point
     AWARE = "quantization.aware"  # training with fake quantization
     CONVERT = "quantization.convert"  # what was trained so becomes a model in integer codes
+    LAYER_REUSE = "model.layer-reuse"  # one layer that is called twice in a forward pass
+    TIED_WEIGHTS = "model.tied-weights"  # an embedding's table that is the weight of a head too
+    USER_FUNCTION = "model.user-function"  # an operation whose backward pass the user wrote
     FEED = "trainer.feed"
     CHECKPOINT = "trainer.checkpoint"
     SAVED_BYTES = "trainer.saved-bytes"
@@ -148,6 +153,16 @@ class Capability(StrEnum):
     def of_offload(cls, offload: Offload) -> tuple[Capability, ...]:
         """The capabilities that an offload needs: of its kinds and of its target."""
         return (*(cls(f"offload.{kind}") for kind in offload.what), cls(f"offload.{offload.to}"))
+
+
+def model_needs(model: Model) -> tuple[Capability, ...]:
+    """The capabilities that a model's layers need."""
+    conditions = {
+        Capability.LAYER_REUSE: any(isinstance(layer, Again) for layer in model.layers),
+        Capability.TIED_WEIGHTS: any(head.tied is not None for head in model.heads.heads),
+        Capability.USER_FUNCTION: any(isinstance(layer, UserFunction) for layer in model.layers),
+    }
+    return tuple(capability for capability, wanted in conditions.items() if wanted)
 
 
 Attempt = Callable[[], bool]

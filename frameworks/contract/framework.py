@@ -18,7 +18,15 @@ from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.post_training import PostTraining
 from frameworks.contract.quantizing import NumberFormats, Quantizers
 from frameworks.contract.trainer import Trainer
-from frameworks.contract.values import DataRun, FormatRequest, OpResult, RecomputeCase, RecomputeResult, RowOrder
+from frameworks.contract.values import (
+    DataRun,
+    FormatRequest,
+    FunctionFormat,
+    OpResult,
+    RecomputeCase,
+    RecomputeResult,
+    RowOrder,
+)
 
 
 class Framework(Protocol):
@@ -50,6 +58,12 @@ class Framework(Protocol):
         """Names of the recomputation variants that the framework offers, its default first; empty without any.
 
         Any other name is refused with ValueError, by `trainer` and by `recompute`.
+        """
+
+    def function_ways(self) -> Mapping[str, FunctionFormat]:
+        """Ways to give an operation a backward pass of the user's, the default first, with its documented format.
+
+        Empty where USER_FUNCTION is not supported.
         """
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:

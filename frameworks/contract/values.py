@@ -11,6 +11,9 @@ from fixtures.arrays import Array
 Gradients = Mapping[str, Array | None]
 """Gradient by canonical parameter name; a name that is missing or None has no gradient."""
 
+FunctionFormat = Literal["input", "float32"]
+"""Format in which an operation of the user's computes under O1: its input's, or float32."""
+
 State = Mapping[str, Array]
 """Named arrays: the full state of a run."""
 

@@ -20,6 +20,7 @@ from frameworks.base import (
     float8_attempts,
     format_attempts,
     offload_attempts,
+    structure_attempts,
     technique_attempts,
     with_ranks,
 )
@@ -28,6 +29,7 @@ from frameworks.contract import (
     Capability,
     Conventions,
     Float8Rule,
+    FunctionFormat,
     OpResult,
     RecomputeCase,
     RecomputeResult,
@@ -40,6 +42,7 @@ from frameworks.jax.declarations import conventions, refusals
 from frameworks.jax.delayed_scaling import ONLY_COMPILED, FlaxDelayedProduct, joins_windows
 from frameworks.jax.float8_training import RULE
 from frameworks.jax.formats import JaxFormats
+from frameworks.jax.functions import WAYS
 from frameworks.jax.modes import JIT, NOJIT, OFFLOAD, SHARDED
 from frameworks.jax.network import VARIANTS
 from frameworks.jax.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
@@ -83,6 +86,7 @@ class JaxFramework(OnDevice):
         )
         here |= technique_attempts(self.post_training()) | refused_attempts()
         here |= {c: partial(self._here, attempt) for c, attempt in options.attempts(self._run).items()}
+        here |= {c: partial(self._here, attempt) for c, attempt in structure_attempts(self._run).items()}
         if self.ranks() is None:
             here |= float8_attempts(self._run)
         if self.mode == "nojit":
@@ -116,6 +120,9 @@ class JaxFramework(OnDevice):
 
     def recompute_variants(self) -> tuple[str, ...]:
         return tuple(VARIANTS)
+
+    def function_ways(self) -> Mapping[str, FunctionFormat]:
+        return WAYS
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         self.require_recipe(recipe)

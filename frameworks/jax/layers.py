@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from fixtures.layers import (
     Activation,
+    Again,
     BatchNorm,
     Convolution,
     Dense,
@@ -22,7 +23,9 @@ from fixtures.layers import (
     Positions,
     Residual,
     SelfAttention,
+    UserFunction,
 )
+from frameworks.jax.functions import square
 
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": nn.relu,
@@ -63,12 +66,14 @@ class Block(nn.Module):
 
     Attributes:
         product: makes the product of dense layers, None for JAX's own.
+        used: the block that `Again` calls.
     """
 
     layer: Layer
     dtype: Any
     param_dtype: Any
     product: Any = None
+    used: Block | None = None
 
     def setup(self) -> None:
         formats = {"dtype": self.dtype, "param_dtype": self.param_dtype}
@@ -94,9 +99,10 @@ class Block(nn.Module):
                 self.inner = nn.Dropout(rate)
 
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        return shown(self, "output", self._run(x, train))
+        return shown(self, "output", self.output(x, train))
 
-    def _run(self, x: jax.Array, train: bool) -> jax.Array:
+    def output(self, x: jax.Array, train: bool) -> jax.Array:
+        """The layer's output, not shown."""
         match self.layer:
             case Residual():
                 y = x
@@ -111,6 +117,11 @@ class Block(nn.Module):
                 return _ACTIVATIONS[kind](x)
             case Flatten():
                 return x.reshape((len(x), -1))
+            case UserFunction():
+                return square(x)
+            case Again():
+                assert self.used is not None
+                return self.used.output(x, train)
             case MaxPool(size=size):
                 return nn.max_pool(x, (size, size), strides=(size, size))
             case _:

@@ -12,6 +12,7 @@ import numpy as np
 from flax import linen as nn
 
 from fixtures.arrays import Array
+from fixtures.layers import Again, Head
 from fixtures.model import Model
 from fixtures.recipe import Recompute
 from frameworks.base import Bounds, inner_bounds, segment_bounds
@@ -42,7 +43,11 @@ class Network(nn.Module):
 
     def setup(self) -> None:
         product = product_of(self.history)
-        self.layers = [Block(layer, self.dtype, self.param_dtype, product) for layer in self.model.layers[:-1]]
+        layers: list[Block] = []
+        for layer in self.model.layers[:-1]:
+            used = layers[layer.at] if isinstance(layer, Again) else None
+            layers.append(Block(layer, self.dtype, self.param_dtype, product, used))
+        self.layers = layers
         self.heads = {
             head.name: nn.Dense(
                 head.units,
@@ -51,7 +56,11 @@ class Network(nn.Module):
                 dot_general_cls=None if head.format == "float64" else product,
             )
             for head in self.model.heads.heads
+            if head.tied is None
         }
+
+    def _head(self, head: Head, x: jax.Array) -> jax.Array:
+        return self.heads[head.name](x) if head.tied is None else self.layers[head.tied].inner.attend(x)
 
     def __call__(self, x: jax.Array, train: bool) -> dict[str, jax.Array]:
         recompute = self.recompute if train else None
@@ -60,7 +69,7 @@ class Network(nn.Module):
         else:
             for number in range(recompute.segments):
                 x = self._recomputed(Network._segment, x, number)
-        return {name: shown(self, f"output_{name}", head(x)) for name, head in self.heads.items()}
+        return {head.name: shown(self, f"output_{head.name}", self._head(head, x)) for head in self.model.heads.heads}
 
     def _segment(self, x: jax.Array, number: int, train: bool) -> jax.Array:
         if self.begun is not None and train:

@@ -7,13 +7,14 @@ Keras keeps dense kernels (inputs, outputs), convolution kernels (height, width,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import keras
 
 from fixtures.layers import (
     Activation,
+    Again,
     BatchNorm,
     Convolution,
     Dense,
@@ -28,7 +29,9 @@ from fixtures.layers import (
     Residual,
     SelfAttention,
     Shape,
+    UserFunction,
 )
+from frameworks.keras_parts.functions import square
 from frameworks.keras_parts.watching import Tensor, run_layer
 
 SEEDS_PER_RUN = 1000
@@ -103,6 +106,53 @@ class ResidualLayer(keras.layers.Layer):
         return inputs + run_layers(self.body, inputs, training)
 
 
+class UsedAgain(keras.layers.Layer):
+    """Calls a layer that stands further ahead, and is built there."""
+
+    def __init__(self, used: keras.layers.Layer, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.used = used
+
+    def build(self, input_shape: Shape) -> None:
+        pass
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return tuple(self.used.compute_output_shape(input_shape))
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return self.used(inputs)
+
+
+class UserFunctionLayer(keras.layers.Layer):
+    """`fixtures.layers.UserFunction`."""
+
+    def build(self, input_shape: Shape) -> None:
+        pass
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return square(inputs)
+
+
+class TiedHead(keras.layers.Layer):
+    """The product with an embedding's table, transposed, by Keras' own layer for both."""
+
+    def __init__(self, table: keras.layers.ReversibleEmbedding, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.table = table
+
+    def build(self, input_shape: Shape) -> None:
+        pass
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (*input_shape[:-1], self.table.input_dim)
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return self.table(inputs, reverse=True)
+
+
 def build_layers(layers: Sequence[keras.layers.Layer], shape: Shape) -> Shape:
     """Builds the variables of a sequence of layers; returns the last output shape.
 
@@ -147,10 +197,14 @@ class Builder:
     """Makes Keras layers under the dtype policy that is set while it works; dropout seeds count up from the run's.
 
     With a `history` dense layers train in float8, with an amax history of that length.
+
+    Args:
+        tied: places of the embeddings whose table a head has too.
     """
 
-    def __init__(self, seed: int, history: int | None = None) -> None:
+    def __init__(self, seed: int, history: int | None = None, tied: Collection[int] = ()) -> None:
         self._history = history
+        self._tied = tied
         self._next_seed = seed * SEEDS_PER_RUN
         self.dropouts: dict[str, keras.layers.Dropout] = {}
         self.sources: dict[str, tuple[keras.layers.Layer, Layer | Head]] = {}
@@ -163,6 +217,10 @@ class Builder:
 
     def head(self, head: Head, path: str) -> keras.layers.Layer:
         """The dense output layer of one head."""
+        if head.tied is not None:
+            made = TiedHead(self.sources[str(head.tied)][0], name=f"{path}-{head.name}")
+            self.sources[f"{path}.{head.name}"] = (made, head)
+            return made
         format_ = {"dtype": "float64"} if head.format == "float64" else self._float8()
         made = keras.layers.Dense(head.units, name=f"{path}-{head.name}", **ZEROS, **format_)
         self.sources[f"{path}.{head.name}"] = (made, head)
@@ -187,6 +245,10 @@ class Builder:
             case LayerNorm():
                 return keras.layers.LayerNormalization(epsilon=layer.epsilon, name=name)
             case Embedding():
+                if path in map(str, self._tied):
+                    return keras.layers.ReversibleEmbedding(
+                        layer.entries, layer.width, embeddings_initializer="zeros", name=name
+                    )
                 return keras.layers.Embedding(layer.entries, layer.width, "zeros", name=name)
             case Positions():
                 return KerasPositionTable(name=name)
@@ -203,6 +265,10 @@ class Builder:
                 return keras.layers.Flatten(name=name)
             case MaxPool():
                 return keras.layers.MaxPooling2D(layer.size, name=name)
+            case Again():
+                return UsedAgain(self.sources[str(layer.at)][0], name=name)
+            case UserFunction():
+                return UserFunctionLayer(name=name)
             case Residual():
                 body = [self.layer(part, f"{path}.body.{i}", shape) for i, part in enumerate(layer.body)]
                 return ResidualLayer(body, name=name)
@@ -213,6 +279,8 @@ class Builder:
 def parameters_of(made: keras.layers.Layer, layer: Layer | Head) -> dict[str, keras.Variable]:
     """Canonical parameter name (without the path) to Keras variable, of one built layer."""
     match layer:
+        case Head() if layer.tied is not None:
+            return {}
         case Dense() | Head():
             return {"weight": made.kernel, **({"bias": made.bias} if made.bias is not None else {})}
         case Convolution():

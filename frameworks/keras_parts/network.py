@@ -186,7 +186,8 @@ class NetworkBuilder:
 
         With a `history` dense layers train in float8, by scales that follow as many steps.
         """
-        builder = Builder(seed, history)
+        tied = [head.tied for head in model.heads.heads if head.tied is not None]
+        builder = Builder(seed, history, tied)
         top = [(path, layer, shape) for path, layer, shape in model.shapes() if "." not in path][:-1]
         segments = self._segments([builder.layer(layer, path, shape) for path, layer, shape in top], recompute)
         last = str(len(model.layers) - 1)

@@ -23,6 +23,7 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
+    FunctionFormat,
     OpResult,
     RecomputeCase,
     RecomputeResult,
@@ -33,6 +34,7 @@ from frameworks.paddle.checkpoint import loads_in_any_order
 from frameworks.paddle.companies import company, has_ranks
 from frameworks.paddle.declarations import refusals
 from frameworks.paddle.formats import NO_PRODUCTS, PaddleFormats, integer_products
+from frameworks.paddle.functions import DYNAMIC_WAYS
 from frameworks.paddle.modes import DATA_PARALLEL, DYGRAPH, FORCED
 from frameworks.paddle.network import HOOKS, REENTRANT
 from frameworks.paddle.one_graph import OneGraph
@@ -81,6 +83,9 @@ class PaddleFramework(OneGraph):
         if not has_ranks(self.device):
             return here
         return with_ranks(here, self._ranks_of_a_run, self.ranks(), reshaped="replicated")
+
+    def function_ways(self) -> Mapping[str, FunctionFormat]:
+        return DYNAMIC_WAYS
 
     def conventions(self) -> Conventions:
         return Conventions(

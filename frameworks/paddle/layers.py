@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import paddle
 
 from fixtures.layers import (
     Activation,
+    Again,
     BatchNorm,
     Convolution,
     Dense,
@@ -24,8 +25,10 @@ from fixtures.layers import (
     Residual,
     SelfAttention,
     Shape,
+    UserFunction,
     output_shape,
 )
+from frameworks.paddle.functions import UserFunctionLayer
 
 _ACTIVATIONS: dict[str, Callable[[], Any]] = {
     "relu": paddle.nn.ReLU,
@@ -74,12 +77,36 @@ class Shortcut(paddle.nn.Layer):
         return x + y
 
 
-def _head(head: Head, inputs: int) -> Any:
+class UsedAgain(paddle.nn.Layer):
+    """Calls a layer that stands further ahead; it is no sublayer of this one."""
+
+    def __init__(self, used: Any) -> None:
+        super().__init__()
+        self._used = (used,)
+
+    def forward(self, x: Any) -> Any:
+        return self._used[0](x)
+
+
+class TiedHead(paddle.nn.Layer):
+    """The product with an embedding's table, transposed."""
+
+    def __init__(self, embedding: Any) -> None:
+        super().__init__()
+        self.weight = embedding.weight
+
+    def forward(self, x: Any) -> Any:
+        return paddle.matmul(x, self.weight, transpose_y=True)
+
+
+def _head(head: Head, inputs: int, before: Sequence[Any]) -> Any:
+    if head.tied is not None:
+        return TiedHead(before[head.tied])
     return WideLinear(inputs, head.units) if head.format == "float64" else paddle.nn.Linear(inputs, head.units)
 
 
-def build_layer(layer: Layer, shape: Shape) -> Any:
-    """The Paddle layer that does what `layer` says for samples of `shape` (no batch axis)."""
+def build_layer(layer: Layer, shape: Shape, before: Sequence[Any] = ()) -> Any:
+    """The Paddle layer for `layer`, whose samples come in `shape` (no batch axis), behind the layers `before`."""
     width = shape[-1]
     match layer:
         case Dense(units=units, bias=bias):
@@ -110,14 +137,20 @@ def build_layer(layer: Layer, shape: Shape) -> Any:
             return paddle.nn.MaxPool2D(size, size, data_format="NHWC")
         case Residual(body=body):
             return Shortcut(list(build_layers(body, shape)))
+        case Again(at=at):
+            return UsedAgain(before[at])
+        case UserFunction():
+            return UserFunctionLayer()
         case Heads(heads=parts):
-            return paddle.nn.LayerDict({part.name: _head(part, width) for part in parts})
+            return paddle.nn.LayerDict({part.name: _head(part, width, before) for part in parts})
 
 
 def build_layers(layers: tuple[Layer, ...], shape: Shape) -> Iterator[Any]:
     """Each layer in turn, for samples of this shape."""
+    built: list[Any] = []
     for layer in layers:
-        yield build_layer(layer, shape)
+        built.append(build_layer(layer, shape, built))
+        yield built[-1]
         shape = output_shape(layer, shape)
 
 
@@ -139,7 +172,8 @@ def own_parameters(layer: Layer, made: Any) -> dict[str, Any]:
             kinds: tuple[Literal["weight", "bias"], ...] = ("weight", "bias")
             return {f"{n}.{kind}": getattr(getattr(made, p), kind) for kind in kinds for n, p in _PROJECTIONS.items()}
         case Heads(heads=heads):
-            return {f"{h.name}.{kind}": getattr(made[h.name], kind) for kind in ("weight", "bias") for h in heads}
+            own = [head for head in heads if head.tied is None]
+            return {f"{h.name}.{kind}": getattr(made[h.name], kind) for kind in ("weight", "bias") for h in own}
         case Dense(bias=bias):
             return {"weight": made.weight, **({"bias": made.bias} if bias else {})}
         case Convolution():

@@ -14,7 +14,7 @@ from paddle.base import core
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Recipe
-from frameworks.base import BaseFramework, BaseTrainer, elapsed
+from frameworks.base import BaseFramework, BaseTrainer, elapsed, structure_attempts
 from frameworks.contract import Attempt, Capability, OpResult, Trainer, Unsupported
 from frameworks.paddle import devices, options, settings
 from frameworks.paddle.modes import MODES
@@ -49,12 +49,12 @@ class OneGraph(BaseFramework):
         """A new run of a supported recipe."""
 
     def option_attempts(self) -> dict[Capability, Attempt]:
-        """Attempts for the options of optimizers that this graph offers."""
+        """Attempts for the options of optimizers that this graph offers, and for layers that share weights."""
 
         def run(model: Model, recipe: Recipe) -> Trainer:
             return cast(Trainer, self.run(model, recipe, model.weights(recipe.seed)))
 
-        return options.attempts(run)
+        return options.attempts(run) | structure_attempts(lambda *given: cast(Trainer, self.run(*given)))
 
     @abstractmethod
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:

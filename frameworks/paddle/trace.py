@@ -13,6 +13,7 @@ from fixtures.model import Model
 from frameworks.base import unscaled_in_trace
 from frameworks.contract import LayerTrace
 from frameworks.paddle.arrays import to_numpy
+from frameworks.paddle.layers import UsedAgain
 
 
 class Watch:
@@ -51,8 +52,23 @@ class Watch:
 
 @contextmanager
 def hooked(layers: Mapping[str, Any], hook: Callable[[str], Callable[[Any, Any, Any], None]]) -> Iterator[None]:
-    """The layers, by path, with a forward post-hook each, which is taken off again."""
-    handles = [layer.register_forward_post_hook(hook(path)) for path, layer in layers.items()]
+    """The layers, by path, with a forward post-hook each, which is taken off again.
+
+    A layer that another one calls for its second use is passed over there.
+    """
+    again = [layer for layer in layers.values() if isinstance(layer, UsedAgain)]
+    inside: set[Any] = set()
+
+    def outermost(take: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+        def taken(layer: Any, inputs: Any, output: Any) -> None:
+            inside.discard(layer)
+            if not inside:
+                take(layer, inputs, output)
+
+        return taken
+
+    handles = [layer.register_forward_pre_hook(lambda layer, _: inside.add(layer)) for layer in again]
+    handles += [layer.register_forward_post_hook(outermost(hook(path))) for path, layer in layers.items()]
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ from fixtures.arrays import Array
 from frameworks.reference import products, scope
 from frameworks.reference.rounding import Rounding
 from frameworks.reference.saved_bytes import SavedForBackward
-from frameworks.reference.special import erf, logistic
+from frameworks.reference.special import erf, logistic, user_square
 from frameworks.reference.tensor import Tensor, converted, plain, rounded
 
 Variance = Literal["centred", "difference"]
@@ -137,6 +137,10 @@ class Operations:
         """relu, gelu (by the error function), tanh or sigmoid."""
         function = UNARY[kind]
         return self.apply(kind, lambda a, _: function(a), x, keep="operands" if kind == "gelu" else "result")
+
+    def user_function(self, x: Tensor) -> Tensor:
+        """x·x with the backward pass of `UserFunction`; keeps x."""
+        return self.apply("user_function", lambda a, _: user_square(a), x, keep="operands")
 
     def shared(self, x: Tensor) -> Tensor:
         """x for several operations, whose gradients are added up without rounding."""

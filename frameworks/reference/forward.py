@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import Array
-from fixtures.layers import BatchNorm, Layer, LayerNorm
+from fixtures.layers import Again, BatchNorm, Layer, LayerNorm
 from fixtures.model import Batch, Model
 from fixtures.recipe import Aware, Float8, Precision, Recipe
 from frameworks.base import inner_bounds, segment_bounds
@@ -191,7 +191,8 @@ class Forward:
     def _recomputed(
         self, layers: Layers, parameters: Mapping[str, Tensor], x: Tensor, depth: int, index: int | None = None
     ) -> Tensor:
-        own = [name for name in parameters if any(name.startswith(f"{path}.") for path, _ in layers)]
+        read = [str(layer.at) if isinstance(layer, Again) else path for path, layer in layers]
+        own = [name for name in parameters if any(name.startswith(f"{path}.") for path in read)]
         moment = Moment(self.draws, scope.current())
         yielded: list[str] = []
 

@@ -22,6 +22,7 @@ from frameworks.base import (
     optimizer_attempts,
     quantizer_attempts,
     ranks_of,
+    structure_attempts,
     technique_attempts,
     with_ranks,
 )
@@ -32,6 +33,7 @@ from frameworks.contract import (
     Conventions,
     EightBitRule,
     Float8Rule,
+    FunctionFormat,
     OpResult,
     RecomputeCase,
     RecomputeResult,
@@ -195,6 +197,9 @@ class ReferenceFramework(BaseFramework):
         self.variant(variant)
         return recompute.run(self.operations_class(self.rounding), case, x, w)
 
+    def function_ways(self) -> Mapping[str, FunctionFormat]:
+        return {"primitive": "input"}
+
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {c: partial(attempt, self) for c, attempt in probes.ATTEMPTS.items()}
         others = (Capability.INTEGER_PRODUCTS, Capability.FLOAT8_PRODUCTS, Capability.INT4_PACKING)
@@ -202,6 +207,7 @@ class ReferenceFramework(BaseFramework):
         here |= format_attempts(self.formats(), *others, delayed=delayed)
         here |= optimizer_attempts(self.run, *(each for each in OPTIONS if each != Capability.TENSOR_RATE))
         here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
+        here |= structure_attempts(self.run)
         if self.ranks() is None:
             here |= aware_attempts(self.run, converts=True) | float8_attempts(self.run)
             here[Capability.LOAD_ORDER] = partial(probes.restores_in_order, self)

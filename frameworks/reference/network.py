@@ -12,6 +12,7 @@ import autograd.numpy as anp
 from fixtures.arrays import Array
 from fixtures.layers import (
     Activation,
+    Again,
     BatchNorm,
     Convolution,
     Dense,
@@ -25,6 +26,7 @@ from fixtures.layers import (
     Positions,
     Residual,
     SelfAttention,
+    UserFunction,
 )
 from fixtures.model import Batch, Model
 from frameworks.reference.arithmetic import Operations
@@ -99,6 +101,10 @@ class Pass:
                 inner = tuple((f"{path}.body.{i}", part) for i, part in enumerate(body))
                 x = ops.shared(x)
                 return ops.add(x, self.layers(inner, x))
+            case Again(layer=used, at=at):
+                return self.layer(str(at), used, x)
+            case UserFunction():
+                return ops.user_function(x)
             case Heads():
                 raise ValueError("heads must be the last layer; evaluate them with `heads()`")
 
@@ -110,10 +116,18 @@ class Pass:
             if head.name in names:
                 features = self.ops.cast(x, "float64") if head.format == "float64" else x
                 own = f"{path}.{head.name}"
-                weight, bias = (self._at(own, part) for part in ("weight", "bias"))
-                output = self.surroundings.dense(own, features, weight, bias, training=self.training)
+                if head.tied is None:
+                    weight, bias = (self._at(own, part) for part in ("weight", "bias"))
+                    output = self.surroundings.dense(own, features, weight, bias, training=self.training)
+                else:
+                    output = self.ops.linear(features, self._tied(head.tied), None)
                 outputs[head.name] = self.surroundings.passing(own, output)
         return outputs
+
+    def _tied(self, at: int) -> Tensor:
+        """The table of the embedding at a place as a weight."""
+        table = self._at(str(at), "weight")
+        return Tensor(anp.transpose(table.value), table.format, table.owned)
 
     def _at(self, path: str, name: str) -> Tensor:
         return self.parameters[f"{path}.{name}"]

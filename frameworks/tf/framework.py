@@ -30,11 +30,13 @@ from frameworks.contract import (
     Capability,
     Conventions,
     Float8Rule,
+    FunctionFormat,
     OpResult,
     PostTraining,
     RecomputeCase,
     RecomputeResult,
 )
+from frameworks.keras_parts.functions import WAYS, model_attempts
 from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import dtype_policy, policy_of
@@ -103,6 +105,7 @@ class TensorFlowFramework(BaseFramework):
         here |= format_attempts(self.formats(), Capability.INTEGER_PRODUCTS, *packing(), delayed=delayed)
         here |= (
             option_attempts(self._run)
+            | model_attempts(self._run)
             | quantizer_attempts(self.quantizers())
             | technique_attempts(self.post_training())
         )
@@ -119,6 +122,9 @@ class TensorFlowFramework(BaseFramework):
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
+
+    def function_ways(self) -> Mapping[str, FunctionFormat]:
+        return WAYS
 
     def require_recipe(self, recipe: Recipe) -> None:
         super().require_recipe(recipe)

@@ -91,9 +91,9 @@ class FlatTrainer(RankTrainer):
         with self.spread.gathered():
             return super().parameters()
 
-    def accumulator(self) -> dict[str, Array]:
+    def _summed(self) -> dict[str, Array]:
         with self.spread.gathered():
-            return super().accumulator()
+            return super()._summed()
 
     def optimizer_state(self) -> dict[str, Array]:
         held = optimizer_state(self.steppers, self.slots)

@@ -22,6 +22,7 @@ from frameworks.base import (
     format_attempts,
     offload_attempts,
     quantizer_attempts,
+    structure_attempts,
     technique_attempts,
     with_ranks,
 )
@@ -31,6 +32,7 @@ from frameworks.contract import (
     Capability,
     Conventions,
     EightBitRule,
+    FunctionFormat,
     OpResult,
     PostTraining,
     RecomputeCase,
@@ -53,6 +55,7 @@ from frameworks.torch.checkpoint import loads_in_any_order
 from frameworks.torch.companies import company, is_flat, own_attempts
 from frameworks.torch.declarations import NO_MASTERS, conventions, no_clipping, no_scope, refusals
 from frameworks.torch.formats import TorchFormats, products
+from frameworks.torch.functions import WAYS
 from frameworks.torch.libraries import STACKS
 from frameworks.torch.offload import parameters_leave
 from frameworks.torch.operations import OPERATIONS
@@ -114,6 +117,7 @@ class TorchFramework(BaseFramework):
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
         here |= format_attempts(self.formats(), *products(self.device)) | technique_attempts(self.post_training())
+        here |= structure_attempts(self._run)
         if self.mode != engine_start.MODE:
             here |= implementations.attempts(self.device, self._run)
         if self.mode not in ("fsdp1", engine_start.MODE):
@@ -162,6 +166,9 @@ class TorchFramework(BaseFramework):
 
     def recompute_variants(self) -> tuple[str, ...]:
         return tuple(VARIANTS)
+
+    def function_ways(self) -> Mapping[str, FunctionFormat]:
+        return WAYS
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         self.require_recipe(recipe)

@@ -26,9 +26,11 @@ from fixtures.layers import (
     Residual,
     SelfAttention,
     Shape,
+    UserFunction,
     output_shape,
 )
 from frameworks.torch.arrays import to_array, to_tensor
+from frameworks.torch.functions import UserFunctionLayer
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -116,6 +118,18 @@ class ResidualBody(nn.Module):
         return x + cast(torch.Tensor, self.body(x))
 
 
+class UsedAgain(nn.Module):
+    """Calls the layer that stands at a place of the network; it is that one's module, and no child of this one."""
+
+    def __init__(self, layers: nn.ModuleList, at: int) -> None:
+        super().__init__()
+        self._layers = (layers,)
+        self._at = at
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return cast(torch.Tensor, self._layers[0][self._at](x))
+
+
 def build(layer: Layer, shape: Shape) -> nn.Module:
     """The module of a layer for samples of `shape` (no batch axis); its weights are PyTorch's own draws.
 
@@ -147,6 +161,8 @@ def build(layer: Layer, shape: Shape) -> nn.Module:
             return nn.Flatten()
         case MaxPool(size=size):
             return ChannelsLast(nn.MaxPool2d(size))
+        case UserFunction(way=way):
+            return UserFunctionLayer(way)
         case Residual(body=body):
             parts = []
             for part in body:

@@ -10,12 +10,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
 from fixtures.arrays import Array
+from fixtures.layers import Again
 from fixtures.model import Model
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds
 from frameworks.torch import ways
 from frameworks.torch.arrays import DTYPES
-from frameworks.torch.layers import Slot, buffer_slots, build, linear_slots, parameter_slots
+from frameworks.torch.layers import Slot, UsedAgain, buffer_slots, build, linear_slots, parameter_slots
 from frameworks.torch.recompute import DEFAULT, VARIANTS, SegmentCalls, segment_begins
 
 
@@ -25,6 +26,7 @@ class Network(nn.Module):
     Attributes:
         built: the layers as they were built, whatever stands in their places in `layers` since.
         heads_built: the heads as they were built, by name.
+        tied: places of the layers whose weight a head has too.
         calls: how often the forward of each segment has begun; compiled, this is counted in recomputed segments only.
     """
 
@@ -32,14 +34,22 @@ class Network(nn.Module):
         super().__init__()
         body = model.layers[:-1]
         shapes = {path: shape for path, _, shape in model.shapes()}
-        self.layers = nn.ModuleList([build(layer, shapes[str(i)]) for i, layer in enumerate(body)])
+        self.layers = nn.ModuleList()
+        for place, layer in enumerate(body):
+            if isinstance(layer, Again):
+                self.layers.append(UsedAgain(self.layers, layer.at))
+            else:
+                self.layers.append(build(layer, shapes[str(place)]))
         width = shapes[str(len(body))][-1]
         self.built = tuple(self.layers)
         self.heads = nn.ModuleDict()
         for head in model.heads.heads:
             dtype = DTYPES[model.parameter_format(f"{len(body)}.{head.name}.")]
-            self.heads[head.name] = nn.Linear(width, head.units, dtype=dtype)
+            self.heads[head.name] = nn.Linear(width, head.units, bias=head.tied is None, dtype=dtype)
+            if head.tied is not None:
+                self.heads[head.name].weight = self.layers[head.tied].weight
         self.heads_built = dict(self.heads.items())
+        self.tied = frozenset(head.tied for head in model.heads.heads if head.tied is not None)
         self._wide = frozenset(name for name, head in self.heads_built.items() if _is_wide(head))
         self.recompute, self._way = recompute, way
         self.is_reentrant = recompute is not None and VARIANTS[recompute.variant or DEFAULT]

@@ -198,10 +198,13 @@ def _fed_by(unit: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.Ten
 def shard(network: Network, ranks: Ranks, mesh: DeviceMesh) -> dict[str, nn.Module]:
     """Shards the network in place; its units by the prefix of their parameters' names, the root last.
 
-    At level "gradients" parameters stay gathered between forward and backward.
+    At level "gradients" parameters stay gathered between forward and backward. Tied weights need one unit for all their
+    uses: a layer whose weight a head has too belongs to the root.
     """
     units: dict[str, nn.Module] = {
-        f"layers.{index}.": layer for index, layer in enumerate(network.layers) if any(True for _ in layer.parameters())
+        f"layers.{index}.": layer
+        for index, layer in enumerate(network.layers)
+        if index not in network.tied and any(True for _ in layer.parameters())
     }
     units[""] = network
     for prefix, unit in units.items():

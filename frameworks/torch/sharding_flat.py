@@ -79,7 +79,8 @@ class Flat:
     """FSDP1 of each top-level layer that has parameters, and of the root, which holds the heads.
 
     Parameters keep their identity; between passes each is what this rank holds of it, flat, which may be nothing. A
-    flat tensor has one format, so heads of several formats are units of their own.
+    flat tensor has one format, so heads of several formats are units of their own. Tied weights need one unit for all
+    their uses: a layer whose weight a head has too belongs to the root.
 
     Attributes:
         shapes: of the parameters when they are whole.
@@ -87,7 +88,7 @@ class Flat:
 
     def __init__(self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh) -> None:
         for index, layer in enumerate(network.layers):
-            if any(True for _ in layer.parameters()):
+            if index not in network.tied and any(True for _ in layer.parameters()):
                 network.layers[index] = _Unit(layer)
         if len({parameter.dtype for parameter in network.heads.parameters()}) > 1:
             for name, head in network.heads_built.items():

@@ -13,7 +13,7 @@ from fixtures.arrays import Array
 from fixtures.layers import Layer, Residual
 from fixtures.model import Model
 from frameworks.torch.arrays import to_array
-from frameworks.torch.layers import ResidualBody
+from frameworks.torch.layers import ResidualBody, UsedAgain
 from frameworks.torch.network import Network
 
 
@@ -37,19 +37,28 @@ class TracedTensors:
     def __init__(self) -> None:
         self.outputs: dict[str, Array] = {}
         self.gradients: dict[str, torch.Tensor] = {}
+        self._inside: set[nn.Module] = set()
 
     @contextmanager
     def watching(self, modules: dict[str, nn.Module]) -> Iterator[None]:
         """Takes down what these modules return inside."""
         handles = [module.register_forward_hook(self._hook(path)) for path, module in modules.items()]
+        again = [module for module in modules.values() if isinstance(module, UsedAgain)]
+        handles += [module.register_forward_pre_hook(self._begins_again) for module in again]
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
 
+    def _begins_again(self, module: nn.Module, _inputs: Any) -> None:
+        self._inside.add(module)
+
     def _hook(self, path: str) -> Any:
-        def take(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        def take(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+            self._inside.discard(module)
+            if self._inside:
+                return  # a layer's second use, which another one shows
             if path not in self.outputs:  # a checkpoint's second run comes later
                 self.outputs[path] = to_array(output)
             if torch.is_grad_enabled() and not output.requires_grad:

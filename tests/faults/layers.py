@@ -143,3 +143,27 @@ class ShowsScaledGradients(ReferenceTrainer):
         trace = super().trace(batch)
         scale = 1.0 if self.scaler is None else self.scaler.scale
         return replace(trace, gradients={path: scale * gradient for path, gradient in trace.gradients.items()})
+
+
+@fault(
+    "https://github.com/paiml/entrenar/issues/314",
+    component="layers",
+    clauses=("composition.shared-weights",),
+)
+class TiedHeadGivesNoGradient(Operations):
+    """A table has the gradient of its rows alone, and not that of the head tied to it."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super().linear(x, weight if bias is not None else replace(weight, value=weight.plain()), bias)
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/193279",
+    component="layers",
+    clauses=("composition.user-function",),
+)
+class UserBackwardPassIsDropped(Operations):
+    """A function of the user's has the derivative of its forward pass as gradient."""
+
+    def user_function(self, x: Tensor) -> Tensor:
+        return self.apply("user_function", lambda a, _: a * a, x, keep="operands")

@@ -13,13 +13,22 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.base import BaseCompany, CompanyTrainer, with_ranks
-from frameworks.contract import Attempt, Capability, Conventions, OpResult, RecomputeCase, RecomputeResult
+from frameworks.contract import (
+    Attempt,
+    Capability,
+    Conventions,
+    FunctionFormat,
+    OpResult,
+    RecomputeCase,
+    RecomputeResult,
+)
 from frameworks.jax.companies import company
 from frameworks.jax.keras.declarations import CONVENTIONS, refusals
 from frameworks.jax.keras.probes import ATTEMPTS, remat_case
 from frameworks.jax.keras.trainer import StatelessRun
 from frameworks.jax.modes import KERAS
 from frameworks.jax.on_device import OnDevice
+from frameworks.keras_parts.functions import WAYS, model_attempts
 from frameworks.keras_parts.network import VARIANTS
 from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.scaler import has_factors_of
@@ -43,7 +52,7 @@ class KerasFramework(OnDevice):
         return refusals(self.device)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        tried = ATTEMPTS | option_attempts(self._run)
+        tried = ATTEMPTS | option_attempts(self._run) | model_attempts(self._run)
         here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
         return here if self.device != "cpu" else with_ranks(here, _company, None)
 
@@ -56,6 +65,9 @@ class KerasFramework(OnDevice):
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
+
+    def function_ways(self) -> Mapping[str, FunctionFormat]:
+        return WAYS
 
     def require_recipe(self, recipe: Recipe) -> None:
         super().require_recipe(recipe)

@@ -16,9 +16,11 @@ from frameworks.contract import (
     Attempt,
     Capability,
     Conventions,
+    FunctionFormat,
     OpResult,
     ScalerRule,
 )
+from frameworks.paddle.functions import STATIC_WAYS
 from frameworks.paddle.modes import STATIC
 from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.operations import OPERATIONS
@@ -43,6 +45,9 @@ class StaticFramework(OneGraph):
     def attempts(self) -> Mapping[Capability, Attempt]:
         options = {capability: partial(_without_place, each) for capability, each in self.option_attempts().items()}
         return {**static_attempts(self.device), **options}
+
+    def function_ways(self) -> Mapping[str, FunctionFormat]:
+        return STATIC_WAYS
 
     def conventions(self) -> Conventions:
         rule = ScalerRule(minimum=1.0, maximum=float(np.finfo(np.float32).max))

@@ -12,7 +12,8 @@ import torch
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Recipe
-from frameworks.contract import Attempt, Capability, Conventions, RecomputeCase, RecomputeResult
+from frameworks.contract import Attempt, Capability, Conventions, FunctionFormat, RecomputeCase, RecomputeResult
+from frameworks.keras_parts.functions import WAYS, model_attempts
 from frameworks.keras_parts.network import VARIANTS
 from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.recompute import Function, recomputed
@@ -35,7 +36,7 @@ class KerasOnTorch(StackFramework):
         return refusals(self.device)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return {**attempts(self.device), **option_attempts(self._started)}
+        return {**attempts(self.device), **option_attempts(self._started), **model_attempts(self.run)}
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
         return attempts(self.device)
@@ -45,6 +46,9 @@ class KerasOnTorch(StackFramework):
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
+
+    def function_ways(self) -> Mapping[str, FunctionFormat]:
+        return WAYS
 
     def require_recipe(self, recipe: Recipe) -> None:
         super().require_recipe(recipe)

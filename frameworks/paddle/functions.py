@@ -1,0 +1,37 @@
+"""An operation whose backward pass a user wrote, in the dynamic and in the static graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+
+from frameworks.contract import FunctionFormat
+
+DYNAMIC_WAYS: dict[str, FunctionFormat] = {"PyLayer": "input"}
+STATIC_WAYS: dict[str, FunctionFormat] = {"static_pylayer": "input"}
+
+
+def _back(x: Any, gradient: Any) -> Any:
+    return gradient * paddle.clip(2.0 * x, -1.0, 1.0)
+
+
+class _Square(paddle.autograd.PyLayer):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (x,) = ctx.saved_tensor()
+        return _back(x, gradient)
+
+
+class UserFunctionLayer(paddle.nn.Layer):
+    """`fixtures.layers.UserFunction`."""
+
+    def forward(self, x: Any) -> Any:
+        if paddle.in_dynamic_mode():
+            return _Square.apply(x)
+        return paddle.static.nn.static_pylayer(lambda given: given * given, [x], lambda gradient: _back(x, gradient))
