@@ -87,9 +87,10 @@ class TensorFlowQuantizers:
 def _absolute(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
     """Codes, reciprocal scale and restored values by a symmetric rule."""
     axis = (0, 1) if rule.axis is None else rule.axis
+    quantizer = keras.quantizers.AbsMaxQuantizer(axis=axis, value_range=(rule.low, rule.high))
 
     def quantized(values: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        codes, reciprocal = keras.quantizers.abs_max_quantize(values, axis, value_range=(rule.low, rule.high))
+        codes, reciprocal = quantizer(values)
         return codes, reciprocal, keras.ops.divide(keras.ops.cast(codes, "float32"), reciprocal)
 
     return quantized
