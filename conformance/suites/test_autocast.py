@@ -153,9 +153,20 @@ def test_a_squared_error_of_three_hundred(subject: Subject, verdict: Verdict, pr
     verdict.equal(float(result.value.item()), 90_000.0, "mean of 300²", "overflow")
 
 
+NORMS = ["layer_norm", "batch_norm", "instance_norm", "rms_norm"]
+
+
+@clause("autocast.norm-layers-are-wide")
+@pytest.mark.parametrize("op", NORMS)
+def test_float32_inputs_beyond_float16_are_normalised(subject: Subject, verdict: Verdict, op: str) -> None:
+    signs = np.where(np.indices((16, 16)).sum(axis=0) % 2, 1.0, -1.0).astype(np.float32)
+    result = under(subject, FLOAT16, op, signs * np.float32(2.0**17))
+    verdict.equal(np.rint(result.value.astype(np.float64)), signs.astype(np.float64), f"{op} of ±2^17", "overflow")
+
+
 @clause("autocast.norm-layers-are-wide")
 @each_half
-@pytest.mark.parametrize("op", ["layer_norm", "batch_norm", "instance_norm", "rms_norm"])
+@pytest.mark.parametrize("op", NORMS)
 def test_statistics_are_wide(subject: Subject, verdict: Verdict, op: str, precision: Precision) -> None:
     rows = np.resize([-1.0, 1.0], (16, 16)) * (1.0 if op == "rms_norm" else 4.0)
     offset = 300.0 if op == "rms_norm" else 1024.0
