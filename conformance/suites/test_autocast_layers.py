@@ -8,7 +8,7 @@ import pytest
 from conformance.judging.kit import Subject, Verdict, clause, need, of_one_pass
 from fixtures.arrays import FORMATS
 from fixtures.data import digits_batch, sincos_batch, token_batch
-from fixtures.layers import BatchNorm, Flatten, Head, Heads
+from fixtures.layers import Activation, BatchNorm, Dense, Flatten, Head, Heads
 from fixtures.model import Batch, Model
 from fixtures.models import digits_convolution, encoder, sincos
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Precision, Recipe
@@ -68,6 +68,18 @@ def test_running_statistics_are_wide(subject: Subject, verdict: Verdict, precisi
     verdict.equal([v.dtype.name for v in found.values()], ["float32"], "format of the running mean", "statistics-low")
     (mean,) = (v.astype(np.float64).item() for v in found.values())
     verdict.equal(mean, 1024.5, "half of the mean 2049 of fifteen 2048 and one 2064", "statistics-low")
+
+
+@clause("autocast.backward-in-forward-precision")
+@each_half
+def test_a_float32_region_has_float32_gradients(subject: Subject, verdict: Verdict, precision: Precision) -> None:
+    of_one_pass(subject, verdict)
+    layers = (Dense(16, wide=True), Activation("tanh"), Heads((Head("output", 10),)))
+    model = Model("with-float32-region", layers, (784,), (("output", "cross_entropy"),))
+    gradients = subject.trainer(model, RECIPE.but(precision=precision)).gradients((digits_batch(8),))
+    low, wide = FORMATS[precision.format].dtype, gradients["0.weight"].astype(np.float32)
+    narrow = np.array_equal(wide.astype(low).astype(np.float32), wide)
+    verdict.holds(not narrow, "gradients of the region have more digits than the scope's format", wide, signature="low")
 
 
 @clause("autocast.promotes-to-widest")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from fixtures.layers import (
@@ -81,6 +82,8 @@ class Block(nn.Module):
         match self.layer:
             case Residual(body=body):
                 self.body = [Block(part, self.dtype, self.param_dtype, self.product) for part in body]
+            case Dense(units=units, bias=bias, wide=True):
+                self.inner = nn.Dense(units, use_bias=bias, dtype=jnp.float32, param_dtype=jnp.float32)
             case Dense(units=units, bias=bias):
                 self.inner = nn.Dense(units, use_bias=bias, dot_general_cls=self.product, **formats)
             case Convolution(filters=filters, size=size, stride=stride, padding=padding):

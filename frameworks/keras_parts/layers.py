@@ -236,6 +236,8 @@ class Builder:
     def _make(self, layer: Layer, path: str, shape: Shape) -> keras.layers.Layer:
         name = "layer-" + path.replace(".", "-")
         match layer:
+            case Dense(wide=True):
+                return keras.layers.Dense(layer.units, use_bias=layer.bias, name=name, dtype="float32", **ZEROS)
             case Dense():
                 return keras.layers.Dense(layer.units, use_bias=layer.bias, name=name, **ZEROS, **self._float8())
             case Convolution():

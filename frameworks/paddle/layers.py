@@ -63,6 +63,14 @@ class WideLinear(paddle.nn.Layer):
             return paddle.nn.functional.linear(x.astype("float64"), self.weight, self.bias)
 
 
+class Float32Linear(paddle.nn.Linear):
+    """A linear layer in float32: a region without auto_cast."""
+
+    def forward(self, x: Any) -> Any:
+        with paddle.amp.auto_cast(enable=False):
+            return super().forward(x.astype("float32"))
+
+
 class Shortcut(paddle.nn.Layer):
     """x + body(x)."""
 
@@ -109,6 +117,8 @@ def build_layer(layer: Layer, shape: Shape, before: Sequence[Any] = ()) -> Any:
     """The Paddle layer for `layer`, whose samples come in `shape` (no batch axis), behind the layers `before`."""
     width = shape[-1]
     match layer:
+        case Dense(units=units, bias=bias, wide=True):
+            return Float32Linear(width, units, bias_attr=None if bias else False)
         case Dense(units=units, bias=bias):
             return paddle.nn.Linear(width, units, bias_attr=None if bias else False)
         case Convolution():

@@ -29,6 +29,7 @@ from fixtures.layers import (
     UserFunction,
 )
 from fixtures.model import Batch, Model
+from frameworks.reference import scope
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.tensor import Tensor, tensor
 
@@ -71,6 +72,10 @@ class Pass:
         """x through one layer."""
         ops = self.ops
         match layer:
+            case Dense(bias=bias, wide=True):
+                with scope.opened(scope.Scope()):
+                    weight, shift = self._wide(path, "weight"), self._wide(path, "bias") if bias else None
+                    return ops.linear(ops.cast(x, "float32"), weight, shift)
             case Dense(bias=bias):
                 shift = self._at(path, "bias") if bias else None
                 return self.surroundings.dense(path, x, self._at(path, "weight"), shift, training=self.training)
@@ -128,6 +133,9 @@ class Pass:
         """The table of the embedding at a place as a weight."""
         table = self._at(str(at), "weight")
         return Tensor(anp.transpose(table.value), table.format, table.owned)
+
+    def _wide(self, path: str, name: str) -> Tensor:
+        return self.ops.cast(self._at(path, name), "float32")
 
     def _at(self, path: str, name: str) -> Tensor:
         return self.parameters[f"{path}.{name}"]

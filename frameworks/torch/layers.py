@@ -118,6 +118,14 @@ class ResidualBody(nn.Module):
         return x + cast(torch.Tensor, self.body(x))
 
 
+class WideLinear(nn.Linear):
+    """A linear layer in float32: a region without autocast."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        with torch.autocast(input.device.type, enabled=False):
+            return super().forward(input.float())
+
+
 class UsedAgain(nn.Module):
     """Calls the layer that stands at a place of the network; it is that one's module, and no child of this one."""
 
@@ -137,6 +145,8 @@ def build(layer: Layer, shape: Shape) -> nn.Module:
         TypeError: the layer is none that this adapter knows.
     """
     match layer:
+        case Dense(units=units, bias=bias, wide=True):
+            return WideLinear(shape[-1], units, bias=bias)
         case Dense(units=units, bias=bias):
             return nn.Linear(shape[-1], units, bias=bias)
         case Convolution():
