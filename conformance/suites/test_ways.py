@@ -35,8 +35,9 @@ ROUNDING = ("average", "clip")
 
 
 def _using(recipe: Recipe, technique: str) -> Recipe:
-    """The recipe, changed if it does not use the technique."""
-    if recipe.uses(technique):
+    """The recipe, changed if it does not use the technique, or scales losses by a constant."""
+    constant = technique == "scaling" and not isinstance(recipe.scaling, DynamicScaling)
+    if recipe.uses(technique) and not constant:
         return recipe
     name, value = WANTED[technique]
     return recipe.but(**{name: value})
@@ -59,11 +60,11 @@ def test_a_way_trains_as_the_oracle_does(subject: Subject, verdict: Verdict, way
 
 
 def _rows(subject: Subject, way: Way) -> Iterator[Row]:
-    """Rows that use the technique, from another place of the array for each way."""
+    """Rows that use the technique, then the others, from another place of the array for each way."""
     array = [row for row in rows(subject.framework) if row.recipe.ranks is None]
-    using = [row for row in array if row.recipe.uses(way.technique)] or array
-    start = sum(map(ord, str(way))) % len(using)
-    for row in (*using[start:], *using[:start]):
+    start = sum(map(ord, str(way))) % len(array)
+    turned = [*array[start:], *array[:start]]
+    for row in sorted(turned, key=lambda row: not row.recipe.uses(way.technique)):
         recipe = _using(row.recipe, way.technique)
         fields = {name: getattr(recipe, name) for name, _ in WANTED.values()}
         yield row.but(**fields, ways=(str(way),))
