@@ -64,7 +64,7 @@ class DygraphTrainer(ReadRun):
             self.shares = self._build_shares()
         self.stream.state = before
         self._clips_jointly = recipe.clip is not None and (len(self.shares) > 1 or recipe.way("clip") != "")
-        self._loss: Any = None
+        self._loss = paddle.zeros([])
         if self._clips_jointly:
             refuse_mixed_clip(self.network.named.values())
         self.scaler: Any | None = None
