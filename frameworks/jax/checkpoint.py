@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import orbax.checkpoint as ocp
 
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger
-from frameworks.jax import scaler
+from frameworks.jax import scaler, ways
 from frameworks.jax.arrays import Flat, Place
 from frameworks.jax.optimizers import RunState
 from frameworks.jax.scaler import Judged, LossScale
@@ -64,8 +63,7 @@ def save(trainer: JaxRun, path: Path) -> None:
     """
     if trainer.pending is not None:
         raise ValueError("a run is saved between updates, and gradients wait for apply")
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path.absolute() / FOLDER, _tree(trainer), force=True)
+    ways.write(trainer.recipe.way("save"), path.absolute() / FOLDER, _tree(trainer))
 
 
 def restore(trainer: JaxRun, path: Path) -> None:
@@ -76,8 +74,7 @@ def restore(trainer: JaxRun, path: Path) -> None:
     """
     folder, like = path.absolute() / FOLDER, _tree(trainer)
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
-            run = checkpointer.restore(folder, like)
+        run = ways.read(trainer.recipe, folder, like)
     except Exception as error:  # Orbax raises that very class for some of what it cannot read
         raise ValueError(f"{folder} cannot be restored: {' '.join(str(error).split())}") from error
     count, items, length = (int(number) for number in run["window"]["counts"])

@@ -134,6 +134,7 @@ class JaxFramework(OnDevice):
         self.require_recipe(recipe)
         options.require(recipe)
         if recipe.ranks is not None:
+            recipe = recipe.but(ways=())
             return self.bound(CompanyTrainer(company(model, recipe, weights)))
         return self.bound(self._run(model, recipe, weights))
 

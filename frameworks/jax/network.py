@@ -16,6 +16,7 @@ from fixtures.layers import Again, Head
 from fixtures.model import Model
 from fixtures.recipe import Recompute
 from frameworks.base import Bounds, inner_bounds, segment_bounds
+from frameworks.jax import ways
 from frameworks.jax.arrays import Flat, Place, to_array
 from frameworks.jax.float8_training import product_of
 from frameworks.jax.layers import Block, names, output_places, shown
@@ -40,6 +41,7 @@ class Network(nn.Module):
     recompute: Recompute | None = None
     begun: Callable[[int], object] | None = None
     history: int | None = None
+    way: str = ""
 
     def setup(self) -> None:
         product = product_of(self.history)
@@ -65,13 +67,18 @@ class Network(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> dict[str, jax.Array]:
         recompute = self.recompute if train else None
         if recompute is None:
-            x = self._segment(x, 0, train)
+            x = self.segment(x, 0, train)
         else:
             for number in range(recompute.segments):
-                x = self._recomputed(Network._segment, x, number)
+                x = self._recomputed(Network.segment, x, number)
+        return self.outputs(x)
+
+    def outputs(self, x: jax.Array) -> dict[str, jax.Array]:
+        """The output of each head."""
         return {head.name: shown(self, f"output_{head.name}", self._head(head, x)) for head in self.model.heads.heads}
 
-    def _segment(self, x: jax.Array, number: int, train: bool) -> jax.Array:
+    def segment(self, x: jax.Array, number: int, train: bool) -> jax.Array:
+        """The layers of a segment."""
         if self.begun is not None and train:
             jax.debug.callback(partial(_told, self.begun, number), x.ravel()[0])
         start, stop = segments(self.model, self.recompute if train else None)[number]
@@ -87,9 +94,15 @@ class Network(nn.Module):
         return x
 
     def _recomputed(self, run: Callable[..., jax.Array], x: jax.Array, which: int | Bounds) -> jax.Array:
-        policy = VARIANTS[(self.recompute and self.recompute.variant) or next(iter(VARIANTS))]
-        lifted: jax.Array = nn.remat(run, policy=policy, static_argnums=(2, 3))(self, x, which, True)
+        given = {"prevent_cse": False} if self.way == "no-cse-barrier" else {}
+        policy = ways.policy(self.way, policy_of(self.recompute))
+        lifted: jax.Array = nn.remat(run, policy=policy, static_argnums=(2, 3), **given)(self, x, which, True)
         return lifted
+
+
+def policy_of(recompute: Recompute | None) -> Callable[..., Any]:
+    """The policy of a variant, the default one for none."""
+    return VARIANTS[(recompute and recompute.variant) or next(iter(VARIANTS))]
 
 
 def _told(begun: Callable[[int], object], number: int, _: Any) -> None:

@@ -15,7 +15,8 @@ import optax
 from flax.training.train_state import TrainState
 
 from fixtures.arrays import Array
-from fixtures.recipe import SGD, Adagrad, Adam, AdamW, Optimizer, Recipe, RMSprop, Steps, written
+from fixtures.recipe import SGD, Adagrad, Adam, AdamW, DynamicScaling, Optimizer, Recipe, RMSprop, Steps, written
+from frameworks.jax import ways
 from frameworks.jax.arrays import Flat
 from frameworks.jax.network import Layout
 
@@ -45,6 +46,7 @@ class Rules:
         undecayed: parameters without weight decay.
         flat: one update of all parameters of a part, joined by `optax.flatten`.
         tensor_rate: the learning rate is an array.
+        ways: a recipe with the chosen ways alone.
     """
 
     optimizer: Optimizer
@@ -56,6 +58,7 @@ class Rules:
     undecayed: tuple[str, ...]
     flat: bool
     tensor_rate: bool
+    ways: Recipe = Recipe()
 
 
 def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules:
@@ -67,6 +70,9 @@ def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules
     places = tuple(parameters.values())
     owned = [places[start :: recipe.optimizers] for start in range(recipe.optimizers)]
     parts = tuple(own[start :: recipe.groups] for own in owned for start in range(recipe.groups))
+    if recipe.way("optimizer") == "partition":
+        parts = tuple((place,) for place in places)
+    skips = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
     return Rules(
         recipe.optimizer,
         recipe.schedule,
@@ -77,16 +83,14 @@ def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules
         tuple(parameters[name] for name in recipe.undecayed),
         recipe.implementation == "foreach",
         recipe.tensor_rate,
+        recipe.ways_of("clip", "optimizer", "schedule", *(("scaling",) if skips else ())),
     )
 
 
 def schedule_of(rules: Rules | Recipe) -> optax.Schedule:
     """The learning rate by the number of applied updates."""
-    rate = rules.optimizer.learning_rate
-    if rules.schedule is None:
-        return optax.constant_schedule(rate)
-    pieces = [optax.constant_schedule(rate * factor) for factor in rules.schedule.factors]
-    return optax.join_schedules(pieces, list(rules.schedule.boundaries))
+    chosen = rules if isinstance(rules, Recipe) else rules.ways
+    return ways.schedule(chosen.way("schedule"), rules.optimizer.learning_rate, rules.schedule)
 
 
 _KINDS: Mapping[type[Optimizer], Callable[..., optax.GradientTransformation]] = {
@@ -119,7 +123,7 @@ def _alone(rules: Rules) -> optax.GradientTransformation:
     if isinstance(optimizer, AdamW) and rules.undecayed:
         given["mask"] = lambda tree: {place: place not in rules.undecayed for place in tree}
     kind = optax.amsgrad if given.pop("amsgrad", False) else _KINDS[type(optimizer)]
-    chosen = kind(**{_ARGUMENTS.get(name, name): value for name, value in given.items()})
+    chosen = ways.optimizer(rules.ways, kind, {_ARGUMENTS.get(name, name): value for name, value in given.items()})
     if coupled:
         chosen = optax.chain(optax.add_decayed_weights(coupled), chosen)
     return optax.flatten(chosen) if rules.flat else chosen
@@ -133,10 +137,11 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
         labels = {place: str(index) for index, part in enumerate(rules.parts) for place in part}
         chosen = optax.partition({str(index): _alone(rules) for index in range(len(rules.parts))}, labels)
     if rules.clip is not None:
-        chosen = optax.chain(optax.clip_by_global_norm(rules.clip), chosen)
-    if rules.length is not None:
+        chosen = ways.clipped(rules.ways.way("clip"), rules.clip, chosen)
+    skips = {"should_skip_update_fn": optax.skip_not_finite} if rules.ways.way("scaling") == "skip-not-finite" else {}
+    if rules.length is not None or skips:
         wide = {"accumulator_dtype": rules.accumulator} if _CHOOSES_ACCUMULATOR else {}
-        window = optax.MultiSteps(chosen, every_k_schedule=rules.length, use_grad_mean=False, **wide)
+        window = optax.MultiSteps(chosen, every_k_schedule=rules.length or 1, use_grad_mean=False, **skips, **wide)
         chosen = window.gradient_transformation()
     return chosen
 
@@ -156,11 +161,8 @@ def accumulated(state: RunState) -> Flat:
     return dict(state.opt_state.acc_grads) if is_window(state) and int(state.opt_state.mini_step) else {}
 
 
-def optimizer_state(state: RunState, layout: Layout, parts: tuple[tuple[str, ...], ...]) -> dict[str, Array]:
+def optimizer_state(state: RunState, layout: Layout, rules: Rules) -> dict[str, Array]:
     """Moments as "SLOT/PARAMETER" by Optax's names for the slots, and every counter.
-
-    Args:
-        parts: as in `Rules`.
 
     Optax's own counters are called after the state that has them, once for all parts, which step together.
     """
@@ -173,12 +175,13 @@ def optimizer_state(state: RunState, layout: Layout, parts: tuple[tuple[str, ...
         if place in layout.canonical:
             slots.setdefault(slot, {})[place] = leaf
         elif slot and leaf.ndim == 1:
-            slots.setdefault(slot, {}).update(_split(leaf, state.params, _own(path, parts)))
+            slots.setdefault(slot, {}).update(_split(leaf, state.params, _own(path, rules.parts)))
     for slot, leaves in slots.items():
         found |= {f"{slot}/{name}": value for name, value in layout.arrays(leaves).items()}
     for keys, value in optax.tree_utils.tree_get_all_with_path(inner, "count"):
         owner = keys[-1].tuple_name
-        found[_COUNTERS.get(owner, owner)] = np.array(value)
+        if owner not in _INJECTED or rules.schedule is not None:
+            found[_COUNTERS.get(owner, owner)] = np.array(value)
     if state.average is not None:
         found |= {f"average/{name}": value for name, value in layout.arrays(state.average).items()}
     return found
@@ -199,4 +202,5 @@ def _split(joined: jax.Array, tree: Any, own: tuple[str, ...]) -> dict[str, jax.
     return {place: piece.reshape(leaves[place].shape) for place, piece in zip(leaves, pieces, strict=True)}
 
 
-_COUNTERS = {"ScaleByScheduleState": "schedule"}
+_INJECTED = ("InjectStatefulHyperparamsState", "WrappedScheduleState")
+_COUNTERS = dict.fromkeys(("ScaleByScheduleState", *_INJECTED), "schedule")

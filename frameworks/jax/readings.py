@@ -62,7 +62,7 @@ class Readings(BaseTrainer):
         return self.layout.arrays(self.leaves)
 
     def optimizer_state(self) -> dict[str, Array]:
-        return optimizers.optimizer_state(self.train_state, self.layout, self._rules.parts)
+        return optimizers.optimizer_state(self.train_state, self.layout, self._rules)
 
     def buffers(self) -> dict[str, Array]:
         return self.layout.arrays(self.moved.buffers) | shown(self.leaves)

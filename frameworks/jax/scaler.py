@@ -11,7 +11,7 @@ import numpy as np
 from flax.training.dynamic_scale import DynamicScale
 
 from fixtures.arrays import Array
-from fixtures.recipe import DynamicScaling, Recipe, Scaling, StaticScaling
+from fixtures.recipe import DynamicScaling, Recipe, StaticScaling
 from frameworks.contract import Capability, Unsupported
 from frameworks.jax.arrays import Place
 from frameworks.jax.declarations import INITIAL, MINIMUM, MOVES_ALWAYS, UNSCALES_ITSELF
@@ -27,15 +27,16 @@ class Judged(NamedTuple):
     scale: DynamicScale
 
 
-def loss_scale(scaling: Scaling | None, place: Place) -> LossScale:
+def loss_scale(recipe: Recipe, place: Place) -> LossScale:
     """The loss scale of a recipe; what it leaves None is left to JMP, or to Flax.
 
     JMP multiplies and divides by one and the same whole factor. Flax's scale has a factor of its own for each.
     """
-    match scaling:
-        case DynamicScaling(enabled=True):
+    match recipe.scaling:
+        case DynamicScaling(enabled=True) as scaling:
             factor = scaling.growth or (1.0 / scaling.backoff if scaling.backoff else 2.0)
             one = float(factor).is_integer() and scaling.backoff in (None, 1.0 / factor)
+            one = one and recipe.way("scaling") != "flax"
             return jax.device_put(_of_jmp(scaling, int(factor)) if one else _of_flax(scaling), place)
         case StaticScaling(scale=constant):
             return jmp.StaticLossScale(constant)
@@ -75,8 +76,11 @@ def refuse_several_gradients(scale: LossScale, recipe: Recipe) -> None:
     """Refuses a recipe by which Flax's scale, which moves with every gradient, would move more than once in an update.
 
     Raises:
-        Unsupported: several micro-batches or several backward passes with factors that JMP has not.
+        Unsupported: another way to differentiate, which it does itself,
+            several micro-batches or several backward passes.
     """
+    if isinstance(scale, DynamicScale) and recipe.way("backward"):
+        raise Unsupported(Capability.SCALING_FACTORS, UNSCALES_ITSELF, flax_unscales_by_hand)
     if isinstance(scale, DynamicScale) and (recipe.accumulation > 1 or recipe.separate_losses):
         raise Unsupported(Capability.SCALING_FACTORS, MOVES_ALWAYS, flax_moves_once_in_two_gradients)
 

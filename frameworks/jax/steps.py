@@ -15,8 +15,9 @@ from flax.training.dynamic_scale import DynamicScale
 
 from fixtures.layers import Dropout, walk
 from fixtures.model import Model
-from fixtures.recipe import Precision, Recompute
+from fixtures.recipe import Precision, Recipe, Recompute
 from frameworks.base import AppliedMicroBatch
+from frameworks.jax import ways
 from frameworks.jax.arrays import Flat, flat, nested
 from frameworks.jax.float8_training import (
     collections,
@@ -30,7 +31,7 @@ from frameworks.jax.float8_training import (
 )
 from frameworks.jax.layers import OUTPUTS, PERTURBATIONS
 from frameworks.jax.losses import Loaded, loss_sums
-from frameworks.jax.network import Layout, Network
+from frameworks.jax.network import Layout, Network, policy_of, segments
 from frameworks.jax.optimizers import RunState, applied, is_window
 from frameworks.jax.scaler import Judged, LossScale
 
@@ -44,6 +45,7 @@ class Plan:
     recompute: Recompute | None
     separate_losses: bool
     history: int | None = None
+    ways: Recipe = Recipe()
 
 
 class Carried(NamedTuple):
@@ -106,7 +108,7 @@ class CompiledSteps:
         self.plan = plan
         low = jnp.dtype(plan.precision.format)
         kept = low if plan.precision.level == "O3" else jnp.float32
-        self.network = Network(plan.model, low, kept, plan.recompute, begun, plan.history)
+        self.network = Network(plan.model, low, kept, plan.recompute, begun, plan.history, plan.ways.way("recompute"))
         self.policy = jmp.Policy(jnp.float32, low, jnp.float32) if plan.precision.level == "O2" else None
         self._example = jnp.int32 if plan.model.integer_inputs else jnp.float32
         example = jax.ShapeDtypeStruct((1, *plan.model.sample), self._example)
@@ -149,16 +151,28 @@ class CompiledSteps:
         variables = collections(self._cast(parameters)) | {"batch_stats": nested(moved.buffers)}
         if perturbations is not None:
             variables[PERTURBATIONS] = nested(perturbations)
-        outputs, changed = self.network.apply(
+        apply = (
+            self._checkpointed if self.network.way == "checkpointed-apply" else partial(self.network.apply, train=True)
+        )
+        outputs, changed = apply(
             variables,
             batch.inputs,
-            train=True,
             rngs=None if drawn is None else {"dropout": drawn},
             mutable=["batch_stats"] if perturbations is None else ["batch_stats", OUTPUTS],
         )
         buffers = flat(changed["batch_stats"]) if moved.buffers else {}
         sown = {place: value for place, (value,) in flat(changed.get(OUTPUTS, {})).items()}
         return self.sums(outputs, batch), Carried(buffers, key), sown
+
+    def _checkpointed(self, variables: Any, x: jax.Array, *, rngs: Any, mutable: list[str]) -> tuple[Any, Any]:
+        """`network.apply` with a `jax.checkpoint` around that of each segment."""
+        recompute = self.plan.recompute
+        apply = partial(self.network.apply, rngs=rngs, mutable=mutable)
+        for number in range(len(segments(self.plan.model, recompute))):
+            run = partial(apply, number=number, train=True, method=Network.segment)
+            x, changed = jax.checkpoint(run, policy=policy_of(recompute))(variables, x)
+            variables = variables | changed
+        return apply(variables, x, method=Network.outputs)
 
     def sums(self, outputs: dict[str, jax.Array], batch: Loaded) -> list[jax.Array]:
         """The sum of the items' losses for each head that has targets."""
@@ -178,13 +192,13 @@ class CompiledSteps:
             sums, after = self.losses(leaves, moved, batch)
             return self.means(sums, items), (sums, after)
 
-        gradients, judged, (sums, after) = differentiated(scale, means, parameters)
+        gradients, judged, (sums, after) = differentiated(scale, means, parameters, self.plan.ways.way("backward"))
         return gradients, judged, sums, after
 
     @cache  # noqa: B019 - plans live as long as the process, see `steps_of`
-    def whole(self, guarded: bool, normed: bool, decay: float | None) -> Callable[..., Any]:
+    def whole(self, guarded: bool, normed: bool, decay: float | None, chosen: Recipe) -> Callable[..., Any]:
         """`_whole` compiled for one kind of update, which is bound: static arguments take time at every call."""
-        return jax.jit(partial(self._whole, guarded=guarded, normed=normed, decay=decay))
+        return jax.jit(partial(self._whole, guarded=guarded, normed=normed, decay=decay, chosen=chosen))
 
     def _whole(
         self,
@@ -197,13 +211,23 @@ class CompiledSteps:
         guarded: bool,
         normed: bool,
         decay: float | None,
+        chosen: Recipe,
     ) -> tuple[RunState, LossScale, Carried, list[jax.Array], UpdateResult]:
         """Forward, backward and update of a window of one micro-batch as one program, as the examples have it."""
         leaves = leaves_in(state.params)
         gradients, judged, sums, after = self._backward(leaves, moved, scale, batch, items)
         gradients = unscaled(scale, gradients, leaves)
         state, scale, outcome = update(
-            state, scale, gradients, judged, guarded=guarded, normed=normed, decay=decay, last=True, pin=self.pin
+            state,
+            scale,
+            gradients,
+            judged,
+            guarded=guarded,
+            normed=normed,
+            decay=decay,
+            chosen=chosen,
+            last=True,
+            pin=self.pin,
         )
         return state, scale, after, sums, outcome
 
@@ -247,7 +271,7 @@ def steps_of(plan: Plan) -> CompiledSteps:
 
 
 def differentiated(
-    scale: LossScale, losses: Callable[[Any], tuple[list[jax.Array], Any]], given: Any
+    scale: LossScale, losses: Callable[[Any], tuple[list[jax.Array], Any]], given: Any, way: str = ""
 ) -> tuple[Any, Judged | None, Any]:
     """The gradient of the losses for a tree, the sum of those of each loss, and what else `losses` returns.
 
@@ -260,11 +284,7 @@ def differentiated(
         parts, rest = losses(leaves)
         return scale.scale(parts), rest
 
-    parts, pull, rest = jax.vjp(scaled, given, has_aux=True)
-    chosen = [
-        [jnp.ones_like(p) if i == j else jnp.zeros_like(p) for j, p in enumerate(parts)] for i in range(len(parts))
-    ]
-    gradients = [pull(cotangent)[0] for cotangent in chosen]
+    gradients, rest = ways.gradients(way, scaled, given)
     return total(gradients), None, rest
 
 
@@ -290,7 +310,7 @@ def unscaled(scale: LossScale, gradients: Flat, parameters: Flat) -> Flat:
     return found | remembered_leaves(gradients)
 
 
-@partial(jax.jit, static_argnames=("guarded", "normed", "decay", "last", "pin"))
+@partial(jax.jit, static_argnames=("guarded", "normed", "decay", "chosen", "last", "pin"))
 def update(
     state: RunState,
     scale: LossScale,
@@ -300,6 +320,7 @@ def update(
     guarded: bool,
     normed: bool,
     decay: float | None,
+    chosen: Recipe,
     last: bool,
     pin: Pin | None = None,
 ) -> tuple[RunState, LossScale, UpdateResult]:
@@ -310,17 +331,20 @@ def update(
     shown = None if pin is None else pin.gradients(gradients)
     gradients = gradients if shown is None else shown
     norm = optax.tree.norm(trained_leaves(gradients)) if normed else None
-    kept, finite = _stepped(state, gradients, decay), None
+    stepped, finite = partial(_stepped, state, gradients, decay, chosen), None
     if guarded:
         finite = jmp.all_finite(gradients) if judged is None else judged.finite
-        kept = jmp.select_tree(finite, kept, state)
+        way = "" if remembered_leaves(gradients) else chosen.way("scaling")  # Flax overwrites these in a skip too
+        kept = ways.kept(way, finite, stepped, state)
         if last:
             scale = scale.adjust(finite) if judged is None else judged.scale
+    else:
+        kept = stepped()
     moved = applied(kept) > applied(state) if guarded or is_window(state) else None
     return kept if pin is None else pin.state(kept), scale, UpdateResult(moved, norm, finite, shown)
 
 
-def _stepped(state: RunState, gradients: Flat, decay: float | None) -> RunState:
+def _stepped(state: RunState, gradients: Flat, decay: float | None, chosen: Recipe) -> RunState:
     after = state.apply_gradients(grads=state_tree(gradients))
     if state.overwritten is not None:
         ended = applied(after) > applied(state)
@@ -329,7 +353,7 @@ def _stepped(state: RunState, gradients: Flat, decay: float | None) -> RunState:
     if decay is None:
         return after
     trained = trained_leaves(leaves_in(after.params))
-    mixed = optax.incremental_update(trained, state.average, 1.0 - decay)
+    mixed = ways.average(chosen.way("average"), decay, trained, state.average)
     average = optax.tree.where(applied(state) == 0, trained, mixed)
     if is_window(state):
         average = optax.tree.where(applied(after) > applied(state), average, state.average)

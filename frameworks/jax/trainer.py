@@ -67,8 +67,9 @@ class JaxTrainer(Readings):
         with self.scope():
             asked = recipe.quantization
             history = asked.history if isinstance(asked, Float8) else None
+            asked_ways = recipe.ways_of("backward", "recompute")
             self.steps = self._compiled(
-                Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history)
+                Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history, asked_ways)
             )
             self.layout = self.steps.layout
             given = model.weights(recipe.seed) if weights is None else weights
@@ -82,10 +83,11 @@ class JaxTrainer(Readings):
             gathered = nothing_gathered(tree) if recipe.accumulation > 1 else None
             state = state.replace(step=jnp.zeros((), jnp.int32), average=average, overwritten=gathered)
             self.train_state = self._placed(state)
-            self.scale = scaler.loss_scale(recipe.scaling, self.place)
+            self.scale = scaler.loss_scale(recipe, self.place)
         scaler.refuse_several_gradients(self.scale, recipe)
         guarded = scaler.is_dynamic(self.scale)
         self._asked: Any = {"guarded": guarded, "normed": recipe.clip is not None, "decay": recipe.average}
+        self._asked |= {"chosen": recipe.ways_of("average", "scaling")}
         self._whole = self.steps.whole(**self._asked)
         self._settings = scaler.settings(self.scale)
         self._schedule = schedule_of(recipe)
@@ -171,6 +173,7 @@ class JaxTrainer(Readings):
                 if not self.ledger.micro_batches:
                     self.resize(self.recipe.accumulation)
         (batch,) = window
+        self._set_rate()
         with self.scope() if self._wide or self._eager else nullcontext():
             before, rate = self._scale(), self._rate()
             self.train_state, self.scale, self.moved, sums, self.outcome = self._whole(
@@ -195,10 +198,17 @@ class JaxTrainer(Readings):
 
     def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
+        self._set_rate()
         self.train_state, self.scale, self.outcome = update(
             self.train_state, self.scale, gradients, judged, **self._asked, last=last, pin=self.steps.pin
         )
         return self.outcome
+
+    def _set_rate(self) -> None:
+        """Writes the rate into the optimizer's state, where the recipe's way has no schedule in the optimizer."""
+        if self.recipe.schedule is not None and self.recipe.way("schedule") == "set":
+            state = optax.tree.set(self.train_state.opt_state, learning_rate=self._rate())
+            self.train_state = self.train_state.replace(opt_state=state)
 
     def apply(self) -> Update:
         return self._ended() if self.recipe.accumulation > 1 else self._finish(1, None)

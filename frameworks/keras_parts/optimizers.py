@@ -22,6 +22,7 @@ from fixtures.recipe import (
     written,
 )
 from frameworks.contract import Capability, Unsupported
+from frameworks.keras_parts import ways
 from frameworks.keras_parts.backend import KerasBackend, number, scalars
 from frameworks.keras_parts.scaler import inner_of, loss_scaled
 
@@ -71,7 +72,7 @@ def _one(recipe: Recipe, given: Mapping[str, Any], undecayed: Sequence[keras.Var
     }
     if recipe.average is not None:
         common |= {"use_ema": True, "ema_momentum": recipe.average}
-    made = _KINDS[type(recipe.optimizer)](**common)
+    made = ways.rebuilt(recipe, ways.made(recipe, _KINDS[type(recipe.optimizer)], common))
     if undecayed:
         made.exclude_from_weight_decay(var_list=list(undecayed))
     return made
@@ -108,7 +109,10 @@ def make_optimizer(
         Unsupported: GROUPS or TWO_OPTIMIZERS, together with a clip.
     """
     inner = _inner(recipe, variables, backend, given)
-    return loss_scaled(inner, recipe.scaling) if isinstance(recipe.scaling, DynamicScaling) else inner
+    if not isinstance(recipe.scaling, DynamicScaling):
+        return inner
+    scaled = loss_scaled(inner, recipe.scaling)
+    return scaled if recipe.undecayed else ways.rebuilt(recipe, scaled)
 
 
 def clips_together(backend: KerasBackend) -> bool:

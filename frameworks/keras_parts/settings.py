@@ -11,10 +11,10 @@ from fixtures.recipe import Precision
 
 
 @contextmanager
-def dtype_policy(name: str) -> Iterator[None]:
-    """A scope in which layers are made with the dtype policy of this name."""
+def dtype_policy(policy: str | keras.DTypePolicy) -> Iterator[None]:
+    """A scope in which layers are made with a dtype policy, or the one of this name."""
     former = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
+    keras.config.set_dtype_policy(policy)
     try:
         yield
     finally:

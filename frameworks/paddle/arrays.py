@@ -17,9 +17,9 @@ def format_name(dtype: Any) -> str:
 
 
 def to_numpy(tensor: Any) -> Array:
-    """A copy of `tensor`; bfloat16, which Paddle returns as bits in uint16, becomes ml_dtypes' bfloat16."""
-    value = np.array(tensor.numpy())
-    return value.view(ml_dtypes.bfloat16) if format_name(tensor.dtype) == "bfloat16" else value
+    """A copy of a tensor or array; bfloat16, which Paddle returns as bits in uint16, becomes ml_dtypes' bfloat16."""
+    value = np.array(tensor if isinstance(tensor, np.ndarray) else tensor.numpy())
+    return value.view(ml_dtypes.bfloat16) if format_name(tensor.dtype) in ("bfloat16", "uint16") else value
 
 
 def to_tensor(value: Array, like: Any = None) -> Any:

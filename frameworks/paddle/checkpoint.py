@@ -6,12 +6,14 @@ import warnings
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import paddle
 
 from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, MicroBatch, same_parts
 from frameworks.contract import LoadOrder
-from frameworks.paddle.arrays import put_gradient
+from frameworks.paddle import ways
+from frameworks.paddle.arrays import put_gradient, to_tensor
 from frameworks.paddle.network import Network
 from frameworks.paddle.optimizers import Share, schedule_of
 from frameworks.paddle.streams import Stream
@@ -39,7 +41,7 @@ class DynamicRun(Protocol):
 def save(trainer: DynamicRun, folder: Path) -> None:
     """Writes one file below `folder`, a dictionary of parts."""
     folder.mkdir(parents=True, exist_ok=True)
-    paddle.save(parts(trainer), str(folder / FILE))
+    ways.write(trainer.recipe.way("save"), parts(trainer), folder / FILE)
 
 
 def parts(trainer: DynamicRun) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def restore_in(trainer: DynamicRun, folder: Path, order: LoadOrder | None) -> No
     file = folder / FILE
     resumed = trainer.anew()
     try:
-        saved = paddle.load(str(file))
+        saved = ways.read(trainer.recipe, file)
         same_parts(file, saved if isinstance(saved, dict) else (), parts(resumed))
         if order == "scaler-used":
             resumed.use_scaler()
@@ -123,7 +125,8 @@ def _load_scaler(trainer: DynamicRun, saved: dict[str, Any]) -> None:
 
 def _load_loop(trainer: DynamicRun, saved: dict[str, Any]) -> None:
     for name, parameter in trainer.network.named.items():
-        put_gradient(parameter, saved["window"]["gradients"].get(name))
+        gradient = saved["window"]["gradients"].get(name)
+        put_gradient(parameter, to_tensor(gradient, parameter) if isinstance(gradient, np.ndarray) else gradient)
     window = [MicroBatch(float(total), int(items)) for total, items in saved["window"]["micro-batches"]]
     trainer.ledger.replace(window, int(saved["window"]["items"]))
     trainer.stream.state = saved["generator"]

@@ -113,7 +113,7 @@ class PaddleFramework(OneGraph):
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
         if recipe.ranks is not None:
-            return CompanyTrainer(self._ranks_of_a_run(model, recipe, weights))
+            return CompanyTrainer(self._ranks_of_a_run(model, recipe.but(ways=()), weights))
         return DygraphTrainer(model, recipe, weights, forced=self.mode == FORCED)
 
     def turns_scaler_off(self, recipe: Recipe) -> bool:

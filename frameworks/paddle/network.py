@@ -15,6 +15,7 @@ from fixtures.layers import BatchNorm
 from fixtures.model import Model
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds
+from frameworks.paddle import ways
 from frameworks.paddle.layers import build_layers, own_parameters, with_paths
 
 REENTRANT, HOOKS = "reentrant", "non-reentrant"
@@ -74,8 +75,9 @@ class Network(paddle.nn.Layer):
     `layers_by_path` has every layer by the paths of `Model.output_shapes`, in an order of its own.
     """
 
-    def __init__(self, model: Model, plan: Recompute | None = None) -> None:
+    def __init__(self, model: Model, plan: Recompute | None = None, *, sequential: bool = False) -> None:
         super().__init__()
+        self._sequential = sequential and plan is not None
         *body, heads = build_layers(model.layers, model.sample)
         self.is_reentrant = plan is not None and plan.variant in (None, REENTRANT)
         self.steps, self.segments = cut(body, plan)
@@ -87,8 +89,11 @@ class Network(paddle.nn.Layer):
         self.layers_by_path |= {f"{len(body)}.{head.name}": heads[head.name] for head in model.heads.heads}
 
     def forward(self, x: Any, heads: tuple[str, ...]) -> dict[str, Any]:
-        for step in self.runs:
-            x = step(x)
+        if self._sequential:
+            x = ways.recomputed(self.segments, x, reentrant=self.is_reentrant)
+        else:
+            for step in self.runs:
+                x = step(x)
         return {name: self.heads[name](x) for name in heads}
 
 

@@ -16,7 +16,7 @@ from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Recipe
 from frameworks.base import BaseFramework, BaseTrainer, elapsed, structure_attempts
 from frameworks.contract import Attempt, Capability, OpResult, Trainer, Unsupported
-from frameworks.paddle import devices, options, settings
+from frameworks.paddle import devices, options, settings, ways
 from frameworks.paddle.modes import MODES
 from frameworks.paddle.operations import listed_names, missing_kernel
 
@@ -91,6 +91,7 @@ class OneGraph(BaseFramework):
         """
         self.require_recipe(recipe)
         options.require(recipe)
+        ways.require(recipe)
         if any(head.format == "float64" for head in model.heads.heads):
             self.require(Capability.FLOAT64_HEADS)
         if self.turns_scaler_off(recipe):

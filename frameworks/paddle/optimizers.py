@@ -13,6 +13,7 @@ import paddle
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adagrad, Adam, AdamW, Optimizer, Recipe, RMSprop, written
 from frameworks.contract import Capability, Unsupported
+from frameworks.paddle import ways
 from frameworks.paddle.arrays import canonical, format_name, to_numpy
 
 _MIXED_FORMATS = (
@@ -72,8 +73,7 @@ def schedule_of(recipe: Recipe) -> Any | None:
     """A new schedule as the recipe asks for it, None without one."""
     if recipe.schedule is None:
         return None
-    values = [recipe.optimizer.learning_rate * factor for factor in recipe.schedule.factors]
-    return paddle.optimizer.lr.PiecewiseDecay(list(recipe.schedule.boundaries), values)
+    return ways.schedule(recipe.way("schedule"), recipe.optimizer.learning_rate, recipe.schedule)
 
 
 def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None, *, own: bool, clipped: bool) -> Share:
@@ -83,11 +83,12 @@ def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None,
     if own:
         listed = list(parameters.values())
         groups = [{"params": part} for part in (listed[::2], listed[1::2]) if part]
-        common["parameters"] = groups if recipe.groups == 2 else listed
+        one = [{"params": listed}] if recipe.way("optimizer") == "one-group" else listed
+        common["parameters"] = groups if recipe.groups == 2 else one
     if recipe.undecayed:
         left_out = {parameters[name].name for name in recipe.undecayed if name in parameters}
         common["apply_decay_param_fun"] = lambda name: name not in left_out
-    if recipe.clip is not None and clipped:
+    if recipe.clip is not None and clipped and recipe.way("clip") == "":
         common["grad_clip"] = paddle.nn.ClipGradByGlobalNorm(recipe.clip)
     return Share(tuple(parameters), _make(recipe, common), scheduler)
 

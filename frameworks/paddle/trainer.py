@@ -17,7 +17,7 @@ from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
 from frameworks.base import NO_SCALER, LossLedger, MicroBatch
 from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Unsupported, Update
-from frameworks.paddle import checkpoint, optimizers, saved_bytes
+from frameworks.paddle import checkpoint, optimizers, saved_bytes, ways
 from frameworks.paddle.arrays import kept_gradient, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.forced import forced_scaler, refuse_what_differs
 from frameworks.paddle.losses import BatchTensors, add, batch_tensors, item_losses
@@ -58,12 +58,13 @@ class DygraphTrainer(ReadRun):
         self._draws = any(isinstance(layer, Dropout) for _, layer in walk(model.layers))
         before = self.stream.state
         with self.stream.open():
-            self.network = Network(model, recipe.recompute)
+            self.network = Network(model, recipe.recompute, sequential=recipe.way("recompute") == "sequential")
             for name, parameter in self.network.named.items():
                 parameter.set_value(stored(np.asarray(weights[name])))
             self.shares = self._build_shares()
         self.stream.state = before
-        self._clips_jointly = recipe.clip is not None and len(self.shares) > 1
+        self._clips_jointly = recipe.clip is not None and (len(self.shares) > 1 or recipe.way("clip") != "")
+        self._loss = paddle.zeros([])
         if self._clips_jointly:
             refuse_mixed_clip(self.network.named.values())
         self.scaler: Any | None = None
@@ -131,8 +132,12 @@ class DygraphTrainer(ReadRun):
         if not self.recipe.separate_losses:
             losses = [add(losses)]
         for position, loss in enumerate(losses):
-            self._scaled(loss, scaler).backward(retain_graph=position + 1 < len(losses))
+            self._back(self._scaled(loss, scaler), retain=position + 1 < len(losses))
         return total
+
+    def _back(self, loss: Any, *, retain: bool = False) -> None:
+        self._loss = loss
+        ways.back(self.recipe.way("backward"), loss, [*self.network.named.values()], retain=retain)
 
     def _share(self, total: Any, items: int) -> Any:
         """Contribution of a micro-batch's loss sum to the mean over a window of so many items."""
@@ -185,17 +190,16 @@ class DygraphTrainer(ReadRun):
             self._check_kernel()
         if self._clips_jointly:
             self._clip_jointly(unscaled=unscaled)
+        elif self.scaler is not None and not unscaled and self.recipe.way("scaling") == "unscale-first":
+            for share in self.shares:
+                self.scaler.unscale_(share.optimizer)
         rate = float(self.shares[0].optimizer.get_lr())
         before = self._scaler_state_dict()
         watch = bool(before) and (len(self.shares) > 1 or not before["use_dynamic_loss_scaling"])
         edge = bool(before) and before["incr_count"] + 1 >= before["incr_every_n_steps"]
         marks = [mark_of(share, self.network.named) for share in self.shares] if watch or edge else []
-        for share in self.shares:
-            if self.scaler is None:
-                share.optimizer.step()
-            else:
-                self.scaler.step(share.optimizer)
-        if self.scaler is not None:
+        ended = [ways.step(self.recipe, share.optimizer, self.scaler, self._loss) for share in self.shares]
+        if self.scaler is not None and not all(ended):
             self.scaler.update()
         after = self._scaler_state_dict()
         skipped = skipped_by_counters(before, after) if before and not watch else None
@@ -206,10 +210,14 @@ class DygraphTrainer(ReadRun):
                 for mark, share in zip(marks, self.shares, strict=True)
             ]
         for share, was_applied in zip(self.shares, applied, strict=True):
-            share.optimizer.clear_grad(set_to_zero=False)
             if share.scheduler is not None and was_applied:
                 share.scheduler.step()
+        self._empty()
         return reported(before, after, rate, skipped=not any(applied))
+
+    def _empty(self) -> None:
+        optimizers = (share.optimizer for share in self.shares)
+        ways.drop_gradients(self.recipe.way("zero-grad"), optimizers, self.network)
 
     def _abandoned(self) -> UpdateAfterLosses:
         """Ends an update whose gradients were unscaled without a step: `update` readies the scaler for the next one."""
@@ -284,7 +292,7 @@ class DygraphTrainer(ReadRun):
         named = self.network.named
         given = {n: to_tensor(stored(value), named[n]) for n, value in gradients.items() if value is not None}
         if given:
-            self._scaled(self._fed(given) / count, self.scaler).backward()
+            self._back(self._scaled(self._fed(given) / count, self.scaler))
 
     def _fed(self, given: Mapping[str, Any]) -> Any:
         """Σ p·g over the given gradients, whose own is g."""

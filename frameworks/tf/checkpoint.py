@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import keras
 import numpy as np
@@ -16,8 +17,7 @@ import tensorflow as tf
 
 from frameworks.keras_parts.micro_batches import COLUMNS, KerasMicroBatch, micro_batches_of, rows_of
 from frameworks.keras_parts.network import BuiltNetwork
-
-PREFIX = "run"
+from frameworks.tf import ways
 
 
 def _parts(bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer) -> dict[str, dict[str, Any]]:
@@ -40,14 +40,19 @@ def save_checkpoint(
     bound: BuiltNetwork,
     optimizer: keras.optimizers.Optimizer,
     windows: Sequence[Sequence[KerasMicroBatch]],
+    way: str = "",
 ) -> None:
     """Writes network, optimizer (its scaler, counters and accumulators among it) and the open windows below `path`."""
     path.mkdir(parents=True, exist_ok=True)
-    tf.train.Checkpoint(window=_rows(windows), **_parts(bound, optimizer)).write(str(path / PREFIX))
+    rows = _rows(windows)
+    if way == "weights-file":
+        ways.write_files(path, bound, optimizer, rows.numpy())
+    else:
+        ways.write(way, path, tf.train.Checkpoint(window=rows, **_parts(bound, optimizer)))
 
 
 def load_checkpoint(
-    path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, count: int
+    path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, count: int, way: str = ""
 ) -> list[list[KerasMicroBatch]]:
     """Restores what `save_checkpoint` wrote, by `read` and `assert_consumed`, and returns so many open windows.
 
@@ -56,8 +61,11 @@ def load_checkpoint(
     """
     rows = _rows([[]])
     try:
-        tf.train.Checkpoint(window=rows, **_parts(bound, optimizer)).read(str(path / PREFIX)).assert_consumed()
-    except (tf.errors.OpError, ValueError, AssertionError, IndexError) as error:
+        if way == "weights-file":
+            rows.assign(ways.read_files(path, bound, optimizer))
+        else:
+            ways.read(way, path, tf.train.Checkpoint(window=rows, **_parts(bound, optimizer)))
+    except (tf.errors.OpError, ValueError, AssertionError, IndexError, OSError, KeyError, BadZipFile) as error:
         reason = str(error).split("\n", 1)[0][:200]
         raise ValueError(f"{path} holds no whole checkpoint of this run: {reason}") from error
     windows = [micro_batches_of(own) for own in rows.numpy()]

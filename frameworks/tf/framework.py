@@ -40,7 +40,7 @@ from frameworks.keras_parts.functions import WAYS, model_attempts
 from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import dtype_policy, policy_of
-from frameworks.tf import devices, tflite_models
+from frameworks.tf import devices, tflite_models, ways
 from frameworks.tf.companies import company, started
 from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.delayed_scaling import KerasDelayedProduct
@@ -139,7 +139,9 @@ class TensorFlowFramework(BaseFramework):
         self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None
     ) -> TensorFlowTrainer | CompanyTrainer:
         self.require_recipe(recipe)
+        ways.require(recipe)
         if recipe.ranks is not None:
+            recipe = recipe.but(ways=())
             return self.bound(CompanyTrainer(company(self.mode, model, recipe, weights)))
         return self.bound(self._run(model, recipe, weights))
 

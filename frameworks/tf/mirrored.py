@@ -165,8 +165,7 @@ class MirroredTrainer(TensorFlowTrainer):
         super().__init__(model, recipe, weights, mode=mode, policy=policy, rewrite=None, place="/CPU:0")
 
     def _made_steps(self) -> TracedSteps:
-        separate = self.recipe.separate_losses
-        return MirroredSteps(self.strategy, self.model, self.bound, self.optimizer, self.mode, separate)
+        return MirroredSteps(self.strategy, self.model, self.bound, self.optimizer, self.mode, self.recipe)
 
     @contextmanager
     def scope(self) -> Iterator[None]:

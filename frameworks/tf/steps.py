@@ -11,11 +11,15 @@ import keras
 import tensorflow as tf
 
 from fixtures.model import Batch, Model
+from fixtures.recipe import Recipe
 from frameworks.keras_parts.losses import batch_losses_of
 from frameworks.keras_parts.micro_batches import KerasMicroBatch
 from frameworks.keras_parts.network import BuiltNetwork
 from frameworks.keras_parts.optimizers import shown_by
+from frameworks.keras_parts.scaler import inner_of
 from frameworks.keras_parts.stateful_run import Traced
+from frameworks.keras_parts.ways import set_rate
+from frameworks.tf import ways
 from frameworks.tf.trace import collected_outputs
 
 COMPILED = {"graph": {}, "rewrite": {}, "xla": {"jit_compile": True}}
@@ -33,12 +37,12 @@ class TracedSteps:
     """The functions of one run; each is traced when it is first called, and again for a batch of another structure."""
 
     def __init__(
-        self, model: Model, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, mode: str, separate_losses: bool
+        self, model: Model, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, mode: str, recipe: Recipe
     ) -> None:
         self._model = model
         self._bound = bound
         self._optimizer = optimizer
-        self._separate = separate_losses
+        self._recipe = recipe
         self._mode = mode
         self._train = self._compiled(self._train_step)
         self._gradients = self._compiled(self._unscaled)
@@ -46,6 +50,9 @@ class TracedSteps:
         self._feed = self._compiled(self._surrogate_step)
         self._predict = self._compiled(lambda inputs: bound.network(inputs, training=False))
         self._losses = batch_losses_of(model)
+        compiling = {"run_eagerly": mode == "eager", "jit_compile": mode == "xla"}
+        fits = ways.compile_model(recipe, bound.network, model, optimizer, compiling)
+        self._fits = [name for name, _ in model.losses] if fits else []
 
     def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """A step as the run calls it."""
@@ -53,6 +60,12 @@ class TracedSteps:
 
     def train(self, batch: Batch) -> KerasMicroBatch:
         """Forward, backward, and `optimizer.apply` of one micro-batch."""
+        self._set_rate()
+        if self._fits and set(batch.targets) == set(self._fits):
+            before = self._numbers()
+            loss = ways.train_on_batch(self._bound.network, batch)
+            after = self._numbers()
+            return micro_batch((loss, *before[:3], *after[:2], after[3]), batch.items)
         return micro_batch(self._train(*_arguments(batch)), batch.items)
 
     def gradients(self, batch: Batch) -> dict[str, tf.Tensor]:
@@ -66,6 +79,7 @@ class TracedSteps:
 
     def feed(self, gradients: Mapping[str, Any]) -> KerasMicroBatch:
         """`optimizer.apply` of the back-propagated scaled Σ p·g over the parameters in `gradients`."""
+        self._set_rate()
         return replace(micro_batch(self._feed(self._given(gradients)), 1), total=math.nan, mean=math.nan)
 
     def _given(self, gradients: Mapping[str, Any]) -> dict[str, tf.Tensor]:
@@ -92,15 +106,18 @@ class TracedSteps:
         self, inputs: Any, targets: Mapping[str, Any], mask: Any, collected: Mapping[str, tf.Tensor] | None = None
     ) -> tuple[tf.Tensor, list[Any]]:
         """The loss, and scaled gradients: of variables, of what they overwrite, of what is put into `collected`."""
-        with tf.GradientTape(persistent=self._separate) as tape:
+        way, weights = self._recipe.way("backward"), [*self._bound.variables.values(), *self._bound.memory.values()]
+        with ways.tape(way, persistent=self._recipe.separate_losses) as tape:
+            if way == "watched":
+                tape.watch([weight.value for weight in weights])
             if collected is not None and inputs.dtype.is_floating:
                 tape.watch(inputs)  # a tape follows only what comes of something watched, layers without weights too
             losses = _same_format(list(self._head_losses(inputs, targets, mask).values()))
             total = tf.add_n(losses)
-            parts = losses if self._separate else [total]
+            parts = losses if self._recipe.separate_losses else [total]
             scaled = [self._optimizer.scale_loss(part) for part in parts]
-        sources = [*self._bound.variables.values(), *self._bound.memory.values(), *(collected or {}).values()]
-        gradients = [tape.gradient(part, sources) for part in scaled]
+        sources = [*weights, *(collected or {}).values()]
+        gradients = [ways.gradients(way, tape, part, sources) for part in scaled]
         return total, [_sum(list(column)) for column in zip(*gradients, strict=True)]
 
     def _train_step(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[Any, ...]:
@@ -119,13 +136,24 @@ class TracedSteps:
         products = [tf.cast(variables[name].value, g.dtype) * g for name, g in gradients.items()]
         return tf.add_n([tf.zeros(()), *(tf.cast(tf.reduce_sum(product), tf.float32) for product in products)])
 
+    def _set_rate(self) -> None:
+        inner = inner_of(self._optimizer)
+        set_rate(self._recipe, getattr(inner, "optimizers", [inner]))
+
+    def _numbers(self) -> tuple[Any, ...]:
+        """Loss scale, count of updates, rate and the scaler's counter."""
+        shown, good = shown_by(self._optimizer), getattr(self._optimizer, "step_counter", -1)
+        return self._scale(), tf.identity(shown.iterations), tf.identity(shown.learning_rate), tf.identity(good)
+
     def _apply(self, loss: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:
-        optimizer, shown = self._optimizer, shown_by(self._optimizer)
-        before = (self._scale(), tf.identity(shown.iterations), tf.identity(shown.learning_rate))
+        *before, _ = self._numbers()
         variables = [*self._bound.variables.values(), *self._bound.memory.values()]
-        optimizer.apply(gradients, variables[: len(gradients)])
-        good = tf.identity(getattr(optimizer, "step_counter", -1))
-        return loss, *before, self._scale(), tf.identity(shown.iterations), good
+        if self._recipe.way("clip") and self._recipe.clip is not None:
+            count = len(self._bound.variables)
+            gradients = ways.clipped(self._recipe.clip, self._scale(), gradients[:count]) + gradients[count:]
+        ways.apply(self._recipe.way("optimizer"), self._optimizer, gradients, variables)
+        scale, updates, _, good = self._numbers()
+        return loss, *before, scale, updates, good
 
     def _scale(self) -> tf.Tensor:
         if isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer):

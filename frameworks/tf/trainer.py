@@ -20,7 +20,7 @@ from frameworks.keras_parts.optimizers import make_optimizer
 from frameworks.keras_parts.scaler import scaler_settings
 from frameworks.keras_parts.settings import dtype_policy
 from frameworks.keras_parts.stateful_run import StatefulRun
-from frameworks.tf import float8_training
+from frameworks.tf import float8_training, ways
 from frameworks.tf.arrays import as_array
 from frameworks.tf.backend import TapeBackend
 from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
@@ -60,12 +60,13 @@ class TensorFlowTrainer(StatefulRun):
         self._place = place
         self._counts = SegmentCounts()
         with self.scope():
-            with dtype_policy(policy):
+            with dtype_policy(ways.policy(recipe, policy)):
                 asked = recipe.quantization
                 history = asked.history if isinstance(asked, Float8) else None
                 bound = NetworkBuilder(self._counts, WRAPPERS).build(model, recipe.seed, recipe.recompute, history)
             bound.load(model.weights(recipe.seed) if weights is None else weights)
-            optimizer = make_optimizer(recipe, bound.variables, TapeBackend(mode))
+            before = recipe.but(clip=None) if recipe.way("clip") else recipe
+            optimizer = make_optimizer(before, bound.variables, TapeBackend(mode))
             optimizer.build([*bound.variables.values(), *bound.memory.values()])
             super().__init__(model, recipe, bound, optimizer)
             self.loop = self._made_steps()
@@ -73,7 +74,7 @@ class TensorFlowTrainer(StatefulRun):
             tf.config.experimental.reset_memory_stats(place.strip("/"))
 
     def _made_steps(self) -> TracedSteps:
-        return TracedSteps(self.model, self.bound, self.optimizer, self.mode, self.recipe.separate_losses)
+        return TracedSteps(self.model, self.bound, self.optimizer, self.mode, self.recipe)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -101,11 +102,11 @@ class TensorFlowTrainer(StatefulRun):
         return self._counts.read()
 
     def save(self, path: Path) -> None:
-        save_checkpoint(path, self.bound, self.optimizer, [self.ledger.micro_batches])
+        save_checkpoint(path, self.bound, self.optimizer, [self.ledger.micro_batches], self.recipe.way("save"))
 
     def restore(self, path: Path) -> None:
         with self.scope():
-            (window,) = load_checkpoint(path, self.bound, self.optimizer, 1)
+            (window,) = load_checkpoint(path, self.bound, self.optimizer, 1, self.recipe.way("save"))
         self.ledger.replace(window, sum(micro.items for micro in window))
 
     def saved_bytes(self, batch: Batch) -> int:
