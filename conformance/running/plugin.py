@@ -193,15 +193,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "variant" in metafunc.fixturenames:
         variants = framework.recompute_variants() or (None,)
         metafunc.parametrize("variant", variants, ids=[variant or "default" for variant in variants])
-    if "way" in metafunc.fixturenames:
+    if "function_way" in metafunc.fixturenames:
         ways = tuple(framework.function_ways()) or (None,)
-        metafunc.parametrize("way", ways, ids=[way or "default" for way in ways])
+        metafunc.parametrize("function_way", ways, ids=[way or "default" for way in ways])
     if "workaround" in metafunc.fixturenames:
         declared = metafunc.config.stash[_KNOWN].workarounds
         metafunc.parametrize("workaround", declared, ids=[each.finding.id for each in declared])
     if "way" in metafunc.fixturenames:
-        ways = metafunc.config.stash[_WAYS].offered
-        metafunc.parametrize("way", ways, ids=map(str, ways))
+        offered = metafunc.config.stash[_WAYS].offered
+        metafunc.parametrize("way", offered, ids=map(str, offered))
     for name in {"row", "dropping_row"} & {*metafunc.fixturenames}:
         chosen = [row for row in rows(framework) if name == "row" or row.dropout]
         metafunc.parametrize(name, chosen, ids=[row.label for row in chosen])

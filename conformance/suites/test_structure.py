@@ -127,20 +127,20 @@ def test_weights_are_shared_after_a_restore(subject: Subject, verdict: Verdict, 
 @clause("composition.user-function")
 @pytest.mark.parametrize("techniques", [name for name in TECHNIQUES if not name.startswith("bfloat16")])
 def test_the_gradient_is_the_one_that_the_user_wrote(
-    subject: Subject, verdict: Verdict, way: str | None, techniques: str
+    subject: Subject, verdict: Verdict, function_way: str | None, techniques: str
 ) -> None:
-    model = user_function(way)
+    model = user_function(function_way)
     trains_exactly(subject, verdict, model, arranged(subject, model, techniques))
 
 
 @clause("composition.user-function")
 @pytest.mark.parametrize("precision", [FLOAT16, BFLOAT16], ids=lambda p: p.format)
 def test_a_user_function_computes_in_its_documented_format(
-    subject: Subject, verdict: Verdict, way: str | None, precision: Precision
+    subject: Subject, verdict: Verdict, function_way: str | None, precision: Precision
 ) -> None:
     need(subject, Capability.TRACE)
-    model = user_function(way)
+    model = user_function(function_way)
     trace = subject.trainer(model, PLAIN.but(precision=precision)).trace(batch_of(model))
     given = trace.outputs["0"].dtype.name
-    expected = {"input": given, "float32": "float32"}[subject.framework.function_ways()[way or ""]]
+    expected = {"input": given, "float32": "float32"}[subject.framework.function_ways()[function_way or ""]]
     verdict.equal(trace.outputs["1"].dtype.name, expected, f"format of the function's output for {given}", "format")
