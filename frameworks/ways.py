@@ -112,7 +112,7 @@ def resolved(name: str) -> Any:
 
 
 @dataclass
-class Calls:
+class WatchedCalls:
     """Which of a way's calls have been made, with their arguments."""
 
     due: dict[CodeType, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
@@ -124,9 +124,9 @@ class Calls:
 
 
 @contextmanager
-def watched(way: Way) -> Iterator[Calls]:
+def watched(way: Way) -> Iterator[WatchedCalls]:
     """Notes the way's calls in this thread, by a profile function until all have been made."""
-    calls = Calls({code: (name, given) for name, given in way.calls.items() for code in _codes(resolved(name))})
+    calls = WatchedCalls({code: (name, given) for name, given in way.calls.items() for code in _codes(resolved(name))})
     before = sys.getprofile()
 
     def profile(frame: FrameType, event: _Event, argument: object) -> None:

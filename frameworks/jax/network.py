@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -98,6 +98,18 @@ class Network(nn.Module):
         policy = ways.policy(self.way, policy_of(self.recompute))
         lifted: jax.Array = nn.remat(run, policy=policy, static_argnums=(2, 3), **given)(self, x, which, True)
         return lifted
+
+
+def forward_pass(network: Network, variables: Any, x: jax.Array, *, rngs: Any, mutable: list[str]) -> tuple[Any, Any]:
+    """The network's training-mode outputs and changed collections, by way of one call or of one for each segment."""
+    if network.way != "checkpointed-apply":
+        return cast(tuple[Any, Any], network.apply(variables, x, train=True, rngs=rngs, mutable=mutable))
+    apply = partial(network.apply, rngs=rngs, mutable=mutable)
+    for number in range(len(segments(network.model, network.recompute))):
+        run = partial(apply, number=number, train=True, method=Network.segment)
+        x, changed = jax.checkpoint(run, policy=policy_of(network.recompute))(variables, x)
+        variables = variables | changed
+    return cast(tuple[Any, Any], apply(variables, x, method=Network.outputs))
 
 
 def policy_of(recompute: Recompute | None) -> Callable[..., Any]:

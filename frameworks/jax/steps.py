@@ -31,7 +31,7 @@ from frameworks.jax.float8_training import (
 )
 from frameworks.jax.layers import OUTPUTS, PERTURBATIONS
 from frameworks.jax.losses import Loaded, loss_sums
-from frameworks.jax.network import Layout, Network, policy_of, segments
+from frameworks.jax.network import Layout, Network, forward_pass
 from frameworks.jax.optimizers import RunState, applied, is_window
 from frameworks.jax.scaler import Judged, LossScale
 
@@ -151,10 +151,8 @@ class CompiledSteps:
         variables = collections(self._cast(parameters)) | {"batch_stats": nested(moved.buffers)}
         if perturbations is not None:
             variables[PERTURBATIONS] = nested(perturbations)
-        apply = (
-            self._checkpointed if self.network.way == "checkpointed-apply" else partial(self.network.apply, train=True)
-        )
-        outputs, changed = apply(
+        outputs, changed = forward_pass(
+            self.network,
             variables,
             batch.inputs,
             rngs=None if drawn is None else {"dropout": drawn},
@@ -163,16 +161,6 @@ class CompiledSteps:
         buffers = flat(changed["batch_stats"]) if moved.buffers else {}
         sown = {place: value for place, (value,) in flat(changed.get(OUTPUTS, {})).items()}
         return self.sums(outputs, batch), Carried(buffers, key), sown
-
-    def _checkpointed(self, variables: Any, x: jax.Array, *, rngs: Any, mutable: list[str]) -> tuple[Any, Any]:
-        """`network.apply` with a `jax.checkpoint` around that of each segment."""
-        recompute = self.plan.recompute
-        apply = partial(self.network.apply, rngs=rngs, mutable=mutable)
-        for number in range(len(segments(self.plan.model, recompute))):
-            run = partial(apply, number=number, train=True, method=Network.segment)
-            x, changed = jax.checkpoint(run, policy=policy_of(recompute))(variables, x)
-            variables = variables | changed
-        return apply(variables, x, method=Network.outputs)
 
     def sums(self, outputs: dict[str, jax.Array], batch: Loaded) -> list[jax.Array]:
         """The sum of the items' losses for each head that has targets."""

@@ -18,10 +18,10 @@ import optax
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
-from fixtures.recipe import Float8, Recipe
+from fixtures.recipe import Recipe
 from frameworks.base import LossLedger, ending, over_window, traced_paths, unscaled_in_trace
 from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
-from frameworks.jax import checkpoint, scaler
+from frameworks.jax import checkpoint, scaler, ways
 from frameworks.jax.arrays import Flat, Place, to_array, wide_formats
 from frameworks.jax.declarations import TAKES_EACH_IN
 from frameworks.jax.float8_training import nothing_gathered, state_tree
@@ -65,8 +65,7 @@ class JaxTrainer(Readings):
         self._wide = any(head.format == "float64" for head in model.heads.heads)
         self._eager = mode == "nojit"
         with self.scope():
-            asked = recipe.quantization
-            history = asked.history if isinstance(asked, Float8) else None
+            history = getattr(recipe.quantization, "history", None)
             asked_ways = recipe.ways_of("backward", "recompute")
             self.steps = self._compiled(
                 Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history, asked_ways)
@@ -173,7 +172,7 @@ class JaxTrainer(Readings):
                 if not self.ledger.micro_batches:
                     self.resize(self.recipe.accumulation)
         (batch,) = window
-        self._set_rate()
+        self.train_state = ways.with_rate(self.recipe, self.train_state, self._rate)
         with self.scope() if self._wide or self._eager else nullcontext():
             before, rate = self._scale(), self._rate()
             self.train_state, self.scale, self.moved, sums, self.outcome = self._whole(
@@ -198,17 +197,11 @@ class JaxTrainer(Readings):
 
     def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
-        self._set_rate()
+        self.train_state = ways.with_rate(self.recipe, self.train_state, self._rate)
         self.train_state, self.scale, self.outcome = update(
             self.train_state, self.scale, gradients, judged, **self._asked, last=last, pin=self.steps.pin
         )
         return self.outcome
-
-    def _set_rate(self) -> None:
-        """Writes the rate into the optimizer's state, where the recipe's way has no schedule in the optimizer."""
-        if self.recipe.schedule is not None and self.recipe.way("schedule") == "set":
-            state = optax.tree.set(self.train_state.opt_state, learning_rate=self._rate())
-            self.train_state = self.train_state.replace(opt_state=state)
 
     def apply(self) -> Update:
         return self._ended() if self.recipe.accumulation > 1 else self._finish(1, None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import optax
 import orbax.checkpoint as ocp
 from flax import serialization
 from flax.training import checkpoints
+from flax.training.train_state import TrainState
 from jax.example_libraries.optimizers import clip_grads
 
 from fixtures.recipe import Recipe, Steps
@@ -22,6 +23,7 @@ from frameworks.contract import Capability, Unsupported
 
 Losses = Callable[[Any], tuple[list[jax.Array], Any]]
 Optimizer = Callable[..., optax.GradientTransformation]
+State = TypeVar("State", bound=TrainState)
 FILE = "run.msgpack"
 
 
@@ -242,3 +244,10 @@ def _target(recipe: Recipe, like: Any) -> Any:
     if recipe.way("load") == "abstract":
         return jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
     return like
+
+
+def with_rate(recipe: Recipe, state: State, rate: Callable[[], float]) -> State:
+    """The state with the rate in its optimizer, where the recipe's way has no schedule there."""
+    if recipe.schedule is None or recipe.way("schedule") != "set":
+        return state
+    return state.replace(opt_state=optax.tree.set(state.opt_state, learning_rate=rate()))

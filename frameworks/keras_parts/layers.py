@@ -106,7 +106,7 @@ class ResidualLayer(keras.layers.Layer):
         return inputs + run_layers(self.body, inputs, training)
 
 
-class UsedAgain(keras.layers.Layer):
+class KerasUsedAgain(keras.layers.Layer):
     """Calls a layer that stands further ahead, and is built there."""
 
     def __init__(self, used: keras.layers.Layer, **keywords: Any) -> None:
@@ -123,7 +123,7 @@ class UsedAgain(keras.layers.Layer):
         return self.used(inputs)
 
 
-class UserFunctionLayer(keras.layers.Layer):
+class KerasUserFunction(keras.layers.Layer):
     """`fixtures.layers.UserFunction`."""
 
     def build(self, input_shape: Shape) -> None:
@@ -136,7 +136,7 @@ class UserFunctionLayer(keras.layers.Layer):
         return square(inputs)
 
 
-class TiedHead(keras.layers.Layer):
+class KerasTiedHead(keras.layers.Layer):
     """The product with an embedding's table, transposed, by Keras' own layer for both."""
 
     def __init__(self, table: keras.layers.ReversibleEmbedding, **keywords: Any) -> None:
@@ -218,7 +218,7 @@ class Builder:
     def head(self, head: Head, path: str) -> keras.layers.Layer:
         """The dense output layer of one head."""
         if head.tied is not None:
-            made = TiedHead(self.sources[str(head.tied)][0], name=f"{path}-{head.name}")
+            made = KerasTiedHead(self.sources[str(head.tied)][0], name=f"{path}-{head.name}")
             self.sources[f"{path}.{head.name}"] = (made, head)
             return made
         format_ = {"dtype": "float64"} if head.format == "float64" else self._float8()
@@ -268,9 +268,9 @@ class Builder:
             case MaxPool():
                 return keras.layers.MaxPooling2D(layer.size, name=name)
             case Again():
-                return UsedAgain(self.sources[str(layer.at)][0], name=name)
+                return KerasUsedAgain(self.sources[str(layer.at)][0], name=name)
             case UserFunction():
-                return UserFunctionLayer(name=name)
+                return KerasUserFunction(name=name)
             case Residual():
                 body = [self.layer(part, f"{path}.body.{i}", shape) for i, part in enumerate(layer.body)]
                 return ResidualLayer(body, name=name)

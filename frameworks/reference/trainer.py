@@ -326,8 +326,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         return {name: Tensor(value, self.formats[name], owned=False) for name, value in self.values.items()}
 
     def save(self, path: Path) -> None:
-        compressed = self.recipe.way("save") == "compressed"
-        checkpoint.write(path, self.save_state(), self._identity(), compressed=compressed)
+        checkpoint.write(path, self.save_state(), self._identity(), compressed=self.recipe.way("save") == "compressed")
 
     def restore(self, path: Path) -> None:
         self.load_state(checkpoint.read(path, self._identity(), self.save_state()))
