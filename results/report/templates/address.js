@@ -97,6 +97,7 @@
 
   form.addEventListener("input", mirror);
   form.addEventListener("reset", () => setTimeout(() => (filter(), mirror())));
+  for (const cell of document.querySelectorAll("button[data-cell]")) cell.ariaHasPopup = "dialog";
   document.addEventListener("click", (event) => {
     const cell = event.target.closest("[data-cell]");
     if (cell) open(cell, mirror);
