@@ -46,7 +46,8 @@ class Conventions:
         amsgrad: what AMSGrad takes the largest of, second moments or bias-corrected ones.
         adagrad_epsilon, rmsprop_epsilon: "outside": divided by √s + ε; "inside": by √(s + ε).
         rmsprop_rate: of RMSprop's velocity, as `momentum_rate`.
-        normalisation: the format of normalisation layers' weights in the model at level O2, "low" for the recipe's.
+        normalisation: the format of normalisation layers' weights in the model at level O2, "low" for the recipe's,
+            "batch" for float32 in batch norm and the recipe's in others.
         variance: "centred": the mean of squared deviations; "difference": the mean of squares without the squared mean.
         running_variance: which variance batch norm's running statistics take in.
         clip_epsilon: added to the global norm when the clip coefficient is computed.
@@ -75,7 +76,7 @@ class Conventions:
     adagrad_epsilon: Literal["outside", "inside"] = "outside"
     rmsprop_epsilon: Literal["outside", "inside"] = "outside"
     rmsprop_rate: Literal["outside", "inside"] = "outside"
-    normalisation: Literal["float32", "low"] = "float32"
+    normalisation: Literal["float32", "low", "batch"] = "float32"
     variance: Literal["centred", "difference"] = "centred"
     running_variance: Literal["unbiased", "biased"] = "biased"
     clip_epsilon: float = 0.0

@@ -230,12 +230,12 @@ def stored_format(model: Model, precision: Precision, name: str, conventions: Co
     if model.parameter_format(name) == "float64":
         return "float64"
     path = name.rpartition(".")[0]
-    norms = {at for at, layer, _ in model.shapes() if isinstance(layer, BatchNorm | LayerNorm)}
     match precision.level:
         case "O0" | "O1":
             return "float32"
         case "O2":
-            wide = path in norms and conventions.normalisation == "float32"
+            kinds = {"float32": (BatchNorm, LayerNorm), "batch": (BatchNorm,), "low": ()}[conventions.normalisation]
+            wide = any(at == path and isinstance(layer, kinds) for at, layer, _ in model.shapes())
             return "float32" if wide else precision.format
         case "O3":
             return precision.format

@@ -11,11 +11,12 @@ from fixtures.arrays import Array
 from fixtures.data import sincos_batch
 from fixtures.model import Model
 from fixtures.models import sincos
-from fixtures.recipe import SGD, Ranks, Recipe
+from fixtures.recipe import MASTERED, SGD, Precision, Ranks, Recipe
 from frameworks.base import BaseCompany, dealt_window, ranks_of
 from frameworks.contract import Attempt, Capability, Unsupported, needs
 from frameworks.ranks import RemoteCompany, crew_of
 from frameworks.torch import engine_probes, engine_start
+from frameworks.torch.declarations import NO_MASTERS
 from frameworks.torch.engine_probes import stays_without_gradient
 from frameworks.torch.scaler import wants_float32_gradients, wants_fused
 
@@ -67,6 +68,8 @@ def _refused(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capabili
     formats = {model.parameter_format(name) for name in model.parameter_shapes()}
     if level == "optimizer" and len(formats) > 1:
         yield Capability.FLOAT64_HEADS, _MIXED
+    if level in ("replicated", "optimizer") and recipe.precision.level == "O2":
+        yield Capability(f"precision.{recipe.precision.label}"), NO_MASTERS
     if wants_float32_gradients(recipe) and not is_flat(mode, recipe):
         yield Capability.O3_FLOAT16, _SGD
     if level in ("gradients", "full") and not is_flat(mode, recipe) and Capability.ADAM_8BIT in needs(recipe):
@@ -100,6 +103,9 @@ def own_attempts(mode: str) -> dict[Capability, Attempt]:
         return engine_probes.attempts(partial(_started, mode=mode))
     refusing = {"ddp": Ranks(2), "fsdp1": Ranks(2, "full")}
     tries: dict[Capability, Attempt] = {}
+    if mode in ("fsdp", "fsdp1"):
+        for precision in MASTERED:
+            tries[Capability(f"precision.{precision.label}")] = partial(_keeps_masters, precision, mode)
     if mode in refusing:
         tries[Capability.TWO_LOSSES] = partial(_two_losses, refusing[mode], mode)
     if mode == "fsdp1":
@@ -107,6 +113,14 @@ def own_attempts(mode: str) -> dict[Capability, Attempt]:
             stays_without_gradient, partial(_started, mode=mode), refusing[mode]
         )
     return tries
+
+
+def _keeps_masters(precision: Precision, mode: str) -> bool:
+    """Whether shards stay float32 where the layers are gathered in another format."""
+    run = _started(sincos(4), Recipe(SGD(2.0**-10), precision, ranks=Ranks(2, "full")), mode=mode)
+    run.update(dealt_window((sincos_batch(4),), 2))
+    models, masters = run.all("parameters")[0], run.all("master_parameters")[0]
+    return any(not np.array_equal(models[name], master) for name, master in masters.items())
 
 
 def _two_losses(ranks: Ranks, mode: str) -> bool:

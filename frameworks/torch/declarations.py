@@ -77,6 +77,7 @@ def conventions(mode: str) -> Conventions:
     """PyTorch's conventions; compiled checkpoints have one implementation for all variants."""
     compiled = mode in MODES
     return Conventions(
+        normalisation="low" if mode == engine_start.MODE else "batch",
         adam_epsilon="outside",
         momentum_rate="outside",
         running_variance="unbiased",
@@ -110,8 +111,10 @@ def refusals(device: str, mode: str) -> dict[Capability, str]:
     for library in (torchao_models, transformers_models):
         if mode == library.MODE:
             refused |= library.refused()
+    if mode in ("fsdp", "fsdp1", engine_start.MODE):
+        refused = {c: reason for c, reason in refused.items() if reason != NO_MASTERS}
     if mode == engine_start.MODE:
-        refused = {c: reason for c, reason in refused.items() if c != Capability.O2_BFLOAT16} | engine_probes.refused()
+        refused |= engine_probes.refused()
     if mode in MODES:
         refused.pop(Capability.OFFLOAD_HOST, None)
     return refused | _REFUSED_IN_MODE.get(mode, {})

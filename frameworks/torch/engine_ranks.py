@@ -19,6 +19,7 @@ from frameworks.torch import engine_checkpoint
 from frameworks.torch.arrays import DTYPES
 from frameworks.torch.engine import Engine, deepspeed
 from frameworks.torch.optimizers import Stepper, steppers
+from frameworks.torch.trainer import TorchTrainer
 from frameworks.torch.ranks import RankPlace, RankTrainer, TorchMember
 
 
@@ -146,7 +147,7 @@ class EngineTrainer(RankTrainer):
 
     def parameters(self) -> dict[str, Array]:
         with self.spread.gathered():
-            return super().parameters()
+            return TorchTrainer.parameters(self)
 
     def master_parameters(self) -> dict[str, Array]:
         if self.recipe.precision.level != "O2":

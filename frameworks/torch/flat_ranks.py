@@ -68,7 +68,7 @@ class FlatTrainer(RankTrainer):
         return steppers(self.recipe, self.slots, partial(FlatStepper, self.spread))
 
     def _flat(self, network: Network) -> Flat:
-        return Flat(network, self._eager_losses, self.ranks, self.place.mesh)
+        return Flat(network, self._eager_losses, self.ranks, self.place.mesh, self._take_low_format())
 
     @property
     def root(self) -> nn.Module:
@@ -87,9 +87,9 @@ class FlatTrainer(RankTrainer):
 
     # what can be seen
 
-    def parameters(self) -> dict[str, Array]:
+    def master_parameters(self) -> dict[str, Array]:
         with self.spread.gathered():
-            return super().parameters()
+            return super().master_parameters()
 
     def _summed(self) -> dict[str, Array]:
         with self.spread.gathered():

@@ -22,11 +22,12 @@ from frameworks.base import MicroBatch
 from frameworks.contract import Gradients, Update
 from frameworks.ranks import group_seconds
 from frameworks.torch import rank_checkpoint
+from frameworks.torch.arrays import DTYPES, to_array, to_tensor
 from frameworks.torch.checkpoint import gradients, put_gradients
 from frameworks.torch.network import Network, parameters_by_name
 from frameworks.torch.optimizers import Stepper, steppers
 from frameworks.torch.sharded_optimizer import ShardedStepper
-from frameworks.torch.sharding import Replicated, Sharded, Spread, held_bytes, part_of, shard
+from frameworks.torch.sharding import Replicated, Sharded, Spread, held_bytes, is_cast, part_of, shard
 from frameworks.torch.trainer import TorchTrainer
 
 
@@ -67,9 +68,10 @@ class RankTrainer(TorchTrainer):
         self._take_names()
         self.spread: Spread
         if self.is_sharded:
-            self.spread = Sharded(self.network, self._eager_losses, self.ranks, self.place.mesh)
+            low = self._take_low_format()
+            self.spread = Sharded(self.network, self._eager_losses, self.ranks, self.place.mesh, low)
             if self.average is not None and isinstance(self.average.module, Network):
-                shard(self.average.module, self.ranks, self.place.mesh)
+                shard(self.average.module, self.ranks, self.place.mesh, low)
             self.slots = parameters_by_name(self.model, self.network)
         else:
             # reentrant checkpoints hide their part of the graph, and a loss of its own leaves the others' out
@@ -78,10 +80,19 @@ class RankTrainer(TorchTrainer):
         make = partial(ShardedStepper, self.place.shards) if self.ranks.level == "optimizer" else Stepper
         return steppers(self.recipe, self.slots, make)
 
+    def _take_low_format(self) -> torch.dtype | None:
+        """The format in which a model of level O2 is gathered, which its inputs are given in too."""
+        if self.recipe.precision.level != "O2":
+            return None
+        self.low = DTYPES[self.recipe.precision.format]
+        return self.low
+
     def _take_names(self) -> None:
-        """Stores the network's names of parameters."""
+        """Stores the network's names of parameters, and which of them level O2 casts."""
         names = {id(parameter): name for name, parameter in self.network.named_parameters()}
         self.own_names = {name: names[id(slot.tensor)] for name, slot in self.slots.items()}
+        layers = {name: self.network.get_submodule(own.rpartition(".")[0]) for name, own in self.own_names.items()}
+        self._cast_names = {name for name, layer in layers.items() if is_cast(layer)}
 
     # forward and backward
 
@@ -140,6 +151,19 @@ class RankTrainer(TorchTrainer):
         gradient.add_(part_of(value, gradient))
 
     # what can be seen
+
+    def parameters(self) -> dict[str, Array]:
+        """At level O2 as they are gathered; a parameter by itself is its float32 master."""
+        masters = self.master_parameters()
+        if self.recipe.precision.level != "O2":
+            return masters
+        return {
+            name: to_array(to_tensor(value, "cpu", self.low)) if name in self._cast_names else value
+            for name, value in masters.items()
+        }
+
+    def master_parameters(self) -> dict[str, Array]:
+        return super().parameters()
 
     def bytes_held(self) -> dict[str, int]:
         """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""

@@ -142,12 +142,14 @@ class Sharded:
     Every parameter becomes a `DTensor`, whose shards are rows, ceil(rows / ranks) of them on each rank but the last.
     """
 
-    def __init__(self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh) -> None:
+    def __init__(
+        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None = None
+    ) -> None:
         self.losses = losses
         self._network = network
         self._reductions = 0
         self._hooked: Counter[int] = Counter()
-        self._units = shard(network, ranks, mesh)
+        self._units = shard(network, ranks, mesh, low)
         for place, unit in enumerate(self._units.values()):
             setattr(unit, _FED, MethodType(self._fed_root if unit is network else products, unit))
             register_fsdp_forward_method(unit, _FED)
@@ -195,25 +197,41 @@ def _fed_by(unit: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.Ten
     return cast(torch.Tensor, cast(Any, getattr(unit, _FED))(gradients))
 
 
-def shard(network: Network, ranks: Ranks, mesh: DeviceMesh) -> dict[str, nn.Module]:
+def shard(network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None = None) -> dict[str, nn.Module]:
     """Shards the network in place; its units by the prefix of their parameters' names, the root last.
 
     At level "gradients" parameters stay gathered between forward and backward. Tied weights need one unit for all their
     uses: a layer whose weight a head has too belongs to the root.
+
+    Args:
+        low: the format that parameters are gathered in, None for their own; batch norm and float64 heads keep theirs.
     """
     units: dict[str, nn.Module] = {
         f"layers.{index}.": layer
         for index, layer in enumerate(network.layers)
         if index not in network.tied and any(True for _ in layer.parameters())
     }
+    if low is not None:
+        units |= {f"heads.{name}.": head for name, head in network.heads.items() if not is_cast(head)}
     units[""] = network
     for prefix, unit in units.items():
         own = network.heads if prefix == "" else unit
         dtype = next(own.parameters()).dtype
+        gathered = low if prefix == "" or is_cast(own) else None
         reduced = reduce_format(ranks, dtype)
-        policy = MixedPrecisionPolicy(reduce_dtype=None if reduced == dtype else reduced, cast_forward_inputs=False)
+        policy = MixedPrecisionPolicy(
+            param_dtype=gathered,
+            reduce_dtype=reduced if gathered is not None or reduced != dtype else None,
+            cast_forward_inputs=False,
+        )
         fully_shard(unit, mesh=mesh, reshard_after_forward=ranks.level == "full", mp_policy=policy)
     return units
+
+
+def is_cast(module: nn.Module) -> bool:
+    """Whether a layer or head is gathered in a low format: batch norm takes no low weights beside wide statistics."""
+    wide = any(parameter.dtype == torch.float64 for parameter in module.parameters())
+    return not wide and not any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules())
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

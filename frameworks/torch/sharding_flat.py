@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fixtures.recipe import Ranks
 from frameworks.torch.network import Network
-from frameworks.torch.sharding import Losses, WithLosses, products, reduce_format
+from frameworks.torch.sharding import Losses, WithLosses, is_cast, products, reduce_format
 
 _STRATEGIES = {
     ("full", False): ShardingStrategy.FULL_SHARD,
@@ -67,12 +67,13 @@ def units(network: Network) -> dict[str, nn.Module]:
     return {prefix: module for prefix, module in places.items() if isinstance(module, FullyShardedDataParallel)}
 
 
-def _precision(unit: nn.Module, ranks: Ranks) -> dict[str, Any]:
+def _precision(unit: nn.Module, ranks: Ranks, low: torch.dtype | None) -> dict[str, Any]:
     own = next(unit.parameters()).dtype
     reduced = reduce_format(ranks, own)
+    gathered = low if is_cast(unit.inner if isinstance(unit, _Unit) else unit) else None
     # without the default of classes to ignore, which has batch norm's input cast to float32
-    precision = MixedPrecision(reduce_dtype=reduced, _module_classes_to_ignore=())
-    return {"mixed_precision": None if reduced == own else precision}
+    precision = MixedPrecision(param_dtype=gathered, reduce_dtype=reduced, _module_classes_to_ignore=())
+    return {"mixed_precision": None if reduced == own and gathered is None else precision}
 
 
 class Flat:
@@ -86,7 +87,9 @@ class Flat:
         shapes: of the parameters when they are whole.
     """
 
-    def __init__(self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh) -> None:
+    def __init__(
+        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None = None
+    ) -> None:
         for index, layer in enumerate(network.layers):
             if index not in network.tied and any(True for _ in layer.parameters()):
                 network.layers[index] = _Unit(layer)
@@ -98,12 +101,12 @@ class Flat:
         self._shards = mesh.get_group("shard")
         self.root = FullyShardedDataParallel(
             whole,
-            auto_wrap_policy=CustomPolicy(lambda module: isinstance(module, _Unit) and _precision(module, ranks)),
+            auto_wrap_policy=CustomPolicy(lambda module: isinstance(module, _Unit) and _precision(module, ranks, low)),
             device_mesh=mesh,
             sharding_strategy=_STRATEGIES[ranks.level, mesh.ndim > 1],
             device_id=torch.device("cpu"),
             use_orig_params=True,
-            **_precision(network.heads, ranks),
+            **_precision(network.heads, ranks, low),
         )
         network.call_in_place()
         self._network = network
