@@ -11,14 +11,14 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from types import CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any, Literal
 
-from fixtures.recipe import TECHNIQUES
+from fixtures.recipe import TECHNIQUES, Recipe
 from frameworks.adapter_file import folder_of
 from frameworks.registry import UnknownFramework, path_of
 
@@ -111,35 +111,57 @@ def resolved(name: str) -> Any:
     return found
 
 
+GIVEN = "*"
+"""Value of a declared argument that only has to differ from the callable's default."""
+
+
 @dataclass
 class WatchedCalls:
-    """Which of a way's calls have been made, with their arguments."""
+    """Which of a way's calls have been made, with their arguments; a callable without Python code is its own key."""
 
-    due: dict[CodeType, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    due: dict[Any, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def missing(self) -> tuple[str, ...]:
         """The names of the others."""
         return tuple(name for name, _ in self.due.values())
 
+    def made(self, key: Any, given: Mapping[str, Any]) -> None:
+        """Notes a call with arguments by their names, which a callable without Python code does not show."""
+        name, wanted = self.due[key]
+        if not isinstance(key, CodeType) or all(
+            _fits(name, own, given.get(own, wanted[own]), wanted) for own in wanted
+        ):
+            del self.due[key]
+
+
+def _fits(call: str, argument: str, given: Any, wanted: Mapping[str, Any]) -> bool:
+    if wanted[argument] != GIVEN:
+        return bool(given == wanted[argument])
+    return given is not inspect.signature(resolved(call)).parameters[argument].default
+
 
 @contextmanager
 def watched(way: Way) -> Iterator[WatchedCalls]:
-    """Notes the way's calls in this thread, by a profile function until all have been made."""
-    calls = WatchedCalls({code: (name, given) for name, given in way.calls.items() for code in _codes(resolved(name))})
+    """Notes the way's calls in this thread, by a profile function until all have been made.
+
+    Raises:
+        TypeError: a call can be noted by neither its code nor itself.
+    """
+    calls = WatchedCalls({_key(name): (name, given) for name, given in way.calls.items()})
     before = sys.getprofile()
 
     def profile(frame: FrameType, event: _Event, argument: object) -> None:
         if event == "call" and frame.f_code in calls.due:
-            _, given = calls.due[frame.f_code]
-            if all(frame.f_locals.get(key, given) == value for key, value in given.items()):
-                del calls.due[frame.f_code]
-                if not calls.due:
-                    sys.setprofile(before)
-                    return
-        if before is not None:
+            calls.made(frame.f_code, frame.f_locals)
+        elif event == "c_call" and id(argument) in natives and argument in calls.due:
+            calls.made(argument, {})
+        if not calls.due:
+            sys.setprofile(before)
+        elif before is not None:
             before(frame, event, argument)
 
+    natives = {id(key) for key in calls.due if not isinstance(key, CodeType)}
     sys.setprofile(profile)
     try:
         yield calls
@@ -147,9 +169,33 @@ def watched(way: Way) -> Iterator[WatchedCalls]:
         sys.setprofile(before)
 
 
-def _codes(member: Any) -> Iterator[CodeType]:
-    """The code of a function or of a class' constructor, if it is Python's."""
-    function = inspect.unwrap(vars(member).get("__init__", member) if isinstance(member, type) else member)
+@contextmanager
+def required(framework: str, recipe: Recipe, *techniques: str) -> Iterator[None]:
+    """Checks that calls of the recipe's ways of these techniques are made within the context.
+
+    Raises:
+        RuntimeError: one was not.
+    """
+    chosen = [way for way in declared(framework) if recipe.way(way.technique) == way.name]
+    with ExitStack() as stack:
+        calls = [(way, stack.enter_context(watched(way))) for way in chosen if way.technique in techniques]
+        yield
+    for way, made in calls:
+        if made.missing:
+            raise RuntimeError(f"{way}: {', '.join(made.missing)} was not called as declared")
+
+
+def _key(name: str) -> Any:
+    """The code of a function, a class' constructor or a property's setter, or a function without Python code itself."""
+    member: Any = resolved(name)
+    if isinstance(member, type):
+        member = vars(member).get("__init__", member)
+    if isinstance(member, property):
+        member = member.fset
+    function: Any = inspect.unwrap(member)
     code = getattr(function, "__code__", None)
     if isinstance(code, CodeType):
-        yield code
+        return code
+    if isinstance(function, BuiltinFunctionType):
+        return function
+    raise TypeError(f"{name}: a call of {type(function).__name__} cannot be noted; name another call of the way")

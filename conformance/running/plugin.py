@@ -47,6 +47,7 @@ from conformance.running.streams import no_commands
 from conformance.running.surface import Surface, Unrecorded
 from conformance.running.ways import Ways, WayTests, chosen_ways
 from conformance.running.workers import LostWorkers
+from fixtures.recipe import LEVELS_OF
 from frameworks.adapter_file import adapter_file
 from frameworks.contract import Framework, MissingDevice
 from frameworks.registry import DEVICE_HELP, UnknownFramework, clashes, load
@@ -199,9 +200,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "workaround" in metafunc.fixturenames:
         declared = metafunc.config.stash[_KNOWN].workarounds
         metafunc.parametrize("workaround", declared, ids=[each.finding.id for each in declared])
-    if "way" in metafunc.fixturenames:
+    for name in {"way", "rank_way"} & {*metafunc.fixturenames}:
         offered = metafunc.config.stash[_WAYS].offered
-        metafunc.parametrize("way", offered, ids=map(str, offered))
+        chosen_ways = [way for way in offered if (way.technique in LEVELS_OF) == (name == "rank_way")]
+        metafunc.parametrize(name, chosen_ways, ids=map(str, chosen_ways))
     for name in {"row", "dropping_row"} & {*metafunc.fixturenames}:
         chosen = [row for row in rows(framework) if name == "row" or row.dropout]
         metafunc.parametrize(name, chosen, ids=[row.label for row in chosen])

@@ -10,6 +10,7 @@ import pytest
 
 from conformance.inventory.tests import code_of, id_of
 from conformance.running.baselines import nearest
+from fixtures.recipe import LEVELS_OF
 from frameworks.contract import Framework
 from frameworks.registry import built_in
 from frameworks.ways import Way, offered, sets
@@ -54,12 +55,16 @@ def may_use(verdict: TestVerdict, technique: str) -> bool:
     """Whether a test may use a technique, by the runs of an earlier verdict."""
     if technique in ("save", "load"):
         return any(part in verdict.test for part in _SAVED)
+    if technique in LEVELS_OF and verdict.test.startswith("sharding."):
+        return True
     return any(_uses(run.recipe, technique) for run in verdict.runs)
 
 
 def _uses(recipe: Mapping[str, Any], technique: str) -> bool:
     if technique == "autocast":
         return bool(recipe.get("precision", {}).get("level") == "O1")
+    if technique in LEVELS_OF:
+        return (recipe.get("ranks") or {}).get("level") in LEVELS_OF[technique]
     return technique not in _FIELDS or recipe.get(technique) is not None
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 from conformance.judging import combinations
 from conformance.judging.covering_array import Row, rows
-from conformance.judging.kit import Subject, Verdict, clause, spiked
+from conformance.judging.kit import Subject, Verdict, clause, full, need, spiked
+from conformance.judging.meshes import PAIRS, declared, one_place, shared, windows_of
 from fixtures.data import exact_batch
-from fixtures.models import exact_linear, exact_stack
-from fixtures.recipe import BFLOAT16, SGD, DynamicScaling, Recipe, Recompute, Steps
-from frameworks.contract import Capability, Unsupported, needs
+from fixtures.model import Model
+from fixtures.models import exact_linear, exact_stack, reused
+from fixtures.recipe import BFLOAT16, LEVELS_OF, SGD, DynamicScaling, Ranks, Recipe, Recompute, Steps
+from frameworks.contract import Capability, Company, Unsupported, model_needs, needs
 from frameworks.ways import Way, watched
 
 WANTED: dict[str, tuple[str, Any]] = {
@@ -135,3 +138,67 @@ def _recipe(subject: Subject, way: Way, optimizers: Literal[1, 2]) -> Recipe:
         if all(subject.framework.declares(capability).supported for capability in needs(larger)):
             chosen = larger
     return _using(chosen, way.technique)
+
+
+@clause("composition.ways")
+def test_ranks_of_a_way_keep_the_state_of_the_default_way(
+    subject: Subject, verdict: Verdict, rank_way: Way, tmp_path: Path
+) -> None:
+    meshes = declared(subject, [PAIRS[level] for level in LEVELS_OF[rank_way.technique]])
+    need(subject, *(() if meshes else Capability.of_ranks(PAIRS[LEVELS_OF[rank_way.technique][0]])))
+    models = [
+        model
+        for model in (exact_stack(), reused())
+        if all(subject.framework.declares(capability).supported for capability in model_needs(model))
+    ]
+    for ranks, model in product(meshes, models):
+        _same_ranks(subject, verdict, rank_way, model, ranks, tmp_path / f"{ranks.label}-{len(model.layers)}")
+
+
+def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, ranks: Ranks, folder: Path) -> None:
+    """Compares the states of ranks by the way and by the default way, over uneven micro-batches and skipped updates.
+
+    At rate 0 the weights keep their few bits while momentum adds up the gradients, so that these are exact.
+    """
+    recipe = Recipe(SGD(2.0**-4, momentum=0.5), ranks=ranks, schedule=Steps((2,), (0.0, 1.0)))
+    scaled = recipe.but(scaling=DynamicScaling(initial=16.0, interval=2))
+    if all(subject.framework.declares(capability).supported for capability in needs(scaled)):
+        recipe = scaled
+    recipe = _accumulating(subject, model, recipe)
+    other, usual = (subject.company(model, recipe.but(ways=ways)) for ways in ((str(way),), ()))
+    for place, sizes in enumerate(((3, 1), (2, 2), (1, 3)), start=1):
+        parts = (exact_batch(4, *_sizes(model), seed=place + 10 * n) for n in range(recipe.accumulation))
+        windows = windows_of(*[shared(part, *sizes) for part in parts])
+        _, _ = other.update(windows), usual.update(windows)
+        _each_state(verdict, other, usual, f"after update {place}, by {way} and by the default way, {ranks.label}")
+    one = one_place(subject, model, recipe.but(scaling=None))
+    for value in (math.inf, 0.5) if recipe.scaling is not None else (0.5,):
+        gradients = (full(one, value), full(one, 1.0))
+        for company in (other, usual):
+            company.feed([[gradient] * recipe.accumulation for gradient in gradients])
+        what = f"after gradients of {value} on one rank, by {way} and by the default way, {ranks.label}"
+        _each_state(verdict, other, usual, what)
+    other.save(folder)
+    again = subject.company(model, recipe.but(ways=(str(way),)))
+    again.restore(folder)
+    _each_state(verdict, again, other, f"after a save and a load by {way}, {ranks.label}")
+
+
+def _accumulating(subject: Subject, model: Model, recipe: Recipe) -> Recipe:
+    """The recipe with windows of two micro-batches, where the framework's ranks have them."""
+    two = recipe.but(accumulation=2)
+    try:
+        subject.company(model, two)
+    except Unsupported:
+        return recipe
+    return two
+
+
+def _sizes(model: Model) -> tuple[int, int]:
+    """Widths of the model's inputs and targets."""
+    return model.sample[-1], model.heads.heads[0].units
+
+
+def _each_state(verdict: Verdict, found: Company, expected: Company, what: str) -> None:
+    for rank, (own, wanted) in enumerate(zip(found.states(), expected.states(), strict=True)):
+        verdict.same_state(own, wanted, f"state of rank {rank} {what}")

@@ -9,7 +9,7 @@ import paddle
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Ranks, Recipe
+from fixtures.recipe import LEVELS_OF, Ranks, Recipe
 from frameworks.base import (
     BaseCompany,
     BaseTrainer,
@@ -113,7 +113,9 @@ class PaddleFramework(OneGraph):
 
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
         if recipe.ranks is not None:
-            return CompanyTrainer(self._ranks_of_a_run(model, recipe.but(ways=()), weights))
+            return CompanyTrainer(
+                self._ranks_of_a_run(model, recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways), weights)
+            )
         return DygraphTrainer(model, recipe, weights, forced=self.mode == FORCED)
 
     def turns_scaler_off(self, recipe: Recipe) -> bool:

@@ -27,6 +27,7 @@ from frameworks.paddle.optimizers import slots
 from frameworks.paddle.replicas import Replicas, shard
 from frameworks.paddle.scaler import UpdateAfterLosses
 from frameworks.paddle.trainer import DygraphTrainer
+from frameworks.ways import required
 
 _COUNTERS = ("schedule", "beta1_pow", "beta2_pow")
 
@@ -47,7 +48,8 @@ class RankTrainer(DygraphTrainer):
         with self.stream.apart():
             if ranks.level != "replicated":
                 shard(self.network, self.shares, ranks.level)
-            self._replicas = Replicas(self.network, super()._losses, super()._fed)
+            with required("paddle", recipe, "data-parallel"):
+                self._replicas = Replicas(self.network, super()._losses, super()._fed, recipe.way("data-parallel"))
 
     def anew(self) -> RankTrainer:
         start = self.model.weights(self.recipe.seed)

@@ -43,11 +43,15 @@ class Replicas:
     Args:
         losses: sums of a micro-batch's losses, one a head.
         fed: Σ p·g over given gradients.
+        way: of the technique "data-parallel".
     """
 
-    def __init__(self, network: Network, losses: Losses, fed: Fed) -> None:
-        self._by_hand = network.is_reentrant
-        self._layer = paddle.DataParallel(_WithLosses(network, losses, fed), find_unused_parameters=not self._by_hand)
+    def __init__(self, network: Network, losses: Losses, fed: Fed, way: str) -> None:
+        self._by_hand = network.is_reentrant or way == "reduced-by-hand"
+        options: dict[str, Any] = {"find_unused_parameters": not network.is_reentrant and way != "all-used"}
+        if way == "small-buffers":
+            options |= {"comm_buffer_size": 1, "last_comm_buffer_size": 0.0001}
+        self._layer = paddle.DataParallel(_WithLosses(network, losses, fed), **options)
 
     def losses(self, tensors: BatchTensors) -> list[Any]:
         sums: list[Any] = self._layer(tensors, {})

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import DynamicScaling, Precision, Ranks, Recipe
+from fixtures.recipe import LEVELS_OF, DynamicScaling, Precision, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
     BaseCompany,
@@ -141,7 +141,7 @@ class TensorFlowFramework(BaseFramework):
         self.require_recipe(recipe)
         ways.require(recipe)
         if recipe.ranks is not None:
-            recipe = recipe.but(ways=())
+            recipe = recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways)
             return self.bound(CompanyTrainer(company(self.mode, model, recipe, weights)))
         return self.bound(self._run(model, recipe, weights))
 

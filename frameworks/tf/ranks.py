@@ -16,6 +16,7 @@ from frameworks.contract import Capability
 from frameworks.tf.framework import TensorFlowFramework
 from frameworks.tf.mirrored import MirroredTrainer
 from frameworks.tf.settings import pin_threads
+from frameworks.ways import required
 
 THREADS_PER_RANK = 16
 """Number of threads: reductions block one for each replica, and deadlock with too few."""
@@ -47,7 +48,8 @@ class MirroredMember:
         (processor,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * count)
         pin_threads(THREADS_PER_RANK * count)
-        self.strategy = tf.distribute.MirroredStrategy([f"/CPU:{index}" for index in range(count)])
+        self._devices = [f"/CPU:{index}" for index in range(count)]
+        self._usual = tf.distribute.MirroredStrategy(self._devices)
         self.framework = TensorFlowFramework(device, mode)
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> MirroredRanks:
@@ -56,12 +58,24 @@ class MirroredMember:
         Raises:
             ValueError: the recipe is for another number of ranks.
         """
-        count = self.strategy.num_replicas_in_sync
+        count = len(self._devices)
         if recipe.ranks is None or recipe.ranks.count != count:
             raise ValueError(f"ranks of the recipe: got {recipe.ranks}, want {count}")
         policy = self.framework.policy(recipe.precision)
-        run = MirroredTrainer(self.strategy, model, recipe, weights, mode=self.framework.mode, policy=policy)
+        way = recipe.way("data-parallel")
+        mode = "xla" if way == "compiled" else self.framework.mode
+        with required("tf", recipe, "data-parallel"):
+            run = MirroredTrainer(self._strategy(way), model, recipe, weights, mode=mode, policy=policy)
         return MirroredRanks(self.framework.bound(run))
+
+    def _strategy(self, way: str) -> tf.distribute.Strategy:
+        options = {
+            "hierarchical-copy": tf.distribute.HierarchicalCopyAllReduce,
+            "one-device": tf.distribute.ReductionToOneDevice,
+        }
+        if way not in options:
+            return self._usual
+        return tf.distribute.MirroredStrategy(self._devices, cross_device_ops=options[way]())
 
     def barrier(self) -> None:
         """Returns at once: all ranks are in this process."""

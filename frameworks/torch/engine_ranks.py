@@ -19,8 +19,8 @@ from frameworks.torch import engine_checkpoint
 from frameworks.torch.arrays import DTYPES
 from frameworks.torch.engine import Engine, deepspeed
 from frameworks.torch.optimizers import Stepper, steppers
-from frameworks.torch.trainer import TorchTrainer
 from frameworks.torch.ranks import RankPlace, RankTrainer, TorchMember
+from frameworks.torch.trainer import TorchTrainer
 
 
 class EngineStepper(Stepper):

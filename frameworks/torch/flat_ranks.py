@@ -68,7 +68,8 @@ class FlatTrainer(RankTrainer):
         return steppers(self.recipe, self.slots, partial(FlatStepper, self.spread))
 
     def _flat(self, network: Network) -> Flat:
-        return Flat(network, self._eager_losses, self.ranks, self.place.mesh, self._take_low_format())
+        low, way = self._take_low_format(), self.recipe.way("sharding")
+        return Flat(network, self._eager_losses, self.ranks, self.place.mesh, low, way)
 
     @property
     def root(self) -> nn.Module:

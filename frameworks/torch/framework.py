@@ -11,7 +11,7 @@ import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import Offload, Precision, Ranks, Recipe
+from fixtures.recipe import LEVELS_OF, Offload, Precision, Ranks, Recipe
 from frameworks.base import (
     BaseCompany,
     BaseFramework,
@@ -186,7 +186,7 @@ class TorchFramework(BaseFramework):
             low = Capability(f"precision.{recipe.precision.label}")
             raise Unsupported(low, NO_MASTERS, attempts(self.device, self.mode)[low])
         if recipe.ranks is not None:
-            recipe = recipe.but(ways=())
+            recipe = recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways)
             return self.bound(CompanyTrainer(company(model, recipe, weights, mode=self.mode)))
         return self.bound(self._run(model, recipe, weights))
 

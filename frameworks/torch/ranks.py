@@ -29,6 +29,7 @@ from frameworks.torch.optimizers import Stepper, steppers
 from frameworks.torch.sharded_optimizer import ShardedStepper
 from frameworks.torch.sharding import Replicated, Sharded, Spread, held_bytes, is_cast, part_of, shard
 from frameworks.torch.trainer import TorchTrainer
+from frameworks.ways import required
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,17 @@ class RankTrainer(TorchTrainer):
         self._take_names()
         self.spread: Spread
         if self.is_sharded:
-            low = self._take_low_format()
-            self.spread = Sharded(self.network, self._eager_losses, self.ranks, self.place.mesh, low)
+            low, way = self._take_low_format(), self.recipe.way("sharding")
+            self.spread = Sharded(self.network, self._eager_losses, self.ranks, self.place.mesh, low, way)
             if self.average is not None and isinstance(self.average.module, Network):
-                shard(self.average.module, self.ranks, self.place.mesh, low)
+                shard(self.average.module, self.ranks, self.place.mesh, low, way)
             self.slots = parameters_by_name(self.model, self.network)
         else:
             # reentrant checkpoints hide their part of the graph, and a loss of its own leaves the others' out
             unused = not (self.network.is_reentrant or self.recipe.separate_losses)
-            self.spread = Replicated(self.network, self._eager_losses, self.ranks, unused=unused)
+            self.spread = Replicated(
+                self.network, self._eager_losses, self.ranks, unused=unused, way=self.recipe.way("data-parallel")
+            )
         make = partial(ShardedStepper, self.place.shards) if self.ranks.level == "optimizer" else Stepper
         return steppers(self.recipe, self.slots, make)
 
@@ -243,7 +246,9 @@ class TorchMember:
             ValueError: the recipe is for another number of ranks.
         """
         ranks = recipe.ranks or Ranks(self.count)
-        return self.kind(ranks)(self._place(ranks), model, recipe.but(ranks=ranks), weights)
+        place = self._place(ranks)
+        with required("torch", recipe, "data-parallel", "sharding"):
+            return self.kind(ranks)(place, model, recipe.but(ranks=ranks), weights)
 
     def kind(self, ranks: Ranks) -> type[RankTrainer]:
         """The class of such ranks' trainers."""

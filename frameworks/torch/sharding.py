@@ -19,8 +19,10 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from fixtures.recipe import Ranks
+from frameworks.contract import Capability, Unsupported
 from frameworks.torch.arrays import DTYPES
 from frameworks.torch.network import Network
+from frameworks.torch.rank_ways import OF_DDP, configure, placement
 
 Losses = Callable[[torch.Tensor, Mapping[str, torch.Tensor]], list[torch.Tensor]]
 Reduced: TypeAlias = torch.futures.Future[torch.Tensor]
@@ -78,11 +80,16 @@ class Replicated:
 
     Args:
         unused: whether DDP looks for parameters that a backward pass leaves out in the graph of the losses.
+        way: a name of `OF_DDP`.
     """
 
-    def __init__(self, network: Network, losses: Losses, ranks: Ranks, *, unused: bool) -> None:
+    def __init__(self, network: Network, losses: Losses, ranks: Ranks, *, unused: bool, way: str = "") -> None:
+        options = {"find_unused_parameters": unused, **OF_DDP[way]}
+        self._module = DistributedDataParallel(WithLosses(network, losses), **options)
+        self._reducer: _Reducer | None = None
+        if way == "no-hook":
+            return
         self._reducer = reducer = _Reducer(ranks)
-        self._module = DistributedDataParallel(WithLosses(network, losses), find_unused_parameters=unused)
         # without annotations, which DDP reads and refuses as text; without this object, which the hook would keep alive
         self._module.register_comm_hook(None, lambda _, bucket: reducer.reduced(bucket))
 
@@ -101,6 +108,9 @@ class Replicated:
                 yield
 
     def reductions(self) -> int:
+        """Raises Unsupported (RANKS_COLLECTIVES) without a hook."""
+        if self._reducer is None:
+            raise Unsupported(Capability.RANKS_COLLECTIVES, "a communication hook alone can count DDP's reductions")
         count, self._reducer.count = self._reducer.count, 0
         return count
 
@@ -143,13 +153,19 @@ class Sharded:
     """
 
     def __init__(
-        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None = None
+        self,
+        network: Network,
+        losses: Losses,
+        ranks: Ranks,
+        mesh: DeviceMesh,
+        low: torch.dtype | None = None,
+        way: str = "",
     ) -> None:
         self.losses = losses
         self._network = network
         self._reductions = 0
         self._hooked: Counter[int] = Counter()
-        self._units = shard(network, ranks, mesh, low)
+        self._units = shard(network, ranks, mesh, low, way)
         for place, unit in enumerate(self._units.values()):
             setattr(unit, _FED, MethodType(self._fed_root if unit is network else products, unit))
             register_fsdp_forward_method(unit, _FED)
@@ -187,9 +203,11 @@ class Sharded:
 
     def _count(self) -> None:
         """A unit reduces its parameters with gradients in one flat tensor, which the hook observes."""
+        counted: set[torch.Tensor] = set()
         for place, unit in enumerate(self._units.values()):
-            own = self._network.heads if unit is self._network else unit
-            self._reductions += self._hooked[place] * sum(p.grad is not None for p in own.parameters())
+            own = {parameter for parameter in unit.parameters() if parameter.grad is not None} - counted
+            self._reductions += self._hooked[place] * len(own)
+            counted |= own
         self._hooked.clear()
 
 
@@ -197,7 +215,9 @@ def _fed_by(unit: nn.Module, gradients: Mapping[str, torch.Tensor]) -> torch.Ten
     return cast(torch.Tensor, cast(Any, getattr(unit, _FED))(gradients))
 
 
-def shard(network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None = None) -> dict[str, nn.Module]:
+def shard(
+    network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None = None, way: str = ""
+) -> dict[str, nn.Module]:
     """Shards the network in place; its units by the prefix of their parameters' names, the root last.
 
     At level "gradients" parameters stay gathered between forward and backward. Tied weights need one unit for all their
@@ -205,11 +225,14 @@ def shard(network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | N
 
     Args:
         low: the format that parameters are gathered in, None for their own; batch norm and float64 heads keep theirs.
+        way: of the technique "sharding".
     """
     units: dict[str, nn.Module] = {
         f"layers.{index}.": layer
         for index, layer in enumerate(network.layers)
-        if index not in network.tied and any(True for _ in layer.parameters())
+        if index not in network.tied
+        and any(True for _ in layer.parameters())
+        and (way != "whole" or not is_cast(layer))
     }
     if low is not None:
         units |= {f"heads.{name}.": head for name, head in network.heads.items() if not is_cast(head)}
@@ -224,7 +247,14 @@ def shard(network: Network, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | N
             reduce_dtype=reduced if gathered is not None or reduced != dtype else None,
             cast_forward_inputs=False,
         )
-        fully_shard(unit, mesh=mesh, reshard_after_forward=ranks.level == "full", mp_policy=policy)
+        fully_shard(
+            unit,
+            mesh=mesh,
+            reshard_after_forward=ranks.level == "full",
+            mp_policy=policy,
+            shard_placement_fn=placement(way, ranks.shards),
+        )
+    configure(way, [network, *units.values()][:-1])
     return units
 
 

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fixtures.recipe import Ranks
 from frameworks.torch.network import Network
+from frameworks.torch.rank_ways import OF_FSDP1
 from frameworks.torch.sharding import Losses, WithLosses, is_cast, products, reduce_format
 
 _STRATEGIES = {
@@ -88,7 +89,13 @@ class Flat:
     """
 
     def __init__(
-        self, network: Network, losses: Losses, ranks: Ranks, mesh: DeviceMesh, low: torch.dtype | None = None
+        self,
+        network: Network,
+        losses: Losses,
+        ranks: Ranks,
+        mesh: DeviceMesh,
+        low: torch.dtype | None = None,
+        way: str = "",
     ) -> None:
         for index, layer in enumerate(network.layers):
             if index not in network.tied and any(True for _ in layer.parameters()):
@@ -107,6 +114,7 @@ class Flat:
             device_id=torch.device("cpu"),
             use_orig_params=True,
             **_precision(network.heads, ranks, low),
+            **OF_FSDP1[way],
         )
         network.call_in_place()
         self._network = network

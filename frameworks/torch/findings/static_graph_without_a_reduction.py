@@ -1,0 +1,30 @@
+"""Two ranks of DDP with static_graph=True, and a window of two backward passes: what is the reduced gradient?"""
+
+import os
+import sys
+import tempfile
+
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+from torch import distributed, multiprocessing, nn, ones
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(rank: int, store: str, shown: multiprocessing.SimpleQueue) -> None:
+    distributed.init_process_group("gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2)
+    layer = DistributedDataParallel(nn.Linear(1, 1, bias=False), static_graph=True)
+    try:
+        with layer.no_sync():
+            layer(ones(1, 1)).sum().backward()
+        layer((rank + 1.0) * ones(1, 1)).sum().backward()
+        shown.put(layer.module.weight.grad.item())
+    except RuntimeError as error:
+        shown.put(str(error).splitlines()[0][:100])
+
+
+if __name__ == "__main__":
+    print("expected: [2.5, 2.5]: the gradients are 1 + 1 and 1 + 2, and the mean over ranks is 2.5")
+    queue = multiprocessing.get_context("spawn").SimpleQueue()
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(train, (os.path.join(folder, "store"), queue), nprocs=2)
+    print("seen:", seen := [queue.get() for _ in range(2)])
+    sys.exit(0 if seen == [2.5, 2.5] else 1)
