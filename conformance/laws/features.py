@@ -26,7 +26,7 @@ from conformance.laws.programs import (
     cut_otherwise,
 )
 from fixtures.layers import Activation, BatchNorm, SelfAttention, walk
-from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, StaticScaling
+from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, StaticScaling, Steps
 
 LARGE = 10**5
 """Values that a large parameter has at least."""
@@ -52,7 +52,8 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
         yield "momentum=inexact"
     if isinstance(optimizer, AdamW) and optimizer.weight_decay != float(np.float32(optimizer.weight_decay)):
         yield "weight-decay=inexact"
-    rates = [optimizer.learning_rate * factor for factor in (recipe.schedule.factors if recipe.schedule else (1.0,))]
+    applied = recipe.schedule.factors if isinstance(recipe.schedule, Steps) else (1.0,)
+    rates = [optimizer.learning_rate * factor for factor in applied]
     yield from ["rate=inexact"] if any(rate != float(np.float32(rate)) for rate in rates) else []
     if not isinstance(optimizer, SGD):
         yield from ["epsilon=default"] if optimizer.epsilon is None else []

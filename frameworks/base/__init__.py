@@ -19,6 +19,7 @@ from frameworks.base.quantizing_attempts import (
 )
 from frameworks.base.rank_attempts import with_ranks
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
+from frameworks.base.shipping import ships, takes
 from frameworks.base.structure_attempts import structure_attempts
 from frameworks.base.traces import traced_paths, unscaled_in_trace
 from frameworks.base.trainer import NO_AVERAGE, NO_SCALER, BaseTrainer
@@ -59,7 +60,9 @@ __all__ = [
     "ranks_of",
     "same_parts",
     "segment_bounds",
+    "ships",
     "structure_attempts",
+    "takes",
     "technique_attempts",
     "traced_paths",
     "unscaled_in_trace",

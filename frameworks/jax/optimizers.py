@@ -16,6 +16,7 @@ from flax.training.train_state import TrainState
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adagrad, Adam, AdamW, DynamicScaling, Optimizer, Recipe, RMSprop, Steps, written
+from fixtures.schedules import Curve
 from frameworks.jax import ways
 from frameworks.jax.arrays import Flat
 from frameworks.jax.network import Layout
@@ -50,7 +51,7 @@ class Rules:
     """
 
     optimizer: Optimizer
-    schedule: Steps | None
+    schedule: Steps | Curve | None
     clip: float | None
     length: int | None
     accumulator: str

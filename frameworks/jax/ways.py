@@ -19,7 +19,9 @@ from flax.training.train_state import TrainState
 from jax.example_libraries.optimizers import clip_grads
 
 from fixtures.recipe import Recipe, Steps
+from fixtures.schedules import Curve
 from frameworks.contract import Capability, Unsupported
+from frameworks.jax.schedules import shipped
 
 Losses = Callable[[Any], tuple[list[jax.Array], Any]]
 Optimizer = Callable[..., optax.GradientTransformation]
@@ -87,14 +89,16 @@ def _scaled_down(limit: float, updates: Any, _: Any) -> Any:
     return jax.tree.map(lambda update: update * factor.astype(update.dtype), updates)
 
 
-def schedule(way: str, rate: float, steps: Steps | None) -> optax.Schedule:
-    """The learning rate by the number of applied updates.
+def schedule(way: str, rate: float, steps: Steps | Curve | None) -> optax.Schedule:
+    """The learning rate by the number of applied updates; a curve as Optax ships it.
 
     Raises:
-        Unsupported: SCHEDULE, for factors that this way cannot express.
+        Unsupported: SCHEDULE, for factors that this way cannot express, and for a curve that Optax does not ship.
     """
     if steps is None:
         return optax.constant_schedule(rate)
+    if isinstance(steps, Curve):
+        return shipped(rate, steps)
     rates = [rate * factor for factor in steps.factors]
     match way:
         case "piecewise":

@@ -21,10 +21,12 @@ from fixtures.recipe import (
     StaticScaling,
     written,
 )
+from fixtures.schedules import Curve
 from frameworks.contract import Capability, Unsupported
 from frameworks.keras_parts import ways
 from frameworks.keras_parts.backend import KerasBackend, number, scalars
 from frameworks.keras_parts.scaler import inner_of, loss_scaled
+from frameworks.keras_parts.schedules import shipped
 
 ACCUMULATOR, AVERAGE = "gradient_accumulator/", "average/"
 """Slots of a parameter's accumulated gradient and of its average."""
@@ -37,6 +39,8 @@ def _rate(recipe: Recipe) -> float | keras.optimizers.schedules.LearningRateSche
     base = recipe.optimizer.learning_rate
     if recipe.schedule is None:
         return float(base)
+    if isinstance(recipe.schedule, Curve):
+        return shipped(base, recipe.schedule)
     return keras.optimizers.schedules.PiecewiseConstantDecay(
         [boundary - 1 for boundary in recipe.schedule.boundaries],
         [base * factor for factor in recipe.schedule.factors],

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from fixtures.recipe import Recipe
+from fixtures.recipe import Recipe, Steps
 from frameworks.keras_parts.watching import Tensor
 
 
@@ -31,7 +31,7 @@ def made(
     recipe: Recipe, kind: Callable[..., keras.optimizers.Optimizer], given: dict[str, Any]
 ) -> keras.optimizers.Optimizer:
     """An optimizer with a rate, without one for a schedule that its caller assigns."""
-    if recipe.schedule is not None:
+    if isinstance(recipe.schedule, Steps):
         base = recipe.optimizer.learning_rate
         rates = [base * factor for factor in recipe.schedule.factors]
         own = Piecewise(recipe.schedule.boundaries, rates)
@@ -58,6 +58,6 @@ def rebuilt(recipe: Recipe, optimizer: keras.optimizers.Optimizer) -> keras.opti
 
 def set_rate(recipe: Recipe, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
     """Assigns the rate of the next update, where the recipe's way has no schedule in the optimizer."""
-    if recipe.schedule is not None and recipe.way("schedule") == "assigned":
+    if isinstance(recipe.schedule, Steps) and recipe.way("schedule") == "assigned":
         for each in optimizers:
             each.learning_rate = recipe.optimizer.learning_rate * recipe.schedule.factor(int(each.iterations))

@@ -129,15 +129,17 @@ class DygraphTrainer(ReadRun):
         sums = self._losses(self._batch(batch))
         total = float(sum(float(value) for value in sums))
         losses = [self._share(value, items) for value in sums]
-        if not self.recipe.separate_losses:
-            losses = [add(losses)]
-        for position, loss in enumerate(losses):
-            self._back(self._scaled(loss, scaler), retain=position + 1 < len(losses))
+        if self.recipe.separate_losses:
+            passes = [[loss] for loss in losses]
+        else:
+            passes = [losses if self.recipe.way("backward") in ways.SEVERAL_ROOTS else [add(losses)]]
+        for position, roots in enumerate(passes, start=1):
+            self._back([self._scaled(root, scaler) for root in roots], retain=position < len(passes))
         return total
 
-    def _back(self, loss: Any, *, retain: bool = False) -> None:
-        self._loss = loss
-        ways.back(self.recipe.way("backward"), loss, [*self.network.named.values()], retain=retain)
+    def _back(self, losses: list[Any], *, retain: bool = False) -> None:
+        self._loss = losses[0]
+        ways.back(self.recipe.way("backward"), losses, [*self.network.named.values()], retain=retain)
 
     def _share(self, total: Any, items: int) -> Any:
         """Contribution of a micro-batch's loss sum to the mean over a window of so many items."""
@@ -292,7 +294,7 @@ class DygraphTrainer(ReadRun):
         named = self.network.named
         given = {n: to_tensor(stored(value), named[n]) for n, value in gradients.items() if value is not None}
         if given:
-            self._back(self._scaled(self._fed(given) / count, self.scaler))
+            self._back([self._scaled(self._fed(given) / count, self.scaler)])
 
     def _fed(self, given: Mapping[str, Any]) -> Any:
         """Σ p·g over the given gradients, whose own is g."""

@@ -13,21 +13,26 @@ from paddle.incubate.distributed.fleet import recompute_sequential
 from paddle.optimizer import lr
 
 from fixtures.recipe import Recipe, Steps
+from fixtures.schedules import Curve
 from frameworks.contract import Capability, Unsupported
+from frameworks.paddle.schedules import shipped
+
+SEVERAL_ROOTS = ("function", "grad")
+"""Ways of a backward pass that take several losses."""
 
 
-def back(way: str, loss: Any, parameters: Sequence[Any], *, retain: bool) -> None:
-    """Adds the gradients of a loss to those of the parameters."""
+def back(way: str, losses: list[Any], parameters: Sequence[Any], *, retain: bool) -> None:
+    """Adds the gradients of losses, in `SEVERAL_ROOTS` of several, to those of the parameters."""
     match way:
         case "function":
-            paddle.autograd.backward([loss], retain_graph=retain)
+            paddle.autograd.backward(losses, retain_graph=retain)
         case "grad":
-            found = paddle.grad(loss, list(parameters), retain_graph=retain, allow_unused=True)
+            found = paddle.grad(losses, list(parameters), retain_graph=retain, allow_unused=True)
             for parameter, gradient in zip(parameters, found, strict=True):
                 if gradient is not None:
                     parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         case _:
-            loss.backward(retain_graph=retain)
+            losses[0].backward(retain_graph=retain)
 
 
 def require(recipe: Recipe) -> None:
@@ -70,12 +75,14 @@ def _ends_once() -> bool:
     return bool(scaler.state_dict()["incr_count"] == 1)
 
 
-def schedule(way: str, rate: float, steps: Steps) -> lr.LRScheduler:
-    """A schedule of piecewise constant rates.
+def schedule(way: str, rate: float, steps: Steps | Curve) -> lr.LRScheduler:
+    """A schedule of piecewise constant rates by a way, or one that Paddle ships for a curve.
 
     Raises:
-        Unsupported: SCHEDULE, for factors that this way cannot express.
+        Unsupported: SCHEDULE, for factors that this way cannot express, and for a curve that Paddle does not ship.
     """
+    if isinstance(steps, Curve):
+        return shipped(rate, steps)
     factors = steps.factors
     match way:
         case "lambda":

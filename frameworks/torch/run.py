@@ -72,6 +72,9 @@ class TorchRun(BaseTrainer):
             begin_anew()
             self._losses = compiled(self._eager_losses, mode)
             self._outputs = compiled(self.network, mode)
+        if recipe.way("autocast") == "decorator" and recipe.precision.level == "O1":
+            decorated = torch.autocast(device, dtype=DTYPES[recipe.precision.format])
+            self._losses, self._outputs = decorated(self._losses), decorated(self._outputs)
         if devices.has_peak(device):
             devices.module(device).reset_peak_memory_stats()
 
@@ -103,7 +106,7 @@ class TorchRun(BaseTrainer):
 
     def autocast(self) -> AbstractContextManager[None]:
         """The precision scope of the recipe's forward passes."""
-        if self.recipe.precision.level != "O1":
+        if self.recipe.precision.level != "O1" or self.recipe.way("autocast") == "decorator":
             return nullcontext()
         return ways.autocast(self.recipe.way("autocast"), self.device, DTYPES[self.recipe.precision.format])
 
@@ -125,13 +128,8 @@ class TorchRun(BaseTrainer):
         if not self.network.training:
             self.network.train()
         self._count_compiled()
-        losses = self._losses
-        if self.recipe.way("autocast") == "decorator" and self.recipe.precision.level == "O1":
-            return torch.autocast(self.device, dtype=DTYPES[self.recipe.precision.format])(losses)(
-                batch.inputs, batch.targets
-            )
         with self.autocast():
-            return losses(batch.inputs, batch.targets)
+            return self._losses(batch.inputs, batch.targets)
 
     def _count_compiled(self) -> None:
         """A compiled forward pass without recomputation runs its one segment each time that it is called."""

@@ -31,13 +31,17 @@ class TorchTrainer(TorchRun):
     """The training loop of a run."""
 
     def _backward(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None) -> None:
-        separate = losses if self.recipe.separate_losses else [sum(losses[1:], losses[0])]
-        for index, loss in enumerate(separate):
-            self._back(loss, scaler, retain=index + 1 < len(separate))
+        way = self.recipe.way("backward")
+        if self.recipe.separate_losses:
+            passes = [[loss] for loss in losses]
+        else:
+            passes = [losses if way in ways.SEVERAL_ROOTS else [sum(losses[1:], losses[0])]]
+        for index, roots in enumerate(passes, start=1):
+            self._back(roots, scaler, retain=index < len(passes))
 
-    def _back(self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
-        """One backward pass of a loss; `retain` if another one through its graph follows."""
-        scaled = loss if scaler is None else scaler.scale(loss)
+    def _back(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
+        """One backward pass; `retain` if another one through its graph follows."""
+        scaled = losses if scaler is None else [scaler.scale(loss) for loss in losses]
         parameters = [slot.tensor for slot in self.slots.values()]
         ways.back(self.recipe.way("backward"), scaled, parameters, retain=retain)
 

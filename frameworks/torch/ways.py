@@ -15,7 +15,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_a
 from torch.utils import checkpoint
 
 from fixtures.recipe import Recipe, Steps
+from fixtures.schedules import Curve
 from frameworks.contract import Capability, Unsupported
+from frameworks.torch.schedules import shipped
 
 Clip = Callable[[list[torch.Tensor], float], torch.Tensor]
 Groups = list[dict[str, Any]]
@@ -59,20 +61,24 @@ def autocast(way: str, device: str, dtype: torch.dtype) -> AbstractContextManage
             return torch.autocast(device, dtype=dtype)
 
 
-def back(way: str, loss: torch.Tensor, parameters: Sequence[torch.Tensor], *, retain: bool) -> None:
-    """Adds the gradients of a loss to those of the parameters."""
+SEVERAL_ROOTS = ("function", "grad")
+"""Ways of a backward pass that take several losses."""
+
+
+def back(way: str, losses: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], *, retain: bool) -> None:
+    """Adds the gradients of losses, in `SEVERAL_ROOTS` of several, to those of the parameters."""
     match way:
         case "function":
-            torch.autograd.backward([loss], retain_graph=retain)
+            torch.autograd.backward(losses, retain_graph=retain)
         case "inputs":
-            loss.backward(retain_graph=retain, inputs=list(parameters))
+            losses[0].backward(retain_graph=retain, inputs=list(parameters))
         case "grad":
-            gradients = torch.autograd.grad(loss, parameters, retain_graph=retain, allow_unused=True)
+            gradients = torch.autograd.grad(losses, parameters, retain_graph=retain, allow_unused=True)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
                     parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         case _:
-            loss.backward(retain_graph=retain)
+            losses[0].backward(retain_graph=retain)
 
 
 def require(recipe: Recipe) -> None:
@@ -136,12 +142,14 @@ def _named(parameters: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tens
     yield from ((f"parameter.{index}", parameter) for index, parameter in enumerate(parameters))
 
 
-def scheduler(way: str, made: torch.optim.Optimizer, schedule: Steps) -> LRScheduler:
-    """A schedule of piecewise constant rates.
+def scheduler(way: str, made: torch.optim.Optimizer, schedule: Steps | Curve) -> LRScheduler:
+    """A schedule of piecewise constant rates by a way, or one that PyTorch ships for a curve.
 
     Raises:
-        Unsupported: SCHEDULE, for factors that this way cannot express.
+        Unsupported: SCHEDULE, for factors that this way cannot express, and for a curve that PyTorch does not ship.
     """
+    if isinstance(schedule, Curve):
+        return shipped(made, schedule)
     factors = schedule.factors
     match way:
         case "multi-step":

@@ -85,10 +85,10 @@ class FabricTrainer(TorchTrainer):
     def _eager_losses(self, inputs: torch.Tensor, targets: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         return item_loss_sums(self.model.losses, self._module(inputs), targets)
 
-    def _back(self, loss: torch.Tensor, scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
+    def _back(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
         if scaler is not self.scaler and scaler is not None:
-            scaler.scale(loss.detach())  # the copy that unscales in `gradients` has to have scaled something
-        self.fabric.backward(loss, retain_graph=retain)
+            scaler.scale(losses[0].detach())  # the copy that unscales in `gradients` has to have scaled something
+        self.fabric.backward(losses[0], retain_graph=retain)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
         return self.fabric.no_backward_sync(self._module, enabled=not last)

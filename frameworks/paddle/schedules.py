@@ -1,0 +1,55 @@
+"""Schedules that Paddle ships, for the fixtures' curves."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from paddle.optimizer import lr
+
+from fixtures.schedules import (
+    Cosine,
+    CosineRestarts,
+    Curve,
+    Exponential,
+    InverseTime,
+    Joined,
+    Linear,
+    Polynomial,
+    Triangular,
+)
+from frameworks.base import ships, takes
+from frameworks.contract import Capability, Unsupported
+
+
+def shipped(rate: float, curve: Curve) -> lr.LRScheduler:
+    """The schedule that follows a curve from a rate.
+
+    Raises:
+        Unsupported: SCHEDULE, where Paddle has no class for it.
+    """
+    match curve:
+        case Exponential(ratio=ratio, every=1):
+            return lr.ExponentialDecay(rate, ratio)
+        case Exponential(ratio=ratio, every=every, staircase=True):
+            return lr.StepDecay(rate, every, ratio)
+        case InverseTime(rate=slope):
+            return lr.InverseTimeDecay(rate, slope)
+        case Linear(start=start, end=end, steps=steps):
+            return lr.LinearLR(rate, steps, start_factor=start, end_factor=end)
+        case Polynomial(steps=steps, power=power, end=end):
+            return lr.PolynomialDecay(rate, steps, end_lr=rate * end, power=power)
+        case Cosine(steps=steps, end=end):
+            return lr.CosineAnnealingDecay(rate, steps, eta_min=rate * end)
+        case CosineRestarts(first=first, multiply=multiply, end=end):
+            return lr.CosineAnnealingWarmRestarts(rate, first, multiply, eta_min=rate * end)
+        case Triangular(top=top, up=up, shrink=shrink):
+            return lr.CyclicLR(rate, rate * top, up, mode="triangular2" if shrink else "triangular")
+        case Joined(parts=(Linear(start=start, end=1.0, steps=steps), Curve() as rest), boundaries=(boundary,)) if (
+            steps == boundary
+        ):
+            return lr.LinearWarmup(shipped(rate, rest), steps, rate * start, rate)
+        case Joined():
+            attempt = partial(ships, "paddle.optimizer.lr", "sequential")
+        case _:
+            attempt = partial(takes, lr.ExponentialDecay, "every", "step_size", "decay_steps")
+    raise Unsupported(Capability.SCHEDULE, f"paddle.optimizer.lr has no schedule for {curve}", attempt)
