@@ -59,10 +59,12 @@ def test_products_hold_half_the_bytes(subject: Subject, verdict: Verdict, precis
     rows, model = 8 * ROWS, blocks(N, WIDTH)
     batch = wide_batch(rows, WIDTH)
     wide, share = shares(subject, model, batch, precision)
-    copies = 2 * (batch.inputs.size + sum(value.size for value in model.weights(0).values()))
+    ranks = subject.framework.ranks()
+    weights = sum(value.size for value in model.weights(0).values()) * (1 if ranks is None else ranks.count)
+    copies = 2 * (batch.inputs.size + weights)
     loss = 2 * rows * LABELS + slack(subject, 6 * N)
     derivation = {
-        "method": "half, a 16-bit copy of every weight and input, and the loss in float32",
+        "method": "half, a 16-bit copy of every input and of every rank's weights, and the loss in float32",
         "copies": copies,
         "loss": loss,
         "float32": wide,

@@ -14,7 +14,7 @@ from fixtures.model import Batch, Window
 from frameworks.base.company import BaseCompany
 from frameworks.base.trainer import BaseTrainer
 from frameworks.base.window import LossLedger, MicroBatch
-from frameworks.contract import Gradients, Update
+from frameworks.contract import Capability, Gradients, Update
 
 
 def dealt(batch: Batch, count: int) -> tuple[Batch, ...]:
@@ -92,6 +92,12 @@ class CompanyTrainer(BaseTrainer):
         updates = self.company.feed([window] * count, unscale_calls=unscale_calls, poison=given, abandon=abandon)
         self.ledger.empty()
         return self._whole(updates)
+
+    def saved_bytes(self, batch: Batch) -> int:
+        """Of all ranks together, each with its part of the batch."""
+        if not self.declares(Capability.SAVED_BYTES).supported:
+            raise self.refusal(Capability.SAVED_BYTES)
+        return sum(self.company.each("saved_bytes", dealt(batch, self.company.count)))
 
     def parameters(self) -> dict[str, Array]:
         return self._read("parameters")

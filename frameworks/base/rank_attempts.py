@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -33,15 +33,21 @@ _OF_ONE_PLACE = frozenset({Capability.TRACE, Capability.SAVED_BYTES})
 
 
 def with_ranks(
-    attempts: Mapping[Capability, Attempt], make: Make, always: Ranks | None, *, reshaped: Sharding = "full"
+    attempts: Mapping[Capability, Attempt],
+    make: Make,
+    always: Ranks | None,
+    *,
+    reshaped: Sharding = "full",
+    shown: Collection[Capability] = (),
 ) -> Mapping[Capability, Attempt]:
     """Attempts if every recipe has ranks: the remaining ones without ranks, and one for each capability of ranks.
 
     Args:
         always: the mode's ranks, None for none.
         reshaped: sharding level of a run that another number of ranks restores.
+        shown: capabilities of one place that ranks have too.
     """
-    hidden = _OF_ONE_PLACE if always is not None else frozenset()
+    hidden = _OF_ONE_PLACE - {*shown} if always is not None else frozenset()
     return {c: attempt for c, attempt in attempts.items() if c not in hidden} | _attempts(make, reshaped)
 
 

@@ -133,7 +133,8 @@ class TorchFramework(BaseFramework):
             here |= aware_attempts(self._run, converts=True)
         if self.device != "cpu" or self._compiles:
             return here
-        return with_ranks(here | own_attempts(self.mode), partial(company, mode=self.mode), self.ranks())
+        shown = () if self.mode == engine_start.MODE else (Capability.SAVED_BYTES,)
+        return with_ranks(here | own_attempts(self.mode), partial(company, mode=self.mode), self.ranks(), shown=shown)
 
     @property
     def _compiles(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,7 +27,7 @@ from frameworks.torch.checkpoint import gradients, put_gradients
 from frameworks.torch.network import Network, parameters_by_name
 from frameworks.torch.optimizers import Stepper, steppers
 from frameworks.torch.sharded_optimizer import ShardedStepper
-from frameworks.torch.sharding import Replicated, Sharded, Spread, held_bytes, is_cast, part_of, shard
+from frameworks.torch.sharding import Replicated, Sharded, Spread, held_bytes, is_cast, local, part_of, shard
 from frameworks.torch.trainer import TorchTrainer
 from frameworks.ways import required
 
@@ -167,6 +167,9 @@ class RankTrainer(TorchTrainer):
 
     def master_parameters(self) -> dict[str, Array]:
         return super().parameters()
+
+    def _held_parameters(self) -> Iterable[torch.Tensor]:
+        return map(local, self.network.parameters())
 
     def bytes_held(self) -> dict[str, int]:
         """Bytes that this rank holds: "parameter", "gradient" (of the last window), "optimizer", "buffer"."""

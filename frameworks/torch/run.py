@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -194,11 +194,15 @@ class TorchRun(BaseTrainer):
 
     def saved_bytes(self, batch: Batch) -> int:
         loaded = self._load(batch)
-        counter = SavedBytes([*self.network.parameters(), *loaded.tensors()])
+        counter = SavedBytes(lambda: [*self._held_parameters(), *loaded.tensors()])
         unmoved = put_back([slot.tensor for slot in self.buffer_slots.values()], self.network.calls.counts)
         with unmoved, self.stream.drawn(keep=False), counter.counting():
             self.forward(loaded)
         return counter.bytes()
+
+    def _held_parameters(self) -> Iterable[torch.Tensor]:
+        """The parameters as a layer uses them at this moment."""
+        return self.network.parameters()
 
     def offloaded(self) -> dict[str, int]:
         return super().offloaded() if self.recipe.offload is None else {"activations": self.activations.taken()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -10,13 +10,13 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 class SavedBytes:
-    """Counts every storage that autograd saves once, leaving out the storages of `excluded`.
+    """Counts every storage that autograd saves once, leaving out the storages of `excluded` at that time.
 
     The storages are kept alive while they are counted, so that no address comes back for another tensor.
     """
 
-    def __init__(self, excluded: Iterable[torch.Tensor]) -> None:
-        self._excluded = {tensor.untyped_storage().data_ptr() for tensor in excluded}
+    def __init__(self, excluded: Callable[[], Iterable[torch.Tensor]]) -> None:
+        self._excluded = excluded
         self._held: dict[int, torch.UntypedStorage] = {}
 
     @contextmanager
@@ -31,7 +31,7 @@ class SavedBytes:
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._excluded:
+        if storage.data_ptr() not in {other.untyped_storage().data_ptr() for other in self._excluded()}:
             self._held[storage.data_ptr()] = storage
         return tensor
 

@@ -90,7 +90,7 @@ class AutogradRun(StatefulRun):
         seeds = [seed.state for seed in self.bound.seeds.values()]
         moving = [variable.value for variable in (*self.bound.buffers.values(), *seeds)]
         with self.scope():
-            counter = SavedBytes([*self.bound.network.parameters(), *(torch.from_numpy(batch.inputs),)])
+            counter = SavedBytes(lambda: [*self.bound.network.parameters(), torch.from_numpy(batch.inputs)])
             with torch.no_grad():
                 unmoved = put_back(moving, self.calls)
             with unmoved, counter.counting():

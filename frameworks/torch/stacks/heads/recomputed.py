@@ -14,6 +14,10 @@ from frameworks.torch.stacks.heads.checks import HeadCheck, judged
 from frameworks.torch.stacks.heads.passes import Loss, MeasuredPass, distance, norm, run, same_bits
 
 
+def _tensors(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
 @dataclass
 class Segments:
     """Calls of checkpointed segments, and how many tensors that need a gradient or modules several of them used."""
@@ -67,7 +71,7 @@ def measured(plain: Any, checkpointed: Any, segments: Segments, loss_of: Loss) -
     passes, sizes = [], []
     for model in (plain, checkpointed):
         torch.manual_seed(3)
-        saved = SavedBytes([*model.parameters(), *model.buffers()])
+        saved = SavedBytes(partial(_tensors, model))
 
         def counted(each: Any, saved: SavedBytes = saved) -> torch.Tensor:
             with saved.counting():
