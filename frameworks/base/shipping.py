@@ -1,4 +1,4 @@
-"""Attempts that look for a name or a parameter which a framework may come to have."""
+"""Attempts that look for a name or a parameter which a later version may have."""
 
 from __future__ import annotations
 

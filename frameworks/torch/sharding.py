@@ -259,7 +259,7 @@ def shard(
 
 
 def is_cast(module: nn.Module) -> bool:
-    """Whether a layer or head is gathered in a low format: batch norm takes no low weights beside wide statistics."""
+    """Whether a layer or head is gathered in a low format: batch norm takes no low weights with wide statistics."""
     wide = any(parameter.dtype == torch.float64 for parameter in module.parameters())
     return not wide and not any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in module.modules())
 

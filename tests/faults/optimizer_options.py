@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adagrad, Adam, Optimizer, RMSprop
+from fixtures.schedules import Cosine, CosineRestarts, Joined
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.optimizers import (
     RULES,
@@ -187,3 +188,36 @@ class DecayLeavesNothingOut(ReferenceTrainer):
         rule = super().rule_of(name)
         rule.decay = float(rule.optimizer.weight_decay)
         return rule
+
+
+@fault("https://github.com/pytorch/pytorch/issues/196243", component="optimizer", clauses=("optimizer.schedules",))
+class JoinedPartsCountFromTheStart(ReferenceTrainer):
+    """A part of joined schedules counts the updates of the whole run in place of its own."""
+
+    def learning_rate(self) -> float:
+        schedule = self.recipe.schedule
+        if not isinstance(schedule, Joined):
+            return super().learning_rate()
+        part = schedule.parts[sum(self.schedule >= boundary for boundary in schedule.boundaries)]
+        return self.recipe.optimizer.learning_rate * part.factor(self.schedule)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/88791", component="optimizer", clauses=("optimizer.schedules",))
+class RestartsBeginAnewAfterALoad(ReferenceTrainer):
+    """A schedule with restarts begins a new cycle when it is loaded."""
+
+    def load_state(self, arrays: Arrays) -> None:
+        super().load_state(arrays)
+        if isinstance(self.recipe.schedule, CosineRestarts):
+            self.make_schedule()
+
+
+@fault("https://github.com/PaddlePaddle/Paddle/issues/43004", component="optimizer", clauses=("optimizer.schedules",))
+class CosineIsOneUpdateAhead(ReferenceTrainer):
+    """A cosine gives each update the rate of the next one."""
+
+    def learning_rate(self) -> float:
+        schedule = self.recipe.schedule
+        if not isinstance(schedule, Cosine):
+            return super().learning_rate()
+        return self.recipe.optimizer.learning_rate * schedule.factor(self.schedule + 1)
