@@ -1,0 +1,23 @@
+"""An optimizer's state loaded with mmap=True, then saved into the same file: does the process survive?"""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = """
+import sys, torch
+weight = torch.ones(1 << 20, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=1.0, momentum=0.5)
+weight.sum().backward()
+optimizer.step()
+for _ in range(2):
+    torch.save(optimizer.state_dict(), sys.argv[1])
+    optimizer.load_state_dict(torch.load(sys.argv[1], mmap=True))
+"""
+
+with tempfile.TemporaryDirectory() as folder:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, os.path.join(folder, "state.pt")], capture_output=True)
+print("expected: exit status 0")
+print(f"seen: exit status {ended.returncode} (negative: the number of a signal)")
+sys.exit(0 if ended.returncode == 0 else 1)
