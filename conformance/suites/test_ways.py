@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from conformance.judging import combinations
 from conformance.judging.covering_array import Row, rows
 from conformance.judging.kit import Subject, Verdict, clause, full, need, spiked
-from conformance.judging.meshes import PAIRS, declared, one_place, shared, windows_of
+from conformance.judging.meshes import PAIRS, one_place, shared, windows_of
 from conformance.oracle.bound import Bound
 from fixtures.arrays import Array
 from fixtures.data import exact_batch
@@ -24,7 +23,6 @@ from fixtures.models import exact_linear, exact_stack, reused, two_heads
 from fixtures.recipe import (
     BFLOAT16,
     FLOAT16,
-    LEVELS_OF,
     SGD,
     AdamW,
     DynamicScaling,
@@ -251,15 +249,10 @@ def _recipe(subject: Subject, way: Way, optimizer: Optimizer) -> Recipe:
 def test_ranks_of_a_way_keep_the_state_of_the_default_way(
     subject: Subject, verdict: Verdict, rank_way: Way, tmp_path: Path
 ) -> None:
-    meshes = declared(subject, [PAIRS[level] for level in LEVELS_OF[rank_way.technique]])
-    need(subject, *(() if meshes else Capability.of_ranks(PAIRS[LEVELS_OF[rank_way.technique][0]])))
-    models = [
-        model
-        for model in (exact_stack(), reused())
-        if all(subject.framework.declares(capability).supported for capability in model_needs(model))
-    ]
-    for ranks, model in product(meshes, models):
-        _same_ranks(subject, verdict, rank_way, model, ranks, tmp_path / f"{ranks.label}-{len(model.layers)}")
+    ranks = PAIRS["replicated" if rank_way.technique == "data-parallel" else "full"]
+    need(subject, *Capability.of_ranks(ranks))
+    twice = all(subject.framework.declares(capability).supported for capability in model_needs(reused()))
+    _same_ranks(subject, verdict, rank_way, reused() if twice else exact_stack(), ranks, tmp_path)
 
 
 def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, ranks: Ranks, folder: Path) -> None:
