@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
 
 from conformance.cli import main
 from conformance.running.ways import WayTests, chosen_ways, may_use
-from fixtures.recipe import SGD, Precision, Recipe, Recompute
+from fixtures.recipe import LEVELS_OF, SGD, Precision, Ranks, Recipe, Recompute, Sharding
 from frameworks.reference import ReferenceFramework
 from frameworks.registry import UnknownFramework
-from frameworks.ways import FILE, Way, declared, offered, resolved, sets, watched
+from frameworks.ways import FILE, GIVEN, Way, declared, offered, required, resolved, sets, watched
 from results.record.model import RunSetup, TestVerdict
 from results.record.outcomes import Outcome
 from results.record.reading import load
@@ -157,3 +158,56 @@ def test_the_list_needs_no_framework(capsys: pytest.CaptureFixture[str]) -> None
     shown = capsys.readouterr().out
     assert "clip.by-parts" in shown
     assert np.savez_compressed.__name__ in shown
+
+
+def test_an_argument_may_have_any_value_but_its_default() -> None:
+    dumps = resolved("json.dumps")
+    with watched(Way("save", "indented", {"json.dumps": {"indent": GIVEN}}, LINK, ())) as calls:
+        dumps({})
+        assert calls.missing == ("json.dumps",)
+        dumps({}, indent=2)
+    assert calls.missing == ()
+
+
+def test_a_function_without_python_code_is_noted() -> None:
+    with watched(Way("clip", "root", {"math.sqrt": {}, "math.floor": {}}, LINK, ())) as calls:
+        resolved("math.sqrt")(4.0)
+    assert calls.missing == ("math.floor",)
+
+
+def test_a_property_is_called_by_its_setter() -> None:
+    thread = Thread()
+    with watched(Way("save", "named", {"threading.Thread.name": {}}, LINK, ())) as calls:
+        assert thread.name
+        assert calls.missing == ("threading.Thread.name",)
+        thread.name = "other"
+    assert calls.missing == ()
+
+
+def test_a_class_without_a_constructor_cannot_be_noted() -> None:
+    with (
+        pytest.raises(TypeError, match=r"abc.ABC: a call of ABCMeta cannot be noted"),
+        watched(Way("save", "x", {"abc.ABC": {}}, LINK, ())),
+    ):
+        pass
+
+
+def test_ranks_must_call_what_their_way_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'modes = ["m"]\n[sharding.sorted]\ncalls = {"json.dumps" = {sort_keys = true}}\nlink = "x"'
+    adapter, recipe = _adapter(tmp_path, monkeypatch, text), Recipe(ways=("sharding.sorted",))
+    with required(adapter, recipe, "sharding"):
+        resolved("json.dumps")({}, sort_keys=True)
+    with required(adapter, recipe, "data-parallel"):
+        pass
+    with (
+        pytest.raises(RuntimeError, match=r"sharding.sorted: json.dumps was not called"),
+        required(adapter, recipe, "sharding"),
+    ):
+        resolved("json.dumps")({})
+
+
+@pytest.mark.parametrize(("level", "technique"), [("optimizer", "data-parallel"), ("full", "sharding")])
+def test_a_technique_of_ranks_is_that_of_a_level(level: Sharding, technique: str) -> None:
+    used = [name for name in LEVELS_OF if Recipe(ranks=Ranks(2, level)).uses(name)]
+    assert used == [technique]
+    assert not any(Recipe().uses(name) for name in LEVELS_OF)

@@ -1,0 +1,56 @@
+"""Learning-rate curves: their factors, and what the suite makes of an adapter that does not follow them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.schedules import (
+    Cosine,
+    CosineRestarts,
+    Curve,
+    Exponential,
+    InverseTime,
+    Joined,
+    Linear,
+    Polynomial,
+    Steps,
+    Triangular,
+)
+
+HALF = Steps((), (0.5,))
+
+
+@pytest.mark.parametrize(
+    ("curve", "factors"),
+    [
+        (Exponential(0.5), [1, 0.5, 0.25, 0.125]),
+        (Exponential(0.25, every=2), [1, 0.5, 0.25, 0.125]),
+        (Exponential(0.5, every=2, staircase=True), [1, 1, 0.5, 0.5]),
+        (InverseTime(0.5), [1, 2 / 3, 0.5, 0.4]),
+        (Linear(0.25, 1.0, 3), [0.25, 0.5, 0.75, 1, 1]),
+        (Polynomial(2, 2.0), [1, 0.25, 0, 0]),
+        (Polynomial(2, 1.0, 0.5), [1, 0.75, 0.5, 0.5]),
+        (Cosine(2), [1, 0.5, 0]),
+        (Cosine(2, 0.5), [1, 0.75, 0.5]),
+        (CosineRestarts(2), [1, 0.5, 1, 0.5, 1]),
+        (CosineRestarts(1, 2), [1, 1, 0.5, 1]),
+        (Triangular(3.0, 2), [1, 2, 3, 2, 1, 2]),
+        (Triangular(3.0, 1, shrink=True), [1, 3, 1, 2, 1, 1.5]),
+        (Joined((HALF, Exponential(0.5)), (2,)), [0.5, 0.5, 1, 0.5]),
+        (Joined((HALF, Exponential(0.5)), (0,)), [1, 0.5, 0.25]),
+        (Joined((Joined((HALF, Linear(0.5, 1.0, 1)), (1,)), HALF), (3,)), [0.5, 0.5, 1, 0.5]),
+    ],
+    ids=str,
+)
+def test_factors(curve: Curve, factors: list[float]) -> None:
+    assert [curve.factor(applied) for applied in range(len(factors))] == pytest.approx(factors, abs=1e-12)
+
+
+@pytest.mark.parametrize("boundaries", [(), (3, 1), (1, 2, 3)], ids=str)
+def test_a_join_has_one_boundary_fewer_than_parts_in_order(boundaries: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="boundaries between 3 parts"):
+        Joined((HALF, HALF, HALF), boundaries)
+
+
+def test_a_curve_is_printed_as_it_is_written() -> None:
+    assert str(Exponential(0.5, every=3)) == "Exponential(ratio=0.5, every=3, staircase=False)"
