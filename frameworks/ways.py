@@ -129,16 +129,15 @@ class WatchedCalls:
     def made(self, key: Any, given: Mapping[str, Any]) -> None:
         """Notes a call with arguments by their names, which a callable without Python code does not show."""
         name, wanted = self.due[key]
-        if not isinstance(key, CodeType) or all(
-            _fits(name, own, given.get(own, wanted[own]), wanted) for own in wanted
-        ):
+        if not isinstance(key, CodeType) or all(_fits(name, own, given, wanted[own]) for own in wanted):
             del self.due[key]
 
 
-def _fits(call: str, argument: str, given: Any, wanted: Mapping[str, Any]) -> bool:
-    if wanted[argument] != GIVEN:
-        return bool(given == wanted[argument])
-    return given is not inspect.signature(resolved(call)).parameters[argument].default
+def _fits(call: str, argument: str, given: Mapping[str, Any], wanted: Any) -> bool:
+    if wanted != GIVEN:
+        return bool(given.get(argument, wanted) == wanted)
+    default = inspect.signature(resolved(call)).parameters[argument].default
+    return given.get(argument, default) is not default
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from fixtures.recipe import (
     Recompute,
     Steps,
 )
-from frameworks.contract import Capability, Company, Trainer, Unsupported, model_needs, needs
+from frameworks.contract import Capability, Company, Framework, Trainer, Unsupported, model_needs, needs
 from frameworks.ways import Way, watched
 
 WANTED: dict[str, tuple[str, Any]] = {
@@ -190,7 +190,7 @@ def _updated(subject: Subject, trainer: Trainer, way: Way, model: Model, recipe:
 
 def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, recipe: Recipe, folder: Path) -> None:
     """Compares the states of runs by the way and by the default way."""
-    usual = _usual.get(key := (subject.framework.name, subject.framework.mode, subject.seed, repr((model, recipe))))
+    usual = _usual.get(key := (subject.framework, subject.seed, way.technique in ROUNDING, repr((model, recipe))))
     if usual is None:
         usual = _usual[key] = [*_updated(subject, subject.trainer(model, recipe.but(ways=())), way, model, recipe)]
     trainer = subject.trainer(model, recipe.but(ways=(str(way),)))
@@ -218,7 +218,7 @@ def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, rec
     verdict.same_state(subject.state(runs[0]), subject.state(trainer), f"state of an update after a load by {way}")
 
 
-_usual: dict[tuple[str, str, int, str], list[dict[str, Array]]] = {}
+_usual: dict[tuple[Framework, int, bool, str], list[dict[str, Array]]] = {}
 """States of runs by the default way that this process has made."""
 
 
@@ -262,9 +262,7 @@ def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, rank
     """
     recipe = Recipe(SGD(2.0**-4, momentum=0.5), ranks=ranks, schedule=Steps((2,), (0.0, 1.0)))
     scaled = recipe.but(scaling=DynamicScaling(initial=16.0, interval=2))
-    if all(subject.framework.declares(capability).supported for capability in needs(scaled)):
-        recipe = scaled
-    recipe = _accumulating(subject, model, recipe)
+    recipe = _accumulating(subject, model, scaled if _declares(subject, scaled) else recipe)
     other, usual = (subject.company(model, recipe.but(ways=ways)) for ways in ((str(way),), ()))
     for place, sizes in enumerate(((3, 1), (2, 2), (1, 3)), start=1):
         parts = (exact_batch(4, *_sizes(model), seed=place + 10 * n) for n in range(recipe.accumulation))
