@@ -145,17 +145,19 @@ def _cases(subject: Subject, way: Way) -> Iterator[tuple[str, Model, Recipe]]:
             yield "one-head", model, recipe
             yield "two-heads", two_heads(), recipe
         case "load" | "optimizer" | "save" | "zero-grad":
+            model = normed() if way.technique in FILES else model
             adam = _recipe(subject, way, AdamW(2.0**-4, epsilon=1.0, weight_decay=0.5))
             apart = adam.but(undecayed=tuple(model.parameter_shapes())[:1])
-            yield "adam", model, adam
-            yield from (("groups", model, each) for each in (apart.but(groups=2), apart) if _declares(subject, each))
-            if way.technique in FILES:
-                yield "statistics", normed(), adam
+            several = next((each for each in (apart.but(groups=2), apart) if _declares(subject, each)), None)
+            if several is None or way.technique not in FILES:
+                yield "adam", model, adam
+            if several is not None:
+                yield "groups", model, several
             if way.technique == "optimizer" and _declares(subject, clipped := Recipe(SGD(2.0**-4), clip=0.25)):
                 yield "clipped", exact_linear(), clipped
             two = Recipe(SGD(2.0**-4), optimizers=2, accumulation=2)  # without a state, in any framework
             if _declares(subject, two):
-                yield "two-optimizers", model, _using(two, way.technique)
+                yield "two-optimizers", exact_stack(), _using(two, way.technique)
         case _:
             yield "one", model, recipe
 
