@@ -49,11 +49,12 @@ def judge_updates(subject: Subject, verdict: Verdict, model: Model, recipe: Reci
             longest[name] = np.maximum(longest[name], np.abs(after[name] - before[name]))
             unit = format_of(measured.dtype.name).unit_roundoff
             allowed = count * unit * (np.maximum(1.0, np.abs(after[name])) + ROUNDINGS * longest[name])
-            _judge(verdict, name, count, measured, after[name], allowed)
+            judge_elements(verdict, name, count, measured, after[name], allowed)
         before = after
 
 
-def _judge(verdict: Verdict, name: str, count: int, measured: Array, exact: Array, allowed: Array) -> None:
+def judge_elements(verdict: Verdict, name: str, count: int, measured: Array, exact: Array, allowed: Array) -> None:
+    """Checks that every element of a parameter lies as near the exact one as is allowed."""
     __tracebackhide__ = True
     apart = np.abs(measured.astype(np.float64) - exact)
     beyond = ~(apart <= allowed)

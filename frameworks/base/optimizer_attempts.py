@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from fixtures.model import Model
-from fixtures.models import scalar
-from fixtures.recipe import SGD, Adagrad, Adam, AdamW, Recipe, RMSprop
+from fixtures.models import scalar, tied
+from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Recipe, RMSprop
 from frameworks.contract import Attempt, Capability, Trainer
 
 Make = Callable[[Model, Recipe], Trainer]
@@ -26,12 +27,21 @@ _CASES: Mapping[Capability, tuple[Recipe, tuple[float, ...], float]] = {
     Capability.ADAGRAD: (Recipe(Adagrad(1.0, epsilon=1e-12)), (2.0, 2.0), -(0.5**0.5)),
     Capability.RATE_DECAY: (Recipe(Adagrad(1.0, epsilon=1e-12, rate_decay=1.0)), (2.0, 2.0), -(0.125**0.5)),
     Capability.RMSPROP: (Recipe(RMSprop(1.0, decay=0.75, epsilon=1e-12)), (1.0,), -1.0),
+    Capability.ADAFACTOR: (Recipe(Adafactor(0.5)), (2.0,), 0.5),
+    Capability.ABSOLUTE_RATE: (Recipe(Adafactor(1.5, relative_step=False)), (2.0,), -0.5),
     Capability.DECAY_EXCLUDED: (Recipe(AdamW(1.0, weight_decay=0.5), undecayed=(_WEIGHT,)), (0.0,), 1.0),
 }
 """A recipe with each option, the gradients of its updates, and the weight that they move 1 to."""
 
 
-OPTIONS = (*_CASES, Capability.AMSGRAD)
+OPTIONS = (
+    *_CASES,
+    Capability.AMSGRAD,
+    Capability.SMALLEST_FACTORED,
+    Capability.MUON,
+    Capability.WIDTH_RATE,
+    Capability.UNADJUSTED_RATE,
+)
 """Every option and kind that there is an attempt of."""
 
 
@@ -62,4 +72,29 @@ def _keeps_largest(run: Make) -> bool:
     return largest > plain
 
 
-_ATTEMPTS: Mapping[Capability, Callable[[Make], bool]] = {Capability.AMSGRAD: _keeps_largest}
+def _factors_from(run: Make) -> bool:
+    """Whether a short matrix has a second moment of every element."""
+    optimizer = Adafactor(0.5, smallest=9)
+    trainer = run(tied(), Recipe(optimizer))
+    (name, weight), *_ = trainer.parameters().items()
+    trainer.feed({name: np.ldexp(np.ones_like(weight), np.arange(8) * np.arange(8)[:, None] % 3)})
+    moved = np.abs(trainer.parameters()[name] - weight)
+    return float(moved.max() - moved.min()) < 2.0**-20
+
+
+def _makes_orthogonal(adjustment: Literal["rms", "width", "none"], factor: float, run: Make) -> bool:
+    """Whether the update by a matrix of ones, whose one singular value is not zero, has a norm near the rate's."""
+    trainer = run(tied(), Recipe(Muon(1.0, adjustment=adjustment)))
+    (name, weight), *_ = trainer.parameters().items()
+    trainer.feed({name: np.ones_like(weight)})
+    moved = np.linalg.norm((trainer.parameters()[name] - weight).astype(np.float64))
+    return 0.6 < moved / factor < 1.3
+
+
+_ATTEMPTS: Mapping[Capability, Callable[[Make], bool]] = {
+    Capability.AMSGRAD: _keeps_largest,
+    Capability.SMALLEST_FACTORED: _factors_from,
+    Capability.MUON: partial(_makes_orthogonal, "rms", 0.2 * 8.0**0.5),
+    Capability.WIDTH_RATE: partial(_makes_orthogonal, "width", 1.0),
+    Capability.UNADJUSTED_RATE: partial(_makes_orthogonal, "none", 1.0),
+}

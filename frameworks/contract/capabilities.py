@@ -9,12 +9,14 @@ from enum import StrEnum
 from fixtures.layers import Again, UserFunction
 from fixtures.model import Model
 from fixtures.recipe import (
+    Adafactor,
     Adagrad,
     Adam,
     AdamW,
     Aware,
     DynamicScaling,
     Float8,
+    Muon,
     Offload,
     Precision,
     Ranks,
@@ -75,6 +77,12 @@ class Capability(StrEnum):
     ADAGRAD = "optimizer.adagrad"
     RATE_DECAY = "optimizer.rate-decay"  # Adagrad's own decay of the rate
     RMSPROP = "optimizer.rmsprop"
+    ADAFACTOR = "optimizer.adafactor"
+    ABSOLUTE_RATE = "optimizer.absolute-rate"  # Adafactor's rate without a cap
+    SMALLEST_FACTORED = "optimizer.smallest-factored"  # sides from which Adafactor factors
+    MUON = "optimizer.muon"
+    WIDTH_RATE = "optimizer.width-rate"  # Muon's rate by the ratio of a matrix' sides
+    UNADJUSTED_RATE = "optimizer.unadjusted-rate"  # Muon's rate whatever the sides are
     RANKS_REPLICATED = "ranks.replicated"
     RANKS_OPTIMIZER = "ranks.optimizer"
     RANKS_GRADIENTS = "ranks.gradients"
@@ -212,10 +220,16 @@ def of_optimizer(recipe: Recipe) -> tuple[Capability, ...]:
     conditions = {
         Capability.ADAGRAD: isinstance(optimizer, Adagrad),
         Capability.RMSPROP: isinstance(optimizer, RMSprop),
-        Capability.COUPLED_DECAY: not isinstance(optimizer, AdamW) and "weight_decay" in options,
+        Capability.ADAFACTOR: isinstance(optimizer, Adafactor),
+        Capability.ABSOLUTE_RATE: "relative_step" in options,
+        Capability.SMALLEST_FACTORED: isinstance(optimizer, Adafactor) and "smallest" in options,
+        Capability.MUON: isinstance(optimizer, Muon),
+        Capability.WIDTH_RATE: options.get("adjustment") == "width",
+        Capability.UNADJUSTED_RATE: options.get("adjustment") == "none",
+        Capability.COUPLED_DECAY: not isinstance(optimizer, AdamW | Adafactor | Muon) and "weight_decay" in options,
         Capability.DECAY_EXCLUDED: bool(recipe.undecayed),
         Capability.TENSOR_RATE: recipe.tensor_rate,
-        **{c: c.rpartition(".")[2].replace("-", "_") in options for c in _OPTIONS},
+        **{c: bool(options.get(c.rpartition(".")[2].replace("-", "_"))) for c in _OPTIONS},
     }
     chosen = recipe.implementation
     asked = () if chosen == "default" else (Capability(f"optimizer.{chosen}"),)

@@ -46,6 +46,17 @@ class Conventions:
         amsgrad: what AMSGrad takes the largest of, second moments or bias-corrected ones.
         adagrad_epsilon, rmsprop_epsilon: "outside": divided by √s + ε; "inside": by √(s + ε).
         rmsprop_rate: of RMSprop's velocity, as `momentum_rate`.
+        adafactor_epsilon: "added": g² + ε₁ joins the means; "floor": the estimate's root is at least ε₁.
+        adafactor_default_epsilon: ε₁ for a recipe that leaves it to the framework, None for the spacing of 1 in the
+            weight's format.
+        adafactor_rate: "capped": of the t-th update at most 1/√t; "given": as the user gives it.
+        adafactor_decay: "first": p·(1 − rate·decay), before RMS(p) is taken; "apart": after; "whole": p·decay is
+            subtracted with the update, whatever the rate.
+        muon_products: the format of NS, "weights" for theirs.
+        muon_epsilon: against a norm of zero, "added" to it or its "floor".
+        muon_default_epsilon: that epsilon.
+        muon_nesterov: "plain", or "corrected": g / (1 − μᵗ) + μ·v / (1 − μᵗ⁺¹), as in NAdam, of other parameters' Adam too.
+        muon_others: whether parameters that are no matrices get Adam.
         normalisation: the format of normalisation layers' weights in the model at level O2, "low" for the recipe's,
             "batch" for float32 in batch norm and the recipe's in others.
         variance: "centred": the mean of squared deviations; "difference": the mean of squares without the squared mean.
@@ -76,6 +87,15 @@ class Conventions:
     adagrad_epsilon: Literal["outside", "inside"] = "outside"
     rmsprop_epsilon: Literal["outside", "inside"] = "outside"
     rmsprop_rate: Literal["outside", "inside"] = "outside"
+    adafactor_epsilon: Literal["added", "floor"] = "added"
+    adafactor_default_epsilon: float | None = 1e-30
+    adafactor_rate: Literal["capped", "given"] = "capped"
+    adafactor_decay: Literal["first", "apart", "whole"] = "apart"
+    muon_products: Literal["weights", "bfloat16"] = "weights"
+    muon_epsilon: Literal["added", "floor"] = "added"
+    muon_default_epsilon: float = 1e-7
+    muon_nesterov: Literal["plain", "corrected"] = "plain"
+    muon_others: bool = True
     normalisation: Literal["float32", "low", "batch"] = "float32"
     variance: Literal["centred", "difference"] = "centred"
     running_variance: Literal["unbiased", "biased"] = "biased"

@@ -15,10 +15,11 @@ from frameworks.reference.arithmetic import Operations
 from frameworks.reference.eight_bit_state import EightBitMoments, EightBitState, Moments, bytes_of, kept
 from frameworks.reference.forward import master_format
 from frameworks.reference.offload import Activations, ArrayStore, Away, store_of
-from frameworks.reference.optimizers import RULES, Arithmetic, UpdateRule
+from frameworks.reference.optimizers import Arithmetic, UpdateRule
 from frameworks.reference.quantized_training import OpenWindow, QuantizedForward
 from frameworks.reference.scaler import LossScale, loss_scale
 from frameworks.reference.tensor import Tensor, rounded
+from frameworks.reference.update_rules import RULES
 
 Arrays = dict[str, Array]
 
@@ -69,7 +70,8 @@ class Decisions(QuantizedForward):
         self.slots = {slot: self.moments(slot, {}) for slot in rule.slots(recipe.optimizer)}
         for slot, moments in self.slots.items():
             start = rule.start(recipe.optimizer, slot)
-            moments.update({name: np.full_like(value, start) for name, value in self.masters.items()})
+            shapes = {n: rule.shape(recipe.optimizer, slot, value.shape) for n, value in self.masters.items()}
+            moments.update({name: np.full(shape, start) for name, shape in shapes.items() if shape is not None})
         self.averages: Arrays = {} if recipe.average is None else dict(self.masters)
         self.counts = dict.fromkeys(self.masters, 0)
         self.steps = 0
@@ -249,7 +251,7 @@ class Decisions(QuantizedForward):
         for name, gradient in gradients.items():
             self.counts[name] += 1
             taken = self.as_applied(name, gradient)
-            slots = {slot: values[name] for slot, values in self.slots.items()}
+            slots = {slot: values[name] for slot, values in self.slots.items() if name in values}
             count = self.counts[name] if self.conventions.adam_counts == "parameter" else self.steps + 1
             self.masters[name], moved = self.rule_of(name)(self.masters[name], slots, taken, rate, count)
             for slot, value in moved.items():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fixtures.arrays import FORMATS, Array, wider
-from fixtures.recipe import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+from fixtures.recipe import SGD, Adagrad, Adam, AdamW, RMSprop
 from frameworks.contract import Conventions
 from frameworks.reference.rounding import Rounding
 
@@ -26,8 +26,8 @@ class Arithmetic:
     rounding: Rounding
     format: str
 
-    def __call__(self, value: Array) -> Array:
-        return self.rounding.round(value, self.format)
+    def __call__(self, value: Array, terms: int = 1) -> Array:
+        return self.rounding.round(value, self.format, terms)
 
     def number(self, value: float) -> float:
         """A hyperparameter as the update uses it."""
@@ -61,6 +61,12 @@ class UpdateRule:
         """A moment before the first update."""
         del optimizer, slot
         return 0.0
+
+    @classmethod
+    def shape(cls, optimizer: Any, slot: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The shape of a moment of a parameter of this shape, None where it has none."""
+        del optimizer, slot
+        return shape
 
     def __call__(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
         """The new weight and the new moments.
@@ -136,15 +142,21 @@ class AdamRule(UpdateRule):
         first = r(r(r.number(betas[0]) * slots["first_moment"]) + r(r.number(shares[0]) * g))
         second = r(r(r.number(betas[1]) * slots["second_moment"]) + r(r(r.number(shares[1]) * g) * g))
         moved: Slots = {"first_moment": first, "second_moment": second}
+        moving = self.moving(first, g, count)
         one, two = (self.correction(beta, count) for beta in betas)
         if self.optimizer.amsgrad:
             second, two = self.largest(slots["largest_second_moment"], second, two, moved)
         if self.conventions.adam_epsilon == "inside":
-            way = r(r(r.number(rate * np.sqrt(two) / one) * first) / r(r(np.sqrt(second)) + epsilon))
+            way = r(r(r.number(rate * np.sqrt(two) / one) * moving) / r(r(np.sqrt(second)) + epsilon))
         else:
             root = r(r(np.sqrt(second)) / r.number(float(np.sqrt(two))))
-            way = r(r.number(rate / one) * r(first / r(root + epsilon)))
+            way = r(r.number(rate / one) * r(moving / r(root + epsilon)))
         return r(p - way), moved
+
+    def moving(self, first: Array, g: Array, count: int) -> Array:
+        """What moves the weight, before the correction of the first moment."""
+        del g, count
+        return first
 
     def largest(self, held: Array, second: Array, correction: float, moved: Slots) -> tuple[Array, float]:
         """AMSGrad's second moment and the correction that it still needs: of the moments, or none of corrected ones."""
@@ -236,13 +248,3 @@ def root_of(r: Arithmetic, squares: Array, epsilon: float, place: str) -> Array:
     if place == "inside":
         return r(np.sqrt(r(squares + r.epsilon(epsilon))))
     return r(r(np.sqrt(squares)) + r.epsilon(epsilon))
-
-
-RULES: Mapping[type[Optimizer], type[UpdateRule]] = {
-    SGD: SGDRule,
-    Adam: AdamRule,
-    AdamW: AdamWRule,
-    Adagrad: AdagradRule,
-    RMSprop: RMSpropRule,
-}
-"""The update rule of each optimizer."""

@@ -9,7 +9,6 @@ from fixtures.recipe import SGD, Adagrad, Adam, Optimizer, RMSprop
 from fixtures.schedules import Cosine, CosineRestarts, Joined
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.optimizers import (
-    RULES,
     AdagradRule,
     AdamRule,
     RMSpropRule,
@@ -18,6 +17,7 @@ from frameworks.reference.optimizers import (
     UpdateRule,
 )
 from frameworks.reference.trainer import ReferenceTrainer
+from frameworks.reference.update_rules import RULES
 from tests.faults import fault
 
 
