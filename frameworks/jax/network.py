@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -165,12 +166,11 @@ class Layout:
         return np.array(array, dtype=dtype).reshape(self._own[place])
 
     def arrays(self, leaves: Mapping[str, Any]) -> dict[str, Array]:
-        """Leaves by joined path as canonical arrays by canonical name, in model order."""
+        """Leaves by joined path as canonical arrays by canonical name, in model order; others' sizes as they are."""
         every = self.parameters | self.buffers
         return {
-            name: to_array(leaves[place]).reshape(self._wanted[name])
-            for name, place in every.items()
-            if place in leaves
+            name: array.reshape(self._wanted[name]) if array.size == math.prod(self._wanted[name]) else array
+            for name, array in ((name, to_array(leaves[place])) for name, place in every.items() if place in leaves)
         }
 
 

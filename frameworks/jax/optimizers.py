@@ -15,7 +15,20 @@ import optax
 from flax.training.train_state import TrainState
 
 from fixtures.arrays import Array
-from fixtures.recipe import SGD, Adagrad, Adam, AdamW, DynamicScaling, Optimizer, Recipe, RMSprop, Steps, written
+from fixtures.recipe import (
+    SGD,
+    Adafactor,
+    Adagrad,
+    Adam,
+    AdamW,
+    DynamicScaling,
+    Muon,
+    Optimizer,
+    Recipe,
+    RMSprop,
+    Steps,
+    written,
+)
 from fixtures.schedules import Curve
 from frameworks.jax import ways
 from frameworks.jax.arrays import Flat
@@ -100,6 +113,8 @@ _KINDS: Mapping[type[Optimizer], Callable[..., optax.GradientTransformation]] = 
     AdamW: optax.adamw,
     Adagrad: optax.adagrad,
     RMSprop: optax.rmsprop,
+    Adafactor: optax.adafactor,
+    **({Muon: optax.contrib.muon} if hasattr(optax.contrib, "muon") else {}),
 }
 _ARGUMENTS = {
     "beta1": "b1",
@@ -107,22 +122,45 @@ _ARGUMENTS = {
     "epsilon": "eps",
     "initial": "initial_accumulator_value",
     "centred": "centered",
+    "threshold": "clipping_threshold",
+    "steps": "ns_steps",
+    "coefficients": "ns_coeffs",
 }
 """Arguments that Optax calls differently from a recipe."""
+
+
+_MASKS = {AdamW: "mask", Adafactor: "weight_decay_mask", Muon: "weight_decay_mask"}
+"""Optimizers with decoupled decay, and their argument for the parameters that have it."""
+_RMS_RATES = {"rms": 0.2, "width": None}
+
+
+def _arguments_of(optimizer: Optimizer) -> dict[str, Any]:
+    """The arguments of an optimizer that differ from a recipe's in more than the name, among the others."""
+    given = {name: value for name, value in written(optimizer).items() if value is not None}
+    match optimizer:
+        case Adafactor(decay=decay, smallest=smallest):
+            fixed = ("decay", "epsilon2", "relative_step", "smallest")
+            given = {name: value for name, value in given.items() if name not in fixed}
+            given |= {"decay_rate": decay, "min_dim_size_to_factor": smallest}
+            for name, its in (("epsilon1", "eps"), ("weight_decay", "weight_decay_rate")):
+                given |= {its: given.pop(name)} if name in given else {}
+        case Muon():
+            given |= {"beta": given.pop("momentum"), "consistent_rms": _RMS_RATES[given.pop("adjustment")]}
+    return given
 
 
 def _alone(rules: Rules) -> optax.GradientTransformation:
     """The optimizer of one part; coupled decay is a transformation before it, and AMSGrad an optimizer of its own."""
     optimizer = rules.optimizer
-    given = {name: value for name, value in written(optimizer).items() if value is not None}
+    given = _arguments_of(optimizer)
     given["learning_rate"] = rules.optimizer.learning_rate if rules.schedule is None else schedule_of(rules)
     if rules.tensor_rate and rules.schedule is None:
         given["learning_rate"] = jnp.asarray(optimizer.learning_rate, jnp.float32)
     if "momentum" in given:
         given["momentum"] = given["momentum"] or None
-    coupled = 0.0 if isinstance(optimizer, AdamW) else given.pop("weight_decay", 0.0)
-    if isinstance(optimizer, AdamW) and rules.undecayed:
-        given["mask"] = lambda tree: {place: place not in rules.undecayed for place in tree}
+    coupled = 0.0 if type(optimizer) in _MASKS else given.pop("weight_decay", 0.0)
+    if rules.undecayed and type(optimizer) in _MASKS:
+        given[_MASKS[type(optimizer)]] = lambda tree: {place: place not in rules.undecayed for place in tree}
     kind = optax.amsgrad if given.pop("amsgrad", False) else _KINDS[type(optimizer)]
     chosen = ways.optimizer(rules.ways, kind, {_ARGUMENTS.get(name, name): value for name, value in given.items()})
     if coupled:
@@ -175,7 +213,7 @@ def optimizer_state(state: RunState, layout: Layout, rules: Rules) -> dict[str, 
         place = getattr(path[-1], "key", None)
         if place in layout.canonical:
             slots.setdefault(slot, {})[place] = leaf
-        elif slot and leaf.ndim == 1:
+        elif slot and leaf.ndim == 1 and rules.flat:
             slots.setdefault(slot, {}).update(_split(leaf, state.params, _own(path, rules.parts)))
     for slot, leaves in slots.items():
         found |= {f"{slot}/{name}": value for name, value in layout.arrays(leaves).items()}

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from fixtures.recipe import AdamW, Recipe
+from fixtures.recipe import Adafactor, AdamW, Muon, Recipe
 from frameworks.base import OPTIONS, optimizer_attempts
 from frameworks.base.optimizer_attempts import Make
 from frameworks.contract import Attempt, Capability, Unsupported
@@ -21,7 +21,13 @@ REFUSED_OPTIONS: dict[Capability, str] = {
     Capability.DAMPENING: "optax.sgd has no dampening",
     Capability.MAXIMIZE: "Optax' optimizers minimize, and have no argument to maximize",
     Capability.RATE_DECAY: "optax.adagrad has no decay of the rate but a schedule",
+    Capability.UNADJUSTED_RATE: "optax.contrib.muon adjusts its rate in one of two ways, and has no third",
 }
+if not hasattr(optax.contrib, "muon"):
+    _NONE = "this version of Optax has no optax.contrib.muon"
+    REFUSED_OPTIONS |= dict.fromkeys((Capability.MUON, Capability.WIDTH_RATE, Capability.UNADJUSTED_RATE), _NONE)
+_FLOOR = "optax.adafactor has no argument for the least RMS of a parameter, which is 1e-3"
+_JOINED = "optax.flatten makes one vector of all parameters, which has no rows and columns"
 _AMSGRAD = "optax.adamw has no AMSGrad, and optax.amsgrad no decoupled decay"
 _MASK = "optax.flatten joins all parameters, so that a mask of weight decay cannot name one"
 
@@ -37,6 +43,8 @@ def attempts(run: Make) -> dict[Capability, Attempt]:
         Capability.DAMPENING: partial(_steps, optax.sgd, momentum=0.5, dampening=0.5),
         Capability.MAXIMIZE: partial(_steps, optax.sgd, maximize=True),
         Capability.RATE_DECAY: partial(_steps, optax.adagrad, lr_decay=1.0),
+        Capability.UNADJUSTED_RATE: partial(_makes_muon, adjustment="none"),
+        **({} if Capability.MUON not in REFUSED_OPTIONS else {Capability.MUON: _makes_muon}),
     }
 
 
@@ -48,6 +56,11 @@ def require(recipe: Recipe) -> None:
     """
     if isinstance(recipe.optimizer, AdamW) and recipe.optimizer.amsgrad:
         raise Unsupported(Capability.AMSGRAD, _AMSGRAD, partial(_steps, optax.adamw, amsgrad=True))
+    optimizer = recipe.optimizer
+    if isinstance(optimizer, Adafactor) and optimizer.epsilon2 != Adafactor().epsilon2:
+        raise Unsupported(Capability.ADAFACTOR, _FLOOR, partial(_steps, optax.adafactor, eps2=optimizer.epsilon2))
+    if isinstance(optimizer, Adafactor | Muon) and recipe.implementation == "foreach":
+        raise Unsupported(Capability.FOREACH, _JOINED, _factors_flat)
     if recipe.implementation == "foreach" and recipe.undecayed:
         raise Unsupported(Capability.DECAY_EXCLUDED, _MASK, _masks_flat)
 
@@ -77,3 +90,18 @@ def _masks_flat() -> bool:
     )
     moved = _moved(optimizer, params)
     return bool((moved["a"] != moved["b"]).all())
+
+
+def _makes_muon(**arguments: Any) -> bool:
+    return bool(_moved(optax.contrib.muon(0.5, **arguments), {"a": jnp.ones((2, 2))})["a"][0, 0] != 1.0)
+
+
+def _factors_flat() -> bool:
+    """Whether Adafactor has the same state of a matrix that is joined with others as of one that is not."""
+    params = {"a": jnp.ones((2, 3))}
+    plain, flat = (each.init(params)[0] for each in (_adafactor(), optax.flatten(_adafactor())))
+    return bool(jnp.shape(flat.v_row) == plain.v_row["a"].shape)
+
+
+def _adafactor() -> optax.GradientTransformation:
+    return optax.adafactor(0.5, min_dim_size_to_factor=0)

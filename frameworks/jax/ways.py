@@ -173,12 +173,15 @@ def optimizer(ways: Recipe, kind: Optimizer, given: Mapping[str, Any]) -> optax.
     return _made(ways, kind, given)
 
 
+_STATIC = ("mask", "weight_decay_mask", "min_dim_size_to_factor", "ns_coeffs", "ns_steps")
+
+
 def _made(ways: Recipe, kind: Optimizer, given: Mapping[str, Any]) -> optax.GradientTransformation:
     match ways.way("optimizer"):
-        case "chain":
+        case "chain" if kind in (*_PARTS, optax.rmsprop):
             return _chained(kind, **given)
         case "inject":
-            return optax.inject_hyperparams(kind, static_args=[name for name in ("mask",) if name in given])(**given)
+            return optax.inject_hyperparams(kind, static_args=[name for name in _STATIC if name in given])(**given)
         case _:
             return kind(**given)
 

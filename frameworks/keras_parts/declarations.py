@@ -44,6 +44,7 @@ CONVENTIONS = Conventions(
     adagrad_epsilon="inside",
     rmsprop_epsilon="inside",
     rmsprop_rate="inside",
+    adafactor_decay="first",
     running_variance="biased",
     clip_epsilon=0.0,
     nonfinite_micro_batch="drop-micro-batch",

@@ -11,10 +11,12 @@ import numpy as np
 
 from fixtures.recipe import (
     SGD,
+    Adafactor,
     Adagrad,
     Adam,
     AdamW,
     DynamicScaling,
+    Muon,
     Optimizer,
     Recipe,
     RMSprop,
@@ -47,12 +49,15 @@ def _rate(recipe: Recipe) -> float | keras.optimizers.schedules.LearningRateSche
     )
 
 
+NEWER: tuple[type[Optimizer], ...] = (Adafactor, Muon)
+"""Optimizers that older versions lack."""
 _KINDS: Mapping[type[Optimizer], type[keras.optimizers.Optimizer]] = {
     SGD: keras.optimizers.SGD,
     Adam: keras.optimizers.Adam,
     AdamW: keras.optimizers.AdamW,
     Adagrad: keras.optimizers.Adagrad,
     RMSprop: keras.optimizers.RMSprop,
+    **{kind: getattr(keras.optimizers, kind.__name__) for kind in NEWER if hasattr(keras.optimizers, kind.__name__)},
 }
 _ARGUMENTS = {
     "beta1": "beta_1",
@@ -60,15 +65,35 @@ _ARGUMENTS = {
     "initial": "initial_accumulator_value",
     "decay": "rho",
     "centred": "centered",
+    "epsilon1": "epsilon_1",
+    "epsilon2": "epsilon_2",
+    "threshold": "clip_threshold",
+    "steps": "ns_steps",
 }
 """Arguments that Keras calls differently from a recipe."""
 
 
+def _own(optimizer: Optimizer) -> dict[str, Any]:
+    """The arguments of an optimizer, by Keras' names; Muon takes in embeddings, and decays matrices alone."""
+    given = {name: value for name, value in written(optimizer).items() if value is not None}
+    match optimizer:
+        case Adafactor():
+            given["beta_2_decay"] = -given.pop("decay")
+        case Muon(adjustment=adjustment, coefficients=coefficients, weight_decay=decay):
+            del given["coefficients"], given["adjustment"]
+            given |= dict(zip(("muon_a", "muon_b", "muon_c"), coefficients, strict=True))
+            given |= {"rms_rate": _RMS_RATES[adjustment], "weight_decay": decay or None, "adam_weight_decay": None}
+            given["exclude_embeddings"] = False
+    return {_ARGUMENTS.get(name, name): value for name, value in given.items()}
+
+
+_RMS_RATES = {"rms": 0.2, "none": None, "width": "width"}
+
+
 def _one(recipe: Recipe, given: Mapping[str, Any], undecayed: Sequence[keras.Variable]) -> keras.optimizers.Optimizer:
-    own = {name: value for name, value in written(recipe.optimizer).items() if value is not None}
     common: dict[str, Any] = {
         **given,
-        **{_ARGUMENTS.get(name, name): value for name, value in own.items()},
+        **_own(recipe.optimizer),
         "learning_rate": _rate(recipe),
         "global_clipnorm": recipe.clip,
         "gradient_accumulation_steps": recipe.accumulation if recipe.accumulation > 1 else None,

@@ -18,6 +18,10 @@ _OFFERED = (
     Capability.ADAGRAD,
     Capability.RMSPROP,
     Capability.DECAY_EXCLUDED,
+    Capability.ADAFACTOR,
+    Capability.ABSOLUTE_RATE,
+    Capability.MUON,
+    Capability.UNADJUSTED_RATE,
 )
 _ONE = "a Keras optimizer has one implementation on a backend and no argument for another"
 REFUSED_OPTIONS: dict[Capability, str] = {
@@ -30,6 +34,14 @@ REFUSED_OPTIONS: dict[Capability, str] = {
     Capability.RATE_DECAY: "keras.optimizers.Adagrad has no decay of the rate but a schedule",
     Capability.COUPLED_DECAY: "weight_decay of Keras' optimizers is decoupled in all of them",
     Capability.TENSOR_RATE: "a Keras optimizer takes a number, a schedule or a callable as learning rate, not a tensor",
+    Capability.ABSOLUTE_RATE: "relative_step=False of keras.optimizers.Adafactor changes nothing, although documented",
+    Capability.SMALLEST_FACTORED: "keras.optimizers.Adafactor factors every variable of two dimensions or more",
+    Capability.WIDTH_RATE: "keras.optimizers.Muon has no adjustment of the rate by the ratio of a matrix' sides",
+}
+REFUSED_OPTIONS |= {
+    Capability(f"optimizer.{name.lower()}"): f"this version of Keras has no keras.optimizers.{name}"
+    for name in ("Adafactor", "Muon")
+    if not hasattr(keras.optimizers, name)
 }
 
 
@@ -45,6 +57,8 @@ def option_attempts(run: Make) -> dict[Capability, Attempt]:
         Capability.RATE_DECAY: _decays_the_rate,
         Capability.COUPLED_DECAY: _couples_decay,
         Capability.TENSOR_RATE: _takes_a_tensor,
+        Capability.SMALLEST_FACTORED: partial(_builds, "Adafactor", smallest=9),
+        Capability.WIDTH_RATE: partial(_builds, "Muon", rms_rate="width"),
     }
 
 
@@ -57,6 +71,12 @@ def _moved(optimizer: keras.optimizers.Optimizer, *gradients: float) -> float:
 
 def _steps(**arguments: Any) -> bool:
     return _moved(keras.optimizers.SGD(0.5, **arguments), 1.0) != 1.0
+
+
+def _builds(name: str, **arguments: Any) -> bool:
+    weight = keras.Variable(np.ones((2, 2), np.float32))
+    getattr(keras.optimizers, name)(0.5, **arguments).apply([keras.ops.ones((2, 2))], [weight])
+    return bool(np.all(keras.ops.convert_to_numpy(weight) != 1.0))
 
 
 def _decays_the_rate() -> bool:

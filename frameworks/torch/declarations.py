@@ -7,7 +7,7 @@ import torch
 from frameworks.contract import Capability, Conventions, ScalerRule
 from frameworks.torch import devices, eight_bit_state, engine_probes, engine_start, torchao_models, transformers_models
 from frameworks.torch.compiling import MODES
-from frameworks.torch.implementations import NOT_CAPTURABLE
+from frameworks.torch.implementations import NOT_CAPTURABLE, REFUSED_OPTIONS
 from frameworks.torch.scaler import has_gradient_formats
 from frameworks.torch.settings import multiplies_in_tf32
 
@@ -15,6 +15,7 @@ NO_MASTERS = (
     "without torch.distributed, whose fully_shard casts float32 shards, PyTorch has no low model with float32 masters"
 )
 _REFUSED: dict[Capability, str] = {
+    **REFUSED_OPTIONS,
     Capability.O2_FLOAT16: NO_MASTERS,
     Capability.O2_BFLOAT16: NO_MASTERS,
     Capability.OFFLOAD_PARAMETERS: "parameters leave with fully_shard's CPUOffloadPolicy alone, which wants a process "
@@ -79,6 +80,10 @@ def conventions(mode: str) -> Conventions:
     return Conventions(
         normalisation="low" if mode == engine_start.MODE else "batch",
         adam_epsilon="outside",
+        adafactor_epsilon="floor",
+        adafactor_default_epsilon=None,
+        muon_products="bfloat16",
+        muon_epsilon="floor",
         momentum_rate="outside",
         running_variance="unbiased",
         clip_epsilon=1e-6,

@@ -181,7 +181,7 @@ class TorchFramework(BaseFramework):
         if not is_flat(self.mode, recipe):
             self.require_clipping(recipe)
         eight_bit_state.require(recipe, self.device)
-        implementations.require(recipe, self.device)
+        implementations.require(model, recipe, self.device)
         ways.require(recipe)
         if recipe.ranks is None and recipe.precision.level == "O2":
             low = Capability(f"precision.{recipe.precision.label}")

@@ -7,11 +7,12 @@ from functools import partial
 
 import torch
 
-from fixtures.recipe import SGD, Adagrad, Adam, AdamW, Implementation, Recipe, RMSprop
+from fixtures.model import Model
+from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, Implementation, Muon, Recipe, RMSprop
 from frameworks.base import OPTIONS, optimizer_attempts
 from frameworks.base.optimizer_attempts import Make
 from frameworks.contract import Attempt, Capability, Unsupported
-from frameworks.torch.optimizers import IMPLEMENTATIONS, Stepper, optimizer_kind
+from frameworks.torch.optimizers import IMPLEMENTATIONS, NEWER, Stepper, optimizer_kind
 from frameworks.torch.scaler import wants_fused
 
 CHOICES: dict[Capability, Implementation] = {
@@ -21,7 +22,23 @@ CHOICES: dict[Capability, Implementation] = {
     Capability.CAPTURABLE: "capturable",
 }
 NOT_CAPTURABLE = "on a CPU optimizers raise AssertionError for capturable=True, which is for CUDA graphs"
-_LACKING: dict[Implementation, tuple[type, ...]] = {"fused": (RMSprop,), "capturable": (SGD, Adagrad)}
+_LACKING: dict[Implementation, tuple[type, ...]] = {
+    "foreach": (Muon,),
+    "fused": (RMSprop, Adafactor, Muon),
+    "capturable": (SGD, Adagrad, Adafactor, Muon),
+}
+_NEWER = {kind: Capability(f"optimizer.{kind.__name__.lower()}") for kind in NEWER}
+_OPTIONS = {
+    Capability.ABSOLUTE_RATE: "torch.optim.Adafactor takes at most 1/√t as the rate of update t, whatever lr is",
+    Capability.SMALLEST_FACTORED: "torch.optim.Adafactor factors every parameter of two dimensions or more",
+    Capability.UNADJUSTED_RATE: "torch.optim.Muon adjusts its rate in one of two ways, and has no third",
+}
+REFUSED_OPTIONS = _OPTIONS | {
+    capability: f"this version of PyTorch has no torch.optim.{kind.__name__}"
+    for kind, capability in _NEWER.items()
+    if not hasattr(torch.optim, kind.__name__)
+}
+_MATRICES = "torch.optim.Muon takes matrices alone, and raises ValueError for other parameters"
 _FLOAT16 = (
     "GradScaler.unscale_ refuses a float16 model's float16 gradients, which only a fused optimizer unscales itself"
 )
@@ -34,12 +51,14 @@ def attempts(device: str, run: Make) -> dict[Capability, Attempt]:
     return optimizer_attempts(run, *OPTIONS) | chosen | {Capability.STEP_HOOKS: partial(_calls_hooks, device)}
 
 
-def require(recipe: Recipe, device: str) -> None:
-    """Refuses an implementation that an optimizer lacks.
+def require(model: Model, recipe: Recipe, device: str) -> None:
+    """Refuses an implementation that an optimizer lacks, and parameters that it does not take.
 
     Raises:
         Unsupported: it does.
     """
+    if isinstance(recipe.optimizer, Muon) and any(len(shape) != 2 for shape in model.parameter_shapes().values()):
+        raise Unsupported(Capability.MUON, _MATRICES, partial(_steps, recipe, device, (2,)))
     for capability, reason in _refused(recipe, device):
         raise Unsupported(capability, reason, partial(_steps, recipe, device))
 
@@ -59,10 +78,10 @@ def _refused(recipe: Recipe, device: str) -> Iterator[tuple[Capability, str]]:
         yield asked, _FLOAT16
 
 
-def _steps(recipe: Recipe, device: str) -> bool:
+def _steps(recipe: Recipe, device: str, shape: tuple[int, ...] = (2, 2)) -> bool:
     """Whether an optimizer with the recipe's arguments moves a weight by a scaled gradient."""
     low = torch.float16 if recipe.precision.level == "O3" and recipe.precision.format == "float16" else torch.float32
-    weight = torch.ones(2, dtype=low, device=device, requires_grad=True)
+    weight = torch.ones(shape, dtype=low, device=device, requires_grad=True)
     kind, given = optimizer_kind(recipe.but(scaling=None))
     scaler = torch.amp.GradScaler(device, init_scale=16.0, enabled=recipe.scaling is not None)
     optimizer = kind([weight], **given)

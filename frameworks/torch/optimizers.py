@@ -15,10 +15,12 @@ from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import (
     SGD,
+    Adafactor,
     Adagrad,
     Adam,
     AdamW,
     Implementation,
+    Muon,
     Optimizer,
     Recipe,
     RMSprop,
@@ -35,12 +37,15 @@ def _halves(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
     return [part for part in (items[start::count] for start in range(count)) if part]
 
 
+NEWER: tuple[type[Optimizer], ...] = (Adafactor, Muon)
+"""Optimizers that older versions lack."""
 _KINDS: Mapping[type[Optimizer], type[torch.optim.Optimizer]] = {
     SGD: torch.optim.SGD,
     Adam: torch.optim.Adam,
     AdamW: torch.optim.AdamW,
     Adagrad: torch.optim.Adagrad,
     RMSprop: torch.optim.RMSprop,
+    **{kind: getattr(torch.optim, kind.__name__) for kind in NEWER if hasattr(torch.optim, kind.__name__)},
 }
 _ARGUMENTS = {
     "learning_rate": "lr",
@@ -49,8 +54,12 @@ _ARGUMENTS = {
     "rate_decay": "lr_decay",
     "decay": "alpha",
     "centred": "centered",
+    "threshold": "d",
+    "steps": "ns_steps",
+    "coefficients": "ns_coefficients",
 }
 """Arguments that PyTorch calls differently from a recipe."""
+_ADJUSTMENTS = {"rms": "match_rms_adamw", "width": "original"}
 _OF_8_BIT_MOMENTS = ("state_bits", "block", "smallest")
 IMPLEMENTATIONS: Mapping[Implementation, Mapping[str, bool]] = {
     "default": {},
@@ -79,6 +88,13 @@ def _arguments(recipe: Recipe) -> dict[str, Any]:
     given = {name: value for name, value in written(recipe.optimizer).items() if value is not None}
     if "beta1" in given:
         given["betas"] = given.pop("beta1"), given.pop("beta2")
+    match recipe.optimizer:
+        case Adafactor(epsilon1=epsilon1, epsilon2=epsilon2):
+            given = {name: value for name, value in given.items() if name not in ("epsilon1", "epsilon2")}
+            given |= {"beta2_decay": -given.pop("decay"), "eps": (epsilon1, epsilon2)}
+        case Muon(adjustment=adjustment, weight_decay=decay):
+            del given["adjustment"]
+            given |= {"adjust_lr_fn": _ADJUSTMENTS.get(adjustment, adjustment), "weight_decay": decay}
     if recipe.tensor_rate:
         given["learning_rate"] = torch.tensor(given["learning_rate"])
     return {_ARGUMENTS.get(name, name): value for name, value in given.items() if name not in _OF_8_BIT_MOMENTS}

@@ -97,7 +97,7 @@ class StackFramework(TorchFramework):
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseTrainer:
         self.require_recipe(recipe)
         self.require_clipping(recipe)
-        implementations.require(recipe, self.device)
+        implementations.require(model, recipe, self.device)
         return self.bound(self.run(model, recipe, weights))
 
     @abstractmethod
