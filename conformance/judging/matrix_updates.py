@@ -19,7 +19,7 @@ from frameworks.reference.rounding import Stochastic
 
 
 def gradients(trainer: Trainer, count: int, exponent: int = 0) -> dict[str, Array]:
-    """Gradients of update `count` times a power of two: ±1/8 or ±1/4 at random, and 1 more along a matrix' diagonal.
+    """Gradients of update `count` times a power of two: ±1/4 or ±1/2 at random, and 1 more along a matrix' diagonal.
 
     The diagonal goes on at the first row or column where it leaves the matrix, so that no singular value is small.
     """
@@ -28,7 +28,7 @@ def gradients(trainer: Trainer, count: int, exponent: int = 0) -> dict[str, Arra
 
 def _filled(array: Array, count: int, exponent: int) -> Array:
     rng = np.random.default_rng([array.size, count])
-    values = rng.choice([-0.25, -0.125, 0.125, 0.25], array.shape)
+    values = rng.choice([-0.5, -0.25, 0.25, 0.5], array.shape)
     if array.ndim == 2:
         along = np.arange(max(array.shape))
         values[along % array.shape[0], along % array.shape[1]] += 1.0

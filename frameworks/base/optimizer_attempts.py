@@ -28,7 +28,7 @@ _CASES: Mapping[Capability, tuple[Recipe, tuple[float, ...], float]] = {
     Capability.RATE_DECAY: (Recipe(Adagrad(1.0, epsilon=1e-12, rate_decay=1.0)), (2.0, 2.0), -(0.125**0.5)),
     Capability.RMSPROP: (Recipe(RMSprop(1.0, decay=0.75, epsilon=1e-12)), (1.0,), -1.0),
     Capability.ADAFACTOR: (Recipe(Adafactor(0.5)), (2.0,), 0.5),
-    Capability.ABSOLUTE_RATE: (Recipe(Adafactor(1.5, relative_step=False)), (2.0,), -0.5),
+    Capability.ABSOLUTE_RATE: (Recipe(Adafactor(0.5, relative_step=False)), (2.0,), 0.5),
     Capability.DECAY_EXCLUDED: (Recipe(AdamW(1.0, weight_decay=0.5), undecayed=(_WEIGHT,)), (0.0,), 1.0),
 }
 """A recipe with each option, the gradients of its updates, and the weight that they move 1 to."""

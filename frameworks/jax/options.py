@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,8 +24,8 @@ REFUSED_OPTIONS: dict[Capability, str] = {
     Capability.RATE_DECAY: "optax.adagrad has no decay of the rate but a schedule",
     Capability.UNADJUSTED_RATE: "optax.contrib.muon adjusts its rate in one of two ways, and has no third",
 }
-if not hasattr(optax.contrib, "muon"):
-    _NONE = "this version of Optax has no optax.contrib.muon"
+if not (hasattr(optax.contrib, "muon") and "consistent_rms" in signature(optax.contrib.muon).parameters):
+    _NONE = "this version of Optax has no optax.contrib.muon with consistent_rms"
     REFUSED_OPTIONS |= dict.fromkeys((Capability.MUON, Capability.WIDTH_RATE, Capability.UNADJUSTED_RATE), _NONE)
 _FLOOR = "optax.adafactor has no argument for the least RMS of a parameter, which is 1e-3"
 _JOINED = "optax.flatten makes one vector of all parameters, which has no rows and columns"

@@ -34,13 +34,14 @@ REFUSED_OPTIONS: dict[Capability, str] = {
     Capability.RATE_DECAY: "keras.optimizers.Adagrad has no decay of the rate but a schedule",
     Capability.COUPLED_DECAY: "weight_decay of Keras' optimizers is decoupled in all of them",
     Capability.TENSOR_RATE: "a Keras optimizer takes a number, a schedule or a callable as learning rate, not a tensor",
-    Capability.ABSOLUTE_RATE: "relative_step=False of keras.optimizers.Adafactor changes nothing, although documented",
     Capability.SMALLEST_FACTORED: "keras.optimizers.Adafactor factors every variable of two dimensions or more",
     Capability.WIDTH_RATE: "keras.optimizers.Muon has no adjustment of the rate by the ratio of a matrix' sides",
 }
+_NEWER = {"Adafactor": (Capability.ADAFACTOR, Capability.ABSOLUTE_RATE), "Muon": (Capability.MUON, Capability.UNADJUSTED_RATE)}
 REFUSED_OPTIONS |= {
-    Capability(f"optimizer.{name.lower()}"): f"this version of Keras has no keras.optimizers.{name}"
-    for name in ("Adafactor", "Muon")
+    capability: f"this version of Keras has no keras.optimizers.{name}"
+    for name, capabilities in _NEWER.items()
+    for capability in capabilities
     if not hasattr(keras.optimizers, name)
 }
 

@@ -29,6 +29,9 @@ REFUSED_OPTIONS: dict[Capability, str] = {
     Capability.RATE_DECAY: "paddle.optimizer.Adagrad has no decay of the rate but a schedule",
     Capability.TENSOR_RATE: "a tensor as learning rate raises TypeError, although Momentum and Adagrad document it",
 }
+REFUSED_OPTIONS |= {
+    Capability(f"optimizer.{name.lower()}"): f"there is no paddle.optimizer.{name}" for name in ("Adafactor", "Muon")
+}
 _MULTI = "only Momentum and Adam have use_multi_tensor"
 
 
@@ -49,6 +52,8 @@ def refused_attempts() -> dict[Capability, Attempt]:
         Capability.MAXIMIZE: partial(_steps, momentum, maximize=True),
         Capability.RATE_DECAY: partial(_steps, adagrad, lr_decay=1.0),
         Capability.TENSOR_RATE: _takes_a_tensor,
+        Capability.ADAFACTOR: partial(_named_steps, "Adafactor"),
+        Capability.MUON: partial(_named_steps, "Muon"),
     }
 
 
@@ -70,6 +75,10 @@ def _steps(kind: Any, **arguments: Any) -> bool:
     weight.sum().backward()
     optimizer.step()
     return bool((weight != 1.0).all())
+
+
+def _named_steps(name: str) -> bool:
+    return _steps(getattr(paddle.optimizer, name))
 
 
 def _takes_a_tensor() -> bool:

@@ -11,7 +11,7 @@ from fixtures.arrays import Array
 from fixtures.data import sincos_batch
 from fixtures.model import Model
 from fixtures.models import sincos
-from fixtures.recipe import MASTERED, SGD, Precision, Ranks, Recipe
+from fixtures.recipe import MASTERED, SGD, Adafactor, Muon, Precision, Ranks, Recipe
 from frameworks.base import BaseCompany, dealt_window, ranks_of
 from frameworks.contract import Attempt, Capability, Unsupported, needs
 from frameworks.ranks import RemoteCompany, crew_of
@@ -19,6 +19,7 @@ from frameworks.torch import engine_probes, engine_start
 from frameworks.torch.declarations import NO_MASTERS
 from frameworks.torch.engine_probes import stays_without_gradient
 from frameworks.torch.scaler import wants_float32_gradients, wants_fused
+from frameworks.torch.trainer import TorchTrainer
 
 _MEMBER = "frameworks.torch.ranks:TorchMember"
 _FLAT_MEMBER = "frameworks.torch.flat_ranks:FlatMember"
@@ -39,6 +40,9 @@ _FUSED = (
 
 _WHOLE = "bitsandbytes' update takes no DTensor, which fully_shard's parameters are"
 
+_FLAT = "a flat tensor of several parameters, or a part of one, has no rows and columns"
+_NORMS = "torch.optim.Adafactor squares norms of a DTensor's rows in place, which RuntimeError refuses"
+
 
 def is_flat(mode: str, recipe: Recipe) -> bool:
     """Whether this mode shards parameters or gradients with FSDP1, whose scaler accepts float16 gradients."""
@@ -54,6 +58,8 @@ def company(
         Unsupported: PyTorch's ranks do not do what the recipe asks for.
         ValueError: the recipe names no ranks.
     """
+    if whole := _wants_whole(recipe, mode):
+        raise Unsupported(*whole, partial(_as_without_ranks, model, recipe, mode))
     if mode == engine_start.MODE:
         engine_probes.require(model, recipe, partial(_started, mode=mode))
         return _started(model, recipe, weights, mode=mode)
@@ -76,6 +82,25 @@ def _refused(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capabili
         yield Capability.ADAM_8BIT, _WHOLE
     if level == "optimizer" and wants_fused(recipe):
         yield Capability.O3_FLOAT16, _FUSED
+
+
+def _wants_whole(recipe: Recipe, mode: str) -> tuple[Capability, str] | None:
+    """The refusal of an optimizer of matrices, whose parts this mode's ranks hold otherwise."""
+    flat, optimizer = is_flat(mode, recipe), recipe.optimizer
+    if isinstance(optimizer, Adafactor) and ranks_of(recipe).level in ("gradients", "full"):
+        return Capability.ADAFACTOR, _FLAT if flat else _NORMS
+    return (Capability.MUON, _FLAT) if flat and isinstance(optimizer, Muon) else None
+
+
+def _as_without_ranks(model: Model, recipe: Recipe, mode: str) -> bool:
+    """Whether an update from gradients of powers of two is that of a run without ranks."""
+    shapes = model.parameter_shapes().items()
+    given = {name: np.resize([1.0, -0.5, 0.25], shape).astype(np.float32) for name, shape in shapes}
+    ranks, alone = _started(model, recipe, mode=mode), TorchTrainer(model, recipe.but(ranks=None), None, "cpu", "eager")
+    ranks.feed([[given]] * ranks.count)
+    alone.feed(given)
+    found, wanted = ranks.all("parameters")[0], alone.parameters()
+    return all(np.allclose(found[name], value, rtol=2.0**-18) for name, value in wanted.items())
 
 
 def _trains(model: Model, recipe: Recipe, mode: str) -> bool:

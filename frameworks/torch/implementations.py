@@ -12,7 +12,7 @@ from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, Implementation
 from frameworks.base import OPTIONS, optimizer_attempts
 from frameworks.base.optimizer_attempts import Make
 from frameworks.contract import Attempt, Capability, Unsupported
-from frameworks.torch.optimizers import IMPLEMENTATIONS, NEWER, Stepper, optimizer_kind
+from frameworks.torch.optimizers import IMPLEMENTATIONS, Stepper, optimizer_kind
 from frameworks.torch.scaler import wants_fused
 
 CHOICES: dict[Capability, Implementation] = {
@@ -27,7 +27,7 @@ _LACKING: dict[Implementation, tuple[type, ...]] = {
     "fused": (RMSprop, Adafactor, Muon),
     "capturable": (SGD, Adagrad, Adafactor, Muon),
 }
-_NEWER = {kind: Capability(f"optimizer.{kind.__name__.lower()}") for kind in NEWER}
+_NEWER = {Adafactor: (Capability.ADAFACTOR,), Muon: (Capability.MUON, Capability.WIDTH_RATE)}
 _OPTIONS = {
     Capability.ABSOLUTE_RATE: "torch.optim.Adafactor takes at most 1/√t as the rate of update t, whatever lr is",
     Capability.SMALLEST_FACTORED: "torch.optim.Adafactor factors every parameter of two dimensions or more",
@@ -35,7 +35,8 @@ _OPTIONS = {
 }
 REFUSED_OPTIONS = _OPTIONS | {
     capability: f"this version of PyTorch has no torch.optim.{kind.__name__}"
-    for kind, capability in _NEWER.items()
+    for kind, capabilities in _NEWER.items()
+    for capability in capabilities
     if not hasattr(torch.optim, kind.__name__)
 }
 _MATRICES = "torch.optim.Muon takes matrices alone, and raises ValueError for other parameters"
