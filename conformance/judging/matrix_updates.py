@@ -32,7 +32,8 @@ def _filled(array: Array, count: int, exponent: int) -> Array:
     if array.ndim == 2:
         along = np.arange(max(array.shape))
         values[along % array.shape[0], along % array.shape[1]] += 1.0
-    return np.ldexp(values, exponent).astype(array.dtype)
+    scaled: Array = np.ldexp(values, exponent).astype(array.dtype)
+    return scaled
 
 
 def judge_matrix_updates(

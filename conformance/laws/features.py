@@ -55,7 +55,7 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
     applied = recipe.schedule.factors if isinstance(recipe.schedule, Steps) else (1.0,)
     rates = [optimizer.learning_rate * factor for factor in applied]
     yield from ["rate=inexact"] if any(rate != float(np.float32(rate)) for rate in rates) else []
-    if not isinstance(optimizer, SGD):
+    if isinstance(optimizer, Adam | AdamW):
         yield from ["epsilon=default"] if optimizer.epsilon is None else []
         yield from ["epsilon=tiny"] if optimizer.epsilon is None or optimizer.epsilon <= TINY else []
     match recipe.scaling:

@@ -88,7 +88,7 @@ def _makes_orthogonal(adjustment: Literal["rms", "width", "none"], factor: float
     (name, weight), *_ = trainer.parameters().items()
     trainer.feed({name: np.ones_like(weight)})
     moved = np.linalg.norm((trainer.parameters()[name] - weight).astype(np.float64))
-    return 0.6 < moved / factor < 1.3
+    return bool(0.6 < moved / factor < 1.3)
 
 
 _ATTEMPTS: Mapping[Capability, Callable[[Make], bool]] = {

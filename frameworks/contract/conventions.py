@@ -55,8 +55,8 @@ class Conventions:
         muon_products: the format of NS, "weights" for theirs.
         muon_epsilon: against a norm of zero, "added" to it or its "floor".
         muon_default_epsilon: that epsilon.
-        muon_nesterov: "plain", or "corrected": g / (1 − μᵗ) + μ·v / (1 − μᵗ⁺¹), as in NAdam, of other parameters' Adam too.
-        muon_others: whether parameters that are no matrices get Adam.
+        muon_nesterov: "plain", or "corrected": g / (1 − μᵗ) + μ·v / (1 − μᵗ⁺¹), as in NAdam; also in the Adam of
+            parameters that are no matrices.
         normalisation: the format of normalisation layers' weights in the model at level O2, "low" for the recipe's,
             "batch" for float32 in batch norm and the recipe's in others.
         variance: "centred": the mean of squared deviations; "difference": the mean of squares without the squared mean.
@@ -95,7 +95,6 @@ class Conventions:
     muon_epsilon: Literal["added", "floor"] = "added"
     muon_default_epsilon: float = 1e-7
     muon_nesterov: Literal["plain", "corrected"] = "plain"
-    muon_others: bool = True
     normalisation: Literal["float32", "low", "batch"] = "float32"
     variance: Literal["centred", "difference"] = "centred"
     running_variance: Literal["unbiased", "biased"] = "biased"

@@ -70,7 +70,9 @@ class Trainer(Protocol):
     def optimizer_state(self) -> dict[str, Array]:
         """Moments as "SLOT/PARAMETER" in their true formats, and every counter: "steps", "schedule".
 
-        The average of the weights is "average/PARAMETER".
+        The average of the weights is "average/PARAMETER". Statistics of other shapes than the parameter's, such as
+        Adafactor's of rows and columns, are shown as the framework lays them out, or left out where it does not name
+        their parameter, as in Keras.
 
         An 8-bit moment appears decoded, as "SLOT/PARAMETER" in float32, and encoded: "codes/SLOT/PARAMETER", uint8 in
         canonical shape, and "absmax/SLOT/PARAMETER", float32, one for each block in the order in which the framework

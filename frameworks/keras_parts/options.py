@@ -37,7 +37,10 @@ REFUSED_OPTIONS: dict[Capability, str] = {
     Capability.SMALLEST_FACTORED: "keras.optimizers.Adafactor factors every variable of two dimensions or more",
     Capability.WIDTH_RATE: "keras.optimizers.Muon has no adjustment of the rate by the ratio of a matrix' sides",
 }
-_NEWER = {"Adafactor": (Capability.ADAFACTOR, Capability.ABSOLUTE_RATE), "Muon": (Capability.MUON, Capability.UNADJUSTED_RATE)}
+_NEWER = {
+    "Adafactor": (Capability.ADAFACTOR, Capability.ABSOLUTE_RATE),
+    "Muon": (Capability.MUON, Capability.UNADJUSTED_RATE),
+}
 REFUSED_OPTIONS |= {
     capability: f"this version of Keras has no keras.optimizers.{name}"
     for name, capabilities in _NEWER.items()

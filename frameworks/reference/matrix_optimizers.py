@@ -1,4 +1,4 @@
-"""Update rules that treat a matrix as one: Adafactor's statistics of rows and columns, and Muon's orthogonal updates."""
+"""Update rules that treat a matrix as one: Adafactor's statistics of rows and columns, Muon's orthogonal updates."""
 
 from __future__ import annotations
 
@@ -121,10 +121,12 @@ class MuonRule(UpdateRule):
 
     @classmethod
     def slots(cls, optimizer: Muon) -> tuple[str, ...]:
+        del optimizer
         return ("momentum", *AdamRule.slots(Adam()))
 
     @classmethod
     def shape(cls, optimizer: Muon, slot: str, shape: Shape) -> Shape | None:
+        del optimizer
         return shape if (slot == "momentum") == (len(shape) == 2) else None
 
     def __call__(self, p: Array, slots: Mapping[str, Array], g: Array, rate: float, count: int) -> tuple[Array, Slots]:
