@@ -85,7 +85,11 @@ class _OnlyNormalises(MuonRule):
         return x
 
 
-@fault("", component="optimizer", clauses=("optimizer.implementations-agree", "optimizer.options"))
+@fault(
+    "https://github.com/deepspeedai/DeepSpeed/pull/8442",
+    component="optimizer",
+    clauses=("optimizer.implementations-agree", "optimizer.options"),
+)
 class MatricesAreNotOrthogonalised(ReferenceTrainer):
     """Muon divides the velocity by its norm and makes no iteration of Newton and Schulz."""
 
