@@ -49,7 +49,7 @@ from conformance.running.ways import Ways, WayTests, chosen_ways
 from conformance.running.workers import LostWorkers
 from fixtures.recipe import LEVELS_OF
 from frameworks.adapter_file import adapter_file
-from frameworks.contract import Framework, MissingDevice
+from frameworks.contract import SHIPPED, Framework, MissingDevice
 from frameworks.registry import DEVICE_HELP, UnknownFramework, clashes, load
 from results.record.files import RecordError, one_line
 from results.record.outcomes import Outcome
@@ -187,7 +187,8 @@ def _runs_suites(config: pytest.Config) -> bool:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`variant`: every recomputation variant that the framework offers; `row`: every row of its covering array;
-    `workaround`: every workaround that its adapter declares; `way`: every way that it declares here."""
+    `workaround`: every workaround that its adapter declares; `way`: every way that it declares here; `operation_technique`
+    and `layer_technique`: every technique that its operations and layers are judged with."""
     if _FRAMEWORK not in metafunc.config.stash:
         return
     framework = metafunc.config.stash[_FRAMEWORK]
@@ -197,6 +198,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "function_way" in metafunc.fixturenames:
         ways = tuple(framework.function_ways()) or (None,)
         metafunc.parametrize("function_way", ways, ids=[way or "default" for way in ways])
+    for part in SHIPPED:
+        if (name := f"{part[:-1]}_technique") in metafunc.fixturenames:
+            supported = framework.declares(SHIPPED[part]).supported
+            techniques = framework.shipped(part).techniques() if supported else (None,)
+            metafunc.parametrize(name, techniques, ids=[each or "default" for each in techniques])
     if "workaround" in metafunc.fixturenames:
         declared = metafunc.config.stash[_KNOWN].workarounds
         metafunc.parametrize("workaround", declared, ids=[each.finding.id for each in declared])

@@ -19,6 +19,7 @@ from frameworks.base.quantizing_attempts import (
 )
 from frameworks.base.rank_attempts import with_ranks
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
+from frameworks.base.shipped import BaseShipped, shipped_attempts
 from frameworks.base.shipping import ships, takes
 from frameworks.base.structure_attempts import structure_attempts
 from frameworks.base.traces import traced_paths, unscaled_in_trace
@@ -36,6 +37,7 @@ __all__ = [
     "BaseCompany",
     "BaseFormats",
     "BaseFramework",
+    "BaseShipped",
     "BaseTrainer",
     "Bounds",
     "CompanyTrainer",
@@ -60,6 +62,7 @@ __all__ = [
     "ranks_of",
     "same_parts",
     "segment_bounds",
+    "shipped_attempts",
     "ships",
     "structure_attempts",
     "takes",

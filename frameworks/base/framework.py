@@ -15,9 +15,11 @@ from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from frameworks.base.company import BaseCompany
 from frameworks.base.gpus import named_device
 from frameworks.base.observing import elapsed, observed
+from frameworks.base.shipped import BaseShipped
 from frameworks.base.trainer import BaseTrainer
 from frameworks.contract import (
     NOT_OFFERED,
+    SHIPPED,
     SUPPORTED,
     Attempt,
     AwareRule,
@@ -31,6 +33,7 @@ from frameworks.contract import (
     FunctionFormat,
     MissingDevice,
     NumberFormats,
+    Part,
     PostTraining,
     Quantizers,
     RecomputeCase,
@@ -65,6 +68,7 @@ class BaseFramework(ABC):
         self.device = chosen
         self.mode = mode or self.modes[0]
         self._observed: dict[Capability, bool] = {}
+        self._shipped: dict[Part, BaseShipped] = {}
 
     @abstractmethod
     def devices(self) -> tuple[str, ...]:
@@ -171,6 +175,16 @@ class BaseFramework(ABC):
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         raise self.refusal(Capability.RANKS_REPLICATED)
+
+    def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
+        """What makes the operations and layers that the framework ships, as far as the adapter has examples of them."""
+        return {}
+
+    def shipped(self, part: Part) -> BaseShipped:
+        self.require(SHIPPED[part])
+        if part not in self._shipped:
+            self._shipped[part] = self.parts()[part]()
+        return self._shipped[part]
 
     def formats(self) -> NumberFormats:
         raise self.refusal(Capability.FLOAT8_E4M3FN)

@@ -24,6 +24,7 @@ from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.framework import Framework
 from frameworks.contract.post_training import Calibrated, CodeRange, LinearRule, PostTraining, QuantizedModel
 from frameworks.contract.quantizing import CastRule, FakeRule, NumberFormats, Quantized, Quantizers, QuantRule
+from frameworks.contract.shipped import SHIPPED, Part, Shipped, Values
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import (
     DataRun,
@@ -46,6 +47,7 @@ CONTRACT_VERSION = 1
 __all__ = [
     "CONTRACT_VERSION",
     "NOT_OFFERED",
+    "SHIPPED",
     "SUPPORTED",
     "Attempt",
     "AwareRule",
@@ -73,6 +75,7 @@ __all__ = [
     "NumberFormats",
     "OpResult",
     "Operand",
+    "Part",
     "Passed",
     "PostTraining",
     "QuantRule",
@@ -85,11 +88,13 @@ __all__ = [
     "Remembered",
     "RowOrder",
     "ScalerRule",
+    "Shipped",
     "State",
     "Stop",
     "Trainer",
     "Unsupported",
     "Update",
+    "Values",
     "model_needs",
     "needs",
 ]

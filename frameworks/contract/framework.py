@@ -17,6 +17,7 @@ from frameworks.contract.delayed_scaling import DelayedProduct, Float8Rule
 from frameworks.contract.eight_bit_state import EightBitRule
 from frameworks.contract.post_training import PostTraining
 from frameworks.contract.quantizing import NumberFormats, Quantizers
+from frameworks.contract.shipped import Part, Shipped
 from frameworks.contract.trainer import Trainer
 from frameworks.contract.values import (
     DataRun,
@@ -135,6 +136,13 @@ class Framework(Protocol):
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         """Runs operation `op` (a name of `frameworks.operations`) inside whatever precision scope is open."""
+
+    def shipped(self, part: Part) -> Shipped:
+        """The operations or layers that the framework ships.
+
+        Raises:
+            Unsupported: the adapter has no examples of them.
+        """
 
     def formats(self) -> NumberFormats:
         """The framework's number 8-bit formats; what is offered is declared by capabilities."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
@@ -16,10 +16,12 @@ from fixtures.recipe import Offload, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
     BaseCompany,
+    BaseShipped,
     CompanyTrainer,
     float8_attempts,
     format_attempts,
     offload_attempts,
+    shipped_attempts,
     structure_attempts,
     technique_attempts,
     with_ranks,
@@ -31,11 +33,12 @@ from frameworks.contract import (
     Float8Rule,
     FunctionFormat,
     OpResult,
+    Part,
     RecomputeCase,
     RecomputeResult,
     Unsupported,
 )
-from frameworks.jax import options
+from frameworks.jax import options, shipped
 from frameworks.jax.arrays import to_array, wide_formats
 from frameworks.jax.companies import company
 from frameworks.jax.declarations import conventions, refusals
@@ -87,6 +90,7 @@ class JaxFramework(OnDevice):
         here |= technique_attempts(self.post_training()) | refused_attempts()
         here |= {c: partial(self._here, attempt) for c, attempt in options.attempts(self._run).items()}
         here |= {c: partial(self._here, attempt) for c, attempt in structure_attempts(self._run).items()}
+        here |= shipped_attempts(self.parts())
         if self.ranks() is None:
             here |= float8_attempts(self._run)
         if self.mode == "nojit":
@@ -120,6 +124,9 @@ class JaxFramework(OnDevice):
 
     def recompute_variants(self) -> tuple[str, ...]:
         return tuple(VARIANTS)
+
+    def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
+        return {"operations": shipped.Operations} if self.mode == JIT else {}
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return WAYS

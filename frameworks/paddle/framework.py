@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import paddle
@@ -12,10 +12,12 @@ from fixtures.model import Model
 from fixtures.recipe import LEVELS_OF, Ranks, Recipe
 from frameworks.base import (
     BaseCompany,
+    BaseShipped,
     BaseTrainer,
     CompanyTrainer,
     format_attempts,
     quantizer_attempts,
+    shipped_attempts,
     technique_attempts,
     with_ranks,
 )
@@ -25,10 +27,11 @@ from frameworks.contract import (
     Conventions,
     FunctionFormat,
     OpResult,
+    Part,
     RecomputeCase,
     RecomputeResult,
 )
-from frameworks.paddle import options, recompute
+from frameworks.paddle import options, recompute, shipped
 from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
 from frameworks.paddle.checkpoint import loads_in_any_order
 from frameworks.paddle.companies import company, has_ranks
@@ -76,6 +79,7 @@ class PaddleFramework(OneGraph):
             **technique_attempts(self.post_training()),
             **self.option_attempts(),
             **options.refused_attempts(),
+            **shipped_attempts(self.parts()),
             Capability.INTEGER_PRODUCTS: integer_products,
         }
         if self.ranks() is None:
@@ -83,6 +87,9 @@ class PaddleFramework(OneGraph):
         if not has_ranks(self.device):
             return here
         return with_ranks(here, self._ranks_of_a_run, self.ranks(), reshaped="replicated")
+
+    def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
+        return {} if self.ranks() is not None else {"operations": shipped.Operations, "layers": shipped.Layers}
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return DYNAMIC_WAYS

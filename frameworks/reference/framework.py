@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from frameworks.base import (
     KERNEL,
     OPTIONS,
     BaseFramework,
+    BaseShipped,
     CompanyTrainer,
     aware_attempts,
     float8_attempts,
@@ -22,6 +23,7 @@ from frameworks.base import (
     optimizer_attempts,
     quantizer_attempts,
     ranks_of,
+    shipped_attempts,
     structure_attempts,
     technique_attempts,
     with_ranks,
@@ -35,6 +37,7 @@ from frameworks.contract import (
     Float8Rule,
     FunctionFormat,
     OpResult,
+    Part,
     RecomputeCase,
     RecomputeResult,
     Trainer,
@@ -52,6 +55,7 @@ from frameworks.reference.post_training import ReferencePostTraining, ReferenceQ
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
 from frameworks.reference.rounding import Nearest, Rounding
+from frameworks.reference.shipped import ReferenceShipped
 from frameworks.reference.trainer import ReferenceTrainer
 
 _OFFLOADS = (
@@ -81,6 +85,7 @@ class ReferenceFramework(BaseFramework):
     quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
     delayed_class: type[ReferenceDelayedProduct] = ReferenceDelayedProduct
     loop_class: type[ReferenceLoop] = ReferenceLoop
+    shipped_class: type[ReferenceShipped] = ReferenceShipped
     quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
 
     def __init__(
@@ -158,6 +163,9 @@ class ReferenceFramework(BaseFramework):
     def run_op(self, op: str, *arrays: Array) -> OpResult:
         return operations.run(self.operations_class(self.rounding), op, *arrays)
 
+    def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
+        return {"operations": lambda: self.shipped_class(self._operations())}
+
     def formats(self) -> ReferenceFormats:
         return self.formats_class()
 
@@ -207,7 +215,7 @@ class ReferenceFramework(BaseFramework):
         here |= format_attempts(self.formats(), *others, delayed=delayed)
         here |= optimizer_attempts(self.run, *(each for each in OPTIONS if each != Capability.TENSOR_RATE))
         here |= quantizer_attempts(self.quantizers()) | technique_attempts(self.post_training())
-        here |= structure_attempts(self.run)
+        here |= structure_attempts(self.run) | shipped_attempts(self.parts())
         if self.ranks() is None:
             here |= aware_attempts(self.run, converts=True) | float8_attempts(self.run)
             here[Capability.LOAD_ORDER] = partial(probes.restores_in_order, self)

@@ -17,11 +17,13 @@ from frameworks.base import (
     KERNEL,
     BaseCompany,
     BaseFramework,
+    BaseShipped,
     CompanyTrainer,
     elapsed,
     float8_attempts,
     format_attempts,
     quantizer_attempts,
+    shipped_attempts,
     technique_attempts,
     with_ranks,
 )
@@ -32,6 +34,7 @@ from frameworks.contract import (
     Float8Rule,
     FunctionFormat,
     OpResult,
+    Part,
     PostTraining,
     RecomputeCase,
     RecomputeResult,
@@ -40,7 +43,7 @@ from frameworks.keras_parts.functions import WAYS, model_attempts
 from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import dtype_policy, policy_of
-from frameworks.tf import devices, tflite_models, ways
+from frameworks.tf import devices, shipped, tflite_models, ways
 from frameworks.tf.companies import company, started
 from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.delayed_scaling import KerasDelayedProduct
@@ -65,6 +68,9 @@ from frameworks.tf.settings import (
     write_global_state,
 )
 from frameworks.tf.trainer import TensorFlowTrainer
+
+_OF_PARTS = ("graph", "xla")
+"""Modes in which operations and layers are judged one by one."""
 
 
 class TensorFlowFramework(BaseFramework):
@@ -108,6 +114,7 @@ class TensorFlowFramework(BaseFramework):
             | model_attempts(self._run)
             | quantizer_attempts(self.quantizers())
             | technique_attempts(self.post_training())
+            | shipped_attempts(self.parts())
         )
         if self.mode == tflite_models.MODE:
             here |= tflite_models.refused_attempts()
@@ -122,6 +129,15 @@ class TensorFlowFramework(BaseFramework):
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
+
+    def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
+        if self.mode not in _OF_PARTS:
+            return {}
+        by_xla = self.mode == "xla"
+        return {
+            "operations": partial(shipped.Operations, compiled_by_xla=by_xla),
+            "layers": partial(shipped.Layers, compiled_by_xla=by_xla),
+        }
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return WAYS

@@ -15,6 +15,7 @@ from fixtures.recipe import LEVELS_OF, Offload, Precision, Ranks, Recipe
 from frameworks.base import (
     BaseCompany,
     BaseFramework,
+    BaseShipped,
     BaseTrainer,
     CompanyTrainer,
     aware_attempts,
@@ -22,11 +23,13 @@ from frameworks.base import (
     format_attempts,
     offload_attempts,
     quantizer_attempts,
+    shipped_attempts,
     structure_attempts,
     technique_attempts,
     with_ranks,
 )
 from frameworks.contract import (
+    SHIPPED,
     Attempt,
     AwareRule,
     Capability,
@@ -34,6 +37,7 @@ from frameworks.contract import (
     EightBitRule,
     FunctionFormat,
     OpResult,
+    Part,
     PostTraining,
     RecomputeCase,
     RecomputeResult,
@@ -45,6 +49,7 @@ from frameworks.torch import (
     eight_bit_state,
     engine_start,
     implementations,
+    shipped,
     torchao_models,
     transformers_models,
     ways,
@@ -112,12 +117,13 @@ class TorchFramework(BaseFramework):
         return read_environment(self.device)
 
     def refusals(self) -> Mapping[Capability, str]:
-        return refusals(self.device, self.mode)
+        missing = {} if shipped.available() else {SHIPPED[part]: shipped.MISSING for part in self.parts()}
+        return refusals(self.device, self.mode) | missing
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here = dict(attempts(self.device, self.mode)) | quantizer_attempts(self.quantizers())
         here |= format_attempts(self.formats(), *products(self.device)) | technique_attempts(self.post_training())
-        here |= structure_attempts(self._run)
+        here |= structure_attempts(self._run) | shipped_attempts(self.parts())
         if self.mode != engine_start.MODE:
             here |= implementations.attempts(self.device, self._run)
         if self.mode not in ("fsdp1", engine_start.MODE):
@@ -135,6 +141,15 @@ class TorchFramework(BaseFramework):
             return here
         shown = () if self.mode == engine_start.MODE else (Capability.SAVED_BYTES,)
         return with_ranks(here | own_attempts(self.mode), partial(company, mode=self.mode), self.ranks(), shown=shown)
+
+    def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
+        if self.mode != "eager" and not self._compiles:
+            return {}
+        makers: Mapping[Part, type[shipped.Operations | shipped.Layers]] = {
+            "operations": shipped.Operations,
+            "layers": shipped.Layers,
+        }
+        return {part: partial(make, self.device, compiles=self._compiles) for part, make in makers.items()}
 
     @property
     def _compiles(self) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +15,9 @@ from autograd.extend import defvjp, primitive
 from fixtures.arrays import Array
 from fixtures.layers import Activation
 from fixtures.model import Batch
-from frameworks.contract import LayerTrace
+from frameworks.contract import LayerTrace, Values
 from frameworks.reference.arithmetic import Operations
+from frameworks.reference.shipped import ReferenceShipped
 from frameworks.reference.tensor import Tensor, plain
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.faults import fault
@@ -167,3 +170,29 @@ class UserBackwardPassIsDropped(Operations):
 
     def user_function(self, x: Tensor) -> Tensor:
         return self.apply("user_function", lambda a, _: a * a, x, keep="operands")
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/193671",
+    component="layers",
+    clauses=("composition.shipped-parts",),
+)
+class RecomputedNoiseIsNew(ReferenceShipped):
+    """An operation that is recomputed draws other random numbers than in the forward pass."""
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        yield
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/issues/52836",
+    component="layers",
+    clauses=("composition.shipped-parts",),
+)
+class FirstInputAloneHasNoGradient(ReferenceShipped):
+    """Where only one input of several has a gradient, it is that of the first input for all of them."""
+
+    def of_each(self, function: Callable[..., Any], leaves: Sequence[Array]) -> Values:
+        found = super().of_each(function, leaves)
+        return dict.fromkeys(found, found["gradient/0"])

@@ -1,0 +1,163 @@
+"""Base of the operations and layers that a framework ships, and inputs of their examples."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fixtures.arrays import Array
+from frameworks.contract import SHIPPED, Attempt, Capability, Part, Values
+
+FACTOR = 2.0**10
+"""By which technique "scaled" multiplies incoming gradients, and divides those that it gets."""
+
+
+class BaseShipped(ABC):
+    """Operations or layers with examples; what is computed without a technique is kept."""
+
+    @cached_property
+    def _kept(self) -> dict[tuple[str, str], Values]:
+        return {}
+
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """The framework's own names."""
+
+    @abstractmethod
+    def techniques(self) -> tuple[str, ...]:
+        """The techniques that can be applied to each of them."""
+
+    @abstractmethod
+    def computed(self, name: str, technique: str) -> Values:
+        """The outputs and gradients of a part's examples with a technique, or "" for none."""
+
+    def values(self, name: str, technique: str = "") -> Values:
+        if technique not in ("", "in-scope"):
+            return self.computed(name, technique)
+        if (name, technique) not in self._kept:
+            self._kept[name, technique] = self.computed(name, technique)
+        return self._kept[name, technique]
+
+
+def shipped_attempts(parts: Mapping[Part, Callable[[], BaseShipped]]) -> dict[Capability, Attempt]:
+    """Attempts for what makes operations and layers: whether the first of them has a gradient."""
+    return {SHIPPED[part]: partial(_differentiates, make) for part, make in parts.items()}
+
+
+def _differentiates(make: Callable[[], BaseShipped]) -> bool:
+    made = make()
+    return any("gradient" in key and value is not None for key, value in made.values(made.names()[0]).items())
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The parts that an adapter's `shipped.toml` lists.
+
+    Attributes:
+        inputs: the kind of inputs of each part, by the name that the framework has for it.
+        arguments: values for parameters of a layer's constructor that have no default, by name.
+        own: values of other parameters, by the name of the layer.
+    """
+
+    inputs: Mapping[str, str]
+    arguments: Mapping[str, Any]
+    own: Mapping[str, Mapping[str, Any]]
+
+    def built(self, layer: Callable[..., Any], /, **more: Any) -> Any:
+        """A layer of this class, with the arguments that it needs."""
+        parameters = list(inspect.signature(layer).parameters.values())
+        needed = [each.name for each in parameters if each.default is each.empty and each.kind != each.VAR_KEYWORD]
+        return layer(
+            **{name: self.arguments[name] for name in needed if name in self.arguments},
+            **self.own.get(layer.__name__, {}),
+            **more,
+        )
+
+
+def listed(file: Path, part: Part) -> Listed:
+    """The operations or layers that a file lists, each kind of inputs with a string of names."""
+    table = tomllib.loads(file.read_text())
+    inputs = {name: kind for kind, names in table[part].items() for name in names.split()}
+    return Listed(inputs, table.get("arguments", {}), table.get("arguments-of", {}))
+
+
+def incoming(shape: tuple[int, ...]) -> Array:
+    """A gradient for an output of this shape, float32 normal numbers, always the same."""
+    return np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+
+
+@cache
+def inputs(kind: str) -> tuple[Any, ...]:
+    """The inputs of a kind: float32 arrays between 1/4 and 9/10, ids, masks and plain numbers.
+
+    Channels come second in "signal", "image" and "volume", and last in those of Keras and TensorFlow, "…-last".
+    """
+    stream = np.random.default_rng(0)
+
+    def drawn(*shape: int) -> Array:
+        return stream.uniform(0.25, 0.9, shape).astype(np.float32)
+
+    matrix = drawn(3, 3)
+    positive = matrix @ matrix.T + np.eye(3, dtype=np.float32)
+    tensor, image = drawn(3, 4), drawn(2, 3, 8, 8)
+    signal, volume = drawn(2, 3, 8), drawn(2, 3, 4, 8, 8)
+    made: dict[str, tuple[Any, ...]] = {
+        "tensor": (tensor,),
+        "pair": (tensor, drawn(3, 4)),
+        "triple": (tensor, drawn(3, 4), drawn(3, 4)),
+        "matrix": (positive,),
+        "matrices": (positive, matrix),
+        "product": (drawn(2, 4), drawn(4, 3)),
+        "product-vector": (drawn(2, 4), drawn(4, 3), drawn(3)),
+        "product-1": (drawn(2, 4), drawn(4, 3), 1),
+        "batches": (drawn(4, 4, 4), drawn(4, 4, 4)),
+        "vector": (drawn(4),),
+        "list": ([tensor, drawn(3, 4)],),
+        "list-1": ([tensor, drawn(3, 4)], 1),
+        "vectors": ([drawn(3), drawn(4)],),
+        "tensor-1": (tensor, 1),
+        "tensor-swapped": (tensor, 0, 1),
+        "tensor-axes": (tensor, (1, 0)),
+        "tensor-shape": (tensor, (4, 3)),
+        "tensor-width": (tensor, (4,)),
+        "tensor-scaled": (tensor, drawn(4), drawn(4)),
+        "tensor-vector": (tensor, drawn(4)),
+        "tensor-padded": (tensor, [1, 0]),
+        "tensor-ids": (tensor, np.array([0, 2, 1])),
+        "tensor-places": (tensor, np.array([[0, 1], [2, 0]])),
+        "masked": (tensor, tensor > 0.5, drawn(3, 4)),
+        "where": (tensor > 0.5, drawn(3, 4), drawn(3, 4)),
+        "space": (drawn(3, 3), drawn(3, 3)),
+        "ids-table": (np.array([1, 0, 2]), drawn(5, 4)),
+        "table-ids": (drawn(5, 4), np.array([1, 0, 2])),
+        "ids": (np.array([[1, 0, 2], [3, 4, 1]]),),
+        "image": (image,),
+        "signal": (signal,),
+        "volume": (volume,),
+        "image-2": (image, 2),
+        "signal-2": (signal, 2),
+        "volume-2": (volume, 2),
+        "channels-2": (drawn(2, 4, 8, 8), 2),
+        "image-kernel": (image, drawn(4, 3, 3, 3)),
+        "signal-kernel": (signal, drawn(4, 3, 3)),
+        "volume-kernel": (volume, drawn(4, 3, 2, 2, 2)),
+        "image-transposed": (image, drawn(3, 4, 3, 3)),
+        "signal-transposed": (signal, drawn(3, 4, 3)),
+        "image-places": (image, drawn(2, 5, 5, 2)),
+        "image-last": (drawn(2, 6, 6, 3),),
+        "signal-last": (drawn(2, 6, 4),),
+        "volume-last": (drawn(2, 4, 4, 4, 3),),
+        "attention": (drawn(2, 5, 2, 4), drawn(2, 5, 2, 4), drawn(2, 5, 2, 4)),
+        "sequence": (drawn(2, 5, 4),),
+        "sequences": (drawn(2, 5, 4), drawn(2, 5, 4)),
+        "sequence-list": ([drawn(2, 5, 4), drawn(2, 5, 4)],),
+    }
+    return made[kind]

@@ -1,0 +1,39 @@
+"""Operations and layers that a framework ships, each with examples of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from fixtures.arrays import Array
+from frameworks.contract.capabilities import Capability
+
+Part = Literal["operations", "layers"]
+Values = Mapping[str, Array | None]
+"""Outputs and gradients of a part's examples by name; None where there is no gradient."""
+
+
+SHIPPED: Mapping[Part, Capability] = {
+    "operations": Capability.SHIPPED_OPERATIONS,
+    "layers": Capability.SHIPPED_LAYERS,
+}
+
+
+class Shipped(Protocol):
+    """The operations or layers of a framework that have examples, in float32, and what a technique makes of them."""
+
+    def names(self) -> tuple[str, ...]:
+        """The framework's own names."""
+
+    def techniques(self) -> tuple[str, ...]:
+        """The techniques that can be applied to each of them, by the suite's names."""
+
+    def values(self, name: str, technique: str = "") -> Values:
+        """The outputs and gradients of the part's examples, by default without a technique.
+
+        The random state is the same at the beginning of each example. A technique may give fewer values, such as
+        outputs without gradients.
+
+        Raises:
+            Exception: what the framework raises, unchanged.
+        """

@@ -1,0 +1,104 @@
+"""The reference's operations with examples, and what techniques make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import autograd.numpy as anp
+import numpy as np
+
+from fixtures.arrays import Array
+from frameworks.base.shipped import FACTOR, BaseShipped, incoming, inputs
+from frameworks.contract import Values
+from frameworks.reference import scope
+from frameworks.reference.arithmetic import UNARY, Operations
+from frameworks.reference.tape import recomputed, taped
+from frameworks.reference.tensor import Tensor
+
+Call = Callable[..., Tensor]
+_EPSILON = 1e-5
+
+
+class ReferenceShipped(BaseShipped):
+    """Products, activations, reductions, a norm layer and dropout, a method each decision."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__()
+        self.operations = operations
+        self.draws = 0
+        self.examples: Mapping[str, tuple[str, Call]] = {
+            "matmul": ("product", operations.matmul),
+            "linear": ("product-vector", operations.linear),
+            "multiply": ("pair", partial(operations.apply, "multiply", lambda a, b, _: a * b)),
+            "sum": ("tensor", partial(operations.apply, "sum", lambda a, _: anp.sum(a))),
+            "layer_norm": ("tensor-scaled", partial(self._norm, operations)),
+            "dropout": ("tensor", self._dropout),
+            **{kind: ("tensor", partial(operations.activation, kind)) for kind in UNARY},
+        }
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.examples)
+
+    def techniques(self) -> tuple[str, ...]:
+        return ("without-gradient", "one-input", "used-twice", "scaled", "recomputed", "scope-off")
+
+    @staticmethod
+    def _norm(operations: Operations, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        return operations.layer_norm(x, scale, shift, _EPSILON)
+
+    def _dropout(self, x: Tensor) -> Tensor:
+        self.draws += 1
+        return self.operations.dropout(x, np.random.default_rng(self.draws).random(x.shape) >= 0.5, 0.5)
+
+    def computed(self, name: str, technique: str) -> Values:
+        kind, call = self.examples[name]
+        leaves = [each.astype(np.float64) for each in inputs(kind)]
+        self.draws = 0
+
+        def function(*values: Any) -> Any:
+            return call(*(Tensor(value, "float32") for value in values)).value
+
+        if technique == "without-gradient":
+            return {"value/0": function(*leaves)}
+        if technique == "scope-off":
+            with scope.opened(scope.Scope()):
+                return self.differentiated(function, leaves, technique)
+        if technique == "one-input":
+            return self.of_each(function, leaves)
+        if technique == "recomputed":
+            return self.differentiated(partial(recomputed, function, replay=self.replayed), leaves, technique)
+        return self.differentiated(function, leaves, technique)
+
+    def differentiated(self, function: Callable[..., Any], leaves: Sequence[Array], technique: str) -> Values:
+        """The output and the gradient of each leaf."""
+        (output,), (pull,) = taped(lambda values: [function(*values)], tuple(leaves))
+        factor = FACTOR if technique == "scaled" else 1.0
+        given = incoming(np.shape(output)).astype(np.float64) * factor
+        if technique == "used-twice":
+            pull(given)
+        return {"value/0": output} | {f"gradient/{place}": each / factor for place, each in enumerate(pull(given))}
+
+    def of_each(self, function: Callable[..., Any], leaves: Sequence[Array]) -> Values:
+        """The gradient of each leaf while the others have none."""
+        found: dict[str, Array | None] = {}
+        for place, leaf in enumerate(leaves):
+            self.draws = 0
+            alone = partial(_at, function, leaves, place)
+            found[f"gradient/{place}"] = self.differentiated(alone, [leaf], "")["gradient/0"]
+        return found
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """The second run of a recomputed operation, which draws what the first one drew."""
+        later, self.draws = self.draws, 0
+        try:
+            yield
+        finally:
+            self.draws = later
+
+
+def _at(function: Callable[..., Any], leaves: Sequence[Array], place: int, value: Any) -> Any:
+    return function(*leaves[:place], value, *leaves[place + 1 :])

@@ -1,0 +1,223 @@
+"""TensorFlow's operations and Keras' layers with examples, and what techniques make of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from frameworks.base.shipped import FACTOR, BaseShipped, incoming, inputs, listed
+from frameworks.contract import Capability, Part, Unsupported, Values
+
+Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
+Tensors = Sequence[tf.Tensor]
+
+_FILE = Path(__file__).with_name("shipped.toml")
+_TRAINED = ("Bidirectional", "TimeDistributed", "SpectralNormalization")
+"""Layers around another layer."""
+
+
+def _plain(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    return call(*arguments)
+
+
+def _recomputed(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    return keras.remat(call)(*arguments)
+
+
+def _compiled(by_xla: bool, call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    try:
+        return tf.function(call, jit_compile=by_xla)(*arguments)
+    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+        raise Unsupported(Capability.SHIPPED_OPERATIONS, str(error)) from error
+
+
+def _leaf(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_leaf(each) for each in value]
+    return tf.constant(value) if isinstance(value, np.ndarray) else value
+
+
+def _floating(nest: Any) -> list[Any]:
+    return [each for each in tf.nest.flatten(nest) if tf.is_tensor(each) and each.dtype in (tf.float32, tf.float16)]
+
+
+def _array(value: Any) -> Any:
+    return None if value is None else tf.convert_to_tensor(value).numpy()
+
+
+class _Listed(BaseShipped):
+    """Parts that `shipped.toml` lists, as far as this version has them.
+
+    Args:
+        compiled_by_xla: by which compiler "compiled" goes, XLA or tf.function alone.
+    """
+
+    part: Part
+    module: Any
+    own: tuple[str, ...]
+
+    def __init__(self, *, compiled_by_xla: bool) -> None:
+        super().__init__()
+        self.listed = listed(_FILE, self.part)
+        self.calls: Mapping[str, Call] = {
+            "recomputed": _recomputed,
+            "compiled": partial(_compiled, compiled_by_xla),
+        }
+        self.by_xla = compiled_by_xla
+        self.compiles = compiled_by_xla or self.part == "layers"
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.listed.inputs if self._part(name) is not None)
+
+    def _part(self, name: str) -> Any:
+        try:
+            return attrgetter(name)(self.module)
+        except AttributeError:
+            return None
+
+    def techniques(self) -> tuple[str, ...]:
+        return (*(each for each in self.calls if self.compiles or each != "compiled"), *self.own)
+
+    def arguments(self, name: str) -> list[Any]:
+        """The inputs of a part."""
+        return [_leaf(each) for each in inputs(self.listed.inputs[name])]
+
+    def taken(self, call: Callable[..., Any], arguments: Sequence[Any], weights: Tensors, technique: str) -> Values:
+        """Outputs and gradients of a call; `weights` are the variables that it reads."""
+        leaves = [*_floating(list(arguments)), *weights]
+        with tf.GradientTape(persistent=technique == "used-twice") as tape:
+            tape.watch(leaves)
+            outputs = _floating(self.calls.get(technique, _plain)(call, arguments))
+        given = [tf.cast(tf.constant(incoming(tuple(each.shape))), each.dtype) for each in outputs]
+        if technique == "used-twice":
+            tape.gradient(outputs, leaves, given)
+        if technique == "scaled":
+            found = tape.gradient(outputs, leaves, [each * FACTOR for each in given])
+            found = [None if each is None else tf.convert_to_tensor(each) / FACTOR for each in found]
+        else:
+            found = tape.gradient(outputs, leaves, given)
+        values = {f"value/{place}": _array(each) for place, each in enumerate(outputs)}
+        return values | {f"gradient/{place}": _array(each) for place, each in enumerate(found)}
+
+
+def _with(call: Callable[..., Any], numbers: Sequence[Any]) -> Callable[..., Any]:
+    """The call with plain numbers at its end, which recomputation would make tensors of."""
+    return lambda *arguments: call(*arguments, *numbers)
+
+
+class Operations(_Listed):
+    """Functions of tf.math, tf.nn, tf.linalg, tf.image and tf.signal."""
+
+    part = "operations"
+    module = tf
+    own = ("one-input", "used-twice", "scaled")
+
+    def computed(self, name: str, technique: str) -> Values:
+        arguments = self.arguments(name)
+        numbers = [each for each in arguments if isinstance(each, int | tuple)]
+        arguments, call = arguments[: len(arguments) - len(numbers)], _with(self._part(name), numbers)
+        if technique != "one-input":
+            return self.taken(call, arguments, (), technique)
+        found: dict[str, Any] = {}
+        for place, leaf in enumerate(_floating(arguments)):
+            with tf.GradientTape() as tape:
+                tape.watch(leaf)
+                outputs = _floating(call(*arguments))
+            given = [tf.constant(incoming(tuple(each.shape))) for each in outputs]
+            found[f"gradient/{place}"] = _array(tape.gradient(outputs, leaf, given))
+        return found
+
+
+class Layers(_Listed):
+    """Layers of keras.layers in training."""
+
+    part = "layers"
+    module = keras.layers
+    own = ("scope-off", "loaded", "rebuilt", "saved-whole")
+
+    def computed(self, name: str, technique: str) -> Values:
+        if technique == "compiled" and self.by_xla and "seed" in inspect.signature(self._part(name)).parameters:
+            raise Unsupported(Capability.SHIPPED_LAYERS, "XLA draws other random numbers, as tf.random documents")
+        arguments = self.arguments(name)
+        with self._policy(technique):
+            layer = self._built(name, 1, arguments, **({"dtype": "float32"} if technique == "scope-off" else {}))
+        if technique in ("loaded", "rebuilt", "saved-whole"):
+            layer = self._other(name, layer, arguments, technique)
+        keras.utils.set_random_seed(3)
+        weights = [each.value for each in layer.trainable_variables]
+        called = self.taken(partial(_called, layer), arguments, weights, technique)
+        if technique == "recomputed":
+            return called
+        state = [each for each in layer.non_trainable_variables if each.dtype.startswith("float")]
+        return {**called, **{f"state/{place}": each.numpy() for place, each in enumerate(state)}}
+
+    @staticmethod
+    def _policy(technique: str) -> Any:
+        """A mixed policy around a layer that asks for float32, and the present policy otherwise."""
+        chosen = "mixed_bfloat16" if technique == "scope-off" else keras.config.dtype_policy()
+        return _Policy(chosen)
+
+    def _built(self, name: str, seed: int, arguments: Sequence[Any], **more: Any) -> keras.Layer:
+        keras.utils.set_random_seed(seed)
+        kind = self._part(name)
+        if name in _TRAINED:
+            inner = keras.layers.LSTM if name == "Bidirectional" else keras.layers.Dense
+            more["layer"] = inner(3, dtype=more.get("dtype"))
+        if "seed" in inspect.signature(kind).parameters:
+            more["seed"] = 11
+        layer = self.listed.built(kind, **more)
+        layer(*arguments)
+        keras.utils.set_random_seed(seed)
+        for place, variable in enumerate(layer.trainable_variables):
+            variable.assign(variable + 0.01 * seed * (place + 1))
+        return layer
+
+    def _other(self, name: str, layer: keras.Layer, arguments: Sequence[Any], technique: str) -> keras.Layer:
+        """The layer by its configuration, or in a model that was saved and loaded."""
+        if technique == "rebuilt":
+            other = type(layer).from_config(layer.get_config())
+            other(*arguments)
+            other.set_weights(layer.get_weights())
+            return other
+        model = _model(layer, arguments)
+        with TemporaryDirectory() as folder:
+            if technique == "saved-whole":
+                model.save(f"{folder}/model.keras")
+                return keras.models.load_model(f"{folder}/model.keras").layers[-1]
+            model.save_weights(f"{folder}/model.weights.h5")
+            other = _model(self._built(name, 5, arguments), arguments)
+            other.load_weights(f"{folder}/model.weights.h5")
+        return other.layers[-1]
+
+
+class _Policy:
+    """Sets Keras' global dtype policy, and restores it."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+
+    def __enter__(self) -> None:
+        self.before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy(self.policy)
+
+    def __exit__(self, *_: object) -> None:
+        keras.config.set_dtype_policy(self.before)
+
+
+def _called(layer: keras.Layer, *arguments: Any) -> Any:
+    takes = "training" in inspect.signature(layer.call).parameters
+    return layer(*arguments, **({"training": True} if takes else {}))
+
+
+def _model(layer: keras.Layer, arguments: Sequence[Any]) -> keras.Model:
+    given = tf.nest.map_structure(lambda each: keras.Input(batch_shape=each.shape, dtype=each.dtype.name), [*arguments])
+    return keras.Model(tf.nest.flatten(given), layer(*given))
