@@ -145,11 +145,7 @@ class TorchFramework(BaseFramework):
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         if self.mode != "eager" and not self._compiles:
             return {}
-        makers: Mapping[Part, type[shipped.Operations | shipped.Layers]] = {
-            "operations": shipped.Operations,
-            "layers": shipped.Layers,
-        }
-        return {part: partial(make, self.device, compiles=self._compiles) for part, make in makers.items()}
+        return {part: partial(make, self.device, compiles=self._compiles) for part, make in shipped.PARTS.items()}
 
     @property
     def _compiles(self) -> bool:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
 from frameworks.base.shipped import FACTOR, BaseShipped
-from frameworks.contract import Values
+from frameworks.contract import Part, Values
 from frameworks.torch.arrays import to_array
 
 Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
@@ -115,7 +115,7 @@ class _Shipped(BaseShipped):
         raise NotImplementedError
 
     def examples(self, name: str, technique: str) -> Iterator[Example]:
-        """The examples of a part, made anew."""
+        """The examples of a part, made again for each call."""
         raise NotImplementedError
 
     def computed(self, name: str, technique: str) -> Values:
@@ -338,3 +338,6 @@ _TRANSFORMED: Mapping[str, Callable[[torch.nn.Module, Build], torch.nn.Module]] 
     "loaded": _loaded,
     "saved-whole": _saved_whole,
 }
+
+
+PARTS: Mapping[Part, type[Operations | Layers]] = {"operations": Operations, "layers": Layers}

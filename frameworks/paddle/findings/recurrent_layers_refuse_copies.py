@@ -1,4 +1,4 @@
-"""A recurrent layer saves a tensor whose copy is shorter than it says, so hooks that copy raise in the backward pass."""
+"""A recurrent layer saves a tensor whose copy is too short, so hooks that copy raise in the backward pass."""
 
 import sys
 
