@@ -25,6 +25,7 @@ from frameworks.reference.loop import ReferenceLoop
 from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
+from frameworks.reference.shipped import ReferenceShipped
 from frameworks.reference.trainer import ReferenceTrainer
 
 PLACES: Mapping[type, tuple[str, type]] = {
@@ -35,6 +36,7 @@ PLACES: Mapping[type, tuple[str, type]] = {
     ReferenceQuantizers: ("quantizers_class", ReferenceFramework),
     ReferenceDelayedProduct: ("delayed_class", ReferenceFramework),
     ReferenceLoop: ("loop_class", ReferenceFramework),
+    ReferenceShipped: ("shipped_class", ReferenceFramework),
     ReferenceQuantizedModel: ("quantized_model_class", ReferenceFramework),
     AwareLayers: ("aware_class", ReferenceTrainer),
     Float8Layers: ("float8_class", ReferenceTrainer),
