@@ -71,15 +71,11 @@ class Listed:
     arguments: Mapping[str, Any]
     own: Mapping[str, Mapping[str, Any]]
 
-    def built(self, layer: Callable[..., Any], /, **more: Any) -> Any:
+    def built(self, layer: type, /, **more: Any) -> Any:
         """A layer of this class, with the arguments that it needs."""
-        parameters = list(inspect.signature(layer).parameters.values())
-        needed = [each.name for each in parameters if each.default is each.empty and each.kind != each.VAR_KEYWORD]
-        return layer(
-            **{name: self.arguments[name] for name in needed if name in self.arguments},
-            **self.own.get(layer.__name__, {}),
-            **more,
-        )
+        parameters = inspect.signature(getattr(layer, "__init__")).parameters.values()  # noqa: B009
+        needed = [each.name for each in parameters if each.default is each.empty and each.name in self.arguments]
+        return layer(**{name: self.arguments[name] for name in needed}, **self.own.get(layer.__name__, {}), **more)
 
 
 def listed(file: Path, part: Part) -> Listed:

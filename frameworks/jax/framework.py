@@ -126,7 +126,7 @@ class JaxFramework(OnDevice):
         return tuple(VARIANTS)
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
-        return {"operations": shipped.Operations} if self.mode == JIT else {}
+        return {"operations": shipped.Operations, "layers": shipped.Layers} if self.mode == JIT else {}
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return WAYS

@@ -1,11 +1,13 @@
-"""JAX's operations with examples, and what techniques make of them."""
+"""Operations of JAX and layers of Flax NNX with examples, and what techniques make of them."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -14,6 +16,8 @@ import jax.numpy as jnp
 import jax.scipy.linalg
 import jax.scipy.special
 import numpy as np
+import orbax.checkpoint as ocp
+from flax import nnx
 
 from frameworks.base.shipped import FACTOR, BaseShipped, incoming, inputs, listed
 from frameworks.contract import Values
@@ -98,3 +102,78 @@ def _of_one(function: Function, leaves: Sequence[jax.Array], place: int) -> jax.
 
 def _named(kind: str, arrays: Sequence[jax.Array]) -> dict[str, Any]:
     return {f"{kind}/{place}": np.asarray(each) for place, each in enumerate(arrays)}
+
+
+_INSIDE = {"SpectralNorm": "layer_instance", "WeightNorm": "layer_instance", "RNN": "cell"}
+"""Layers around another layer, and the argument that takes it."""
+
+
+class Layers(BaseShipped):
+    """Layers of flax.nnx in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed = listed(_FILE, "layers")
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.listed.inputs if hasattr(nnx, name))
+
+    def techniques(self) -> tuple[str, ...]:
+        return ("recomputed", "compiled", "copied", "loaded")
+
+    def computed(self, name: str, technique: str) -> Values:
+        layer = self._built(name, 1)
+        if technique == "copied":
+            layer = nnx.clone(layer)
+        if technique == "loaded":
+            layer = self._loaded[name]
+        call = nnx.remat(_called) if technique == "recomputed" else _called
+        graph, weights, rest = nnx.split(layer, nnx.Param, ...)
+
+        def function(weights: Any, *values: jax.Array) -> list[jax.Array]:
+            made = jax.tree_util.tree_leaves(call(nnx.merge(graph, weights, rest, copy=True), *values))
+            return [each for each in made if jnp.issubdtype(each.dtype, jnp.inexact)]
+
+        given = [jnp.asarray(each) for each in inputs(self.listed.inputs[name])]
+        floating = [each for each in given if each.dtype == jnp.float32]
+        chosen = function if floating else lambda weights: function(weights, *given)
+        pulled = jax.jit(partial(_of_weights, chosen)) if technique == "compiled" else partial(_of_weights, chosen)
+        outputs, gradients = pulled(weights, floating)
+        state = [each for each in jax.tree_util.tree_leaves(rest) if jnp.issubdtype(each.dtype, jnp.floating)]
+        return _named("value", outputs) | _named("gradient", gradients) | _named("state", state)
+
+    @cached_property
+    def _loaded(self) -> Mapping[str, nnx.Module]:
+        """Layers from another seed, with the saved states of the first ones, except for their random streams."""
+        kept = nnx.Not(nnx.RngState)
+        layers, others = ({name: self._built(name, seed) for name in self.names()} for seed in (1, 5))
+        states = {name: state for name, layer in layers.items() if (state := nnx.state(layer, kept))}
+        with TemporaryDirectory() as folder, ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(Path(folder) / "layers", states)
+            checkpointer.wait_until_finished()
+            wanted = {name: nnx.state(others[name], kept) for name in states}
+            for name, state in checkpointer.restore(Path(folder) / "layers", wanted).items():
+                nnx.update(others[name], state)
+        return others
+
+    def _built(self, name: str, seed: int) -> nnx.Module:
+        streams = nnx.Rngs(params=seed, dropout=3, carry=3)
+        more: dict[str, Any] = {}
+        if name in _INSIDE:
+            inner = nnx.SimpleCell if name == "RNN" else nnx.Linear
+            more[_INSIDE[name]] = self.listed.built(inner, rngs=streams)
+        kind = getattr(nnx, name)
+        if "rngs" in inspect.signature(kind.__init__).parameters:
+            more["rngs"] = streams
+        layer: nnx.Module = self.listed.built(kind, **more)
+        layer.train()
+        return layer
+
+
+def _called(layer: Any, *values: jax.Array) -> Any:
+    return layer(*values)
+
+
+def _of_weights(function: Callable[..., Any], weights: Any, values: Sequence[jax.Array]) -> tuple[Any, Any]:
+    outputs, pullback = jax.vjp(function, weights, *values)
+    return outputs, jax.tree_util.tree_leaves(pullback([jnp.asarray(incoming(each.shape)) for each in outputs]))
