@@ -54,6 +54,14 @@ def _moves(capability: Capability, run: Make) -> bool:
     return abs(_weight(run, recipe, values) - expected) < 2.0**-20
 
 
+def takes_state(run: Make) -> bool:
+    """Whether a run that takes the state of another one has its weight."""
+    given, taker = (run(scalar(1.0), Recipe(SGD(1.0, momentum=0.5))) for _ in range(2))
+    given.feed({name: np.full_like(array, 0.5) for name, array in given.parameters().items()})
+    taker.take(given)
+    return float(taker.parameters()[_WEIGHT].item()) == 0.5
+
+
 def _keeps_largest(run: Make) -> bool:
     """Whether a small gradient after a large one moves a weight less than without AMSGrad."""
     plain, largest = (

@@ -22,6 +22,7 @@ from frameworks.contract import (
     Operand,
     QuantizedModel,
     Remembered,
+    Trainer,
     Unsupported,
     Update,
 )
@@ -123,6 +124,9 @@ class BaseTrainer(ABC):
 
     def restore_in(self, path: Path, order: LoadOrder) -> None:
         raise self.refusal(Capability.LOAD_ORDER)
+
+    def take(self, other: Trainer) -> None:
+        raise self.refusal(Capability.LIVE_STATE)
 
     def saved_bytes(self, batch: Batch) -> int:
         raise self.refusal(Capability.SAVED_BYTES)

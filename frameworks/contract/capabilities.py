@@ -131,6 +131,7 @@ class Capability(StrEnum):
     TRACE = "trainer.trace"  # outputs and gradients of every layer
     LIBRARY_REQUESTS = "autocast.library-requests"  # what a library makes of a request for a precision
     LOAD_ORDER = "trainer.load-order"  # parts of a run that are made and loaded in an order of the user's
+    LIVE_STATE = "trainer.live-state"  # a run that takes the state of another one in the same process
     DATA_POSITION = "trainer.data-position"  # a library's own data loader, from whose middle a run resumes
     PLAIN_LOOP = "trainer.plain-loop"  # the same run without the library that trains it
 

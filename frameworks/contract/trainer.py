@@ -148,6 +148,13 @@ class Trainer(Protocol):
             Unsupported: LOAD_ORDER.
         """
 
+    def take(self, other: Trainer) -> None:
+        """Restores the state that another run of the same model and recipe has now, part by part and without a file.
+
+        Raises:
+            Unsupported: LIVE_STATE.
+        """
+
     def saved_bytes(self, batch: Batch) -> int:
         """Bytes held between forward and backward of one micro-batch, parameters and inputs left out."""
 

@@ -21,6 +21,7 @@ from frameworks.base import (
     format_attempts,
     offload_attempts,
     structure_attempts,
+    takes_state,
     technique_attempts,
     with_ranks,
 )
@@ -89,6 +90,7 @@ class JaxFramework(OnDevice):
         here |= {c: partial(self._here, attempt) for c, attempt in structure_attempts(self._run).items()}
         if self.ranks() is None:
             here |= float8_attempts(self._run)
+            here[Capability.LIVE_STATE] = partial(self._here, partial(takes_state, self._run))
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))

@@ -19,8 +19,8 @@ import optax
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import LossLedger, ending, over_window, traced_paths, unscaled_in_trace
-from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
+from frameworks.base import LossLedger, ending, of_same_class, over_window, traced_paths, unscaled_in_trace
+from frameworks.contract import Capability, Gradients, LayerTrace, Trainer, Unsupported, Update
 from frameworks.jax import checkpoint, scaler, ways
 from frameworks.jax.arrays import Flat, Place, to_array, wide_formats
 from frameworks.jax.declarations import TAKES_EACH_IN
@@ -33,16 +33,7 @@ from frameworks.jax.readings import Readings
 from frameworks.jax.recompute import runs_in_a_pass
 from frameworks.jax.saved_bytes import saved_bytes
 from frameworks.jax.scaler import Judged
-from frameworks.jax.steps import (
-    Carried,
-    CompiledSteps,
-    JaxMicroBatch,
-    Plan,
-    UpdateResult,
-    steps_of,
-    unscaled,
-    update,
-)
+from frameworks.jax.steps import Carried, CompiledSteps, JaxMicroBatch, Plan, UpdateResult, steps_of, unscaled, update
 from frameworks.jax.trace import traced
 
 
@@ -321,6 +312,10 @@ class JaxTrainer(Readings):
     def restore(self, path: Path) -> None:
         with self.scope():
             checkpoint.restore(self, path)
+
+    def take(self, other: Trainer) -> None:
+        with self.scope():
+            checkpoint.take(self, of_same_class(self, other))
 
     def saved_bytes(self, batch: Batch) -> int:
         with self.scope():

@@ -92,6 +92,13 @@ def restore_in(trainer: DynamicRun, folder: Path, order: LoadOrder | None) -> No
     vars(trainer).update(vars(resumed))
 
 
+def take(trainer: DynamicRun, other: DynamicRun) -> None:
+    """Gives a run the state dictionaries that the parts of another one have now."""
+    resumed = trainer.anew()
+    load(resumed, parts(other))
+    vars(trainer).update(vars(resumed))
+
+
 def _make_schedules(trainer: DynamicRun, saved: dict[str, Any]) -> None:
     """Gives loaded optimizers schedules that are made now, and loads these."""
     for place, share in enumerate(trainer.shares):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import paddle
@@ -16,6 +17,7 @@ from frameworks.base import (
     CompanyTrainer,
     format_attempts,
     quantizer_attempts,
+    takes_state,
     technique_attempts,
     with_ranks,
 )
@@ -80,6 +82,7 @@ class PaddleFramework(OneGraph):
         }
         if self.ranks() is None:
             here[Capability.LOAD_ORDER] = loads_in_any_order
+            here[Capability.LIVE_STATE] = partial(takes_state, self.run_of)
         if not has_ranks(self.device):
             return here
         return with_ranks(here, self._ranks_of_a_run, self.ranks(), reshaped="replicated")

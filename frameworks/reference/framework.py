@@ -23,6 +23,7 @@ from frameworks.base import (
     quantizer_attempts,
     ranks_of,
     structure_attempts,
+    takes_state,
     technique_attempts,
     with_ranks,
 )
@@ -211,6 +212,7 @@ class ReferenceFramework(BaseFramework):
         if self.ranks() is None:
             here |= aware_attempts(self.run, converts=True) | float8_attempts(self.run)
             here[Capability.LOAD_ORDER] = partial(probes.restores_in_order, self)
+            here[Capability.LIVE_STATE] = partial(takes_state, self.run)
         return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
 
     def global_state(self) -> dict[str, str]:

@@ -22,6 +22,7 @@ from frameworks.base import (
     float8_attempts,
     format_attempts,
     quantizer_attempts,
+    takes_state,
     technique_attempts,
     with_ranks,
 )
@@ -112,7 +113,7 @@ class TensorFlowFramework(BaseFramework):
         if self.mode == tflite_models.MODE:
             here |= tflite_models.refused_attempts()
         if self.ranks() is None:
-            here |= float8_attempts(self._run)
+            here |= float8_attempts(self._run) | {Capability.LIVE_STATE: partial(takes_state, self._run)}
         return (
             with_ranks(here, partial(started, self.mode), self.ranks()) if has_ranks(self.device, self.mode) else here
         )

@@ -14,7 +14,8 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Float8, Recipe
-from frameworks.contract import Capability, LayerTrace, Operand, Remembered, Unsupported
+from frameworks.base import of_same_class
+from frameworks.contract import Capability, LayerTrace, Operand, Remembered, Trainer, Unsupported
 from frameworks.keras_parts.network import NetworkBuilder
 from frameworks.keras_parts.optimizers import make_optimizer
 from frameworks.keras_parts.scaler import scaler_settings
@@ -23,7 +24,7 @@ from frameworks.keras_parts.stateful_run import StatefulRun
 from frameworks.tf import float8_training, ways
 from frameworks.tf.arrays import as_array
 from frameworks.tf.backend import TapeBackend
-from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
+from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint, take
 from frameworks.tf.declarations import INSIDE_RECOMPUTED
 from frameworks.tf.network import WRAPPERS, SegmentCounts
 from frameworks.tf.probes import shows_recomputed
@@ -108,6 +109,12 @@ class TensorFlowTrainer(StatefulRun):
         with self.scope():
             (window,) = load_checkpoint(path, self.bound, self.optimizer, 1, self.recipe.way("save"))
         self.ledger.replace(window, sum(micro.items for micro in window))
+
+    def take(self, other: Trainer) -> None:
+        given = of_same_class(self, other)
+        with self.scope():
+            take(self.bound, self.optimizer, given.bound, given.optimizer)
+        self.ledger.replace(given.ledger.micro_batches, given.ledger.items)
 
     def saved_bytes(self, batch: Batch) -> int:
         if self.mode != "graph":

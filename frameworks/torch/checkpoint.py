@@ -43,6 +43,9 @@ class TorchRun(Protocol):
     def parts(self) -> dict[str, Any]:
         """Every part that has a `state_dict`, by name."""
 
+    def follow_network(self) -> None:
+        """Finds the parameters of a network that has others, and makes optimizers of them."""
+
 
 def parts(trainer: TorchRun) -> dict[str, Any]:
     """Every part of the run that has a `state_dict`, by name; those of a second optimizer end in ".1"."""
@@ -119,6 +122,13 @@ def restore_in(trainer: TorchRun, path: Path, order: LoadOrder) -> None:
             restore(trainer, path)
 
 
+def take(trainer: TorchRun, other: TorchRun) -> None:
+    """Loads the state that the parts of another run have now, each by its own `load_state_dict`."""
+    _load_parts(trainer, {name: part.state_dict() for name, part in other.parts().items()})
+    go_on(trainer, loop_state(other))
+    put_gradients(trainer, gradients(other))
+
+
 def _restore(trainer: TorchRun, path: Path, load: Callable[[TorchRun, Mapping[str, Any]], None]) -> None:
     file = path / FILE
     try:
@@ -136,8 +146,13 @@ def _restore(trainer: TorchRun, path: Path, load: Callable[[TorchRun, Mapping[st
 
 
 def _load_parts(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
+    assigned = trainer.recipe.way("load") == "assigned"
+    if assigned:
+        trainer.network.load_state_dict(saved["model"], assign=True)
+        trainer.follow_network()
     for name, part in trainer.parts().items():
-        part.load_state_dict(saved[name])
+        if not (assigned and name == "model"):
+            part.load_state_dict(saved[name])
 
 
 def _load_reversed(trainer: TorchRun, saved: Mapping[str, Any]) -> None:

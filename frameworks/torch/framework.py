@@ -23,6 +23,7 @@ from frameworks.base import (
     offload_attempts,
     quantizer_attempts,
     structure_attempts,
+    takes_state,
     technique_attempts,
     with_ranks,
 )
@@ -129,6 +130,7 @@ class TorchFramework(BaseFramework):
             here |= _LIBRARIES[self.mode].refused_attempts()
         if self.ranks() is None:
             here[Capability.LOAD_ORDER] = loads_in_any_order
+            here[Capability.LIVE_STATE] = partial(takes_state, self._run)
         if self.mode == "eager" and converts():
             here |= aware_attempts(self._run, converts=True)
         if self.device != "cpu" or self._compiles:

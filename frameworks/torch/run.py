@@ -54,8 +54,7 @@ class TorchRun(BaseTrainer):
             self.network = self._network().to(device)
         if self.low is not None:
             cast_body(self.network, self.low)
-        self.slots = parameters_by_name(model, self.network)
-        self.buffer_slots = buffers_by_name(model, self.network)
+        self._find_parameters()
         load(self.slots, model.weights(recipe.seed) if weights is None else weights)
         self.prepare()
         self.average = self._averaged()
@@ -80,6 +79,15 @@ class TorchRun(BaseTrainer):
 
     def prepare(self) -> None:
         """Prepares the initialised network for training, before anything else refers to it."""
+
+    def _find_parameters(self) -> None:
+        self.slots = parameters_by_name(self.model, self.network)
+        self.buffer_slots = buffers_by_name(self.model, self.network)
+
+    def follow_network(self) -> None:
+        """Finds the parameters of a network that has others, and makes optimizers of them."""
+        self._find_parameters()
+        self.steppers = self._steppers()
 
     def _network(self) -> Network:
         """A new network, on the CPU."""

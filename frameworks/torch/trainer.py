@@ -10,8 +10,8 @@ import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
-from frameworks.base import NO_SCALER, MicroBatch, unscaled_in_trace
-from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Unsupported, Update
+from frameworks.base import NO_SCALER, MicroBatch, of_same_class, unscaled_in_trace
+from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
 from frameworks.torch import checkpoint, ways
 from frameworks.torch.arrays import to_array, whole
 from frameworks.torch.compiling import kept_buffers
@@ -221,3 +221,6 @@ class TorchTrainer(TorchRun):
 
     def restore_in(self, path: Path, order: LoadOrder) -> None:
         checkpoint.restore_in(self, path, order)
+
+    def take(self, other: Trainer) -> None:
+        checkpoint.take(self, of_same_class(self, other))
