@@ -27,6 +27,7 @@ _CASES: Mapping[Capability, tuple[Recipe, tuple[float, ...], float]] = {
     Capability.RATE_DECAY: (Recipe(Adagrad(1.0, epsilon=1e-12, rate_decay=1.0)), (2.0, 2.0), -(0.125**0.5)),
     Capability.RMSPROP: (Recipe(RMSprop(1.0, decay=0.75, epsilon=1e-12)), (1.0,), -1.0),
     Capability.DECAY_EXCLUDED: (Recipe(AdamW(1.0, weight_decay=0.5), undecayed=(_WEIGHT,)), (0.0,), 1.0),
+    Capability.FROZEN: (Recipe(AdamW(1.0, weight_decay=0.5), frozen=(_WEIGHT,)), (1.0,), 1.0),
 }
 """A recipe with each option, the gradients of its updates, and the weight that they move 1 to."""
 
@@ -62,6 +63,15 @@ def takes_state(run: Make) -> bool:
     return float(taker.parameters()[_WEIGHT].item()) == 0.5
 
 
+def _freezes(run: Make) -> bool:
+    """Whether a weight stays where it was once it is frozen."""
+    trainer = run(scalar(1.0), Recipe(SGD(0.5, momentum=0.5)))
+    for frozen in ((), (_WEIGHT,)):
+        trainer.freeze(frozen)
+        trainer.feed({name: np.ones_like(array) for name, array in trainer.parameters().items()})
+    return float(trainer.parameters()[_WEIGHT].item()) == 0.5
+
+
 def _keeps_largest(run: Make) -> bool:
     """Whether a small gradient after a large one moves a weight less than without AMSGrad."""
     plain, largest = (
@@ -70,4 +80,7 @@ def _keeps_largest(run: Make) -> bool:
     return largest > plain
 
 
-_ATTEMPTS: Mapping[Capability, Callable[[Make], bool]] = {Capability.AMSGRAD: _keeps_largest}
+_ATTEMPTS: Mapping[Capability, Callable[[Make], bool]] = {
+    Capability.AMSGRAD: _keeps_largest,
+    Capability.FREEZE: _freezes,
+}

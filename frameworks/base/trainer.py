@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +124,9 @@ class BaseTrainer(ABC):
 
     def restore_in(self, path: Path, order: LoadOrder) -> None:
         raise self.refusal(Capability.LOAD_ORDER)
+
+    def freeze(self, names: Collection[str]) -> None:
+        raise self.refusal(Capability.FREEZE)
 
     def take(self, other: Trainer) -> None:
         raise self.refusal(Capability.LIVE_STATE)

@@ -70,6 +70,8 @@ class Capability(StrEnum):
     DAMPENING = "optimizer.dampening"
     COUPLED_DECAY = "optimizer.coupled-decay"  # weight decay that is added to the gradient
     DECAY_EXCLUDED = "optimizer.decay-excluded"  # parameters that weight decay leaves out
+    FROZEN = "optimizer.frozen"  # parameters that are not trained
+    FREEZE = "optimizer.freeze"  # parameters that are trained, and then are not
     AMSGRAD = "optimizer.amsgrad"
     MAXIMIZE = "optimizer.maximize"
     ADAGRAD = "optimizer.adagrad"
@@ -215,6 +217,7 @@ def of_optimizer(recipe: Recipe) -> tuple[Capability, ...]:
         Capability.RMSPROP: isinstance(optimizer, RMSprop),
         Capability.COUPLED_DECAY: not isinstance(optimizer, AdamW) and "weight_decay" in options,
         Capability.DECAY_EXCLUDED: bool(recipe.undecayed),
+        Capability.FROZEN: bool(recipe.frozen),
         Capability.TENSOR_RATE: recipe.tensor_rate,
         **{c: c.rpartition(".")[2].replace("-", "_") in options for c in _OPTIONS},
     }

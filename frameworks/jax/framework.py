@@ -20,6 +20,7 @@ from frameworks.base import (
     float8_attempts,
     format_attempts,
     offload_attempts,
+    optimizer_attempts,
     structure_attempts,
     takes_state,
     technique_attempts,
@@ -90,6 +91,8 @@ class JaxFramework(OnDevice):
         here |= {c: partial(self._here, attempt) for c, attempt in structure_attempts(self._run).items()}
         if self.ranks() is None:
             here |= float8_attempts(self._run)
+            frozen = optimizer_attempts(self._run, Capability.FROZEN)
+            here |= {c: partial(self._here, attempt) for c, attempt in frozen.items()}
             here[Capability.LIVE_STATE] = partial(self._here, partial(takes_state, self._run))
         if self.mode == "nojit":
             return here

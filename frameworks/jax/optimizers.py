@@ -25,6 +25,9 @@ _CHOOSES_ACCUMULATOR = "accumulator_dtype" in signature(optax.MultiSteps).parame
 """Whether this version of Optax has an argument for the accumulator's format, which is otherwise the parameters'."""
 
 
+_FROZEN = "frozen"
+
+
 class RunState(TrainState):
     """Flax's train state, with the average of the weights if there is one.
 
@@ -45,6 +48,7 @@ class Rules:
         accumulator: format that they are summed in.
         parts: parameters of each optimizer and group, empty if there is one of each.
         undecayed: parameters without weight decay.
+        frozen: parameters that are not trained, a part of their own.
         flat: one update of all parameters of a part, joined by `optax.flatten`.
         tensor_rate: the learning rate is an array.
         ways: a recipe with the chosen ways alone.
@@ -57,6 +61,7 @@ class Rules:
     accumulator: str
     parts: tuple[tuple[str, ...], ...]
     undecayed: tuple[str, ...]
+    frozen: tuple[str, ...]
     flat: bool
     tensor_rate: bool
     ways: Recipe = Recipe()
@@ -73,6 +78,8 @@ def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules
     parts = tuple(own[start :: recipe.groups] for own in owned for start in range(recipe.groups))
     if recipe.way("optimizer") == "partition":
         parts = tuple((place,) for place in places)
+    frozen = tuple(parameters[name] for name in recipe.frozen)
+    parts = tuple(kept for part in parts if (kept := tuple(place for place in part if place not in frozen)))
     skips = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
     return Rules(
         recipe.optimizer,
@@ -80,8 +87,9 @@ def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules
         recipe.clip,
         recipe.accumulation if recipe.accumulation > 1 else None,
         "float64" if wide else "float32",
-        parts if len(parts) > 1 else (),
+        parts if len(parts) > 1 or frozen else (),
         tuple(parameters[name] for name in recipe.undecayed),
+        frozen,
         recipe.implementation == "foreach",
         recipe.tensor_rate,
         recipe.ways_of("clip", "optimizer", "schedule", *(("scaling",) if skips else ())),
@@ -136,7 +144,11 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
     chosen = _alone(rules)
     if rules.parts:
         labels = {place: str(index) for index, part in enumerate(rules.parts) for place in part}
-        chosen = optax.partition({str(index): _alone(rules) for index in range(len(rules.parts))}, labels)
+        each = {str(index): _alone(rules) for index in range(len(rules.parts))}
+        if rules.frozen:
+            labels |= dict.fromkeys(rules.frozen, _FROZEN)
+            each[_FROZEN] = optax.set_to_zero()
+        chosen = optax.partition(each, labels)
     if rules.clip is not None:
         chosen = ways.clipped(rules.ways.way("clip"), rules.clip, chosen)
     skips = {"should_skip_update_fn": optax.skip_not_finite} if rules.ways.way("scaling") == "skip-not-finite" else {}

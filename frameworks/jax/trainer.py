@@ -58,9 +58,8 @@ class JaxTrainer(Readings):
         with self.scope():
             history = getattr(recipe.quantization, "history", None)
             asked_ways = recipe.ways_of("backward", "recompute")
-            self.steps = self._compiled(
-                Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history, asked_ways)
-            )
+            plan = Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history, asked_ways)
+            self.steps = self._compiled(replace(plan, frozen=recipe.frozen))
             self.layout = self.steps.layout
             given = model.weights(recipe.seed) if weights is None else weights
             leaves = leaves_of(self.layout, given, self.steps.shapes, self.place)
@@ -142,7 +141,7 @@ class JaxTrainer(Readings):
         return replace(micro, finite=finite, applied=outcome.moved(), rate=rate)
 
     def gradients(self, window: Window) -> dict[str, Array]:
-        return self.layout.arrays(self.window_gradients(window))
+        return self.of_trained(self.window_gradients(window))
 
     def window_gradients(self, window: Window) -> Flat:
         """`gradients` by joined path."""
@@ -243,7 +242,8 @@ class JaxTrainer(Readings):
     def _fed(self, gradients: Gradients) -> Flat:
         """Given gradients of a micro-batch, or what is added to a window's, by joined path."""
         held = self.leaves
-        places = {name: self.layout.parameters[name] for name, value in gradients.items() if value is not None}
+        given = [name for name, value in gradients.items() if value is not None and name not in self.recipe.frozen]
+        places = {name: self.layout.parameters[name] for name in given}
         return {
             place: jax.device_put(self.layout.leaf(name, np.asarray(gradients[name]), held[place].dtype), self.place)
             for name, place in places.items()
@@ -328,7 +328,7 @@ class JaxTrainer(Readings):
             outputs, gradients, self.moved = traced(
                 self.steps, self.leaves, self.moved, self.scale, loaded, np.float32(batch.items)
             )
-            of_parameters = self.layout.arrays(unscaled(self.scale, gradients[0], self.leaves))
+            of_parameters = self.of_trained(unscaled(self.scale, gradients[0], self.leaves))
         scale = 1.0 if scaler.unscales_itself(self.scale) else self._scale()
         places = {path: self.layout.outputs[path] for path in traced_paths(self.model, batch)}
         return LayerTrace(

@@ -61,6 +61,7 @@ class DygraphTrainer(ReadRun):
             self.network = Network(model, recipe.recompute, sequential=recipe.way("recompute") == "sequential")
             for name, parameter in self.network.named.items():
                 parameter.set_value(stored(np.asarray(weights[name])))
+            self.freeze(())
             self.shares = self._build_shares()
         self.stream.state = before
         self._clips_jointly = recipe.clip is not None and (len(self.shares) > 1 or recipe.way("clip") != "")

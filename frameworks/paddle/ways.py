@@ -23,6 +23,7 @@ SEVERAL_ROOTS = ("function", "grad")
 
 def back(way: str, losses: list[Any], parameters: Sequence[Any], *, retain: bool) -> None:
     """Adds the gradients of losses, in `SEVERAL_ROOTS` of several, to those of the parameters."""
+    parameters = [parameter for parameter in parameters if not parameter.stop_gradient]
     match way:
         case "function":
             paddle.autograd.backward(losses, retain_graph=retain)

@@ -62,6 +62,7 @@ class Decisions(QuantizedForward):
             for name, format_name in self.master_formats.items()
         }
         self.masters = self.held("parameters", "master", masters)
+        self.frozen = frozenset(recipe.frozen)
         self._places = {name: place for place, name in enumerate(self.masters)}
         self.values = self.held("parameters", "value", {})
         self.sync_masters()
@@ -69,9 +70,9 @@ class Decisions(QuantizedForward):
         self.slots = {slot: self.moments(slot, {}) for slot in rule.slots(recipe.optimizer)}
         for slot, moments in self.slots.items():
             start = rule.start(recipe.optimizer, slot)
-            moments.update({name: np.full_like(value, start) for name, value in self.masters.items()})
+            moments.update({n: np.full_like(value, start) for n, value in self.masters.items() if self.trains(n)})
         self.averages: Arrays = {} if recipe.average is None else dict(self.masters)
-        self.counts = dict.fromkeys(self.masters, 0)
+        self.counts = dict.fromkeys(filter(self.trains, self.masters), 0)
         self.steps = 0
         self.schedule = 0
         self.scaler: LossScale | None = loss_scale(recipe.scaling, conventions.scaler)
@@ -256,6 +257,10 @@ class Decisions(QuantizedForward):
                 self.slots[slot][name] = value
         self.steps += 1
 
+    def trains(self, name: str) -> bool:
+        """Whether a parameter is trained."""
+        return name not in self.frozen
+
     def rule_of(self, name: str) -> UpdateRule:
         """The update rule of a parameter."""
         r = self.arithmetic_of(name)
@@ -306,6 +311,8 @@ class Decisions(QuantizedForward):
         if self.recipe.average is None:
             return
         for name, master in self.masters.items():
+            if not self.trains(name):
+                continue
             r = Arithmetic(self.rounding, self.average_format(name))
             decay = r.number(self.recipe.average) if self.steps > 1 else 0.0
             self.averages[name] = r(r(decay * self.averages[name]) + r((1.0 - decay) * master))

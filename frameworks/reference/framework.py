@@ -213,6 +213,7 @@ class ReferenceFramework(BaseFramework):
             here |= aware_attempts(self.run, converts=True) | float8_attempts(self.run)
             here[Capability.LOAD_ORDER] = partial(probes.restores_in_order, self)
             here[Capability.LIVE_STATE] = partial(takes_state, self.run)
+            here |= optimizer_attempts(self.run, Capability.FREEZE)
         return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
 
     def global_state(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from frameworks.base import BaseTrainer, of_same_class
@@ -24,6 +25,9 @@ class SavedRun(Decisions, BaseTrainer):
 
     def take(self, other: Trainer) -> None:
         self.load_state(of_same_class(self, other).save_state())
+
+    def freeze(self, names: Collection[str]) -> None:
+        self.frozen = frozenset(names).union(self.recipe.frozen)
 
     def load_part(self, part: str, arrays: Arrays) -> None:
         """Goes back to what `save_state` returned of one of `whole_state.PARTS`."""

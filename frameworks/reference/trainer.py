@@ -210,12 +210,13 @@ class ReferenceTrainer(SavedRun):
         heads = tuple(f"{last}{head}." for head in batch.targets)
         names = [name for name in self.values if not name.startswith(last) or name.startswith(heads)]
         sums: list[float] = []
-        given = {name: self.values[name] for name in names}
+        given = {name: self.values[name] for name in names if self.trains(name)}
         if self.shown is not None and not self.model.integer_inputs:
             given[_INPUTS] = tensor(batch.inputs).value  # so that layers before the first parameter have gradients too
 
         def forward(values: Any) -> list[Any]:
-            parameters = {name: Tensor(values[name], self.formats[name], owned=False) for name in names}
+            held = {name: values[name] if name in given else self.values[name] for name in names}
+            parameters = {name: Tensor(held[name], self.formats[name], owned=False) for name in names}
             with scope.opened(self.scope):
                 inputs = values[_INPUTS] if _INPUTS in given else None
                 losses = list(self.run(parameters, batch, inputs).values())
@@ -231,6 +232,7 @@ class ReferenceTrainer(SavedRun):
         gradients = present(given)
         if unknown := gradients.keys() - self.masters.keys():
             raise ValueError(f"{self.model.name} has no parameter {min(unknown)!r}")
+        gradients = {name: gradient for name, gradient in gradients.items() if self.trains(name)}
         if not gradients:
             return {}
         widest = "float64" if any(self.formats[name] == "float64" for name in gradients) else "float32"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -66,9 +66,10 @@ class TensorFlowTrainer(StatefulRun):
                 history = asked.history if isinstance(asked, Float8) else None
                 bound = NetworkBuilder(self._counts, WRAPPERS).build(model, recipe.seed, recipe.recompute, history)
             bound.load(model.weights(recipe.seed) if weights is None else weights)
+            bound.freeze(recipe.frozen)
             before = recipe.but(clip=None) if recipe.way("clip") else recipe
             optimizer = make_optimizer(before, bound.variables, TapeBackend(mode))
-            optimizer.build([*bound.variables.values(), *bound.memory.values()])
+            optimizer.build([*bound.trained.values(), *bound.memory.values()])
             super().__init__(model, recipe, bound, optimizer)
             self.loop = self._made_steps()
         if not place.startswith("/CPU"):
@@ -109,6 +110,11 @@ class TensorFlowTrainer(StatefulRun):
         with self.scope():
             (window,) = load_checkpoint(path, self.bound, self.optimizer, 1, self.recipe.way("save"))
         self.ledger.replace(window, sum(micro.items for micro in window))
+
+    def freeze(self, names: Collection[str]) -> None:
+        for name, variable in self.bound.variables.items():
+            variable.trainable = name not in names and name not in self.recipe.frozen
+        self.loop = self._made_steps()  # functions are traced for what is trained
 
     def take(self, other: Trainer) -> None:
         given = of_same_class(self, other)

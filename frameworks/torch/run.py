@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -56,6 +56,7 @@ class TorchRun(BaseTrainer):
             cast_body(self.network, self.low)
         self._find_parameters()
         load(self.slots, model.weights(recipe.seed) if weights is None else weights)
+        self.freeze(())
         self.prepare()
         self.average = self._averaged()
         self.steppers = self._steppers()
@@ -83,6 +84,10 @@ class TorchRun(BaseTrainer):
     def _find_parameters(self) -> None:
         self.slots = parameters_by_name(self.model, self.network)
         self.buffer_slots = buffers_by_name(self.model, self.network)
+
+    def freeze(self, names: Collection[str]) -> None:
+        for name, slot in self.slots.items():
+            slot.tensor.requires_grad_(name not in names and name not in self.recipe.frozen)
 
     def follow_network(self) -> None:
         """Finds the parameters of a network that has others, and makes optimizers of them."""

@@ -42,7 +42,7 @@ class TorchTrainer(TorchRun):
     def _back(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
         """One backward pass; `retain` if another one through its graph follows."""
         scaled = losses if scaler is None else [scaler.scale(loss) for loss in losses]
-        parameters = [slot.tensor for slot in self.slots.values()]
+        parameters = [slot.tensor for slot in self.slots.values() if slot.tensor.requires_grad]
         ways.back(self.recipe.way("backward"), scaled, parameters, retain=retain)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
