@@ -21,6 +21,7 @@ PARAMETERS: Mapping[str, Callable[[Way], bool]] = {
     "way": lambda way: way.technique not in LEVELS_OF,
     "rank_way": lambda way: way.technique in LEVELS_OF,
     "file_way": lambda way: way.technique in ("load", "save"),
+    "rate_way": lambda way: way.technique in ("optimizer", "schedule"),
 }
 """Parameters of tests that are ways of the framework's mode, and which ways each takes."""
 

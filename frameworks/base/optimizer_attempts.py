@@ -32,7 +32,7 @@ _CASES: Mapping[Capability, tuple[Recipe, tuple[float, ...], float]] = {
 """A recipe with each option, the gradients of its updates, and the weight that they move 1 to."""
 
 
-OPTIONS = (*_CASES, Capability.AMSGRAD)
+OPTIONS = (*_CASES, Capability.AMSGRAD, Capability.GROUP_RATES)
 """Every option and kind that there is an attempt of."""
 
 
@@ -72,6 +72,13 @@ def _freezes(run: Make) -> bool:
     return float(trainer.parameters()[_WEIGHT].item()) == 0.5
 
 
+def _has_own_rates(run: Make) -> bool:
+    """Whether the second group, a bias, moves by a rate of its own."""
+    trainer = run(scalar(1.0), Recipe(SGD(1.0), groups=2, second_rate=0.5))
+    trainer.feed({name: np.ones_like(array) for name, array in trainer.parameters().items()})
+    return [float(value.item()) for value in trainer.parameters().values()] == [0.0, -0.5]
+
+
 def _keeps_largest(run: Make) -> bool:
     """Whether a small gradient after a large one moves a weight less than without AMSGrad."""
     plain, largest = (
@@ -83,4 +90,5 @@ def _keeps_largest(run: Make) -> bool:
 _ATTEMPTS: Mapping[Capability, Callable[[Make], bool]] = {
     Capability.AMSGRAD: _keeps_largest,
     Capability.FREEZE: _freezes,
+    Capability.GROUP_RATES: _has_own_rates,
 }

@@ -54,6 +54,7 @@ class Capability(StrEnum):
     RECOMPUTE_CASES = "recompute.cases"
     SEGMENT_CALLS = "recompute.segment-calls"
     GROUPS = "optimizer.groups"
+    GROUP_RATES = "optimizer.group-rates"  # groups with a rate and a decay of their own
     CLIP = "optimizer.clip"
     SCHEDULE = "optimizer.schedule"
     SCHEDULE_FREQUENCY = "optimizer.schedule-frequency"  # a schedule that steps after every n-th update
@@ -218,6 +219,7 @@ def of_optimizer(recipe: Recipe) -> tuple[Capability, ...]:
         Capability.COUPLED_DECAY: not isinstance(optimizer, AdamW) and "weight_decay" in options,
         Capability.DECAY_EXCLUDED: bool(recipe.undecayed),
         Capability.FROZEN: bool(recipe.frozen),
+        Capability.GROUP_RATES: recipe.second_rate is not None or recipe.second_decay is not None,
         Capability.TENSOR_RATE: recipe.tensor_rate,
         **{c: c.rpartition(".")[2].replace("-", "_") in options for c in _OPTIONS},
     }

@@ -91,8 +91,8 @@ class JaxFramework(OnDevice):
         here |= {c: partial(self._here, attempt) for c, attempt in structure_attempts(self._run).items()}
         if self.ranks() is None:
             here |= float8_attempts(self._run)
-            frozen = optimizer_attempts(self._run, Capability.FROZEN)
-            here |= {c: partial(self._here, attempt) for c, attempt in frozen.items()}
+            parts = optimizer_attempts(self._run, Capability.FROZEN, Capability.GROUP_RATES)
+            here |= {c: partial(self._here, attempt) for c, attempt in parts.items()}
             here[Capability.LIVE_STATE] = partial(self._here, partial(takes_state, self._run))
         if self.mode == "nojit":
             return here

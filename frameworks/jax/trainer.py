@@ -162,7 +162,7 @@ class JaxTrainer(Readings):
                 if not self.ledger.micro_batches:
                     self.resize(self.recipe.accumulation)
         (batch,) = window
-        self.train_state = ways.with_rate(self.recipe, self.train_state, self._rate)
+        self.train_state = ways.with_rate(self._rules, self.train_state, self._rate)
         with self.scope() if self._wide or self._eager else nullcontext():
             before, rate = self._scale(), self._rate()
             self.train_state, self.scale, self.moved, sums, self.outcome = self._whole(
@@ -187,7 +187,7 @@ class JaxTrainer(Readings):
 
     def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
-        self.train_state = ways.with_rate(self.recipe, self.train_state, self._rate)
+        self.train_state = ways.with_rate(self._rules, self.train_state, self._rate)
         self.train_state, self.scale, self.outcome = update(
             self.train_state, self.scale, gradients, judged, **self._asked, last=last, pin=self.steps.pin
         )

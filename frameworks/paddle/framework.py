@@ -83,7 +83,7 @@ class PaddleFramework(OneGraph):
         }
         if self.ranks() is None:
             here[Capability.LOAD_ORDER] = loads_in_any_order
-            here |= optimizer_attempts(self.run_of, Capability.FROZEN, Capability.FREEZE)
+            here |= optimizer_attempts(self.run_of, Capability.FROZEN, Capability.FREEZE, Capability.GROUP_RATES)
             here[Capability.LIVE_STATE] = partial(takes_state, self.run_of)
         if not has_ranks(self.device):
             return here

@@ -252,7 +252,9 @@ class Decisions(QuantizedForward):
             taken = self.as_applied(name, gradient)
             slots = {slot: values[name] for slot, values in self.slots.items()}
             count = self.counts[name] if self.conventions.adam_counts == "parameter" else self.steps + 1
-            self.masters[name], moved = self.rule_of(name)(self.masters[name], slots, taken, rate, count)
+            self.masters[name], moved = self.rule_of(name)(
+                self.masters[name], slots, taken, self.rate_of(name, rate), count
+            )
             for slot, value in moved.items():
                 self.slots[slot][name] = value
         self.steps += 1
@@ -264,8 +266,17 @@ class Decisions(QuantizedForward):
     def rule_of(self, name: str) -> UpdateRule:
         """The update rule of a parameter."""
         r = self.arithmetic_of(name)
-        optimizer = self.recipe.optimizer
+        optimizer = self.recipe.of_groups[self.group_of(name)]
         return self.rules[type(optimizer)](optimizer, self.conventions, r, decays=name not in self.recipe.undecayed)
+
+    def rate_of(self, name: str, rate: float) -> float:
+        """The rate of a parameter's update, from that of the first group."""
+        own, first = self.recipe.of_groups[self.group_of(name)].learning_rate, self.recipe.optimizer.learning_rate
+        return rate if own == first else own * self.factor()
+
+    def group_of(self, name: str) -> int:
+        """Index of a parameter's group: those of an optimizer alternate between its groups."""
+        return self._places[name] // self.recipe.optimizers % self.recipe.groups
 
     def arithmetic_of(self, name: str) -> Arithmetic:
         """The arithmetic of a parameter's update: in the masters' format."""
@@ -293,8 +304,11 @@ class Decisions(QuantizedForward):
 
     def learning_rate(self) -> float:
         """The rate of the next update."""
-        factor = 1.0 if self.recipe.schedule is None else self.recipe.schedule.factor(self.schedule)
-        return self.recipe.optimizer.learning_rate * factor
+        return self.recipe.optimizer.learning_rate * self.factor()
+
+    def factor(self) -> float:
+        """The schedule's factor of the next update's rates."""
+        return 1.0 if self.recipe.schedule is None else self.recipe.schedule.factor(self.schedule)
 
     def sync_masters(self) -> None:
         """Copies the rounded masters to the model's weights."""
