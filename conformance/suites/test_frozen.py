@@ -54,7 +54,7 @@ TECHNIQUES: dict[str, tuple[str, Optimizer, dict[str, Any]]] = {
     "clipped": ("first-layer", ADAMW, {"clip": 0.5, "schedule": Steps((1, 3), (1.0, 0.5, 0.25))}),
     "scaled": ("inner-bias", MOMENTUM, {"precision": FLOAT16, "scaling": SCALING, "accumulation": 2, "average": 0.5}),
     "grouped": ("head", ADAMW, {"precision": BFLOAT16, "recompute": Recompute(2), "groups": 2}),
-    "masters": ("inner-layer", ADAMW, {"precision": MASTERED[1]}),
+    "masters": ("inner-layer", ADAMW, {"precision": MASTERED[1], "accumulation": 2}),
 }
 """What is not trained, the optimizer, and techniques as far as a framework declares them."""
 

@@ -69,11 +69,11 @@ def build_shares(
     ]
 
 
-def schedule_of(recipe: Recipe) -> Any | None:
-    """A new schedule as the recipe asks for it, None without one."""
+def schedule_of(recipe: Recipe, last: int = -1) -> Any | None:
+    """A new schedule as the recipe asks for it, at its beginning or after update `last`, from 0; None without one."""
     if recipe.schedule is None:
         return None
-    return ways.schedule(recipe.way("schedule"), recipe.optimizer.learning_rate, recipe.schedule)
+    return ways.schedule(recipe.way("schedule"), recipe.optimizer.learning_rate, recipe.schedule, last)
 
 
 def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None, *, own: bool, clipped: bool) -> Share:

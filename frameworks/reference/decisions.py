@@ -294,9 +294,9 @@ class Decisions(QuantizedForward):
             shown |= {f"absmax/{slot}/{name}": value.copy() for name, value in largest.items()}
         return shown
 
-    def make_schedule(self) -> None:
-        """Makes the schedule, at its beginning."""
-        self.schedule = 0
+    def make_schedule(self, applied: int = 0) -> None:
+        """Makes the schedule, at its beginning or after so many applied updates."""
+        self.schedule = applied
 
     def advance_schedule(self) -> None:
         """Counts an applied update."""

@@ -116,6 +116,8 @@ def restore_in(trainer: TorchRun, path: Path, order: LoadOrder) -> None:
             _restore(trainer, path, _load_reversed)
         case "schedule-made-last":
             _restore(trainer, path, _make_schedules_last)
+        case "schedule-made-there":
+            _restore(trainer, path, _make_schedules_there)
         case "scaler-used":
             if trainer.scaler is not None:
                 trainer.scaler.scale(torch.ones((), device=trainer.device))
@@ -161,14 +163,26 @@ def _load_reversed(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
 
 
 def _make_schedules_last(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
-    schedules = [name for name in trainer.parts() if name.startswith("schedule")]
-    for name, part in trainer.parts().items():
-        if name not in schedules:
-            part.load_state_dict(saved[name])
+    schedules = _without_schedules(trainer, saved)
     for stepper in trainer.steppers:
         stepper.make_schedule()
     for name in schedules:
         trainer.parts()[name].load_state_dict(saved[name])
+
+
+def _make_schedules_there(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
+    _without_schedules(trainer, saved)
+    for stepper, applied in zip(trainer.steppers, saved[LOOP]["applied"], strict=True):
+        stepper.make_schedule(last=int(applied) - 1)
+
+
+def _without_schedules(trainer: TorchRun, saved: Mapping[str, Any]) -> list[str]:
+    """Loads all other parts; the names of schedules."""
+    schedules = [name for name in trainer.parts() if name.startswith("schedule")]
+    for name, part in trainer.parts().items():
+        if name not in schedules:
+            part.load_state_dict(saved[name])
+    return schedules
 
 
 def loads_in_any_order() -> bool:

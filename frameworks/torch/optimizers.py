@@ -131,10 +131,10 @@ class Stepper:
         kind, given = optimizer_kind(recipe)
         return ways.optimizer(recipe.way("optimizer"), kind, groups, given)
 
-    def make_schedule(self) -> None:
-        """Makes the recipe's schedule of the optimizer as it is, at its beginning."""
+    def make_schedule(self, last: int = -1) -> None:
+        """Makes the recipe's schedule of the optimizer as it is, at its beginning or after update `last`, from 0."""
         made = self._schedule
-        self.scheduler = ways.scheduler(self._way, self.optimizer, made) if made else None
+        self.scheduler = ways.scheduler(self._way, self.optimizer, made, last) if made else None
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self.hook_calls += 1
