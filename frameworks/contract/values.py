@@ -92,8 +92,8 @@ LoadOrder = Literal["optimizer-first", "schedule-made-last", "schedule-made-ther
 """Order in which a resumed run's parts are made and loaded.
 
 "optimizer-first": scaler, schedule and optimizer are loaded before the model. "schedule-made-last": the schedule is
-made and loaded after the other parts were loaded. "schedule-made-there": it is made after them, at the update that the
-run has come to, and not loaded. "scaler-used": the scaler has scaled a loss before it is loaded.
+made and loaded after the other parts were loaded. "schedule-made-there": it is made after them, for the update that
+comes next, and not loaded. "scaler-used": the scaler has scaled a loss before it is loaded.
 """
 
 

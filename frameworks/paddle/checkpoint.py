@@ -100,7 +100,7 @@ def take(trainer: DynamicRun, other: DynamicRun) -> None:
 
 
 def _make_schedules(trainer: DynamicRun, saved: dict[str, Any], *, there: bool) -> None:
-    """Gives loaded optimizers schedules that are made now, where the saved ones had come to, or that are loaded."""
+    """Gives loaded optimizers schedules that are made now: `there`, at the place of the saved ones, or to be loaded."""
     for place, share in enumerate(trainer.shares):
         state = saved[f"optimizer {place}"].get("LR_Scheduler", {})
         made = share.scheduler = schedule_of(trainer.recipe, state.get("last_epoch", 0) - 1 if there else -1)
