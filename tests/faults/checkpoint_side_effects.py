@@ -165,16 +165,3 @@ class SharesTheWeightsItTook(ReferenceTrainer):
         super().take(other)
         given = of_same_class(self, other)
         self.masters, self.values = given.masters, given.values
-
-
-@fault(
-    "",
-    component="load",
-    clauses=("resume.live-state",),
-)
-class TakesCountersAnew(ReferenceTrainer):
-    """The counters of an optimizer whose state was taken begin again."""
-
-    def take(self, other: Trainer) -> None:
-        super().take(other)
-        self.counts, self.steps = dict.fromkeys(self.counts, 0), 0

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from fixtures.arrays import Array
-from frameworks.contract import Gradients
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.faults import fault
@@ -63,24 +62,6 @@ class ClipsByTheNormOfAll(ReferenceTrainer):
 
 
 @fault(
-    "",
-    component="scaler",
-    clauses=("optimizer.frozen",),
-)
-class OverflowOfAConstantSkips(ReferenceTrainer):
-    """A gradient that nothing is done with is checked for overflows."""
-
-    _seen = False
-
-    def fed(self, given: Gradients, micro_batches: int) -> Arrays:
-        self._seen = any(value is not None and not np.isfinite(value).all() for value in given.values())
-        return super().fed(given, micro_batches)
-
-    def found_nonfinite(self, gradients: Mapping[str, Array]) -> bool:
-        return self._seen or super().found_nonfinite(gradients)
-
-
-@fault(
     "https://github.com/pytorch/pytorch/issues/192202",
     component="load",
     clauses=("optimizer.frozen-later",),
@@ -92,20 +73,6 @@ class LoadDropsTheMomentsOfConstants(ReferenceTrainer):
         super().load_state(arrays)
         for moments in self.slots.values():
             moments.update({n: np.zeros_like(value) for n, value in moments.items() if not self.trains(n)})
-
-
-@fault(
-    "",
-    component="optimizer",
-    clauses=("optimizer.frozen-later",),
-)
-class MomentsBeginAnewAfterAPause(ReferenceTrainer):
-    """A parameter that is trained again has no moments."""
-
-    def freeze(self, names: Collection[str]) -> None:
-        for moments in self.slots.values():
-            moments.update({n: np.zeros_like(value) for n, value in moments.items() if not self.trains(n)})
-        super().freeze(names)
 
 
 @fault(
