@@ -22,11 +22,14 @@ def compare(subject: Subject, verdict: Verdict, row: Row, folder: Path | None = 
     """
     trainer = subject.trainer(row.model, row.recipe)
     updates: list[Update] = []
+    constants = {name: value for name, value in trainer.parameters().items() if name in row.recipe.frozen}
     for place, window in enumerate(row.windows):
         if folder is not None and place == len(row.windows) // 2:
             trainer = _resumed(subject, row, trainer, folder)
         updates.append(trainer.update(window))
     verdict.equal([update.skipped for update in updates], [False] * len(updates), "skipped updates", "skipped")
+    ends = trainer.parameters()
+    verdict.same_state({name: ends[name] for name in constants}, constants, "parameters not trained", "frozen-moved")
     rates = [update.learning_rate for update in updates]
     verdict.equal(rates, row.rates, "learning rate of every update", "rate-differs")
     envelope = subject.envelope(row.model, row.recipe.but(recompute=None), row.windows)

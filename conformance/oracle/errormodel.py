@@ -109,7 +109,8 @@ def envelope(conventions: Conventions, model: Model, recipe: Recipe, windows: Se
     key = origin_of(conventions, model, recipe, windows)
     path = folder() / f"{key[:32]}.npz"
     derivation = _derivation("ensemble of randomly rounded reference runs", recipe, key)
-    sizes = {name: int(np.prod(shape)) for name, shape in sorted(model.parameter_shapes().items())}
+    trained = sorted(model.parameter_shapes().keys() - set(recipe.frozen))
+    sizes = {name: int(np.prod(model.parameter_shapes()[name])) for name in trained}
     found = loaded(path, "losses", "gradient", "parameters", "loss_spread", "gain_spread", "spread")
     if found is None:
         made = _derive(conventions, model, recipe, windows, derivation, sizes)

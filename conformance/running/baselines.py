@@ -45,7 +45,7 @@ def nearest(name: str, mode: str, device: str, folder: Path = BASELINES) -> Path
 def lacking(record: Record) -> list[str]:
     """Test functions without a verdict in the record; an adapter may have no case of a workaround or a way."""
     judged = {verdict.test.partition("[")[0] for verdict in record.verdicts}
-    own = {"workaround", "way", "rank_way"}
+    own = {"workaround", "way", "rank_way", "file_way", "rate_way"}
     return sorted(code.id for code in inventory().values() if code.id not in judged and not own & {*code.parameters})
 
 

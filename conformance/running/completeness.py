@@ -18,7 +18,7 @@ from results.record.model import Status
 
 _OUTPUT = "conformance-left-out"
 _NAMED = 3
-_PARAMETERS = {"workaround": Workaround, "way": Way, "rank_way": Way}
+_PARAMETERS = {"workaround": Workaround, **dict.fromkeys(("way", "rank_way", "file_way", "rate_way"), Way)}
 """Classes of parameters of which a framework may have none."""
 
 

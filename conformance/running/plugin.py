@@ -45,9 +45,8 @@ from conformance.running.recorder import PROPERTY, Recorder, repro, to_property
 from conformance.running.runs import TrainedRun, recorded_runs
 from conformance.running.streams import no_commands
 from conformance.running.surface import Surface, Unrecorded
-from conformance.running.ways import Ways, WayTests, chosen_ways
+from conformance.running.ways import PARAMETERS, Ways, WayTests, chosen_ways
 from conformance.running.workers import LostWorkers
-from fixtures.recipe import LEVELS_OF
 from frameworks.adapter_file import adapter_file
 from frameworks.contract import SHIPPED, Framework, MissingDevice
 from frameworks.registry import DEVICE_HELP, UnknownFramework, clashes, load
@@ -206,9 +205,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "workaround" in metafunc.fixturenames:
         declared = metafunc.config.stash[_KNOWN].workarounds
         metafunc.parametrize("workaround", declared, ids=[each.finding.id for each in declared])
-    for name in {"way", "rank_way"} & {*metafunc.fixturenames}:
-        offered = metafunc.config.stash[_WAYS].offered
-        chosen_ways = [way for way in offered if (way.technique in LEVELS_OF) == (name == "rank_way")]
+    for name in PARAMETERS.keys() & {*metafunc.fixturenames}:
+        chosen_ways = [way for way in metafunc.config.stash[_WAYS].offered if PARAMETERS[name](way)]
         metafunc.parametrize(name, chosen_ways, ids=map(str, chosen_ways))
     for name in {"row", "dropping_row"} & {*metafunc.fixturenames}:
         chosen = [row for row in rows(framework) if name == "row" or row.dropout]

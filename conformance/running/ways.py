@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,14 @@ from frameworks.registry import built_in
 from frameworks.ways import Way, offered, sets
 from results.record.model import TestVerdict
 from results.record.reading import load
+
+PARAMETERS: Mapping[str, Callable[[Way], bool]] = {
+    "way": lambda way: way.technique not in LEVELS_OF,
+    "rank_way": lambda way: way.technique in LEVELS_OF,
+    "file_way": lambda way: way.technique in ("load", "save"),
+    "rate_way": lambda way: way.technique in ("optimizer", "schedule"),
+}
+"""Parameters of tests that are ways of the framework's mode, and which ways each takes."""
 
 _CLAUSE = "composition.ways"
 _FIELDS = {"average", "clip", "recompute", "scaling", "schedule"}

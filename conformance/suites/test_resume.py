@@ -278,6 +278,36 @@ def test_a_run_goes_on_in_whatever_order_it_was_loaded(
     verdict.same_state(subject.state(resumed), subject.state(through), "training state three updates after the load")
 
 
+@clause("resume.live-state")
+@pytest.mark.parametrize("technique", ["momentum", "adam", "all"])
+def test_runs_that_had_one_state_train_apart(subject: Subject, verdict: Verdict, technique: str) -> None:
+    need(subject, Capability.LIVE_STATE)
+    recipe = arranged(subject) if technique == "all" else TECHNIQUES[technique]
+    given, taker, *alone = (subject.trainer(exact_linear(), recipe) for _ in range(4))
+    for run in (given, *alone):
+        train(run, 0, 4, recipe.accumulation)
+    taker.take(given)
+    taken = subject.state(given)
+    verdict.same_state(subject.state(taker), taken, "training state right after it was taken")
+    train(given, 4, 7, recipe.accumulation)
+    verdict.same_state(subject.state(taker), taken, "training state while the run trained that gave it", "shared-state")
+    left = subject.state(given)
+    train(taker, 10, 13, recipe.accumulation)
+    verdict.same_state(subject.state(given), left, "training state while the run trained that took it", "shared-state")
+    for run, own, start, what in ((given, alone[0], 4, "gave"), (taker, alone[1], 10, "took")):
+        train(own, start, start + 3, recipe.accumulation)
+        verdict.same_state(subject.state(run), subject.state(own), f"training state of the run that {what} its state")
+
+
+def arranged(subject: Subject) -> Recipe:
+    """Adam with as much else that has a state as the framework declares."""
+    recipe = TECHNIQUES["adam"].but(scaling=scaling_if(subject), schedule=TECHNIQUES["schedule"].schedule)
+    for capability, change in ((Capability.AVERAGE, {"average": 0.5}), (Capability.ACCUMULATION, {"accumulation": 2})):
+        larger = recipe.but(**change)
+        recipe = larger if subject.framework.declares(capability).supported else recipe
+    return recipe
+
+
 @clause("resume.data-position")
 @pytest.mark.parametrize("windows", [1, 4], ids=["inside-an-epoch", "between-epochs"])
 @pytest.mark.parametrize("order", ["in-order", "shuffled", "drawn"])

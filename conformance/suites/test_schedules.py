@@ -103,6 +103,18 @@ def test_rates_go_on_after_a_load(subject: Subject, verdict: Verdict, curve: str
 
 @clause("optimizer.schedules")
 @each_curve
+def test_rates_go_on_where_a_schedule_is_made(subject: Subject, verdict: Verdict, curve: str, tmp_path: Path) -> None:
+    need(subject, Capability.LOAD_ORDER)
+    recipe = Recipe(SGD(RATE), schedule=CURVES[curve])
+    trainer, again = (started(subject, recipe) for _ in range(2))
+    followed(trainer, 0, 4)
+    trainer.save(tmp_path)
+    again.restore_in(tmp_path, "schedule-made-there")
+    judge(verdict, CURVES[curve], followed(again, 4, UPDATES), 4)
+
+
+@clause("optimizer.schedules")
+@each_curve
 def test_a_tensor_as_rate_follows_the_same_formula(subject: Subject, verdict: Verdict, curve: str) -> None:
     trainer = started(subject, Recipe(SGD(RATE), schedule=CURVES[curve], tensor_rate=True))
     judge(verdict, CURVES[curve], followed(trainer, 0, UPDATES), 0)

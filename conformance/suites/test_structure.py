@@ -14,6 +14,7 @@ from fixtures.model import Batch, Model
 from fixtures.models import reused, tied, user_function
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Adam, Precision, Recipe, Recompute, StaticScaling
 from frameworks.contract import Capability
+from frameworks.ways import Way
 
 RATE = 2.0**-4
 PLAIN = Recipe(SGD(RATE))
@@ -122,6 +123,24 @@ def test_weights_are_shared_after_a_restore(subject: Subject, verdict: Verdict, 
     verdict.same_state(subject.state(resumed), subject.state(through), "training state after one more update")
     measured, expected = (run.predict(batch_of(model, 3).inputs) for run in (resumed, through))
     verdict.same_state(measured, expected, "outputs after one more update", "not-shared")
+
+
+@clause("composition.shared-weights")
+def test_weights_are_shared_after_a_load_by_each_way(
+    subject: Subject, verdict: Verdict, tmp_path: Path, file_way: Way
+) -> None:
+    model = tied()
+    need(subject, Capability.TIED_WEIGHTS)
+    through, resumed = (subject.trainer(model, Recipe(Adam(2.0**-3), ways=(str(file_way),))) for _ in range(2))
+    through.update((batch_of(model, 1),))
+    through.save(tmp_path)
+    resumed.restore(tmp_path)
+    for run in (through, resumed):
+        run.update((batch_of(model, 2),))
+    what = f"training state an update after a load by {file_way}"
+    verdict.same_state(subject.state(resumed), subject.state(through), what, "not-shared")
+    measured, expected = (run.predict(batch_of(model, 3).inputs) for run in (resumed, through))
+    verdict.same_state(measured, expected, f"outputs an update after a load by {file_way}", "not-shared")
 
 
 @clause("composition.user-function")

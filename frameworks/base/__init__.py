@@ -1,6 +1,6 @@
 """Shared code of adapters."""
 
-from frameworks.base.checkpoints import same_parts
+from frameworks.base.checkpoints import of_same_class, same_parts
 from frameworks.base.company import Arguments, BaseCompany, ranks_of, with_items
 from frameworks.base.company_trainer import CompanyTrainer, dealt, dealt_window
 from frameworks.base.formats import BaseFormats
@@ -8,7 +8,7 @@ from frameworks.base.framework import BaseFramework
 from frameworks.base.gpus import GPU, gpu_name, named_device
 from frameworks.base.observing import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
-from frameworks.base.optimizer_attempts import OPTIONS, optimizer_attempts
+from frameworks.base.optimizer_attempts import OPTIONS, optimizer_attempts, takes_state
 from frameworks.base.quantizing_attempts import (
     KERNEL,
     aware_attempts,
@@ -54,6 +54,7 @@ __all__ = [
     "inner_bounds",
     "named_device",
     "observed",
+    "of_same_class",
     "offload_attempts",
     "optimizer_attempts",
     "over_window",
@@ -66,6 +67,7 @@ __all__ = [
     "ships",
     "structure_attempts",
     "takes",
+    "takes_state",
     "technique_attempts",
     "traced_paths",
     "unscaled_in_trace",

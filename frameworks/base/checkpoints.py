@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import TypeVar
 
 
 def same_parts(file: Path, saved: Collection[str], own: Collection[str]) -> None:
@@ -19,3 +20,17 @@ def same_parts(file: Path, saved: Collection[str], own: Collection[str]) -> None
         raise ValueError(f"{file} lacks {', '.join(missing)}, which this run has")
     if strange := sorted(set(saved) - set(own)):
         raise ValueError(f"{file} holds {', '.join(strange)}, for which this run has no place")
+
+
+Run = TypeVar("Run")
+
+
+def of_same_class(run: Run, other: object) -> Run:
+    """Another run whose state this one can take.
+
+    Raises:
+        TypeError: it is of another class.
+    """
+    if not isinstance(other, type(run)):
+        raise TypeError(f"the run whose state is taken: got {type(other).__name__}, want {type(run).__name__}")
+    return other

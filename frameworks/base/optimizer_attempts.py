@@ -30,6 +30,7 @@ _CASES: Mapping[Capability, tuple[Recipe, tuple[float, ...], float]] = {
     Capability.ADAFACTOR: (Recipe(Adafactor(0.5)), (2.0,), 0.5),
     Capability.ABSOLUTE_RATE: (Recipe(Adafactor(0.5, relative_step=False)), (2.0,), 0.5),
     Capability.DECAY_EXCLUDED: (Recipe(AdamW(1.0, weight_decay=0.5), undecayed=(_WEIGHT,)), (0.0,), 1.0),
+    Capability.FROZEN: (Recipe(AdamW(1.0, weight_decay=0.5), frozen=(_WEIGHT,)), (1.0,), 1.0),
 }
 """A recipe with each option, the gradients of its updates, and the weight that they move 1 to."""
 
@@ -41,6 +42,7 @@ OPTIONS = (
     Capability.MUON,
     Capability.WIDTH_RATE,
     Capability.UNADJUSTED_RATE,
+    Capability.GROUP_RATES,
 )
 """Every option and kind that there is an attempt of."""
 
@@ -62,6 +64,30 @@ def _weight(run: Make, recipe: Recipe, values: tuple[float, ...]) -> float:
 def _moves(capability: Capability, run: Make) -> bool:
     recipe, values, expected = _CASES[capability]
     return abs(_weight(run, recipe, values) - expected) < 2.0**-20
+
+
+def takes_state(run: Make) -> bool:
+    """Whether a run that takes the state of another one has its weight."""
+    given, taker = (run(scalar(1.0), Recipe(SGD(1.0, momentum=0.5))) for _ in range(2))
+    given.feed({name: np.full_like(array, 0.5) for name, array in given.parameters().items()})
+    taker.take(given)
+    return float(taker.parameters()[_WEIGHT].item()) == 0.5
+
+
+def _freezes(run: Make) -> bool:
+    """Whether a weight stays where it was once it is frozen."""
+    trainer = run(scalar(1.0), Recipe(SGD(0.5, momentum=0.5)))
+    for frozen in ((), (_WEIGHT,)):
+        trainer.freeze(frozen)
+        trainer.feed({name: np.ones_like(array) for name, array in trainer.parameters().items()})
+    return float(trainer.parameters()[_WEIGHT].item()) == 0.5
+
+
+def _has_own_rates(run: Make) -> bool:
+    """Whether the second group, a bias, moves by a rate of its own."""
+    trainer = run(scalar(1.0), Recipe(SGD(1.0), groups=2, second_rate=0.5))
+    trainer.feed({name: np.ones_like(array) for name, array in trainer.parameters().items()})
+    return [float(value.item()) for value in trainer.parameters().values()] == [0.0, -0.5]
 
 
 def _keeps_largest(run: Make) -> bool:
@@ -97,4 +123,6 @@ _ATTEMPTS: Mapping[Capability, Callable[[Make], bool]] = {
     Capability.MUON: partial(_makes_orthogonal, "rms", 0.2 * 8.0**0.5),
     Capability.WIDTH_RATE: partial(_makes_orthogonal, "width", 1.0),
     Capability.UNADJUSTED_RATE: partial(_makes_orthogonal, "none", 1.0),
+    Capability.FREEZE: _freezes,
+    Capability.GROUP_RATES: _has_own_rates,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from frameworks.contract import (
     Operand,
     QuantizedModel,
     Remembered,
+    Trainer,
     Unsupported,
     Update,
 )
@@ -123,6 +124,12 @@ class BaseTrainer(ABC):
 
     def restore_in(self, path: Path, order: LoadOrder) -> None:
         raise self.refusal(Capability.LOAD_ORDER)
+
+    def freeze(self, names: Collection[str]) -> None:
+        raise self.refusal(Capability.FREEZE)
+
+    def take(self, other: Trainer) -> None:
+        raise self.refusal(Capability.LIVE_STATE)
 
     def saved_bytes(self, batch: Batch) -> int:
         raise self.refusal(Capability.SAVED_BYTES)

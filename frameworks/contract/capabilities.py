@@ -56,6 +56,7 @@ class Capability(StrEnum):
     RECOMPUTE_CASES = "recompute.cases"
     SEGMENT_CALLS = "recompute.segment-calls"
     GROUPS = "optimizer.groups"
+    GROUP_RATES = "optimizer.group-rates"  # groups with a rate and a decay of their own
     CLIP = "optimizer.clip"
     SCHEDULE = "optimizer.schedule"
     SCHEDULE_FREQUENCY = "optimizer.schedule-frequency"  # a schedule that steps after every n-th update
@@ -72,6 +73,8 @@ class Capability(StrEnum):
     DAMPENING = "optimizer.dampening"
     COUPLED_DECAY = "optimizer.coupled-decay"  # weight decay that is added to the gradient
     DECAY_EXCLUDED = "optimizer.decay-excluded"  # parameters that weight decay leaves out
+    FROZEN = "optimizer.frozen"  # parameters that are not trained
+    FREEZE = "optimizer.freeze"  # parameters that are trained, and then are not
     AMSGRAD = "optimizer.amsgrad"
     MAXIMIZE = "optimizer.maximize"
     ADAGRAD = "optimizer.adagrad"
@@ -141,6 +144,7 @@ class Capability(StrEnum):
     TRACE = "trainer.trace"  # outputs and gradients of every layer
     LIBRARY_REQUESTS = "autocast.library-requests"  # what a library makes of a request for a precision
     LOAD_ORDER = "trainer.load-order"  # parts of a run that are made and loaded in an order of the user's
+    LIVE_STATE = "trainer.live-state"  # a run that takes the state of another one in the same process
     DATA_POSITION = "trainer.data-position"  # a library's own data loader, from whose middle a run resumes
     PLAIN_LOOP = "trainer.plain-loop"  # the same run without the library that trains it
 
@@ -230,6 +234,8 @@ def of_optimizer(recipe: Recipe) -> tuple[Capability, ...]:
         Capability.UNADJUSTED_RATE: options.get("adjustment") == "none",
         Capability.COUPLED_DECAY: not isinstance(optimizer, AdamW | Adafactor | Muon) and "weight_decay" in options,
         Capability.DECAY_EXCLUDED: bool(recipe.undecayed),
+        Capability.FROZEN: bool(recipe.frozen),
+        Capability.GROUP_RATES: recipe.second_rate is not None or recipe.second_decay is not None,
         Capability.TENSOR_RATE: recipe.tensor_rate,
         **{c: bool(options.get(c.rpartition(".")[2].replace("-", "_"))) for c in _OPTIONS},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -148,6 +148,20 @@ class Trainer(Protocol):
         Raises:
             ValueError: as `restore`.
             Unsupported: LOAD_ORDER.
+        """
+
+    def freeze(self, names: Collection[str]) -> None:
+        """Trains no parameter of these names, nor one that the recipe freezes, from now on, and every other one.
+
+        Raises:
+            Unsupported: FREEZE.
+        """
+
+    def take(self, other: Trainer) -> None:
+        """Restores the state that another run of the same model and recipe has now, part by part and without a file.
+
+        Raises:
+            Unsupported: LIVE_STATE.
         """
 
     def saved_bytes(self, batch: Batch) -> int:

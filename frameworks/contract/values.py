@@ -88,11 +88,12 @@ RowOrder = Literal["in-order", "shuffled", "drawn"]
 """Order of a data set's rows: as they are, shuffled for each epoch, or shuffled with a random number in each row."""
 
 
-LoadOrder = Literal["optimizer-first", "schedule-made-last", "scaler-used"]
+LoadOrder = Literal["optimizer-first", "schedule-made-last", "schedule-made-there", "scaler-used"]
 """Order in which a resumed run's parts are made and loaded.
 
 "optimizer-first": scaler, schedule and optimizer are loaded before the model. "schedule-made-last": the schedule is
-made and loaded after the other parts were loaded. "scaler-used": the scaler has scaled a loss before it is loaded.
+made and loaded after the other parts were loaded. "schedule-made-there": it is made after them, for the update that
+comes next, and not loaded. "scaler-used": the scaler has scaled a loss before it is loaded.
 """
 
 

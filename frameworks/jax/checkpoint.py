@@ -66,6 +66,14 @@ def save(trainer: JaxRun, path: Path) -> None:
     ways.write(trainer.recipe.way("save"), path.absolute() / FOLDER, _tree(trainer))
 
 
+def take(trainer: JaxRun, other: JaxRun) -> None:
+    """Gives a run the trees of another one, whose arrays never change."""
+    trainer.train_state, trainer.moved, trainer.scale = other.train_state, other.moved, other.scale
+    trainer.ledger.replace(other.ledger.micro_batches, other.ledger.items)
+    trainer.pending = other.pending
+    trainer.resize(other.length)
+
+
 def restore(trainer: JaxRun, path: Path) -> None:
     """Restores what `save` wrote.
 

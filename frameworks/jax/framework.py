@@ -21,8 +21,10 @@ from frameworks.base import (
     float8_attempts,
     format_attempts,
     offload_attempts,
+    optimizer_attempts,
     shipped_attempts,
     structure_attempts,
+    takes_state,
     technique_attempts,
     with_ranks,
 )
@@ -93,6 +95,9 @@ class JaxFramework(OnDevice):
         here |= shipped_attempts(self.parts())
         if self.ranks() is None:
             here |= float8_attempts(self._run)
+            parts = optimizer_attempts(self._run, Capability.FROZEN, Capability.GROUP_RATES)
+            here |= {c: partial(self._here, attempt) for c, attempt in parts.items()}
+            here[Capability.LIVE_STATE] = partial(self._here, partial(takes_state, self._run))
         if self.mode == "nojit":
             return here
         here |= offload_attempts(self._run, (_OFFLOAD,))

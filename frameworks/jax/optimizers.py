@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from inspect import signature
 from typing import Any
@@ -38,6 +38,9 @@ _CHOOSES_ACCUMULATOR = "accumulator_dtype" in signature(optax.MultiSteps).parame
 """Whether this version of Optax has an argument for the accumulator's format, which is otherwise the parameters'."""
 
 
+_FROZEN = "frozen"
+
+
 class RunState(TrainState):
     """Flax's train state, with the average of the weights if there is one.
 
@@ -57,7 +60,9 @@ class Rules:
         length: how many micro-batches a window takes, None without accumulation.
         accumulator: format that they are summed in.
         parts: parameters of each optimizer and group, empty if there is one of each.
+        own: the optimizer of each part.
         undecayed: parameters without weight decay.
+        frozen: parameters that are not trained, a part of their own.
         flat: one update of all parameters of a part, joined by `optax.flatten`.
         tensor_rate: the learning rate is an array.
         ways: a recipe with the chosen ways alone.
@@ -69,7 +74,9 @@ class Rules:
     length: int | None
     accumulator: str
     parts: tuple[tuple[str, ...], ...]
+    own: tuple[Optimizer, ...]
     undecayed: tuple[str, ...]
+    frozen: tuple[str, ...]
     flat: bool
     tensor_rate: bool
     ways: Recipe = Recipe()
@@ -83,9 +90,12 @@ def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules
     """
     places = tuple(parameters.values())
     owned = [places[start :: recipe.optimizers] for start in range(recipe.optimizers)]
-    parts = tuple(own[start :: recipe.groups] for own in owned for start in range(recipe.groups))
+    every = [(own[start :: recipe.groups], recipe.of_groups[start]) for own in owned for start in range(recipe.groups)]
     if recipe.way("optimizer") == "partition":
-        parts = tuple((place,) for place in places)
+        every = [((place,), optimizer) for part, optimizer in every for place in part]
+    frozen = tuple(parameters[name] for name in recipe.frozen)
+    trained = [(tuple(place for place in part if place not in frozen), optimizer) for part, optimizer in every]
+    parts = [(part, optimizer) for part, optimizer in trained if part]
     skips = isinstance(recipe.scaling, DynamicScaling) and recipe.scaling.enabled
     return Rules(
         recipe.optimizer,
@@ -93,8 +103,10 @@ def rules_of(recipe: Recipe, parameters: Mapping[str, str], wide: bool) -> Rules
         recipe.clip,
         recipe.accumulation if recipe.accumulation > 1 else None,
         "float64" if wide else "float32",
-        parts if len(parts) > 1 else (),
+        tuple(part for part, _ in parts) if len(parts) > 1 or frozen else (),
+        tuple(optimizer for _, optimizer in parts),
         tuple(parameters[name] for name in recipe.undecayed),
+        frozen,
         recipe.implementation == "foreach",
         recipe.tensor_rate,
         recipe.ways_of("clip", "optimizer", "schedule", *(("scaling",) if skips else ())),
@@ -174,7 +186,11 @@ def transformation(rules: Rules) -> optax.GradientTransformation:
     chosen = _alone(rules)
     if rules.parts:
         labels = {place: str(index) for index, part in enumerate(rules.parts) for place in part}
-        chosen = optax.partition({str(index): _alone(rules) for index in range(len(rules.parts))}, labels)
+        each = {str(index): _alone(replace(rules, optimizer=own)) for index, own in enumerate(rules.own)}
+        if rules.frozen:
+            labels |= dict.fromkeys(rules.frozen, _FROZEN)
+            each[_FROZEN] = optax.set_to_zero()
+        chosen = optax.partition(each, labels)
     if rules.clip is not None:
         chosen = ways.clipped(rules.ways.way("clip"), rules.clip, chosen)
     skips = {"should_skip_update_fn": optax.skip_not_finite} if rules.ways.way("scaling") == "skip-not-finite" else {}

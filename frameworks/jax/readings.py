@@ -79,7 +79,12 @@ class Readings(BaseTrainer):
         return dict(self._settings)
 
     def accumulator(self) -> dict[str, Array]:
-        return self.layout.arrays((self.pending[0] if self.pending else {}) | accumulated(self.train_state))
+        return self.of_trained((self.pending[0] if self.pending else {}) | accumulated(self.train_state))
+
+    def of_trained(self, leaves: Flat) -> dict[str, Array]:
+        """Arrays by canonical name, without the zeros of parameters that are not trained."""
+        found = self.layout.arrays(leaves)
+        return {name: value for name, value in found.items() if name not in self.recipe.frozen}
 
     def random_state(self) -> dict[str, Array]:
         return {"key": to_array(self.moved.key)}

@@ -46,6 +46,7 @@ class Plan:
     separate_losses: bool
     history: int | None = None
     ways: Recipe = Recipe()
+    frozen: tuple[str, ...] = ()
 
 
 class Carried(NamedTuple):
@@ -118,6 +119,7 @@ class CompiledSteps:
         self.memory_shapes = with_memory({}, shapes)
         self.buffer_shapes = flat(shapes.get("batch_stats", {}))
         self.layout = Layout(plan.model, self.shapes | self.buffer_shapes)
+        self._frozen = frozenset(self.layout.parameters[name] for name in plan.frozen)
         self.draws = any(isinstance(layer, Dropout) for _, layer in walk(plan.model.layers))
         self.backward = jax.jit(self._backward)
         self.surrogate = jax.jit(self._surrogate)
@@ -148,7 +150,8 @@ class CompiledSteps:
     ) -> tuple[list[jax.Array], Carried, Flat]:
         """`losses`; and, where perturbations are added to the layers' outputs, these by joined path."""
         key, drawn = _split(moved.key) if self.draws else (moved.key, None)
-        variables = collections(self._cast(parameters)) | {"batch_stats": nested(moved.buffers)}
+        constants = {place: jax.lax.stop_gradient(parameters[place]) for place in self._frozen}
+        variables = collections(self._cast(parameters | constants)) | {"batch_stats": nested(moved.buffers)}
         if perturbations is not None:
             variables[PERTURBATIONS] = nested(perturbations)
         outputs, changed = forward_pass(
@@ -205,18 +208,8 @@ class CompiledSteps:
         leaves = leaves_in(state.params)
         gradients, judged, sums, after = self._backward(leaves, moved, scale, batch, items)
         gradients = unscaled(scale, gradients, leaves)
-        state, scale, outcome = update(
-            state,
-            scale,
-            gradients,
-            judged,
-            guarded=guarded,
-            normed=normed,
-            decay=decay,
-            chosen=chosen,
-            last=True,
-            pin=self.pin,
-        )
+        asked: Any = {"guarded": guarded, "normed": normed, "decay": decay, "chosen": chosen}
+        state, scale, outcome = update(state, scale, gradients, judged, **asked, last=True, pin=self.pin)
         return state, scale, after, sums, outcome
 
     def _surrogate(

@@ -19,8 +19,8 @@ import optax
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import LossLedger, ending, over_window, traced_paths, unscaled_in_trace
-from frameworks.contract import Capability, Gradients, LayerTrace, Unsupported, Update
+from frameworks.base import LossLedger, ending, of_same_class, over_window, traced_paths, unscaled_in_trace
+from frameworks.contract import Capability, Gradients, LayerTrace, Trainer, Unsupported, Update
 from frameworks.jax import checkpoint, scaler, ways
 from frameworks.jax.arrays import Flat, Place, to_array, wide_formats
 from frameworks.jax.declarations import TAKES_EACH_IN
@@ -33,16 +33,7 @@ from frameworks.jax.readings import Readings
 from frameworks.jax.recompute import runs_in_a_pass
 from frameworks.jax.saved_bytes import saved_bytes
 from frameworks.jax.scaler import Judged
-from frameworks.jax.steps import (
-    Carried,
-    CompiledSteps,
-    JaxMicroBatch,
-    Plan,
-    UpdateResult,
-    steps_of,
-    unscaled,
-    update,
-)
+from frameworks.jax.steps import Carried, CompiledSteps, JaxMicroBatch, Plan, UpdateResult, steps_of, unscaled, update
 from frameworks.jax.trace import traced
 
 
@@ -67,9 +58,8 @@ class JaxTrainer(Readings):
         with self.scope():
             history = getattr(recipe.quantization, "history", None)
             asked_ways = recipe.ways_of("backward", "recompute")
-            self.steps = self._compiled(
-                Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history, asked_ways)
-            )
+            plan = Plan(model, recipe.precision, recipe.recompute, recipe.separate_losses, history, asked_ways)
+            self.steps = self._compiled(replace(plan, frozen=recipe.frozen))
             self.layout = self.steps.layout
             given = model.weights(recipe.seed) if weights is None else weights
             leaves = leaves_of(self.layout, given, self.steps.shapes, self.place)
@@ -151,7 +141,7 @@ class JaxTrainer(Readings):
         return replace(micro, finite=finite, applied=outcome.moved(), rate=rate)
 
     def gradients(self, window: Window) -> dict[str, Array]:
-        return self.layout.arrays(self.window_gradients(window))
+        return self.of_trained(self.window_gradients(window))
 
     def window_gradients(self, window: Window) -> Flat:
         """`gradients` by joined path."""
@@ -172,7 +162,7 @@ class JaxTrainer(Readings):
                 if not self.ledger.micro_batches:
                     self.resize(self.recipe.accumulation)
         (batch,) = window
-        self.train_state = ways.with_rate(self.recipe, self.train_state, self._rate)
+        self.train_state = ways.with_rate(self._rules, self.train_state, self._rate)
         with self.scope() if self._wide or self._eager else nullcontext():
             before, rate = self._scale(), self._rate()
             self.train_state, self.scale, self.moved, sums, self.outcome = self._whole(
@@ -197,7 +187,7 @@ class JaxTrainer(Readings):
 
     def _update(self, gradients: Flat, judged: Judged | None, *, last: bool) -> UpdateResult:
         """Hands unscaled gradients to the optimizer; with the `last` micro-batch of its window the scale moves."""
-        self.train_state = ways.with_rate(self.recipe, self.train_state, self._rate)
+        self.train_state = ways.with_rate(self._rules, self.train_state, self._rate)
         self.train_state, self.scale, self.outcome = update(
             self.train_state, self.scale, gradients, judged, **self._asked, last=last, pin=self.steps.pin
         )
@@ -252,7 +242,8 @@ class JaxTrainer(Readings):
     def _fed(self, gradients: Gradients) -> Flat:
         """Given gradients of a micro-batch, or what is added to a window's, by joined path."""
         held = self.leaves
-        places = {name: self.layout.parameters[name] for name, value in gradients.items() if value is not None}
+        given = [name for name, value in gradients.items() if value is not None and name not in self.recipe.frozen]
+        places = {name: self.layout.parameters[name] for name in given}
         return {
             place: jax.device_put(self.layout.leaf(name, np.asarray(gradients[name]), held[place].dtype), self.place)
             for name, place in places.items()
@@ -322,6 +313,10 @@ class JaxTrainer(Readings):
         with self.scope():
             checkpoint.restore(self, path)
 
+    def take(self, other: Trainer) -> None:
+        with self.scope():
+            checkpoint.take(self, of_same_class(self, other))
+
     def saved_bytes(self, batch: Batch) -> int:
         with self.scope():
             loaded = jax.device_put(load_batch(self.model, batch), self.device)
@@ -333,7 +328,7 @@ class JaxTrainer(Readings):
             outputs, gradients, self.moved = traced(
                 self.steps, self.leaves, self.moved, self.scale, loaded, np.float32(batch.items)
             )
-            of_parameters = self.layout.arrays(unscaled(self.scale, gradients[0], self.leaves))
+            of_parameters = self.of_trained(unscaled(self.scale, gradients[0], self.leaves))
         scale = 1.0 if scaler.unscales_itself(self.scale) else self._scale()
         places = {path: self.layout.outputs[path] for path in traced_paths(self.model, batch)}
         return LayerTrace(

@@ -253,8 +253,17 @@ def _target(recipe: Recipe, like: Any) -> Any:
     return like
 
 
-def with_rate(recipe: Recipe, state: State, rate: Callable[[], float]) -> State:
-    """The state with the rate in its optimizer, where the recipe's way has no schedule there."""
-    if recipe.schedule is None or recipe.way("schedule") != "set":
+def with_rate(rules: Any, state: State, rate: Callable[[], float]) -> State:
+    """The state with the rate in its optimizers, where the way of an optimizer's `Rules` has no schedule there."""
+    if rules.schedule is None or rules.ways.way("schedule") != "set":
         return state
-    return state.replace(opt_state=optax.tree.set(state.opt_state, learning_rate=rate()))
+    opt_state, first = state.opt_state, rate()
+    for place, own in enumerate(rules.own):
+        ratio = own.learning_rate / rules.optimizer.learning_rate
+        chosen = partial(_is_of, str(place)) if rules.parts else None
+        opt_state = optax.tree.set(opt_state, chosen, learning_rate=first * ratio)
+    return state.replace(opt_state=opt_state)
+
+
+def _is_of(label: str, path: Any, _: object) -> bool:
+    return any(getattr(key, "key", None) == label for key in path)

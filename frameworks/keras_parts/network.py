@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -125,7 +125,7 @@ class BuiltNetwork:
     """A built network, and its variables by canonical name.
 
     Attributes:
-        variables: trainable variables by canonical name, in model order.
+        variables: those of parameters by canonical name, in model order.
         buffers: batch norm's moving statistics by canonical name.
         seeds: seed generators of the dropout layers by path.
         shapes: canonical shape by parameter name.
@@ -140,6 +140,16 @@ class BuiltNetwork:
     shapes: dict[str, Shape]
     layers: dict[str, str]
     memory: dict[str, keras.Variable]
+
+    @property
+    def trained(self) -> dict[str, keras.Variable]:
+        """The variables that are trained."""
+        return {name: variable for name, variable in self.variables.items() if variable.trainable}
+
+    def freeze(self, names: Collection[str]) -> None:
+        """Leaves variables untrained from now on."""
+        for name in names:
+            self.variables[name].trainable = False
 
     def in_keras_shapes(self, weights: Mapping[str, Array]) -> dict[str, Array]:
         """Canonical weights in the shapes of their variables, in model order.

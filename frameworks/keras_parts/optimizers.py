@@ -117,9 +117,10 @@ def _inner(
     if recipe.clip is not None:
         asked = Capability.GROUPS if recipe.groups > 1 else Capability.TWO_OPTIMIZERS
         raise Unsupported(asked, CLIPS_APART, partial(clips_together, backend))
-    second = _one(recipe, given, undecayed)
-    at_odd_places = {variable.path: second for variable in variables[1::2]}
-    chosen = keras.optimizers.OptimizerMap(_one(recipe, given, undecayed), at_odd_places)
+    second = _one(recipe.but(optimizer=recipe.of_groups[-1]), given, undecayed)
+    first = _one(recipe, given, undecayed)
+    at_even_places = {variable.path: first for variable in variables[::2]}  # a MultiOptimizer lists its default last
+    chosen = keras.optimizers.OptimizerMap(second, at_even_places)
     scale = recipe.scaling.scale if isinstance(recipe.scaling, StaticScaling) else None
     return keras.optimizers.MultiOptimizer(chosen, loss_scale_factor=scale)
 

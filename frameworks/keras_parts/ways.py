@@ -59,5 +59,6 @@ def rebuilt(recipe: Recipe, optimizer: keras.optimizers.Optimizer) -> keras.opti
 def set_rate(recipe: Recipe, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
     """Assigns the rate of the next update, where the recipe's way has no schedule in the optimizer."""
     if isinstance(recipe.schedule, Steps) and recipe.way("schedule") == "assigned":
-        for each in optimizers:
-            each.learning_rate = recipe.optimizer.learning_rate * recipe.schedule.factor(int(each.iterations))
+        for place, each in enumerate(optimizers):
+            own = recipe.of_groups[min(place, recipe.groups - 1)]
+            each.learning_rate = own.learning_rate * recipe.schedule.factor(int(each.iterations))

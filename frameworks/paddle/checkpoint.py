@@ -83,8 +83,8 @@ def restore_in(trainer: DynamicRun, folder: Path, order: LoadOrder | None) -> No
         if order == "scaler-used":
             resumed.use_scaler()
         load(resumed, saved, reverse=order == "optimizer-first")
-        if order == "schedule-made-last":
-            _make_schedules(resumed, saved)
+        if order in ("schedule-made-last", "schedule-made-there"):
+            _make_schedules(resumed, saved, there=order == "schedule-made-there")
     except ValueError:
         raise
     except Exception as error:
@@ -92,13 +92,22 @@ def restore_in(trainer: DynamicRun, folder: Path, order: LoadOrder | None) -> No
     vars(trainer).update(vars(resumed))
 
 
-def _make_schedules(trainer: DynamicRun, saved: dict[str, Any]) -> None:
-    """Gives loaded optimizers schedules that are made now, and loads these."""
+def take(trainer: DynamicRun, other: DynamicRun) -> None:
+    """Gives a run the state dictionaries that the parts of another one have now."""
+    resumed = trainer.anew()
+    load(resumed, parts(other))
+    vars(trainer).update(vars(resumed))
+
+
+def _make_schedules(trainer: DynamicRun, saved: dict[str, Any], *, there: bool) -> None:
+    """Gives loaded optimizers schedules that are made now: `there`, at the place of the saved ones, or to be loaded."""
     for place, share in enumerate(trainer.shares):
-        made = share.scheduler = schedule_of(trainer.recipe)
+        state = saved[f"optimizer {place}"].get("LR_Scheduler", {})
+        made = share.scheduler = schedule_of(trainer.recipe, state.get("last_epoch", 0) - 1 if there else -1)
         if made is not None:
             share.optimizer.set_lr_scheduler(made)
-            made.set_state_dict(saved[f"optimizer {place}"]["LR_Scheduler"])
+        if made is not None and not there:
+            made.set_state_dict(state)
 
 
 def load(trainer: DynamicRun, saved: dict[str, Any], *, reverse: bool = False) -> None:

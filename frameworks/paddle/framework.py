@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import paddle
@@ -16,8 +17,10 @@ from frameworks.base import (
     BaseTrainer,
     CompanyTrainer,
     format_attempts,
+    optimizer_attempts,
     quantizer_attempts,
     shipped_attempts,
+    takes_state,
     technique_attempts,
     with_ranks,
 )
@@ -84,6 +87,8 @@ class PaddleFramework(OneGraph):
         }
         if self.ranks() is None:
             here[Capability.LOAD_ORDER] = loads_in_any_order
+            here |= optimizer_attempts(self.run_of, Capability.FROZEN, Capability.FREEZE, Capability.GROUP_RATES)
+            here[Capability.LIVE_STATE] = partial(takes_state, self.run_of)
         if not has_ranks(self.device):
             return here
         return with_ranks(here, self._ranks_of_a_run, self.ranks(), reshaped="replicated")

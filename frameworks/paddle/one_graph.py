@@ -48,13 +48,13 @@ class OneGraph(BaseFramework):
     def run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array]) -> BaseTrainer:
         """A new run of a supported recipe."""
 
+    def run_of(self, model: Model, recipe: Recipe) -> Trainer:
+        """`run` from the model's own weights."""
+        return cast(Trainer, self.run(model, recipe, model.weights(recipe.seed)))
+
     def option_attempts(self) -> dict[Capability, Attempt]:
         """Attempts for the options of optimizers that this graph offers, and for layers that share weights."""
-
-        def run(model: Model, recipe: Recipe) -> Trainer:
-            return cast(Trainer, self.run(model, recipe, model.weights(recipe.seed)))
-
-        return options.attempts(run) | structure_attempts(lambda *given: cast(Trainer, self.run(*given)))
+        return options.attempts(self.run_of) | structure_attempts(lambda *given: cast(Trainer, self.run(*given)))
 
     @abstractmethod
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:

@@ -69,11 +69,11 @@ def build_shares(
     ]
 
 
-def schedule_of(recipe: Recipe) -> Any | None:
-    """A new schedule as the recipe asks for it, None without one."""
+def schedule_of(recipe: Recipe, last: int = -1) -> Any | None:
+    """A new schedule as the recipe asks for it, at its beginning or after update `last`, from 0; None without one."""
     if recipe.schedule is None:
         return None
-    return ways.schedule(recipe.way("schedule"), recipe.optimizer.learning_rate, recipe.schedule)
+    return ways.schedule(recipe.way("schedule"), recipe.optimizer.learning_rate, recipe.schedule, last)
 
 
 def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None, *, own: bool, clipped: bool) -> Share:
@@ -82,7 +82,8 @@ def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None,
     common: dict[str, Any] = {"learning_rate": rate if scheduler is None else scheduler}
     if own:
         listed = list(parameters.values())
-        groups = [{"params": part} for part in (listed[::2], listed[1::2]) if part]
+        halves = (listed[::2], listed[1::2])
+        groups = [{"params": part} | _own_options(recipe, place) for place, part in enumerate(halves) if part]
         one = [{"params": listed}] if recipe.way("optimizer") == "one-group" else listed
         common["parameters"] = groups if recipe.groups == 2 else one
     if recipe.undecayed:
@@ -91,6 +92,16 @@ def _share(recipe: Recipe, parameters: Mapping[str, Any], scheduler: Any | None,
     if recipe.clip is not None and clipped and recipe.way("clip") == "":
         common["grad_clip"] = paddle.nn.ClipGradByGlobalNorm(recipe.clip)
     return Share(tuple(parameters), _make(recipe, common), scheduler)
+
+
+def _own_options(recipe: Recipe, place: int) -> dict[str, float]:
+    """Options of a group that differ from the optimizer's; its rate is a factor of the optimizer's."""
+    own, options = recipe.of_groups[min(place, recipe.groups - 1)], {}
+    if recipe.second_rate is not None and place:
+        options["learning_rate"] = own.learning_rate / recipe.optimizer.learning_rate
+    if recipe.second_decay is not None and place:
+        options["weight_decay"] = own.weight_decay
+    return options
 
 
 _KINDS: Mapping[type[Optimizer], Any] = {

@@ -1,7 +1,8 @@
-"""Readable state of a run in dynamic mode."""
+"""Readable state of a run in dynamic mode, and which parameters it trains."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from fixtures.arrays import Array
@@ -27,6 +28,10 @@ class ReadRun(BaseTrainer):
     scaler: Any | None
     settings: dict[str, float]
     stream: Stream
+
+    def freeze(self, names: Collection[str]) -> None:
+        for name, parameter in self.network.named.items():
+            parameter.stop_gradient = name in names or name in self.recipe.frozen
 
     def parameters(self) -> dict[str, Array]:
         return {name: canonical(to_numpy(parameter)) for name, parameter in self.network.named.items()}

@@ -21,33 +21,33 @@ from frameworks.base import ships, takes
 from frameworks.contract import Capability, Unsupported
 
 
-def shipped(rate: float, curve: Curve) -> lr.LRScheduler:
-    """The schedule that follows a curve from a rate.
+def shipped(rate: float, curve: Curve, last: int = -1) -> lr.LRScheduler:
+    """The schedule that follows a curve from a rate, after update `last`, from 0.
 
     Raises:
         Unsupported: SCHEDULE, where Paddle has no class for it.
     """
     match curve:
         case Exponential(ratio=ratio, every=1):
-            return lr.ExponentialDecay(rate, ratio)
+            return lr.ExponentialDecay(rate, ratio, last)
         case Exponential(ratio=ratio, every=every, staircase=True):
-            return lr.StepDecay(rate, every, ratio)
+            return lr.StepDecay(rate, every, ratio, last)
         case InverseTime(rate=slope):
-            return lr.InverseTimeDecay(rate, slope)
+            return lr.InverseTimeDecay(rate, slope, last)
         case Linear(start=start, end=end, steps=steps):
-            return lr.LinearLR(rate, steps, start_factor=start, end_factor=end)
+            return lr.LinearLR(rate, steps, start_factor=start, end_factor=end, last_epoch=last)
         case Polynomial(steps=steps, power=power, end=end):
-            return lr.PolynomialDecay(rate, steps, end_lr=rate * end, power=power)
+            return lr.PolynomialDecay(rate, steps, end_lr=rate * end, power=power, last_epoch=last)
         case Cosine(steps=steps, end=end):
-            return lr.CosineAnnealingDecay(rate, steps, eta_min=rate * end)
+            return lr.CosineAnnealingDecay(rate, steps, rate * end, last)
         case CosineRestarts(first=first, multiply=multiply, end=end):
-            return lr.CosineAnnealingWarmRestarts(rate, first, multiply, eta_min=rate * end)
+            return lr.CosineAnnealingWarmRestarts(rate, first, multiply, rate * end, last)
         case Triangular(top=top, up=up, shrink=shrink):
-            return lr.CyclicLR(rate, rate * top, up, mode="triangular2" if shrink else "triangular")
+            return lr.CyclicLR(rate, rate * top, up, mode="triangular2" if shrink else "triangular", last_epoch=last)
         case Joined(parts=(Linear(start=start, end=1.0, steps=steps), Curve() as rest), boundaries=(boundary,)) if (
             steps == boundary
         ):
-            return lr.LinearWarmup(shipped(rate, rest), steps, rate * start, rate)
+            return lr.LinearWarmup(shipped(rate, rest), steps, rate * start, rate, last)
         case Joined():
             attempt = partial(ships, "paddle.optimizer.lr", "sequential")
         case _:

@@ -15,8 +15,8 @@ from fixtures.arrays import Array
 from fixtures.layers import Dropout, walk
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
-from frameworks.base import NO_SCALER, LossLedger, MicroBatch
-from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Unsupported, Update
+from frameworks.base import NO_SCALER, LossLedger, MicroBatch, of_same_class
+from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
 from frameworks.paddle import checkpoint, optimizers, saved_bytes, ways
 from frameworks.paddle.arrays import kept_gradient, put_gradient, stored, to_numpy, to_tensor
 from frameworks.paddle.forced import forced_scaler, refuse_what_differs
@@ -61,6 +61,7 @@ class DygraphTrainer(ReadRun):
             self.network = Network(model, recipe.recompute, sequential=recipe.way("recompute") == "sequential")
             for name, parameter in self.network.named.items():
                 parameter.set_value(stored(np.asarray(weights[name])))
+            self.freeze(())
             self.shares = self._build_shares()
         self.stream.state = before
         self._clips_jointly = recipe.clip is not None and (len(self.shares) > 1 or recipe.way("clip") != "")
@@ -325,6 +326,9 @@ class DygraphTrainer(ReadRun):
 
     def restore_in(self, path: Path, order: LoadOrder) -> None:
         checkpoint.restore_in(self, path, order)
+
+    def take(self, other: Trainer) -> None:
+        checkpoint.take(self, of_same_class(self, other))
 
     def saved_bytes(self, batch: Batch) -> int:
         state, buffers = self.stream.state, self.buffers()

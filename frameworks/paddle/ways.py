@@ -23,6 +23,7 @@ SEVERAL_ROOTS = ("function", "grad")
 
 def back(way: str, losses: list[Any], parameters: Sequence[Any], *, retain: bool) -> None:
     """Adds the gradients of losses, in `SEVERAL_ROOTS` of several, to those of the parameters."""
+    parameters = [parameter for parameter in parameters if not parameter.stop_gradient]
     match way:
         case "function":
             paddle.autograd.backward(losses, retain_graph=retain)
@@ -75,31 +76,33 @@ def _ends_once() -> bool:
     return bool(scaler.state_dict()["incr_count"] == 1)
 
 
-def schedule(way: str, rate: float, steps: Steps | Curve) -> lr.LRScheduler:
+def schedule(way: str, rate: float, steps: Steps | Curve, last: int = -1) -> lr.LRScheduler:
     """A schedule of piecewise constant rates by a way, or one that Paddle ships for a curve.
+
+    It begins after update `last`, from 0.
 
     Raises:
         Unsupported: SCHEDULE, for factors that this way cannot express, and for a curve that Paddle does not ship.
     """
     if isinstance(steps, Curve):
-        return shipped(rate, steps)
+        return shipped(rate, steps, last)
     factors = steps.factors
     match way:
         case "lambda":
-            return lr.LambdaDecay(rate, steps.factor)
+            return lr.LambdaDecay(rate, steps.factor, last)
         case "multi-step":
             ratios = {after / before for before, after in pairwise(factors) if before}
             if factors[0] != 1 or len(ratios) > 1 or 0.0 in factors or not ratios or min(ratios) >= 1:
                 raise Unsupported(
                     Capability.SCHEDULE, "MultiStepDecay has one ratio below 1 for all steps", _takes_ratios
                 )
-            return lr.MultiStepDecay(rate, list(steps.boundaries), *ratios)
+            return lr.MultiStepDecay(rate, list(steps.boundaries), *ratios, last_epoch=last)
         case "multiplicative":
             if 0.0 in factors or steps.factor(0) != 1:
                 raise Unsupported(Capability.SCHEDULE, "MultiplicativeDecay begins with its rate", _begins_low)
-            return lr.MultiplicativeDecay(rate, lambda n: steps.factor(n) / steps.factor(n - 1))
+            return lr.MultiplicativeDecay(rate, lambda n: steps.factor(n) / steps.factor(n - 1), last)
         case _:
-            return lr.PiecewiseDecay(list(steps.boundaries), [rate * factor for factor in factors])
+            return lr.PiecewiseDecay(list(steps.boundaries), [rate * factor for factor in factors], last)
 
 
 def _takes_ratios() -> bool:

@@ -63,6 +63,7 @@ class Decisions(QuantizedForward):
             for name, format_name in self.master_formats.items()
         }
         self.masters = self.held("parameters", "master", masters)
+        self.frozen = frozenset(recipe.frozen)
         self._places = {name: place for place, name in enumerate(self.masters)}
         self.values = self.held("parameters", "value", {})
         self.sync_masters()
@@ -70,10 +71,11 @@ class Decisions(QuantizedForward):
         self.slots = {slot: self.moments(slot, {}) for slot in rule.slots(recipe.optimizer)}
         for slot, moments in self.slots.items():
             start = rule.start(recipe.optimizer, slot)
-            shapes = {n: rule.shape(recipe.optimizer, slot, value.shape) for n, value in self.masters.items()}
+            trained = {name: value.shape for name, value in self.masters.items() if self.trains(name)}
+            shapes = {name: rule.shape(recipe.optimizer, slot, whole) for name, whole in trained.items()}
             moments.update({name: np.full(shape, start) for name, shape in shapes.items() if shape is not None})
         self.averages: Arrays = {} if recipe.average is None else dict(self.masters)
-        self.counts = dict.fromkeys(self.masters, 0)
+        self.counts = dict.fromkeys(filter(self.trains, self.masters), 0)
         self.steps = 0
         self.schedule = 0
         self.scaler: LossScale | None = loss_scale(recipe.scaling, conventions.scaler)
@@ -253,16 +255,31 @@ class Decisions(QuantizedForward):
             taken = self.as_applied(name, gradient)
             slots = {slot: values[name] for slot, values in self.slots.items() if name in values}
             count = self.counts[name] if self.conventions.adam_counts == "parameter" else self.steps + 1
-            self.masters[name], moved = self.rule_of(name)(self.masters[name], slots, taken, rate, count)
+            self.masters[name], moved = self.rule_of(name)(
+                self.masters[name], slots, taken, self.rate_of(name, rate), count
+            )
             for slot, value in moved.items():
                 self.slots[slot][name] = value
         self.steps += 1
 
+    def trains(self, name: str) -> bool:
+        """Whether a parameter is trained."""
+        return name not in self.frozen
+
     def rule_of(self, name: str) -> UpdateRule:
         """The update rule of a parameter."""
         r = self.arithmetic_of(name)
-        optimizer = self.recipe.optimizer
+        optimizer = self.recipe.of_groups[self.group_of(name)]
         return self.rules[type(optimizer)](optimizer, self.conventions, r, decays=name not in self.recipe.undecayed)
+
+    def rate_of(self, name: str, rate: float) -> float:
+        """The rate of a parameter's update, from that of the first group."""
+        own, first = self.recipe.of_groups[self.group_of(name)].learning_rate, self.recipe.optimizer.learning_rate
+        return rate if own == first else own * self.factor()
+
+    def group_of(self, name: str) -> int:
+        """Index of a parameter's group: those of an optimizer alternate between its groups."""
+        return self._places[name] // self.recipe.optimizers % self.recipe.groups
 
     def arithmetic_of(self, name: str) -> Arithmetic:
         """The arithmetic of a parameter's update: in the masters' format."""
@@ -280,9 +297,9 @@ class Decisions(QuantizedForward):
             shown |= {f"absmax/{slot}/{name}": value.copy() for name, value in largest.items()}
         return shown
 
-    def make_schedule(self) -> None:
-        """Makes the schedule, at its beginning."""
-        self.schedule = 0
+    def make_schedule(self, applied: int = 0) -> None:
+        """Makes the schedule, at its beginning or after so many applied updates."""
+        self.schedule = applied
 
     def advance_schedule(self) -> None:
         """Counts an applied update."""
@@ -290,8 +307,11 @@ class Decisions(QuantizedForward):
 
     def learning_rate(self) -> float:
         """The rate of the next update."""
-        factor = 1.0 if self.recipe.schedule is None else self.recipe.schedule.factor(self.schedule)
-        return self.recipe.optimizer.learning_rate * factor
+        return self.recipe.optimizer.learning_rate * self.factor()
+
+    def factor(self) -> float:
+        """The schedule's factor of the next update's rates."""
+        return 1.0 if self.recipe.schedule is None else self.recipe.schedule.factor(self.schedule)
 
     def sync_masters(self) -> None:
         """Copies the rounded masters to the model's weights."""
@@ -308,6 +328,8 @@ class Decisions(QuantizedForward):
         if self.recipe.average is None:
             return
         for name, master in self.masters.items():
+            if not self.trains(name):
+                continue
             r = Arithmetic(self.rounding, self.average_format(name))
             decay = r.number(self.recipe.average) if self.steps > 1 else 0.0
             self.averages[name] = r(r(decay * self.averages[name]) + r((1.0 - decay) * master))

@@ -25,6 +25,7 @@ from frameworks.base import (
     ranks_of,
     shipped_attempts,
     structure_attempts,
+    takes_state,
     technique_attempts,
     with_ranks,
 )
@@ -219,6 +220,8 @@ class ReferenceFramework(BaseFramework):
         if self.ranks() is None:
             here |= aware_attempts(self.run, converts=True) | float8_attempts(self.run)
             here[Capability.LOAD_ORDER] = partial(probes.restores_in_order, self)
+            here[Capability.LIVE_STATE] = partial(takes_state, self.run)
+            here |= optimizer_attempts(self.run, Capability.FREEZE)
         return with_ranks(here | offload_attempts(self.run, _OFFLOADS), self.company, self.ranks())
 
     def global_state(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ A fault is a subclass that overrides one of these:
                 learning_rate, sync_masters, move_average, average_format, averaged
     eight bits  the methods of EightBitState, AwareLayers and Float8Layers; take_magnitudes, end_of_window
     offload     make_store, held, node_type
-    checkpoint  save_state, load_state, load_part, make_schedule, use_scaler
+    checkpoint  save_state, load_state, load_part, take, make_schedule, use_scaler
 
 Casting and the choice of an operation's format are `Operations.cast` and `Operations.formats`.
 """
@@ -19,18 +19,18 @@ Casting and the choice of an operation's format are `Operations.cast` and `Opera
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fixtures.arrays import Array, wider
 from fixtures.model import Batch, Window
-from frameworks.base import NO_AVERAGE, BaseTrainer, over_window
-from frameworks.contract import Gradients, LayerTrace, LoadOrder, Update
-from frameworks.reference import checkpoint, scope, whole_state
-from frameworks.reference.decisions import Arrays, Decisions, OpenWindow, present
+from frameworks.base import NO_AVERAGE, over_window
+from frameworks.contract import Gradients, LayerTrace, Update
+from frameworks.reference import scope
+from frameworks.reference.decisions import Arrays, OpenWindow, present
 from frameworks.reference.products import weighted_sum
+from frameworks.reference.saved_run import SavedRun
 from frameworks.reference.tape import Pullback, taped
 from frameworks.reference.tensor import Tensor, plain, tensor
 from frameworks.reference.trace import TracedTensors
@@ -39,7 +39,7 @@ _INPUTS = "inputs"
 """Key of the inputs among the differentiated arrays; every parameter's name has a dot."""
 
 
-class ReferenceTrainer(Decisions, BaseTrainer):
+class ReferenceTrainer(SavedRun):
     """One training run: the contract's methods, based on the inherited decisions."""
 
     def accumulate(self, batch: Batch, items: int) -> float:
@@ -210,12 +210,13 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         heads = tuple(f"{last}{head}." for head in batch.targets)
         names = [name for name in self.values if not name.startswith(last) or name.startswith(heads)]
         sums: list[float] = []
-        given = {name: self.values[name] for name in names}
+        given = {name: self.values[name] for name in names if self.trains(name)}
         if self.shown is not None and not self.model.integer_inputs:
             given[_INPUTS] = tensor(batch.inputs).value  # so that layers before the first parameter have gradients too
 
         def forward(values: Any) -> list[Any]:
-            parameters = {name: Tensor(values[name], self.formats[name], owned=False) for name in names}
+            held = {name: values[name] if name in given else self.values[name] for name in names}
+            parameters = {name: Tensor(held[name], self.formats[name], owned=False) for name in names}
             with scope.opened(self.scope):
                 inputs = values[_INPUTS] if _INPUTS in given else None
                 losses = list(self.run(parameters, batch, inputs).values())
@@ -231,6 +232,7 @@ class ReferenceTrainer(Decisions, BaseTrainer):
         gradients = present(given)
         if unknown := gradients.keys() - self.masters.keys():
             raise ValueError(f"{self.model.name} has no parameter {min(unknown)!r}")
+        gradients = {name: gradient for name, gradient in gradients.items() if self.trains(name)}
         if not gradients:
             return {}
         widest = "float64" if any(self.formats[name] == "float64" for name in gradients) else "float32"
@@ -324,27 +326,3 @@ class ReferenceTrainer(Decisions, BaseTrainer):
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: Tensor(value, self.formats[name], owned=False) for name, value in self.values.items()}
-
-    def save(self, path: Path) -> None:
-        checkpoint.write(path, self.save_state(), self._identity(), compressed=self.recipe.way("save") == "compressed")
-
-    def restore(self, path: Path) -> None:
-        self.load_state(checkpoint.read(path, self._identity(), self.save_state()))
-
-    def restore_in(self, path: Path, order: LoadOrder) -> None:
-        whole_state.put_back_in(self, checkpoint.read(path, self._identity(), self.save_state()), order)
-
-    def load_part(self, part: str, arrays: Arrays) -> None:
-        """Goes back to what `save_state` returned of one of `whole_state.PARTS`."""
-        whole_state.put_back(self, arrays, (part,))
-
-    def _identity(self) -> str:
-        return f"{self.model.name} {self.model.layers} {self.model.sample} {self.recipe.but(offload=None)}"
-
-    def save_state(self) -> Arrays:
-        """The full state of the run, as named arrays."""
-        return whole_state.taken(self)
-
-    def load_state(self, arrays: Arrays) -> None:
-        """Goes back to what `save_state` returned."""
-        whole_state.put_back(self, arrays)

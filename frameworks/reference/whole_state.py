@@ -21,8 +21,8 @@ class PartByPart(Protocol):
     def load_part(self, part: str, arrays: dict[str, Array]) -> None:
         """Restores one of `PARTS`."""
 
-    def make_schedule(self) -> None:
-        """Makes the schedule, at its beginning."""
+    def make_schedule(self, applied: int = 0) -> None:
+        """Makes the schedule, at its beginning or after so many applied updates."""
 
     def use_scaler(self) -> None:
         """Scales a loss that nothing is done with."""
@@ -67,13 +67,15 @@ def put_back_in(run: PartByPart, arrays: dict[str, Array], order: LoadOrder) -> 
     match order:
         case "optimizer-first":
             parts.reverse()
-        case "schedule-made-last":
+        case "schedule-made-last" | "schedule-made-there":
             parts.remove("schedule")
         case "scaler-used":
             run.use_scaler()
     for part in parts:
         run.load_part(part, arrays)
-    if "schedule" not in parts:
+    if order == "schedule-made-there":
+        run.make_schedule(int(arrays["counters"][1]))
+    elif "schedule" not in parts:
         run.make_schedule()
         run.load_part("schedule", arrays)
 

@@ -51,6 +51,21 @@ def save_checkpoint(
         ways.write(way, path, tf.train.Checkpoint(window=rows, **_parts(bound, optimizer)))
 
 
+def take(
+    bound: BuiltNetwork,
+    optimizer: keras.optimizers.Optimizer,
+    other: BuiltNetwork,
+    others: keras.optimizers.Optimizer,
+) -> None:
+    """Gives network and optimizer the values that those of another run have now, by Keras' own calls."""
+    bound.network.set_weights(other.network.get_weights())
+    for path, seed in other.seeds.items():
+        bound.seeds[path].state.assign(seed.state)
+    store: dict[str, Any] = {}
+    others.save_own_variables(store)
+    optimizer.load_own_variables(store)
+
+
 def load_checkpoint(
     path: Path, bound: BuiltNetwork, optimizer: keras.optimizers.Optimizer, count: int, way: str = ""
 ) -> list[list[KerasMicroBatch]]:

@@ -22,8 +22,10 @@ from frameworks.base import (
     elapsed,
     float8_attempts,
     format_attempts,
+    optimizer_attempts,
     quantizer_attempts,
     shipped_attempts,
+    takes_state,
     technique_attempts,
     with_ranks,
 )
@@ -119,7 +121,10 @@ class TensorFlowFramework(BaseFramework):
         if self.mode == tflite_models.MODE:
             here |= tflite_models.refused_attempts()
         if self.ranks() is None:
-            here |= float8_attempts(self._run)
+            here |= float8_attempts(self._run) | optimizer_attempts(
+                self._run, Capability.FROZEN, Capability.FREEZE, Capability.GROUP_RATES
+            )
+            here |= {Capability.LIVE_STATE: partial(takes_state, self._run)}
         return (
             with_ranks(here, partial(started, self.mode), self.ranks()) if has_ranks(self.device, self.mode) else here
         )

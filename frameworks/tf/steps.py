@@ -106,7 +106,7 @@ class TracedSteps:
         self, inputs: Any, targets: Mapping[str, Any], mask: Any, collected: Mapping[str, tf.Tensor] | None = None
     ) -> tuple[tf.Tensor, list[Any]]:
         """The loss, and scaled gradients: of variables, of what they overwrite, of what is put into `collected`."""
-        way, weights = self._recipe.way("backward"), [*self._bound.variables.values(), *self._bound.memory.values()]
+        way, weights = self._recipe.way("backward"), [*self._bound.trained.values(), *self._bound.memory.values()]
         with ways.tape(way, persistent=self._recipe.separate_losses) as tape:
             if way == "watched":
                 tape.watch([weight.value for weight in weights])
@@ -128,7 +128,7 @@ class TracedSteps:
         with tf.GradientTape() as tape:
             total = self._surrogate(gradients)
             scaled = self._optimizer.scale_loss(total)
-        return self._apply(total, tape.gradient(scaled, list(self._bound.variables.values())))
+        return self._apply(total, tape.gradient(scaled, list(self._bound.trained.values())))
 
     def _surrogate(self, gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Σ p·g."""
@@ -147,9 +147,9 @@ class TracedSteps:
 
     def _apply(self, loss: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:
         *before, _ = self._numbers()
-        variables = [*self._bound.variables.values(), *self._bound.memory.values()]
+        variables = [*self._bound.trained.values(), *self._bound.memory.values()]
         if self._recipe.way("clip") and self._recipe.clip is not None:
-            count = len(self._bound.variables)
+            count = len(self._bound.trained)
             gradients = ways.clipped(self._recipe.clip, self._scale(), gradients[:count]) + gradients[count:]
         ways.apply(self._recipe.way("optimizer"), self._optimizer, gradients, variables)
         scale, updates, _, good = self._numbers()
@@ -162,13 +162,14 @@ class TracedSteps:
 
     def _unscaled(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> dict[str, tf.Tensor]:
         _, gradients = self._backward(inputs, targets, mask)
-        return self._divided(zip(self._bound.variables, gradients[: len(self._bound.variables)], strict=True))
+        trained = self._bound.trained
+        return self._divided(zip(trained, gradients[: len(trained)], strict=True))
 
     def _traced(self, inputs: Any, targets: Mapping[str, Any], mask: Any = None) -> tuple[Any, ...]:
         with collected_outputs() as collected:
             _, gradients = self._backward(inputs, targets, mask, collected)
-        count = len(self._bound.variables)
-        of_parameters = self._divided(zip(self._bound.variables, gradients[:count], strict=True))
+        count = len(self._bound.trained)
+        of_parameters = self._divided(zip(self._bound.trained, gradients[:count], strict=True))
         of_outputs = gradients[count + len(self._bound.memory) :]
         return collected, _dense(zip(collected, of_outputs, strict=True)), of_parameters, self._scale()
 

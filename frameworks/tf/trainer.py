@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,8 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from fixtures.model import Batch, Model
 from fixtures.recipe import Float8, Recipe
-from frameworks.contract import Capability, LayerTrace, Operand, Remembered, Unsupported
+from frameworks.base import of_same_class
+from frameworks.contract import Capability, LayerTrace, Operand, Remembered, Trainer, Unsupported
 from frameworks.keras_parts.network import NetworkBuilder
 from frameworks.keras_parts.optimizers import make_optimizer
 from frameworks.keras_parts.scaler import scaler_settings
@@ -23,7 +24,7 @@ from frameworks.keras_parts.stateful_run import StatefulRun
 from frameworks.tf import float8_training, ways
 from frameworks.tf.arrays import as_array
 from frameworks.tf.backend import TapeBackend
-from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint
+from frameworks.tf.checkpoint import load_checkpoint, save_checkpoint, take
 from frameworks.tf.declarations import INSIDE_RECOMPUTED
 from frameworks.tf.network import WRAPPERS, SegmentCounts
 from frameworks.tf.probes import shows_recomputed
@@ -65,9 +66,10 @@ class TensorFlowTrainer(StatefulRun):
                 history = asked.history if isinstance(asked, Float8) else None
                 bound = NetworkBuilder(self._counts, WRAPPERS).build(model, recipe.seed, recipe.recompute, history)
             bound.load(model.weights(recipe.seed) if weights is None else weights)
+            bound.freeze(recipe.frozen)
             before = recipe.but(clip=None) if recipe.way("clip") else recipe
             optimizer = make_optimizer(before, bound.variables, TapeBackend(mode))
-            optimizer.build([*bound.variables.values(), *bound.memory.values()])
+            optimizer.build([*bound.trained.values(), *bound.memory.values()])
             super().__init__(model, recipe, bound, optimizer)
             self.loop = self._made_steps()
         if not place.startswith("/CPU"):
@@ -108,6 +110,17 @@ class TensorFlowTrainer(StatefulRun):
         with self.scope():
             (window,) = load_checkpoint(path, self.bound, self.optimizer, 1, self.recipe.way("save"))
         self.ledger.replace(window, sum(micro.items for micro in window))
+
+    def freeze(self, names: Collection[str]) -> None:
+        for name, variable in self.bound.variables.items():
+            variable.trainable = name not in names and name not in self.recipe.frozen
+        self.loop = self._made_steps()  # functions are traced for what is trained
+
+    def take(self, other: Trainer) -> None:
+        given = of_same_class(self, other)
+        with self.scope():
+            take(self.bound, self.optimizer, given.bound, given.optimizer)
+        self.ledger.replace(given.ledger.micro_batches, given.ledger.items)
 
     def saved_bytes(self, batch: Batch) -> int:
         if self.mode != "graph":

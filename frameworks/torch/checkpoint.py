@@ -43,6 +43,9 @@ class TorchRun(Protocol):
     def parts(self) -> dict[str, Any]:
         """Every part that has a `state_dict`, by name."""
 
+    def follow_network(self) -> None:
+        """Finds the parameters of a network that has others, and makes optimizers of them."""
+
 
 def parts(trainer: TorchRun) -> dict[str, Any]:
     """Every part of the run that has a `state_dict`, by name; those of a second optimizer end in ".1"."""
@@ -113,10 +116,19 @@ def restore_in(trainer: TorchRun, path: Path, order: LoadOrder) -> None:
             _restore(trainer, path, _load_reversed)
         case "schedule-made-last":
             _restore(trainer, path, _make_schedules_last)
+        case "schedule-made-there":
+            _restore(trainer, path, _make_schedules_there)
         case "scaler-used":
             if trainer.scaler is not None:
                 trainer.scaler.scale(torch.ones((), device=trainer.device))
             restore(trainer, path)
+
+
+def take(trainer: TorchRun, other: TorchRun) -> None:
+    """Loads the state that the parts of another run have now, each by its own `load_state_dict`."""
+    _load_parts(trainer, {name: part.state_dict() for name, part in other.parts().items()})
+    go_on(trainer, loop_state(other))
+    put_gradients(trainer, gradients(other))
 
 
 def _restore(trainer: TorchRun, path: Path, load: Callable[[TorchRun, Mapping[str, Any]], None]) -> None:
@@ -136,8 +148,13 @@ def _restore(trainer: TorchRun, path: Path, load: Callable[[TorchRun, Mapping[st
 
 
 def _load_parts(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
+    assigned = trainer.recipe.way("load") == "assigned"
+    if assigned:
+        trainer.network.load_state_dict(saved["model"], assign=True)
+        trainer.follow_network()
     for name, part in trainer.parts().items():
-        part.load_state_dict(saved[name])
+        if not (assigned and name == "model"):
+            part.load_state_dict(saved[name])
 
 
 def _load_reversed(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
@@ -146,14 +163,26 @@ def _load_reversed(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
 
 
 def _make_schedules_last(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
-    schedules = [name for name in trainer.parts() if name.startswith("schedule")]
-    for name, part in trainer.parts().items():
-        if name not in schedules:
-            part.load_state_dict(saved[name])
+    schedules = _without_schedules(trainer, saved)
     for stepper in trainer.steppers:
         stepper.make_schedule()
     for name in schedules:
         trainer.parts()[name].load_state_dict(saved[name])
+
+
+def _make_schedules_there(trainer: TorchRun, saved: Mapping[str, Any]) -> None:
+    _without_schedules(trainer, saved)
+    for stepper, applied in zip(trainer.steppers, saved[LOOP]["applied"], strict=True):
+        stepper.make_schedule(last=int(applied) - 1)
+
+
+def _without_schedules(trainer: TorchRun, saved: Mapping[str, Any]) -> list[str]:
+    """Loads all other parts; the names of schedules."""
+    schedules = [name for name in trainer.parts() if name.startswith("schedule")]
+    for name, part in trainer.parts().items():
+        if name not in schedules:
+            part.load_state_dict(saved[name])
+    return schedules
 
 
 def loads_in_any_order() -> bool:

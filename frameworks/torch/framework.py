@@ -22,9 +22,11 @@ from frameworks.base import (
     elapsed,
     format_attempts,
     offload_attempts,
+    optimizer_attempts,
     quantizer_attempts,
     shipped_attempts,
     structure_attempts,
+    takes_state,
     technique_attempts,
     with_ranks,
 )
@@ -135,6 +137,8 @@ class TorchFramework(BaseFramework):
             here |= _LIBRARIES[self.mode].refused_attempts()
         if self.ranks() is None:
             here[Capability.LOAD_ORDER] = loads_in_any_order
+            here |= optimizer_attempts(self._run, Capability.FREEZE)
+            here[Capability.LIVE_STATE] = partial(takes_state, self._run)
         if self.mode == "eager" and converts():
             here |= aware_attempts(self._run, converts=True)
         if self.device != "cpu" or self._compiles:

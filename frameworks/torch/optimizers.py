@@ -114,6 +114,12 @@ def _by_decay(parameters: list[torch.Tensor], undecayed: Collection[int]) -> lis
     return [group for group in groups if group["params"]]
 
 
+def _own_options(recipe: Recipe, place: int) -> dict[str, Any]:
+    """Options of a group that differ from the optimizer's."""
+    common, own = (_arguments(recipe.but(optimizer=each)) for each in (recipe.optimizer, recipe.of_groups[place]))
+    return {name: value for name, value in own.items() if name not in common or value != common[name]}
+
+
 class Stepper:
     """One optimizer with its scheduler, which follows the optimizer's applied updates.
 
@@ -124,8 +130,13 @@ class Stepper:
     """
 
     def __init__(self, recipe: Recipe, parameters: list[torch.Tensor], undecayed: Collection[int] = ()) -> None:
-        groups = [_by_decay(part, undecayed) for part in _halves(parameters, recipe.groups)]
-        self.optimizer = self.made(recipe, [group for parts in groups for group in parts])
+        parts = _halves(parameters, recipe.groups)
+        groups = [
+            _own_options(recipe, place) | group
+            for place, part in enumerate(parts)
+            for group in _by_decay(part, undecayed)
+        ]
+        self.optimizer = self.made(recipe, groups)
         self.applied = self.hook_calls = 0
         self.optimizer.register_step_post_hook(self._count)
         self._schedule, self._way = recipe.schedule, recipe.way("schedule")
@@ -136,10 +147,10 @@ class Stepper:
         kind, given = optimizer_kind(recipe)
         return ways.optimizer(recipe.way("optimizer"), kind, groups, given)
 
-    def make_schedule(self) -> None:
-        """Makes the recipe's schedule of the optimizer as it is, at its beginning."""
+    def make_schedule(self, last: int = -1) -> None:
+        """Makes the recipe's schedule of the optimizer as it is, at its beginning or after update `last`, from 0."""
         made = self._schedule
-        self.scheduler = ways.scheduler(self._way, self.optimizer, made) if made else None
+        self.scheduler = ways.scheduler(self._way, self.optimizer, made, last) if made else None
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self.hook_calls += 1

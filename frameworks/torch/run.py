@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -54,9 +54,9 @@ class TorchRun(BaseTrainer):
             self.network = self._network().to(device)
         if self.low is not None:
             cast_body(self.network, self.low)
-        self.slots = parameters_by_name(model, self.network)
-        self.buffer_slots = buffers_by_name(model, self.network)
+        self._find_parameters()
         load(self.slots, model.weights(recipe.seed) if weights is None else weights)
+        self.freeze(())
         self.prepare()
         self.average = self._averaged()
         self.steppers = self._steppers()
@@ -80,6 +80,19 @@ class TorchRun(BaseTrainer):
 
     def prepare(self) -> None:
         """Prepares the initialised network for training, before anything else refers to it."""
+
+    def _find_parameters(self) -> None:
+        self.slots = parameters_by_name(self.model, self.network)
+        self.buffer_slots = buffers_by_name(self.model, self.network)
+
+    def freeze(self, names: Collection[str]) -> None:
+        for name, slot in self.slots.items():
+            slot.tensor.requires_grad_(name not in names and name not in self.recipe.frozen)
+
+    def follow_network(self) -> None:
+        """Finds the parameters of a network that has others, and makes optimizers of them."""
+        self._find_parameters()
+        self.steppers = self._steppers()
 
     def _network(self) -> Network:
         """A new network, on the CPU."""

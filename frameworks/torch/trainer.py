@@ -10,8 +10,8 @@ import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Batch, Window
-from frameworks.base import NO_SCALER, MicroBatch, unscaled_in_trace
-from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Unsupported, Update
+from frameworks.base import NO_SCALER, MicroBatch, of_same_class, unscaled_in_trace
+from frameworks.contract import Capability, Gradients, LayerTrace, LoadOrder, Trainer, Unsupported, Update
 from frameworks.torch import checkpoint, ways
 from frameworks.torch.arrays import to_array, whole
 from frameworks.torch.compiling import kept_buffers
@@ -42,7 +42,7 @@ class TorchTrainer(TorchRun):
     def _back(self, losses: list[torch.Tensor], scaler: torch.amp.GradScaler | None, *, retain: bool) -> None:
         """One backward pass; `retain` if another one through its graph follows."""
         scaled = losses if scaler is None else [scaler.scale(loss) for loss in losses]
-        parameters = [slot.tensor for slot in self.slots.values()]
+        parameters = [slot.tensor for slot in self.slots.values() if slot.tensor.requires_grad]
         ways.back(self.recipe.way("backward"), scaled, parameters, retain=retain)
 
     def _micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
@@ -221,3 +221,6 @@ class TorchTrainer(TorchRun):
 
     def restore_in(self, path: Path, order: LoadOrder) -> None:
         checkpoint.restore_in(self, path, order)
+
+    def take(self, other: Trainer) -> None:
+        checkpoint.take(self, of_same_class(self, other))

@@ -142,32 +142,34 @@ def _named(parameters: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tens
     yield from ((f"parameter.{index}", parameter) for index, parameter in enumerate(parameters))
 
 
-def scheduler(way: str, made: torch.optim.Optimizer, schedule: Steps | Curve) -> LRScheduler:
+def scheduler(way: str, made: torch.optim.Optimizer, schedule: Steps | Curve, last: int = -1) -> LRScheduler:
     """A schedule of piecewise constant rates by a way, or one that PyTorch ships for a curve.
+
+    It begins after update `last`, from 0.
 
     Raises:
         Unsupported: SCHEDULE, for factors that this way cannot express, and for a curve that PyTorch does not ship.
     """
     if isinstance(schedule, Curve):
-        return shipped(made, schedule)
+        return shipped(made, schedule, last)
     factors = schedule.factors
     match way:
         case "multi-step":
             ratios = {after / before for before, after in pairwise(factors) if before}
             if factors[0] != 1 or len(ratios) > 1 or 0.0 in factors:
                 raise Unsupported(Capability.SCHEDULE, "MultiStepLR has one ratio for all steps", _takes_ratios)
-            return MultiStepLR(made, list(schedule.boundaries), *ratios)
+            return MultiStepLR(made, list(schedule.boundaries), *ratios, last_epoch=last)
         case "multiplicative":
             if 0.0 in factors or schedule.factor(0) != 1:
                 raise Unsupported(Capability.SCHEDULE, "MultiplicativeLR begins with the optimizer's rate", _begins_low)
-            return MultiplicativeLR(made, lambda n: schedule.factor(n) / schedule.factor(n - 1))
+            return MultiplicativeLR(made, lambda n: schedule.factor(n) / schedule.factor(n - 1), last)
         case "sequential":
             if not all(0 <= factor <= 1 for factor in factors):
                 raise Unsupported(Capability.SCHEDULE, "ConstantLR takes factors from 0 to 1 alone", _grows)
             parts: list[LRScheduler] = [ConstantLR(made, factor, total_iters=2**31) for factor in factors]
-            return SequentialLR(made, parts, list(schedule.boundaries)) if parts[1:] else parts[0]
+            return SequentialLR(made, parts, list(schedule.boundaries), last) if parts[1:] else parts[0]
         case _:
-            return LambdaLR(made, schedule.factor)
+            return LambdaLR(made, schedule.factor, last)
 
 
 def _stepper() -> torch.optim.Optimizer:

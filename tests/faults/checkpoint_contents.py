@@ -251,8 +251,8 @@ class LateScheduleSetsItsFirstRate(ReferenceTrainer):
 
     _first = False
 
-    def make_schedule(self) -> None:
-        super().make_schedule()
+    def make_schedule(self, applied: int = 0) -> None:
+        super().make_schedule(applied)
         self._first = True
 
     def advance_schedule(self) -> None:
@@ -264,6 +264,31 @@ class LateScheduleSetsItsFirstRate(ReferenceTrainer):
         if schedule is None or not self._first:
             return super().learning_rate()
         return self.recipe.optimizer.learning_rate * schedule.factor(0)
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/issues/43004",
+    component="load",
+    clauses=("resume.load-order", "optimizer.schedules"),
+)
+class ScheduleMadeThereIsOneAhead(ReferenceTrainer):
+    """A schedule that is made at a later update begins with the one after it."""
+
+    def make_schedule(self, applied: int = 0) -> None:
+        super().make_schedule(applied + 1 if applied else 0)
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/162591",
+    component="load",
+    clauses=("resume.load-order", "optimizer.schedules"),
+)
+class ScheduleMadeThereBeginsAnew(ReferenceTrainer):
+    """A schedule that is made at a later update begins with the first one."""
+
+    def make_schedule(self, applied: int = 0) -> None:
+        del applied
+        super().make_schedule()
 
 
 @fault(

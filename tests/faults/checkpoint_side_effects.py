@@ -10,7 +10,8 @@ import numpy as np
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Precision, Recipe
-from frameworks.contract import Conventions
+from frameworks.base import of_same_class
+from frameworks.contract import Conventions, Trainer
 from frameworks.reference import scope
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.decisions import Arrays
@@ -134,3 +135,33 @@ class SharesTheGivenWeights(ReferenceTrainer):
         super().apply_update(gradients, rate)
         for name, value in self.given.items():
             value[...] = self.masters[name]
+
+
+# the state of another run
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/196083",
+    component="load",
+    clauses=("resume.live-state",),
+)
+class SharesTheMomentsItTook(ReferenceTrainer):
+    """Moments that were taken from another run stay those of that run."""
+
+    def take(self, other: Trainer) -> None:
+        super().take(other)
+        self.slots = of_same_class(self, other).slots
+
+
+@fault(
+    "https://github.com/dotnet/TorchSharp/issues/1172",
+    component="load",
+    clauses=("resume.live-state",),
+)
+class SharesTheWeightsItTook(ReferenceTrainer):
+    """Weights that were taken from another run are that run's."""
+
+    def take(self, other: Trainer) -> None:
+        super().take(other)
+        given = of_same_class(self, other)
+        self.masters, self.values = given.masters, given.values

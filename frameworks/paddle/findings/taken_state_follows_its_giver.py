@@ -1,0 +1,25 @@
+"""An optimizer takes the state_dict of a live optimizer, which steps once more: which velocity was taken?"""
+
+import sys
+
+import paddle
+from paddle.nn.initializer import Constant
+from paddle.utils import unique_name
+
+
+def optimizer():
+    with unique_name.guard():
+        weight = paddle.create_parameter([1], "float32", default_initializer=Constant(1.0))
+    weight.sum().backward()
+    return paddle.optimizer.Momentum(1.0, 0.5, parameters=[weight])
+
+
+given, taker = optimizer(), optimizer()
+given.step()
+taker.set_state_dict(given.state_dict())
+given.step()  # 0.5 * 1 + 1
+(velocity,) = taker.state_dict().values()
+seen = velocity.item()
+print("expected: velocity 1.0, which the optimizer had when its state was taken")
+print(f"seen: velocity {seen}")
+sys.exit(seen != 1.0)

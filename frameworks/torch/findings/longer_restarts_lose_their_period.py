@@ -1,0 +1,23 @@
+"""CosineAnnealingWarmRestarts is made with last_epoch: do the periods go on to grow from where they were?"""
+
+import sys
+
+import torch
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts
+
+
+def rates(optimizer: torch.optim.Optimizer, schedule: CosineAnnealingWarmRestarts, count: int) -> list[float]:
+    seen = []
+    for _ in range(count):
+        seen.append(round(optimizer.param_groups[0]["lr"], 4))
+        optimizer.step()
+        schedule.step()
+    return seen
+
+
+made = [torch.optim.SGD([{"params": [torch.ones(1, requires_grad=True)], "initial_lr": 1.0}], lr=1.0) for _ in range(2)]
+expected = rates(made[0], CosineAnnealingWarmRestarts(made[0], 2, 2), 10)[7:]
+seen = rates(made[1], CosineAnnealingWarmRestarts(made[1], 2, 2, last_epoch=6), 3)
+print("expected:", expected)
+print("seen:", seen)
+sys.exit(seen != expected)
