@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,36 @@ def listed(file: Path, part: Part) -> Listed:
     table = tomllib.loads(file.read_text())
     inputs = {name: kind for kind, names in table[part].items() for name in names.split()}
     return Listed(inputs, table.get("arguments", {}), table.get("arguments-of", {}))
+
+
+class ListedParts(BaseShipped):
+    """Parts that an adapter's `shipped.toml` lists, as far as this version of the framework has them."""
+
+    file: Path
+    """The file."""
+    part: Part
+    """Which of its parts."""
+    module: Any
+    """In which its names are looked up."""
+
+    @cached_property
+    def listed(self) -> Listed:
+        """The parts of the file."""
+        return listed(self.file, self.part)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.listed.inputs if self.named(name) is not None)
+
+    def named(self, name: str) -> Any:
+        """The operation or layer of this name, None if this version has none."""
+        try:
+            return attrgetter(name)(self.module)
+        except AttributeError:
+            return None
+
+    def inputs(self, name: str) -> tuple[Any, ...]:
+        """The inputs of a part's example, as `inputs` makes them."""
+        return inputs(self.listed.inputs[name])
 
 
 def incoming(shape: tuple[int, ...]) -> Array:

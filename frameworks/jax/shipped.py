@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,11 +18,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
 
-from frameworks.base.shipped import FACTOR, BaseShipped, incoming, inputs, listed
+from frameworks.base.shipped import FACTOR, ListedParts, incoming
 from frameworks.contract import Values
 
 Function = Callable[..., list[jax.Array]]
-_FILE = Path(__file__).with_name("shipped.toml")
 
 
 def _same(function: Function) -> Function:
@@ -36,21 +34,18 @@ _DIFFERENTIATED: Mapping[str, Callable[[Function], Function]] = {
 """Functions that are differentiated in place of the part."""
 
 
-class Operations(BaseShipped):
-    """Functions of jax.numpy, jax.nn, jax.lax and jax.scipy, as far as this version has them."""
+class Operations(ListedParts):
+    """Functions of jax.numpy, jax.nn, jax.lax and jax.scipy."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.listed = listed(_FILE, "operations")
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.listed.inputs if _part(name) is not None)
+    file = Path(__file__).with_name("shipped.toml")
+    part = "operations"
+    module = jax
 
     def techniques(self) -> tuple[str, ...]:
         return (*_DIFFERENTIATED, "without-gradient", "one-input", "used-twice", "scaled", "compiled")
 
     def computed(self, name: str, technique: str) -> Values:
-        function, leaves = _of_leaves(_part(name), inputs(self.listed.inputs[name]))
+        function, leaves = _of_leaves(self.named(name), self.inputs(name))
         if technique == "without-gradient":
             return _named("value", function(*leaves))
         if technique == "one-input":
@@ -61,13 +56,6 @@ class Operations(BaseShipped):
         else:
             outputs, gradients = _pulled(chosen, technique, leaves)
         return _named("value", outputs) | _named("gradient", gradients)
-
-
-def _part(name: str) -> Any:
-    try:
-        return attrgetter(name)(jax)
-    except AttributeError:
-        return None
 
 
 def _of_leaves(part: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Function, list[jax.Array]]:
@@ -108,15 +96,12 @@ _INSIDE = {"SpectralNorm": "layer_instance", "WeightNorm": "layer_instance", "RN
 """Layers around another layer, and the argument that takes it."""
 
 
-class Layers(BaseShipped):
+class Layers(ListedParts):
     """Layers of flax.nnx in training."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.listed = listed(_FILE, "layers")
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.listed.inputs if hasattr(nnx, name))
+    file = Operations.file
+    part = "layers"
+    module = nnx
 
     def techniques(self) -> tuple[str, ...]:
         return ("recomputed", "compiled", "copied", "loaded")
@@ -134,7 +119,7 @@ class Layers(BaseShipped):
             made = jax.tree_util.tree_leaves(call(nnx.merge(graph, weights, rest, copy=True), *values))
             return [each for each in made if jnp.issubdtype(each.dtype, jnp.inexact)]
 
-        given = [jnp.asarray(each) for each in inputs(self.listed.inputs[name])]
+        given = [jnp.asarray(each) for each in self.inputs(name)]
         floating = [each for each in given if each.dtype == jnp.float32]
         chosen = function if floating else lambda weights: function(weights, *given)
         pulled = jax.jit(partial(_of_weights, chosen)) if technique == "compiled" else partial(_of_weights, chosen)
@@ -162,7 +147,7 @@ class Layers(BaseShipped):
         if name in _INSIDE:
             inner = nnx.SimpleCell if name == "RNN" else nnx.Linear
             more[_INSIDE[name]] = self.listed.built(inner, rngs=streams)
-        kind = getattr(nnx, name)
+        kind = self.named(name)
         if "rngs" in inspect.signature(kind.__init__).parameters:
             more["rngs"] = streams
         layer: nnx.Module = self.listed.built(kind, **more)

@@ -6,7 +6,6 @@ import copy
 import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import numpy as np
 import paddle
 from paddle.distributed.fleet.utils import recompute
 
-from frameworks.base.shipped import FACTOR, BaseShipped, incoming, inputs, listed
-from frameworks.contract import Part, Values
+from frameworks.base.shipped import FACTOR, ListedParts, incoming
+from frameworks.contract import Values
 from frameworks.paddle.arrays import to_numpy
 
 Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
 Tensors = Sequence[paddle.Tensor]
 
-_FILE = Path(__file__).with_name("shipped.toml")
 _LEAF = (paddle.float32, paddle.complex64)
 
 
@@ -67,32 +65,18 @@ def _tensors(nest: Any) -> list[paddle.Tensor]:
     return [each for each in paddle.utils.flatten(nest) if isinstance(each, paddle.Tensor)]
 
 
-class _Listed(BaseShipped):
-    """Parts that `shipped.toml` lists, as far as this version has them."""
+class _Parts(ListedParts):
+    """What operations and layers share."""
 
-    part: Part
-    module: Any
+    file = Path(__file__).with_name("shipped.toml")
     own: tuple[str, ...]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.listed = listed(_FILE, self.part)
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.listed.inputs if self._part(name) is not None)
-
-    def _part(self, name: str) -> Any:
-        try:
-            return attrgetter(name)(self.module)
-        except AttributeError:
-            return None
 
     def techniques(self) -> tuple[str, ...]:
         return (*_CALLS, *self.own)
 
     def arguments(self, name: str) -> list[Any]:
         """The inputs of a part, new tensors each time."""
-        return [_leaf(each) for each in inputs(self.listed.inputs[name])]
+        return [_leaf(each) for each in self.inputs(name)]
 
 
 def _values(call: Callable[..., Any], arguments: Sequence[Any], more: Tensors, technique: str) -> Values:
@@ -124,7 +108,7 @@ def _gradients(outputs: Tensors, leaves: Tensors, technique: str) -> Sequence[pa
     return backward(given)
 
 
-class Operations(_Listed):
+class Operations(_Parts):
     """Functions of paddle, paddle.linalg, paddle.fft and paddle.nn.functional."""
 
     part = "operations"
@@ -132,7 +116,7 @@ class Operations(_Listed):
     own = ("one-input", "used-twice", "scaled")
 
     def computed(self, name: str, technique: str) -> Values:
-        call = self._part(name)
+        call = self.named(name)
         if technique != "one-input":
             return _values(call, self.arguments(name), (), technique)
         leaves = [each for each in _tensors(self.arguments(name)) if not each.stop_gradient]
@@ -147,7 +131,7 @@ class Operations(_Listed):
         return _values(call, arguments, (), "").get("gradient/0")
 
 
-class Layers(_Listed):
+class Layers(_Parts):
     """Layers of paddle.nn in training."""
 
     part = "layers"
@@ -172,6 +156,6 @@ class Layers(_Listed):
 
     def _built(self, name: str, seed: int) -> paddle.nn.Layer:
         paddle.seed(seed)
-        layer = self.listed.built(self._part(name))
+        layer = self.listed.built(self.named(name))
         layer.train()
         return layer

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,13 +13,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from frameworks.base.shipped import FACTOR, BaseShipped, incoming, inputs, listed
-from frameworks.contract import Capability, Part, Unsupported, Values
+from frameworks.base.shipped import FACTOR, ListedParts, incoming
+from frameworks.contract import Capability, Unsupported, Values
 
 Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
 Tensors = Sequence[tf.Tensor]
 
-_FILE = Path(__file__).with_name("shipped.toml")
 _TRAINED = ("Bidirectional", "TimeDistributed", "SpectralNormalization")
 """Layers around another layer."""
 
@@ -54,42 +52,29 @@ def _array(value: Any) -> Any:
     return None if value is None else tf.convert_to_tensor(value).numpy()
 
 
-class _Listed(BaseShipped):
-    """Parts that `shipped.toml` lists, as far as this version has them.
+class _Parts(ListedParts):
+    """What operations and layers share.
 
     Args:
         compiled_by_xla: by which compiler "compiled" goes, XLA or tf.function alone.
     """
 
-    part: Part
-    module: Any
+    file = Path(__file__).with_name("shipped.toml")
     own: tuple[str, ...]
 
     def __init__(self, *, compiled_by_xla: bool) -> None:
         super().__init__()
-        self.listed = listed(_FILE, self.part)
-        self.calls: Mapping[str, Call] = {
-            "recomputed": _recomputed,
-            "compiled": partial(_compiled, compiled_by_xla),
-        }
         self.by_xla = compiled_by_xla
-        self.compiles = compiled_by_xla or self.part == "layers"
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.listed.inputs if self._part(name) is not None)
-
-    def _part(self, name: str) -> Any:
-        try:
-            return attrgetter(name)(self.module)
-        except AttributeError:
-            return None
+        self.calls: dict[str, Call] = {"recomputed": _recomputed}
+        if compiled_by_xla or self.part == "layers":
+            self.calls |= {"compiled": partial(_compiled, compiled_by_xla)}
 
     def techniques(self) -> tuple[str, ...]:
-        return (*(each for each in self.calls if self.compiles or each != "compiled"), *self.own)
+        return (*self.calls, *self.own)
 
     def arguments(self, name: str) -> list[Any]:
         """The inputs of a part."""
-        return [_leaf(each) for each in inputs(self.listed.inputs[name])]
+        return [_leaf(each) for each in self.inputs(name)]
 
     def taken(self, call: Callable[..., Any], arguments: Sequence[Any], weights: Tensors, technique: str) -> Values:
         """Outputs and gradients of a call; `weights` are the variables that it reads."""
@@ -114,7 +99,7 @@ def _with(call: Callable[..., Any], numbers: Sequence[Any]) -> Callable[..., Any
     return lambda *arguments: call(*arguments, *numbers)
 
 
-class Operations(_Listed):
+class Operations(_Parts):
     """Functions of tf.math, tf.nn, tf.linalg, tf.image and tf.signal."""
 
     part = "operations"
@@ -124,7 +109,7 @@ class Operations(_Listed):
     def computed(self, name: str, technique: str) -> Values:
         arguments = self.arguments(name)
         numbers = [each for each in arguments if isinstance(each, int | tuple)]
-        arguments, call = arguments[: len(arguments) - len(numbers)], _with(self._part(name), numbers)
+        arguments, call = arguments[: len(arguments) - len(numbers)], _with(self.named(name), numbers)
         if technique != "one-input":
             return self.taken(call, arguments, (), technique)
         found: dict[str, Any] = {}
@@ -137,7 +122,7 @@ class Operations(_Listed):
         return found
 
 
-class Layers(_Listed):
+class Layers(_Parts):
     """Layers of keras.layers in training."""
 
     part = "layers"
@@ -145,7 +130,7 @@ class Layers(_Listed):
     own = ("scope-off", "loaded", "rebuilt", "saved-whole")
 
     def computed(self, name: str, technique: str) -> Values:
-        if technique == "compiled" and self.by_xla and "seed" in inspect.signature(self._part(name)).parameters:
+        if technique == "compiled" and self.by_xla and "seed" in inspect.signature(self.named(name)).parameters:
             raise Unsupported(Capability.SHIPPED_LAYERS, "XLA draws other random numbers, as tf.random documents")
         arguments = self.arguments(name)
         with self._policy(technique):
@@ -168,7 +153,7 @@ class Layers(_Listed):
 
     def _built(self, name: str, seed: int, arguments: Sequence[Any], **more: Any) -> keras.Layer:
         keras.utils.set_random_seed(seed)
-        kind = self._part(name)
+        kind = self.named(name)
         if name in _TRAINED:
             inner = keras.layers.LSTM if name == "Bidirectional" else keras.layers.Dense
             more["layer"] = inner(3, dtype=more.get("dtype"))
