@@ -128,6 +128,8 @@ class TorchFramework(BaseFramework):
         here |= structure_attempts(self._run) | shipped_attempts(self.parts())
         if self.mode != engine_start.MODE:
             here |= implementations.attempts(self.device, self._run)
+        if self.ranks() is not None:
+            here.pop(Capability.STEP_HOOKS, None)
         if self.mode not in ("fsdp1", engine_start.MODE):
             here[Capability.ADAM_8BIT] = partial(eight_bit_state.keeps_codes, self.device)
         here[Capability.OFFLOAD_PARAMETERS] = parameters_leave
@@ -203,7 +205,11 @@ class TorchFramework(BaseFramework):
             raise Unsupported(low, NO_MASTERS, attempts(self.device, self.mode)[low])
         if recipe.ranks is not None:
             recipe = recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways)
-            return self.bound(CompanyTrainer(company(model, recipe, weights, mode=self.mode)))
+            ranks = CompanyTrainer(company(model, recipe, weights, mode=self.mode))
+            if not is_flat(self.mode, recipe) and implementations.has_no_strategy(recipe):
+                attempt = partial(implementations.takes_a_step, ranks)
+                raise Unsupported(Capability.FUSED, implementations.NO_STRATEGY, attempt)
+            return self.bound(ranks)
         return self.bound(self._run(model, recipe, weights))
 
     def require_clipping(self, recipe: Recipe) -> None:

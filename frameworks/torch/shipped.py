@@ -107,7 +107,8 @@ class _Shipped(BaseShipped):
         """What PyTorch has as examples of a part, drawn once."""
         if name not in self._samples:
             _seed(self.device, 1)
-            self._samples[name] = self._thread.submit(lambda: list(islice(self.drawn(name), _SAMPLES))).result()
+            count = 1 if self.compiles else _SAMPLES
+            self._samples[name] = self._thread.submit(lambda: list(islice(self.drawn(name), count))).result()
         return self._samples[name]
 
     def drawn(self, name: str) -> Iterator[Any]:
