@@ -40,6 +40,14 @@ class BaseShipped(ABC):
     def computed(self, name: str, technique: str) -> Values:
         """The outputs and gradients of a part's examples with a technique, or "" for none."""
 
+    def at(self, name: str, points: Array) -> tuple[Array, Array]:
+        """What an operation of one array makes of points, and its gradient for an incoming one of ones.
+
+        Raises:
+            TypeError: the part takes something else.
+        """
+        raise TypeError(f"{name} is not a function of one array")
+
     def values(self, name: str, technique: str = "") -> Values:
         if technique not in ("", "in-scope"):
             return self.computed(name, technique)
@@ -114,6 +122,17 @@ class ListedParts(BaseShipped):
     def inputs(self, name: str) -> tuple[Any, ...]:
         """The inputs of a part's example, as `inputs` makes them."""
         return inputs(self.listed.inputs[name])
+
+    def of_one_array(self, name: str) -> Callable[[Any], Any]:
+        """A part as a function of one array.
+
+        Raises:
+            TypeError: it takes several.
+        """
+        if self.listed.inputs[name] != "tensor" or "linalg" in name:
+            raise TypeError(f"{name} is not a function of one array")
+        function: Callable[[Any], Any] = self.named(name)
+        return function
 
 
 def incoming(shape: tuple[int, ...]) -> Array:

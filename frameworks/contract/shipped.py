@@ -37,3 +37,16 @@ class Shipped(Protocol):
         Raises:
             Exception: what the framework raises, unchanged.
         """
+
+    def at(self, name: str, points: Array) -> tuple[Array, Array]:
+        """What an operation of one array makes of points, and its gradient for an incoming one of ones.
+
+        Args:
+            points: shape (n,), float32 or float64.
+
+        Returns:
+            Two arrays in the format that the framework gives.
+
+        Raises:
+            Exception: what the framework raises, or that the operation takes something else.
+        """

@@ -18,6 +18,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
 
+from fixtures.arrays import Array
 from frameworks.base.shipped import FACTOR, ListedParts, incoming
 from frameworks.contract import Values
 
@@ -40,6 +41,12 @@ class Operations(ListedParts):
     file = Path(__file__).with_name("shipped.toml")
     part = "operations"
     module = jax
+
+    def at(self, name: str, points: Array) -> tuple[Array, Array]:
+        function = self.of_one_array(name)
+        with jax.enable_x64(points.dtype == np.float64):
+            value, pullback = jax.vjp(function, jnp.asarray(points))
+            return np.asarray(value), np.asarray(pullback(jnp.ones_like(value))[0])
 
     def techniques(self) -> tuple[str, ...]:
         return (*_DIFFERENTIATED, "without-gradient", "one-input", "used-twice", "scaled", "compiled")

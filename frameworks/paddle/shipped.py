@@ -13,6 +13,7 @@ import numpy as np
 import paddle
 from paddle.distributed.fleet.utils import recompute
 
+from fixtures.arrays import Array
 from frameworks.base.shipped import FACTOR, ListedParts, incoming
 from frameworks.contract import Values
 from frameworks.paddle.arrays import to_numpy
@@ -114,6 +115,12 @@ class Operations(_Parts):
     part = "operations"
     module = paddle
     own = ("one-input", "used-twice", "scaled")
+
+    def at(self, name: str, points: Array) -> tuple[Array, Array]:
+        x = paddle.to_tensor(points, stop_gradient=False)
+        value = self.of_one_array(name)(x)
+        (gradient,) = paddle.grad([value], [x], [paddle.ones_like(value)])
+        return to_numpy(value), to_numpy(gradient)
 
     def computed(self, name: str, technique: str) -> Values:
         call = self.named(name)

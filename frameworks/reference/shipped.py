@@ -45,6 +45,16 @@ class ReferenceShipped(BaseShipped):
     def techniques(self) -> tuple[str, ...]:
         return ("without-gradient", "one-input", "used-twice", "scaled", "recomputed", "scope-off")
 
+    def at(self, name: str, points: Array) -> tuple[Array, Array]:
+        if name not in UNARY:
+            raise TypeError(f"{name} is not a function of one array")
+        (value,), (pull,) = taped(lambda x: [self.function(name, x, points.dtype.name)], points.astype(np.float64))
+        return value.astype(points.dtype), pull(np.ones(points.shape)).astype(points.dtype)
+
+    def function(self, name: str, x: Any, format_name: str) -> Any:
+        """An activation of a carrier."""
+        return self.operations.activation(name, Tensor(x, format_name)).value
+
     @staticmethod
     def _norm(operations: Operations, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         return operations.layer_norm(x, scale, shift, _EPSILON)

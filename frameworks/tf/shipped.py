@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from fixtures.arrays import Array
 from frameworks.base.shipped import FACTOR, ListedParts, incoming
 from frameworks.contract import Capability, Unsupported, Values
 
@@ -105,6 +106,13 @@ class Operations(_Parts):
     part = "operations"
     module = tf
     own = ("one-input", "used-twice", "scaled")
+
+    def at(self, name: str, points: Array) -> tuple[Array, Array]:
+        x = tf.constant(points)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = self.of_one_array(name)(x)
+        return value.numpy(), _array(tape.gradient(value, x, unconnected_gradients="zero"))
 
     def computed(self, name: str, technique: str) -> Values:
         arguments = self.arguments(name)

@@ -18,6 +18,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
+from fixtures.arrays import Array
 from frameworks.base.shipped import FACTOR, BaseShipped
 from frameworks.contract import Part, Values
 from frameworks.torch.arrays import to_array
@@ -232,6 +233,13 @@ def _operations() -> Mapping[str, Any]:
     return MappingProxyType({_name(each.name, each.variant_test_name): each for each in usable})
 
 
+def _unary() -> Any:
+    """The class of operations that take one array element by element."""
+    from torch.testing._internal.opinfo.core import UnaryUfuncInfo
+
+    return UnaryUfuncInfo
+
+
 @cache
 def _modules() -> Mapping[str, Any]:
     with patch.object(torch.backends, "disable_global_flags"):
@@ -262,6 +270,15 @@ class Operations(_Shipped):
         for sample in self.samples(name):
             given, named = tree_map(_again, ((sample.input, *sample.args), dict(sample.kwargs)))
             yield Example(partial(_processed, operation, sample, named), given, _leaves((given, named)))
+
+    def at(self, name: str, points: Array) -> tuple[Array, Array]:
+        operation: Any = _operations()[name]
+        if not isinstance(operation, _unary()):
+            raise TypeError(f"{name} is not a function of one array")
+        x = torch.tensor(points, device=self.device, requires_grad=True)
+        value: torch.Tensor = operation.op(x)
+        (gradient,) = torch.autograd.grad(value, [x], torch.ones_like(value))
+        return to_array(value), to_array(gradient)
 
 
 def _processed(operation: Any, sample: Any, named: Mapping[str, Any], *given: Any) -> Any:

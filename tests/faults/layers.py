@@ -196,3 +196,30 @@ class FirstInputAloneHasNoGradient(ReferenceShipped):
     def of_each(self, function: Callable[..., Any], leaves: Sequence[Array]) -> Values:
         found = super().of_each(function, leaves)
         return dict.fromkeys(found, found["gradient/0"])
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/issues/79630",
+    component="layers",
+    clauses=("composition.shipped-gradients",),
+)
+class ActivationOverflowsFarFromZero(ReferenceShipped):
+    """The gradient of an activation is computed by an exponential that overflows."""
+
+    def function(self, name: str, x: Any, format_name: str) -> Any:
+        far = anp.where(x < -88.0, anp.inf, 1.0)
+        return super().function(name, x, format_name) * (far if format_name == "float32" else 1.0)
+
+
+@fault(
+    "https://github.com/pytorch/pytorch/issues/195075",
+    component="layers",
+    clauses=("composition.shipped-gradients",),
+)
+class RestOfAVectorHasAnotherGradient(ReferenceShipped):
+    """The last elements of an array, which fill no vector of the processor, have a gradient of 0."""
+
+    def at(self, name: str, points: Array) -> tuple[Array, Array]:
+        value, gradient = super().at(name, points)
+        gradient[len(points) // 8 * 8 :] = 0.0
+        return value, gradient

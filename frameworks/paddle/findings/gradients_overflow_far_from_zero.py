@@ -1,0 +1,12 @@
+"""The gradient of celu at 100 is NaN."""
+
+import sys
+
+import paddle
+
+x = paddle.to_tensor([100.0], stop_gradient=False)
+paddle.nn.functional.celu(x).backward()
+seen = float(x.grad)
+print("expected: 1.0")
+print(f"seen: {seen}")
+sys.exit(seen != 1.0)
