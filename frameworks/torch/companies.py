@@ -18,6 +18,7 @@ from frameworks.ranks import RemoteCompany, crew_of
 from frameworks.torch import engine_probes, engine_start
 from frameworks.torch.declarations import NO_MASTERS
 from frameworks.torch.engine_probes import stays_without_gradient
+from frameworks.torch.probes import attempts
 from frameworks.torch.scaler import wants_float32_gradients, wants_fused
 from frameworks.torch.trainer import TorchTrainer
 
@@ -64,7 +65,9 @@ def company(
         engine_probes.require(model, recipe, partial(_started, mode=mode))
         return _started(model, recipe, weights, mode=mode)
     for capability, reason in _refused(model, recipe, mode):
-        raise Unsupported(capability, reason, partial(_trains, model, recipe, mode))
+        no_masters = reason == NO_MASTERS
+        attempt = attempts("cpu", "eager")[capability] if no_masters else partial(_trains, model, recipe, mode)
+        raise Unsupported(capability, reason, attempt)
     return _started(model, recipe, weights, mode=mode)
 
 
