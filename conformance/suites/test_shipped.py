@@ -12,7 +12,7 @@ from fixtures.arrays import Array
 from frameworks.contract import Capability, Part, Shipped, Unsupported, Values
 
 BASES = {"recomputed-in-scope": "in-scope"}
-"""Techniques that are compared with another one, instead of with none."""
+"""Techniques that are measured against another one, instead of against none."""
 ROUNDING = 2.0**-9
 """Largest difference, as a share of the largest element; a gradient of `logcumsumexp` times 1024 differs by 2⁻¹¹."""
 
@@ -39,17 +39,17 @@ def test_a_layer_keeps_its_gradients(
 
 def _judge(subject: Subject, verdict: Verdict, excluded: Excluded, part: Part, technique: str) -> None:
     shipped = subject.framework.shipped(part)
-    compared = 0
+    judged = 0
     differing: list[str] = []
     for name in shipped.names():
         features = f"{part[:-1]}={name}", f"technique={technique}"
         if any(each.leaves_out(features) for each in excluded):
             continue
         for found in _differences(shipped, name, technique):
-            compared += 1
+            judged += 1
             differing += [f"{name} {found}"] if found else []
     verdict.equal(tuple(differing), (), f"{part} that differ, {technique}", "differs")
-    verdict.holds(compared > 0, f"{part} compared, {technique}", compared, "one or more", "none-compared")
+    verdict.holds(judged > 0, f"{part} judged, {technique}", judged, "one or more", "none-judged")
 
 
 def _differences(shipped: Shipped, name: str, technique: str) -> Iterator[str]:
@@ -69,7 +69,7 @@ def _differences(shipped: Shipped, name: str, technique: str) -> Iterator[str]:
 def difference(measured: Values, expected: Values) -> str:
     """What differs most, beyond rounding; "" for nothing.
 
-    Values that were not measured are not compared, and no gradient is as good as one of zeros.
+    Values that were not measured are left out, and no gradient is as good as one of zeros.
     """
     worst, text = ROUNDING, ""
     floor = SMALL * max((_largest(each) for each in expected.values() if each is not None), default=0.0)

@@ -42,17 +42,17 @@ def _judge(subject: Subject, verdict: Verdict, excluded: Excluded, technique: st
     need(subject, Capability.SHIPPED_OPERATIONS)
     shipped = subject.framework.shipped("operations")
     differing: list[str] = []
-    compared = 0
+    counted = 0
     for name in shipped.names():
         features = f"operation={name}", f"technique={technique}"
         if any(each.leaves_out(features) for each in excluded):
             continue
         with np.errstate(all="ignore"):
             if _is_elementwise(shipped, name):
-                compared += 1
+                counted += 1
                 differing += [f"{name} {text}" for text in check(shipped, name)]
     verdict.equal(tuple(differing), (), f"gradients that are wrong, {technique}", "wrong-gradient")
-    verdict.holds(compared > 0, "operations compared", compared, "one or more", "none-compared")
+    verdict.holds(counted > 0, "operations judged", counted, "one or more", "none-compared")
 
 
 def _is_elementwise(shipped: Shipped, name: str) -> bool:

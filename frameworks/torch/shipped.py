@@ -302,7 +302,9 @@ class Layers(_Shipped):
         info = _modules()[name]
         for each in self.samples(name):
             build = partial(_built, info, each, self.device)
-            module = _TRANSFORMED.get(technique, _kept)(build(2), build)
+            module = build(2)
+            if technique in _TRANSFORMED:
+                module = _TRANSFORMED[technique](module, build)
             given, named = tree_map(_again, (tuple(each.forward_input.args), dict(each.forward_input.kwargs)))
             trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
             leaves = [*_leaves((given, named)), *trained]
@@ -322,26 +324,11 @@ def _built(info: Any, each: Any, device: str, seed: int) -> torch.nn.Module:
 Build = Callable[[int], torch.nn.Module]
 
 
-def _kept(module: torch.nn.Module, build: Build) -> torch.nn.Module:
-    del build
-    return module
-
-
-def _copied(module: torch.nn.Module, build: Build) -> torch.nn.Module:
-    del build
-    return copy.deepcopy(module)
-
-
 def _loaded(module: torch.nn.Module, build: Build) -> torch.nn.Module:
     """A module from another seed, with the saved state of this one."""
     other = build(5)
     other.load_state_dict(torch.load(_file_of(module.state_dict())))
     return other
-
-
-def _saved_whole(module: torch.nn.Module, build: Build) -> torch.nn.Module:
-    del build
-    return torch.load(_file_of(module), weights_only=False)
 
 
 def _file_of(content: Any) -> io.BytesIO:
@@ -352,9 +339,9 @@ def _file_of(content: Any) -> io.BytesIO:
 
 
 _TRANSFORMED: Mapping[str, Callable[[torch.nn.Module, Build], torch.nn.Module]] = {
-    "copied": _copied,
+    "copied": lambda module, _: copy.deepcopy(module),
     "loaded": _loaded,
-    "saved-whole": _saved_whole,
+    "saved-whole": lambda module, _: torch.load(_file_of(module), weights_only=False),
 }
 
 
