@@ -80,9 +80,9 @@ class Listed:
     arguments: Mapping[str, Any]
     own: Mapping[str, Mapping[str, Any]]
 
-    def built(self, layer: type, /, **more: Any) -> Any:
+    def built(self, layer: Any, /, **more: Any) -> Any:
         """A layer of this class, with the arguments that it needs."""
-        parameters = inspect.signature(getattr(layer, "__init__")).parameters.values()  # noqa: B009
+        parameters = inspect.signature(layer.__init__).parameters.values()
         needed = [each.name for each in parameters if each.default is each.empty and each.name in self.arguments]
         return layer(**{name: self.arguments[name] for name in needed}, **self.own.get(layer.__name__, {}), **more)
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from fixtures.arrays import Array
 from frameworks.base.shipped import FACTOR, ListedParts, incoming
 from frameworks.contract import Capability, Unsupported, Values
+from frameworks.keras_parts.settings import dtype_policy
 
 Call = Callable[[Callable[..., Any], Sequence[Any]], Any]
 Tensors = Sequence[tf.Tensor]
@@ -141,8 +142,11 @@ class Layers(_Parts):
         if technique == "compiled" and self.by_xla and "seed" in inspect.signature(self.named(name)).parameters:
             raise Unsupported(Capability.SHIPPED_LAYERS, "XLA draws other random numbers, as tf.random documents")
         arguments = self.arguments(name)
-        with self._policy(technique):
-            layer = self._built(name, 1, arguments, **({"dtype": "float32"} if technique == "scope-off" else {}))
+        if technique == "scope-off":
+            with dtype_policy("mixed_bfloat16"):
+                layer = self._built(name, 1, arguments, dtype="float32")
+        else:
+            layer = self._built(name, 1, arguments)
         if technique in ("loaded", "rebuilt", "saved-whole"):
             layer = self._other(name, layer, arguments, technique)
         keras.utils.set_random_seed(3)
@@ -152,12 +156,6 @@ class Layers(_Parts):
             return called
         state = [each for each in layer.non_trainable_variables if each.dtype.startswith("float")]
         return {**called, **{f"state/{place}": each.numpy() for place, each in enumerate(state)}}
-
-    @staticmethod
-    def _policy(technique: str) -> Any:
-        """A mixed policy around a layer that asks for float32, and the present policy otherwise."""
-        chosen = "mixed_bfloat16" if technique == "scope-off" else keras.config.dtype_policy()
-        return _Policy(chosen)
 
     def _built(self, name: str, seed: int, arguments: Sequence[Any], **more: Any) -> keras.Layer:
         keras.utils.set_random_seed(seed)
@@ -190,20 +188,6 @@ class Layers(_Parts):
             other = _model(self._built(name, 5, arguments), arguments)
             other.load_weights(f"{folder}/model.weights.h5")
         return other.layers[-1]
-
-
-class _Policy:
-    """Sets Keras' global dtype policy, and restores it."""
-
-    def __init__(self, policy: Any) -> None:
-        self.policy = policy
-
-    def __enter__(self) -> None:
-        self.before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(self.policy)
-
-    def __exit__(self, *_: object) -> None:
-        keras.config.set_dtype_policy(self.before)
 
 
 def _called(layer: keras.Layer, *arguments: Any) -> Any:

@@ -11,7 +11,7 @@ from fixtures.arrays import Array
 from fixtures.data import sincos_batch
 from fixtures.model import Model
 from fixtures.models import sincos
-from fixtures.recipe import MASTERED, SGD, Adafactor, Muon, Precision, Ranks, Recipe
+from fixtures.recipe import MASTERED, SGD, Adafactor, Adagrad, Muon, Precision, Ranks, Recipe
 from frameworks.base import BaseCompany, dealt_window, ranks_of
 from frameworks.contract import Attempt, Capability, Unsupported, needs
 from frameworks.ranks import RemoteCompany, crew_of
@@ -41,6 +41,7 @@ _FUSED = (
 
 _WHOLE = "bitsandbytes' update takes no DTensor, which fully_shard's parameters are"
 
+_STRATEGY = "fused SGD and Adagrad raise NotImplementedError for the DTensors of fully_shard"
 _FLAT = "a flat tensor of several parameters, or a part of one, has no rows and columns"
 _NORMS = "torch.optim.Adafactor squares norms of a DTensor's rows in place, which RuntimeError refuses"
 
@@ -81,8 +82,11 @@ def _refused(model: Model, recipe: Recipe, mode: str) -> Iterator[tuple[Capabili
         yield Capability(f"precision.{recipe.precision.label}"), NO_MASTERS
     if wants_float32_gradients(recipe) and not is_flat(mode, recipe):
         yield Capability.O3_FLOAT16, _SGD
-    if level in ("gradients", "full") and not is_flat(mode, recipe) and Capability.ADAM_8BIT in needs(recipe):
-        yield Capability.ADAM_8BIT, _WHOLE
+    if level in ("gradients", "full") and not is_flat(mode, recipe):
+        if Capability.ADAM_8BIT in needs(recipe):
+            yield Capability.ADAM_8BIT, _WHOLE
+        if recipe.implementation == "fused" and isinstance(recipe.optimizer, SGD | Adagrad):
+            yield Capability.FUSED, _STRATEGY
     if level == "optimizer" and wants_fused(recipe):
         yield Capability.O3_FLOAT16, _FUSED
 

@@ -205,11 +205,7 @@ class TorchFramework(BaseFramework):
             raise Unsupported(low, NO_MASTERS, attempts(self.device, self.mode)[low])
         if recipe.ranks is not None:
             recipe = recipe.but(ways=recipe.ways_of(*LEVELS_OF).ways)
-            ranks = CompanyTrainer(company(model, recipe, weights, mode=self.mode))
-            if not is_flat(self.mode, recipe) and implementations.has_no_strategy(recipe):
-                attempt = partial(implementations.takes_a_step, ranks)
-                raise Unsupported(Capability.FUSED, implementations.NO_STRATEGY, attempt)
-            return self.bound(ranks)
+            return self.bound(CompanyTrainer(company(model, recipe, weights, mode=self.mode)))
         return self.bound(self._run(model, recipe, weights))
 
     def require_clipping(self, recipe: Recipe) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
 import torch
 
 from fixtures.model import Model
-from fixtures.recipe import LEVELS_OF, SGD, Adafactor, Adagrad, Adam, AdamW, Implementation, Muon, Recipe, RMSprop
+from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, Implementation, Muon, Recipe, RMSprop
 from frameworks.base import OPTIONS, optimizer_attempts
 from frameworks.base.optimizer_attempts import Make
-from frameworks.contract import Attempt, Capability, Trainer, Unsupported
+from frameworks.contract import Attempt, Capability, Unsupported
 from frameworks.torch.optimizers import IMPLEMENTATIONS, Stepper, optimizer_kind
 from frameworks.torch.scaler import wants_fused
 
@@ -44,7 +43,6 @@ _MATRICES = "torch.optim.Muon takes matrices alone, and raises ValueError for ot
 _FLOAT16 = (
     "GradScaler.unscale_ refuses a float16 model's float16 gradients, which only a fused optimizer unscales itself"
 )
-NO_STRATEGY = "fused SGD and Adagrad raise NotImplementedError for the DTensors of fully_shard"
 _TENSOR_RATE = "foreach Adam and AdamW raise ValueError for a tensor as rate, unless they are capturable"
 
 
@@ -64,19 +62,6 @@ def require(model: Model, recipe: Recipe, device: str) -> None:
         raise Unsupported(Capability.MUON, _MATRICES, partial(_steps, recipe, device, (2,)))
     for capability, reason in _refused(recipe, device):
         raise Unsupported(capability, reason, partial(_steps, recipe, device))
-
-
-def has_no_strategy(recipe: Recipe) -> bool:
-    """Whether the recipe's fused optimizer has no kernel for the parameters of `fully_shard`."""
-    sharded = recipe.ranks is not None and recipe.ranks.level in LEVELS_OF["sharding"]
-    return sharded and recipe.implementation == "fused" and isinstance(recipe.optimizer, SGD | Adagrad)
-
-
-def takes_a_step(run: Trainer) -> bool:
-    """Whether gradients of ones move the weights of a run."""
-    before = run.parameters()
-    run.feed({name: np.ones_like(value) for name, value in before.items()})
-    return any((value != before[name]).any() for name, value in run.parameters().items())
 
 
 def _refused(recipe: Recipe, device: str) -> Iterator[tuple[Capability, str]]:

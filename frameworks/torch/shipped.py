@@ -31,6 +31,7 @@ _SAMPLES = 2
 _LOW = torch.bfloat16
 
 
+@cache
 def available() -> bool:
     """Whether the examples can be imported."""
     return find_spec("expecttest") is not None
