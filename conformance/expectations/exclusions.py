@@ -31,8 +31,13 @@ class Exclusion:
     when: tuple[str, ...]
 
     def leaves_out(self, features: Collection[str]) -> bool:
-        """Whether a program with these features is excluded."""
-        return all(feature in features for feature in self.when)
+        """Whether a program with these features is excluded; "kind=a|b" in `when` stands for either of two."""
+        return all(any(each in features for each in _alternatives(word)) for word in self.when)
+
+
+def _alternatives(word: str) -> list[str]:
+    kind, equals, values = word.partition("=")
+    return [f"{kind}{equals}{value}" for value in values.split("|")]
 
 
 def read_exclusion(table: Table, findings: dict[str, Finding]) -> Exclusion:

@@ -1,111 +1,68 @@
-"""Every operation and layer that a framework ships keeps its values and gradients under a technique."""
+"""Every operation, layer and optimizer that a framework ships keeps what it computes under a technique."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
+import pytest
 
 from conformance.judging.kit import Subject, Verdict, clause, need
+from conformance.judging.parts import judge_parts
 from conformance.laws.holding import Excluded
-from fixtures.arrays import Array
-from frameworks.contract import Capability, Part, Shipped, Unsupported, Values
+from fixtures.arrays import FORMATS, Array
+from frameworks.contract import Capability
 
-BASES = {"recomputed-in-scope": "in-scope"}
-"""Techniques that are measured against another one, instead of against none."""
-ROUNDING = 2.0**-9
-"""Largest difference, as a share of the largest element; a gradient of `logcumsumexp` times 1024 differs by 2⁻¹¹."""
-
-
-SMALL = 2.0**-12
-"""The largest element of a value counts as no less than this share of the part's largest one: a gradient may cancel."""
+UPDATES = 4
+"""That an optimizer makes by gradients of zero, each of which may round once."""
 
 
 @clause("composition.shipped-parts")
 def test_an_operation_keeps_its_gradients(
     subject: Subject, verdict: Verdict, excluded: Excluded, operation_technique: str
 ) -> None:
-    need(subject, Capability.SHIPPED_OPERATIONS)
-    _judge(subject, verdict, excluded, "operations", operation_technique)
+    judge_parts(subject, verdict, excluded, "operations", operation_technique)
 
 
 @clause("composition.shipped-parts")
 def test_a_layer_keeps_its_gradients(
     subject: Subject, verdict: Verdict, excluded: Excluded, layer_technique: str
 ) -> None:
-    need(subject, Capability.SHIPPED_LAYERS)
-    _judge(subject, verdict, excluded, "layers", layer_technique)
+    judge_parts(subject, verdict, excluded, "layers", layer_technique)
 
 
-def _judge(subject: Subject, verdict: Verdict, excluded: Excluded, part: Part, technique: str) -> None:
-    shipped = subject.framework.shipped(part)
-    judged = 0
-    differing: list[str] = []
+@clause("optimizer.shipped")
+def test_an_optimizer_keeps_its_updates(
+    subject: Subject, verdict: Verdict, excluded: Excluded, optimizer_technique: str
+) -> None:
+    judge_parts(subject, verdict, excluded, "optimizers", optimizer_technique)
+
+
+@clause("optimizer.shipped")
+@pytest.mark.parametrize("format_name", ["float32", "float16", "bfloat16"])
+def test_gradients_of_zero_move_nothing(
+    subject: Subject, verdict: Verdict, excluded: Excluded, format_name: str
+) -> None:
+    need(subject, Capability.SHIPPED_OPTIMIZERS)
+    shipped = subject.framework.shipped("optimizers")
+    technique, judged = f"zero-{format_name}", 0
+    moved: list[str] = []
     for name in shipped.names():
-        features = f"{part[:-1]}={name}", f"technique={technique}"
-        if any(each.leaves_out(features) for each in excluded):
+        if any(each.leaves_out((f"optimizer={name}", f"technique={technique}")) for each in excluded):
             continue
-        for found in _differences(shipped, name, technique):
-            judged += 1
-            differing += [f"{name} {found}"] if found else []
-    verdict.equal(tuple(differing), (), f"{part} that differ, {technique}", "differs")
-    verdict.holds(judged > 0, f"{part} judged, {technique}", judged, "one or more", "none-judged")
-
-
-def _differences(shipped: Shipped, name: str, technique: str) -> Iterator[str]:
-    """How a part differs under a technique, "" if it does not; nothing where it does not run without the technique."""
-    try:
-        expected = shipped.values(name, BASES.get(technique, ""))
-    except Exception:
-        return
-    try:
-        yield difference(shipped.values(name, technique), expected)
-    except Unsupported:
-        return
-    except Exception as error:
-        yield f"raises {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:80]}"
-
-
-def difference(measured: Values, expected: Values) -> str:
-    """What differs most, beyond rounding; "" for nothing.
-
-    Values that were not measured are left out, and no gradient is as good as one of zeros.
-    """
-    worst, text = ROUNDING, ""
-    floor = SMALL * max((_largest(each) for each in expected.values() if each is not None), default=0.0)
-    for key, got in measured.items():
-        want = expected.get(key)
-        if got is None or want is None:
-            present = want if got is None else got
-            if present is not None and np.any(present):
-                return f"{key}: got {_kind(got)}, want {_kind(want)}"
-        elif got.size == want.size == 0:
+        try:
+            values = shipped.values(name, technique)
+        except Exception:  # no kernel for this format
             continue
-        elif got.dtype != want.dtype or got.shape != want.shape:
-            return f"{key}: got {_kind(got)}, want {_kind(want)}"
-        elif (share := _share(got, want, floor)) > worst:
-            worst, text = share, f"{key}: by {share:.1g} of the largest element"
-    return text
+        judged += len(values)
+        found = {text for value in values.values() if value is not None and (text := _moved(value, format_name))}
+        moved += [f"{name} {text}" for text in sorted(found)]
+    if not judged:
+        verdict.abstain(f"no optimizer that may be judged takes {format_name} weights here")
+    verdict.equal(tuple(moved), (), f"optimizers that move {format_name} weights by gradients of zero", "moved")
 
 
-def _kind(value: Array | None) -> str:
-    return "nothing" if value is None else f"{value.dtype}{list(value.shape)}"
-
-
-def _wide(value: Array) -> Array:
-    return value if value.dtype.kind == "c" else value.astype(np.float64)
-
-
-def _largest(value: Array) -> float:
-    """The magnitude of the largest finite element."""
-    return float(np.abs(np.nan_to_num(_wide(value), posinf=0.0, neginf=0.0)).max(initial=0.0))
-
-
-def _share(got: Array, want: Array, floor: float) -> float:
-    """The largest difference as a share of the largest element; infinite where only one of two elements is finite."""
-    got, want = _wide(got), _wide(want)
-    finite = np.isfinite(want)
-    if not np.array_equal(finite, np.isfinite(got)):
-        return float("inf")
-    gap = float(np.abs(got[finite] - want[finite]).max(initial=0.0))
-    return gap / max(_largest(want), floor) if gap else 0.0
+def _moved(value: Array, format_name: str) -> str:
+    """How a weight moved by more than a rounding of each update, "" if it did not."""
+    if value.dtype.name != format_name:
+        return f"makes it {value.dtype.name}"
+    largest = float(np.abs(value.astype(np.float64)).max())
+    return "" if largest <= 2 * UPDATES * FORMATS[format_name].unit_roundoff else f"by {largest:g}"

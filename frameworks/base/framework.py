@@ -177,7 +177,7 @@ class BaseFramework(ABC):
         raise self.refusal(Capability.RANKS_REPLICATED)
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
-        """What makes the operations and layers that the framework ships, as far as the adapter has examples of them."""
+        """What makes the parts that the framework ships, as far as the adapter has examples of them."""
         return {}
 
     def shipped(self, part: Part) -> BaseShipped:

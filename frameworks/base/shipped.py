@@ -57,13 +57,14 @@ class BaseShipped(ABC):
 
 
 def shipped_attempts(parts: Mapping[Part, Callable[[], BaseShipped]]) -> dict[Capability, Attempt]:
-    """Attempts for what makes operations and layers: whether the first of them has a gradient."""
-    return {SHIPPED[part]: partial(_differentiates, make) for part, make in parts.items()}
+    """Attempts for what makes parts: whether the first of them has a gradient, or moves a weight."""
+    return {SHIPPED[part]: partial(_works, make) for part, make in parts.items()}
 
 
-def _differentiates(make: Callable[[], BaseShipped]) -> bool:
+def _works(make: Callable[[], BaseShipped]) -> bool:
     made = make()
-    return any("gradient" in key and value is not None for key, value in made.values(made.names()[0]).items())
+    values = made.values(made.names()[0])
+    return any("value" not in key and value is not None and np.any(value) for key, value in values.items())
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,7 @@ class Capability(StrEnum):
     USER_FUNCTION = "model.user-function"  # an operation whose backward pass the user wrote
     SHIPPED_OPERATIONS = "model.shipped-operations"  # the framework's operations, each with examples
     SHIPPED_LAYERS = "model.shipped-layers"  # the framework's layers, each with examples
+    SHIPPED_OPTIMIZERS = "optimizer.shipped"  # the optimizers of the framework, each with sets of options
     FEED = "trainer.feed"
     CHECKPOINT = "trainer.checkpoint"
     SAVED_BYTES = "trainer.saved-bytes"

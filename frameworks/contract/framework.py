@@ -138,7 +138,7 @@ class Framework(Protocol):
         """Runs operation `op` (a name of `frameworks.operations`) inside whatever precision scope is open."""
 
     def shipped(self, part: Part) -> Shipped:
-        """The operations or layers that the framework ships.
+        """The operations, layers or optimizers that the framework ships.
 
         Raises:
             Unsupported: the adapter has no examples of them.

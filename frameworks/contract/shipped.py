@@ -1,4 +1,4 @@
-"""Operations and layers that a framework ships, each with examples of its inputs."""
+"""Operations, layers and optimizers that a framework ships, each with examples."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Literal, Protocol
 from fixtures.arrays import Array
 from frameworks.contract.capabilities import Capability
 
-Part = Literal["operations", "layers"]
+Part = Literal["operations", "layers", "optimizers"]
 Values = Mapping[str, Array | None]
-"""Outputs and gradients of a part's examples by name; None where there is no gradient."""
+"""Outputs and gradients of a part's examples, or by how much an optimizer moved each weight; None where there is no
+gradient."""
 
 
 SHIPPED: Mapping[Part, Capability] = {
     "operations": Capability.SHIPPED_OPERATIONS,
     "layers": Capability.SHIPPED_LAYERS,
+    "optimizers": Capability.SHIPPED_OPTIMIZERS,
 }
 
 
 class Shipped(Protocol):
-    """The operations or layers of a framework that have examples, in float32, and what a technique makes of them."""
+    """The operations, layers or optimizers of a framework that have examples, and what a technique makes of them."""
 
     def names(self) -> tuple[str, ...]:
         """The framework's own names."""

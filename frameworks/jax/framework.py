@@ -40,7 +40,7 @@ from frameworks.contract import (
     RecomputeResult,
     Unsupported,
 )
-from frameworks.jax import options, shipped
+from frameworks.jax import options, shipped, shipped_optimizers
 from frameworks.jax.arrays import to_array, wide_formats
 from frameworks.jax.companies import company
 from frameworks.jax.declarations import conventions, refusals
@@ -131,7 +131,13 @@ class JaxFramework(OnDevice):
         return tuple(VARIANTS)
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
-        return {"operations": shipped.Operations, "layers": shipped.Layers} if self.mode == JIT else {}
+        if self.mode != JIT:
+            return {}
+        return {
+            "operations": shipped.Operations,
+            "layers": shipped.Layers,
+            "optimizers": shipped_optimizers.Optimizers,
+        }
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return WAYS

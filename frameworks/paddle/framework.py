@@ -49,6 +49,7 @@ from frameworks.paddle.post_training import PaddlePostTraining
 from frameworks.paddle.probes import dynamic_attempts
 from frameworks.paddle.quantizers import PaddleQuantizers
 from frameworks.paddle.scaler import scales_by_itself
+from frameworks.paddle.shipped_optimizers import Optimizers
 from frameworks.paddle.trainer import DygraphTrainer
 
 
@@ -94,7 +95,10 @@ class PaddleFramework(OneGraph):
         return with_ranks(here, self._ranks_of_a_run, self.ranks(), reshaped="replicated")
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
-        return {} if self.ranks() is not None else {"operations": shipped.Operations, "layers": shipped.Layers}
+        if self.ranks() is not None:
+            return {}
+        optimizers = partial(Optimizers, forced=self.mode == FORCED)
+        return {"operations": shipped.Operations, "layers": shipped.Layers, "optimizers": optimizers}
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return DYNAMIC_WAYS

@@ -57,6 +57,7 @@ from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
 from frameworks.reference.rounding import Nearest, Rounding
 from frameworks.reference.shipped import ReferenceShipped
+from frameworks.reference.shipped_optimizers import ReferenceOptimizers
 from frameworks.reference.trainer import ReferenceTrainer
 
 _OFFLOADS = (
@@ -87,6 +88,7 @@ class ReferenceFramework(BaseFramework):
     delayed_class: type[ReferenceDelayedProduct] = ReferenceDelayedProduct
     loop_class: type[ReferenceLoop] = ReferenceLoop
     shipped_class: type[ReferenceShipped] = ReferenceShipped
+    shipped_optimizers_class: type[ReferenceOptimizers] = ReferenceOptimizers
     quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
 
     def __init__(
@@ -165,7 +167,10 @@ class ReferenceFramework(BaseFramework):
         return operations.run(self.operations_class(self.rounding), op, *arrays)
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
-        return {"operations": lambda: self.shipped_class(self._operations())}
+        return {
+            "operations": lambda: self.shipped_class(self._operations()),
+            "optimizers": lambda: self.shipped_optimizers_class(self.rounding, self._conventions),
+        }
 
     def formats(self) -> ReferenceFormats:
         return self.formats_class()

@@ -57,9 +57,8 @@ class AdafactorRule(UpdateRule):
     def epsilon(self) -> float:
         """The epsilon of squares."""
         given = self.optimizer.epsilon1
-        default = self.conventions.adafactor_default_epsilon
-        found = default if given is None else given
-        return 2.0 * format_of(self.r.format).unit_roundoff if found is None else found
+        wanted = self.conventions.adafactor_default_epsilon if given is None else given
+        return self.r.epsilon(2.0 * format_of(self.r.format).unit_roundoff if wanted is None else wanted)
 
     def root(self, means: Mapping[str, Array]) -> Array:
         """The root of the estimated second moment."""

@@ -34,7 +34,7 @@ class Arithmetic:
         return self.rounding.constant(value, wider(self.format, "float32"))
 
     def epsilon(self, value: float) -> float:
-        """Adam's epsilon, raised to the smallest positive value of the format where it would be rounded to zero."""
+        """An epsilon, raised to the smallest positive value of the format where it would be rounded to zero."""
         return max(value, FORMATS[self.format].smallest_subnormal)
 
 

@@ -73,6 +73,7 @@ from frameworks.torch.quantizers import TorchQuantizers
 from frameworks.torch.recompute import VARIANTS, recompute
 from frameworks.torch.scaler import wants_fused
 from frameworks.torch.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
+from frameworks.torch.shipped_optimizers import Optimizers
 from frameworks.torch.trainer import TorchTrainer
 
 _LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, transformers_models)})
@@ -151,7 +152,10 @@ class TorchFramework(BaseFramework):
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         if self.mode != "eager" and not self._compiles:
             return {}
-        return {part: partial(make, self.device, compiles=self._compiles) for part, make in shipped.PARTS.items()}
+        parts: dict[Part, Callable[[], BaseShipped]] = {
+            part: partial(make, self.device, compiles=self._compiles) for part, make in shipped.PARTS.items()
+        }
+        return parts if self._compiles else parts | {"optimizers": partial(Optimizers, self.device)}
 
     @property
     def _compiles(self) -> bool:

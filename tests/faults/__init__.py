@@ -26,6 +26,7 @@ from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
 from frameworks.reference.shipped import ReferenceShipped
+from frameworks.reference.shipped_optimizers import ReferenceOptimizers
 from frameworks.reference.trainer import ReferenceTrainer
 
 PLACES: Mapping[type, tuple[str, type]] = {
@@ -37,6 +38,7 @@ PLACES: Mapping[type, tuple[str, type]] = {
     ReferenceDelayedProduct: ("delayed_class", ReferenceFramework),
     ReferenceLoop: ("loop_class", ReferenceFramework),
     ReferenceShipped: ("shipped_class", ReferenceFramework),
+    ReferenceOptimizers: ("shipped_optimizers_class", ReferenceFramework),
     ReferenceQuantizedModel: ("quantized_model_class", ReferenceFramework),
     AwareLayers: ("aware_class", ReferenceTrainer),
     Float8Layers: ("float8_class", ReferenceTrainer),

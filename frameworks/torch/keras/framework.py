@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,13 +12,15 @@ import torch
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import DynamicScaling, Precision, Recipe
-from frameworks.contract import Attempt, Capability, Conventions, FunctionFormat, RecomputeCase, RecomputeResult
+from frameworks.base import BaseShipped, shipped_attempts
+from frameworks.contract import Attempt, Capability, Conventions, FunctionFormat, Part, RecomputeCase, RecomputeResult
 from frameworks.keras_parts.functions import WAYS, model_attempts
 from frameworks.keras_parts.network import VARIANTS
 from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.recompute import Function, recomputed
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import read_settings, write_settings
+from frameworks.keras_parts.shipped_optimizers import Optimizers
 from frameworks.torch.keras.declarations import CONVENTIONS, refusals
 from frameworks.torch.keras.probes import attempts
 from frameworks.torch.keras.trainer import AutogradRun
@@ -36,7 +38,8 @@ class KerasOnTorch(StackFramework):
         return refusals(self.device)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        return {**attempts(self.device), **option_attempts(self._started), **model_attempts(self.run)}
+        tried = {**attempts(self.device), **option_attempts(self._started), **model_attempts(self.run)}
+        return tried | shipped_attempts(self.parts())
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
         return attempts(self.device)
@@ -46,6 +49,9 @@ class KerasOnTorch(StackFramework):
 
     def recompute_variants(self) -> tuple[str, ...]:
         return VARIANTS
+
+    def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
+        return {"optimizers": Optimizers}
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return WAYS

@@ -1,0 +1,119 @@
+"""Keras' optimizers, and what techniques make of them on any backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from fixtures.arrays import Array
+from frameworks.base.shipped_optimizers import FROZEN, HALFWAY, RATE, ListedOptimizers, Options, gradients, infinite
+
+Variables = list[keras.Variable]
+Apply = Callable[[Sequence[Any]], None]
+_SCALE = 1024.0
+_LOOSE = 2.0**30
+_OPTIONS: Mapping[str, Options] = {
+    "accumulated": {"gradient_accumulation_steps": 2},
+    "averaged": {"use_ema": True},
+    "clipped-loosely": {"global_clipnorm": _LOOSE},
+    "clipped-loosely-one-by-one": {"clipnorm": _LOOSE},
+}
+
+
+class Optimizers(ListedOptimizers):
+    """Classes of keras.optimizers, whose updates go through `apply`.
+
+    Args:
+        compiled: how the backend compiles an update; None if its updates are functions of their state.
+    """
+
+    file = Path(__file__).with_name("shipped.toml")
+    module = keras.optimizers
+
+    def __init__(self, compiled: Callable[[Apply], Apply] | None = None) -> None:
+        super().__init__()
+        self.compiled = compiled
+
+    def techniques(self) -> tuple[str, ...]:
+        own = (*_OPTIONS, "loaded", "rebuilt", "scheduled", "scaled", "beside-frozen")
+        return (*own, "without-state" if self.compiled is None else "compiled")
+
+    def undecayed(self, name: str) -> Options | None:
+        if name == "Ftrl":  # weights are a function of the gradients alone, whatever they began with
+            return None
+        taken = signature(self.named(name)).parameters
+        return {
+            decay: 0.0 for decay in ("weight_decay", "adam_weight_decay") if decay in taken and taken[decay].default
+        }
+
+    def trained(self, name: str, options: Options, technique: str, start: Sequence[Array]) -> Sequence[Array]:
+        variables = _variables(start)
+        optimizer = self._made(name, options, technique)
+        if technique == "beside-frozen":
+            variables.insert(1, keras.Variable(np.ones(FROZEN, np.float32), name="frozen"))
+        optimizer.build(variables)
+        apply = _apply(optimizer, variables, technique)
+        if technique == "compiled" and self.compiled is not None:
+            apply = self.compiled(apply)
+        for number, values in enumerate(gradients(start, technique)):
+            update = _update(values, optimizer, technique)
+            if number == HALFWAY and technique in ("loaded", "rebuilt"):
+                optimizer = self._again(name, options, optimizer, variables, technique)
+                apply = _apply(optimizer, variables, technique)
+            if number == HALFWAY and technique == "scaled":
+                apply(_update(infinite(start), optimizer, technique))
+                update = _update(values, optimizer, technique)
+            for _ in range(2 if technique == "accumulated" else 1):
+                apply(update)
+        return [keras.ops.convert_to_numpy(each) for each in variables if each.name != "frozen"]
+
+    def _made(self, name: str, options: Options, technique: str) -> keras.optimizers.Optimizer:
+        rate: Any = RATE
+        if technique == "scheduled":
+            rate = keras.optimizers.schedules.PiecewiseConstantDecay([100], [RATE, RATE])
+        made = self.named(name)(learning_rate=rate, **{**options, **_OPTIONS.get(technique, {})})
+        return keras.optimizers.LossScaleOptimizer(made, _SCALE) if technique == "scaled" else made
+
+    def _again(
+        self, name: str, options: Options, optimizer: Any, variables: Variables, technique: str
+    ) -> keras.optimizers.Optimizer:
+        """A new optimizer, from the options or the old one's configuration, with the old one's saved state."""
+        rebuilt = technique == "rebuilt"
+        other = type(optimizer).from_config(optimizer.get_config()) if rebuilt else self._made(name, options, "")
+        other.build(variables)
+        store: dict[str, Any] = {}
+        optimizer.save_own_variables(store)
+        other.load_own_variables({key: np.array(value) for key, value in store.items()})
+        return other
+
+
+def _variables(start: Sequence[Array]) -> Variables:
+    return [keras.Variable(value, dtype=value.dtype.name, name=f"weight_{place}") for place, value in enumerate(start)]
+
+
+def _update(values: Sequence[Array], optimizer: Any, technique: str) -> list[Any]:
+    """Gradients as the optimizer takes them, multiplied by its scale."""
+    if technique == "scaled":
+        values = [each * np.float32(optimizer.scale_loss(1.0)) for each in values]
+    made: list[Any] = [keras.ops.convert_to_tensor(each) for each in values]
+    if technique == "beside-frozen":
+        made.insert(1, None)
+    return made
+
+
+def _apply(optimizer: Any, variables: Variables, technique: str) -> Apply:
+    def apply(update: Sequence[Any]) -> None:
+        if technique != "without-state":
+            optimizer.apply(update, variables)
+            return
+        values = [each.value for each in variables], [each.value for each in optimizer.variables]
+        new, state = optimizer.stateless_apply(values[1], update, values[0])
+        for variable, value in zip([*variables, *optimizer.variables], [*new, *state], strict=True):
+            variable.assign(value)
+
+    return apply
