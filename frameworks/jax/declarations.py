@@ -45,10 +45,10 @@ _CPU_REFUSED: dict[Capability, str] = {
 }
 _RANKS_REFUSED: dict[Capability, str] = {
     Capability.RANKS_LOW_REDUCTION: "under jax.jit the compiler places the reduction over the devices, in the format "
-    "of the gradient, and there is no setting for another one",
+    "of the gradient, and no setting changes it: only jax.lax.psum in jax.shard_map adds up what a program has cast",
     Capability.RANKS_LOST: "the ranks are devices of one program in one process, which ends as a whole",
-    Capability.RANKS_COLLECTIVES: "under jax.jit the compiler places the reductions, of which it makes one of several, "
-    "and nothing counts those of a run",
+    Capability.RANKS_COLLECTIVES: "under jax.jit the compiler places the reductions and makes one of several, and a "
+    "profile counts what it has made, not the gradients in it",
 }
 _NO_TF32 = "this GPU has no products in TensorFloat-32, which compute capability 8.0 brought"
 

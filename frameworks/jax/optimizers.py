@@ -157,26 +157,59 @@ def _arguments_of(optimizer: Optimizer) -> dict[str, Any]:
             for name, its in (("epsilon1", "eps"), ("weight_decay", "weight_decay_rate")):
                 given |= {its: given.pop(name)} if name in given else {}
         case Muon():
-            given |= {"beta": given.pop("momentum"), "consistent_rms": _RMS_RATES[given.pop("adjustment")]}
+            given["beta"] = given.pop("momentum")
+            adjustment = given.pop("adjustment")
+            given |= {} if adjustment == "none" else {"consistent_rms": _RMS_RATES[adjustment]}
     return given
 
 
+def _unadjusted_muon(
+    learning_rate: Any, weight_decay: float = 0.0, weight_decay_mask: Any = None, **given: Any
+) -> optax.GradientTransformation:
+    """The chain of Muon's parts without the factor by a matrix' sides."""
+    return optax.chain(
+        optax.contrib.scale_by_muon(**given, weight_dimension_numbers=_dimensions),
+        optax.add_decayed_weights(weight_decay, weight_decay_mask),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
+def _dimensions(tree: Any) -> Any:
+    return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(), tree)
+
+
+def _before(given: dict[str, Any], *, decoupled: bool) -> list[optax.GradientTransformation]:
+    """What changes a gradient before its optimizer, by arguments that Optax' optimizers lack; takes them out."""
+    found = [optax.scale(-1.0)] if given.pop("maximize", False) else []
+    if not decoupled and (decay := given.pop("weight_decay", 0.0)):
+        found.append(optax.add_decayed_weights(decay))
+    if dampening := given.pop("dampening", 0.0):
+        rest = optax.constant_schedule(1.0 - dampening)
+        found.append(optax.scale_by_schedule(optax.join_schedules([optax.constant_schedule(1.0), rest], [1])))
+    return found
+
+
 def _alone(rules: Rules) -> optax.GradientTransformation:
-    """The optimizer of one part; coupled decay is a transformation before it, and AMSGrad an optimizer of its own."""
+    """The optimizer of one part; what it has no argument for is another transformation or another optimizer."""
     optimizer = rules.optimizer
     given = _arguments_of(optimizer)
+    before = _before(given, decoupled=type(optimizer) in _MASKS)
     given["learning_rate"] = rules.optimizer.learning_rate if rules.schedule is None else schedule_of(rules)
     if rules.tensor_rate and rules.schedule is None:
         given["learning_rate"] = jnp.asarray(optimizer.learning_rate, jnp.float32)
     if "momentum" in given:
         given["momentum"] = given["momentum"] or None
-    coupled = 0.0 if type(optimizer) in _MASKS else given.pop("weight_decay", 0.0)
+    rate_decay = given.pop("rate_decay", 0.0)
     if rules.undecayed and type(optimizer) in _MASKS:
         given[_MASKS[type(optimizer)]] = lambda tree: {place: place not in rules.undecayed for place in tree}
     kind = optax.amsgrad if given.pop("amsgrad", False) else _KINDS[type(optimizer)]
+    if isinstance(optimizer, Muon) and "consistent_rms" not in given:
+        kind = _unadjusted_muon
     chosen = ways.optimizer(rules.ways, kind, {_ARGUMENTS.get(name, name): value for name, value in given.items()})
-    if coupled:
-        chosen = optax.chain(optax.add_decayed_weights(coupled), chosen)
+    if rate_decay:
+        chosen = optax.chain(chosen, optax.scale_by_schedule(lambda count: 1.0 / (1.0 + rate_decay * count)))
+    if before:
+        chosen = optax.chain(*before, chosen)
     return optax.flatten(chosen) if rules.flat else chosen
 
 

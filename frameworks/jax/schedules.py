@@ -50,4 +50,4 @@ def shipped(rate: float, curve: Curve | Steps) -> optax.Schedule:
         case Joined(parts=parts, boundaries=boundaries):
             return optax.join_schedules([shipped(rate, part) for part in parts], list(boundaries))
     word = "inverse_time" if isinstance(curve, InverseTime) else "triang"
-    raise Unsupported(Capability.SCHEDULE, f"optax has no schedule for {curve}", partial(ships, "optax", word))
+    raise Unsupported(Capability.SCHEDULE, f"optax has no {curve} but one's own", partial(ships, "optax", word))

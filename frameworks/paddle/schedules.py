@@ -52,4 +52,4 @@ def shipped(rate: float, curve: Curve, last: int = -1) -> lr.LRScheduler:
             attempt = partial(ships, "paddle.optimizer.lr", "sequential")
         case _:
             attempt = partial(takes, lr.ExponentialDecay, "every", "step_size", "decay_steps")
-    raise Unsupported(Capability.SCHEDULE, f"paddle.optimizer.lr has no schedule for {curve}", attempt)
+    raise Unsupported(Capability.SCHEDULE, f"paddle.optimizer.lr has no {curve} but the user's LambdaDecay", attempt)

@@ -19,6 +19,12 @@ from frameworks.tf.steps import compiled
 _CASTS: Mapping[str, CastRule] = MappingProxyType(
     {"float8_e4m3fn": CastRule("nan", "nan"), "float8_e5m2": CastRule("inf", "inf")}
 )
+_COMPILED: Mapping[str, CastRule] = {
+    name: CastRule("nan", "nan")
+    for name in ("float8_e4m3fnuz", "float8_e5m2fnuz")
+    if hasattr(tf.dtypes.experimental, name)
+}
+"""Formats that XLA alone casts to."""
 
 
 class TensorFlowFormats(BaseFormats):
@@ -32,13 +38,13 @@ class TensorFlowFormats(BaseFormats):
         self._place = place
 
     def casts(self) -> Mapping[str, CastRule]:
-        return _CASTS
+        return {**_CASTS, **_COMPILED} if self._mode == "xla" else _CASTS
 
     def encode(self, values: Array, format_name: str) -> Array:
-        return self._cast(values, _type(format_name)).view(np.uint8)
+        return self._cast(values, tf.as_dtype(format_name)).view(np.uint8)
 
     def decode(self, codes: Array, format_name: str) -> Array:
-        stored = np.dtype(getattr(ml_dtypes, format_name) if format_name in _CASTS else format_name)
+        stored = np.dtype(getattr(ml_dtypes, format_name, format_name))
         return self._cast(codes.view(stored), tf.float32)
 
     def integer_product(self, a: Array, b: Array) -> Array:
@@ -62,7 +68,3 @@ class TensorFlowFormats(BaseFormats):
 def packing() -> tuple[Capability, ...]:
     """Whether this version of Keras packs 4-bit integers two to a byte."""
     return (Capability.INT4_PACKING,) if hasattr(keras.quantizers, "pack_int4") else ()
-
-
-def _type(format_name: str) -> tf.DType:
-    return getattr(tf.dtypes.experimental, format_name) if format_name in _CASTS else tf.as_dtype(format_name)

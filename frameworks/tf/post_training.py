@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,19 +24,24 @@ from frameworks.tf.steps import compiled
 _EPSILON = 1e-7
 """Keras' default epsilon of ranges: `keras.config.epsilon()` at import."""
 
+_COLUMN = QuantRule(-127, 127, 127.0, axis=0, epsilon=_EPSILON)
+_WEIGHTS = {"weight-int8": LinearRule(_COLUMN)}
+"""The technique that needs a configuration without a quantizer of inputs."""
 _BLOCKS = {"weight-int4": LinearRule(QuantRule(-8, 7, 15.0, symmetric=False, axis=0, group=128, epsilon=_EPSILON))}
 """Techniques that Keras 3.13 lacks: its int4 quantizes inputs too, and weights by columns."""
 
 _RULES: Mapping[str, LinearRule] = MappingProxyType(
     {
-        "dynamic-int8": LinearRule(
-            QuantRule(-127, 127, 127.0, axis=0, epsilon=_EPSILON),
-            inputs=QuantRule(-127, 127, 127.0, axis=1, epsilon=_EPSILON),
-        )
+        "dynamic-int8": LinearRule(_COLUMN, inputs=replace(_COLUMN, axis=1)),
     }
+    | (_WEIGHTS if hasattr(keras.quantizers, "Int8QuantizationConfig") else {})
     | (_BLOCKS if hasattr(keras.quantizers, "abs_max_quantize_grouped_with_zero_point") else {})
 )
-_MODES = {"dynamic-int8": "int8", "weight-int4": "int4"}
+_ASKED: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "dynamic-int8": lambda: {"mode": "int8"},
+    "weight-int8": lambda: {"config": keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)},
+    "weight-int4": lambda: {"mode": "int4"},
+}
 _FILE = "model.weights.h5"
 
 
@@ -114,7 +120,8 @@ class KerasPostTraining:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method")
                 warnings.filterwarnings("ignore", "__array__ implementation doesn't accept a copy", DeprecationWarning)
-                network.quantize(_MODES[technique], filters=(lambda layer: layer.name not in skipped) if skip else None)
+                filters = (lambda layer: layer.name not in skipped) if skip else None
+                network.quantize(**_ASKED[technique](), filters=filters)
         return KerasQuantizedModel(network, sources, model, self._mode, self._place)
 
 

@@ -29,6 +29,8 @@ _RULES: Mapping[str, QuantRule] = MappingProxyType(
     {"int8-tensor": _eight_bits(None), "int8-row": _eight_bits(1), "int8-column": _eight_bits(0)}
     | (_GROUPS if hasattr(keras.quantizers, "abs_max_quantize_grouped_with_zero_point") else {})
 )
+_AFFINE = {"uint8-tensor": QuantRule(0, 255, 255.0, symmetric=False, ties="away")}
+"""`tf.quantization.quantize`, which XLA does not compile."""
 _FAKE_RULES: Mapping[str, FakeRule] = MappingProxyType(
     {
         "fake-int8-tensor": FakeRule(-127, 127, ties="up", gradient="range"),
@@ -52,13 +54,15 @@ class TensorFlowQuantizers:
         self._place = place
 
     def rules(self) -> Mapping[str, QuantRule]:
-        return _RULES
+        return _RULES if self._mode == "xla" else {**_RULES, **_AFFINE}
 
     def fake_rules(self) -> Mapping[str, FakeRule]:
         return _FAKE_RULES
 
     def quantize(self, name: str, values: Array) -> Quantized:
-        rule = _RULES[name]
+        rule = self.rules()[name]
+        if name in _AFFINE:
+            return self._in_range(values, rule)
         if rule.group:
             codes, scale, zero_point, restored = self._run(_grouped(rule), "eager", values)
             return Quantized(codes.astype(np.int32), scale.astype(np.float64), zero_point.astype(np.int32), restored)
@@ -66,6 +70,21 @@ class TensorFlowQuantizers:
         with np.errstate(divide="ignore"):
             scale = 1.0 / reciprocal.astype(np.float64)
         return Quantized(codes.astype(np.int32), scale, np.zeros(scale.shape, np.int32), restored)
+
+    def _in_range(self, values: Array, rule: QuantRule) -> Quantized:
+        """The values by `tf.quantization`.
+
+        Raises:
+            ValueError: TensorFlow refuses their range, as one of NaN.
+        """
+        try:
+            codes, lowest, highest, restored = self._run(_affine, self._mode, values)
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(error.message) from error
+        scale = ((highest.astype(np.float64) - lowest) / rule.divisor).reshape(1, 1)
+        usable = np.isfinite(scale) & (scale > 0.0)
+        zero_point = np.rint(np.divide(-lowest, scale, out=np.zeros((1, 1)), where=usable))
+        return Quantized(codes, scale, zero_point.astype(np.int32), restored)
 
     def fake_quantize(self, name: str, values: Array, scale: Array, zero_point: Array) -> tuple[Array, Array]:
         rule = _FAKE_RULES[name]
@@ -94,6 +113,15 @@ def _absolute(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
         return codes, reciprocal, keras.ops.divide(keras.ops.cast(codes, "float32"), reciprocal)
 
     return quantized
+
+
+def _affine(values: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """Codes, both ends of the range, which contains 0, and restored values."""
+    ends = [tf.minimum(tf.reduce_min(values), 0.0), tf.maximum(tf.reduce_max(values), 0.0)]
+    coded, lowest, highest = tf.quantization.quantize(
+        values, *ends, tf.quint8, mode="MIN_FIRST", ensure_minimum_range=0.0
+    )
+    return tf.cast(coded, tf.int32), lowest, highest, tf.quantization.dequantize(coded, lowest, highest, "MIN_FIRST")
 
 
 def _grouped(rule: QuantRule) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:

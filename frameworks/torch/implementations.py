@@ -69,8 +69,10 @@ def _refused(recipe: Recipe, device: str) -> Iterator[tuple[Capability, str]]:
     if chosen == "default":
         return
     asked = Capability(f"optimizer.{chosen}")
-    if kind in _LACKING.get(chosen, ()) or (chosen == "fused" and kind is Adagrad and device == "cuda"):
-        yield asked, f"torch.optim.{kind.__name__} has no {chosen} implementation on this device"
+    if kind in _LACKING.get(chosen, ()):
+        yield asked, f"torch.optim.{kind.__name__} has no {chosen} implementation"
+    if chosen == "fused" and kind is Adagrad and device == "cuda":
+        yield asked, "torch.optim.Adagrad has no fused implementation on this device"
     if isinstance(recipe.optimizer, Adam) and recipe.optimizer.state_bits == 8:
         yield asked, "bitsandbytes' optimizers have one implementation"
     if chosen == "foreach" and recipe.tensor_rate and kind in (Adam, AdamW):

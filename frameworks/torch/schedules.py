@@ -58,4 +58,4 @@ def shipped(made: torch.optim.Optimizer, curve: Curve | Steps, last: int = -1) -
             attempt = partial(takes, lr_scheduler.PolynomialLR, "end", "end_lr", "eta_min")
         case _:
             attempt = partial(takes, lr_scheduler.ExponentialLR, "every", "step_size", "decay_steps")
-    raise Unsupported(Capability.SCHEDULE, f"torch.optim.lr_scheduler has no {curve}", attempt)
+    raise Unsupported(Capability.SCHEDULE, f"torch.optim.lr_scheduler has no {curve} but the user's LambdaLR", attempt)

@@ -23,8 +23,8 @@ _CPU_REFUSED: dict[Capability, str] = {
     Capability.RANKS_LOW_REDUCTION: "under jax.jit the compiler places the reduction over the devices, in the format "
     "of the gradient, and keras.distribution has no setting for another one",
     Capability.RANKS_LOST: "the ranks are devices of one program in one process, which ends as a whole",
-    Capability.RANKS_COLLECTIVES: "under jax.jit the compiler places the reductions, of which it makes one of several, "
-    "and nothing counts those of a run",
+    Capability.RANKS_COLLECTIVES: "under jax.jit the compiler places the reductions and makes one of several, and a "
+    "profile counts what it has made, not the gradients in it",
 }
 
 

@@ -17,7 +17,8 @@ _TWO_LOSSES = (
 )
 _MERGE = (
     "in programs of the new IR GradientMergeOptimizer raises AssertionError, fleet's gradient_merge TypeError and the "
-    "gradient-merge pass of paddle.distributed ValueError; dist.to_static alone merges, by splitting one fed batch"
+    "gradient-merge pass of paddle.distributed ValueError; dist.to_static alone merges, by splitting one fed batch, "
+    "and otherwise a program has to add its gradients up itself"
 )
 _RECOMPUTE = (
     "in programs of the new IR recompute() only marks operations, which dist.to_static alone computes twice, by an "

@@ -1,0 +1,18 @@
+"""optax.contrib.scale_by_muon refuses a tree of matrices, its documented default."""
+
+import sys
+
+import jax.numpy as jnp
+import optax
+
+params = {"a": jnp.eye(2), "b": jnp.ones((2, 3))}
+optimizer = optax.contrib.scale_by_muon()
+try:
+    optimizer.update(params, optimizer.init(params))
+    seen = "an update"
+except ValueError as error:
+    seen = f"ValueError: {str(error).partition(chr(10))[0]}"
+
+print("expected: an update, for weight_dimension_numbers=None stands for all parameters being matrices")
+print(f"seen: {seen}")
+sys.exit(seen != "an update")
