@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from conformance.expectations import Exclusion
+from conformance.expectations.exclusions import Exclusion
 from conformance.judging.subject import Subject, need
 from conformance.judging.verdict import Verdict
 from fixtures.arrays import Array
