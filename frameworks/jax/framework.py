@@ -136,7 +136,7 @@ class JaxFramework(OnDevice):
         return {
             "operations": shipped.Operations,
             "layers": shipped.Layers,
-            "optimizers": shipped_optimizers.Optimizers,
+            "optimizers": shipped_optimizers.OptaxOptimizers,
         }
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:

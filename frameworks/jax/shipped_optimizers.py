@@ -29,7 +29,7 @@ _NEVER_AT_REST = ("fromage", "yogi")
 _DECAYS = ("weight_decay", "weight_decay_rate")
 
 
-class Optimizers(ListedOptimizers):
+class OptaxOptimizers(ListedOptimizers):
     """Functions of optax and optax.contrib that return a transformation of gradients."""
 
     file = Path(__file__).with_name("shipped.toml")

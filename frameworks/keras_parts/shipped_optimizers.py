@@ -25,7 +25,7 @@ _OPTIONS: Mapping[str, Options] = {
 }
 
 
-class Optimizers(ListedOptimizers):
+class KerasOptimizers(ListedOptimizers):
     """Classes of keras.optimizers, whose updates go through `apply`.
 
     Args:

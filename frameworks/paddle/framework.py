@@ -49,7 +49,7 @@ from frameworks.paddle.post_training import PaddlePostTraining
 from frameworks.paddle.probes import dynamic_attempts
 from frameworks.paddle.quantizers import PaddleQuantizers
 from frameworks.paddle.scaler import scales_by_itself
-from frameworks.paddle.shipped_optimizers import Optimizers
+from frameworks.paddle.shipped_optimizers import PaddleOptimizers
 from frameworks.paddle.trainer import DygraphTrainer
 
 
@@ -97,7 +97,7 @@ class PaddleFramework(OneGraph):
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
         if self.ranks() is not None:
             return {}
-        optimizers = partial(Optimizers, forced=self.mode == FORCED)
+        optimizers = partial(PaddleOptimizers, forced=self.mode == FORCED)
         return {"operations": shipped.Operations, "layers": shipped.Layers, "optimizers": optimizers}
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:

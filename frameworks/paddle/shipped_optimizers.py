@@ -24,7 +24,7 @@ _DECAYS = ("weight_decay", "lamb_weight_decay")
 _SWITCHES = {"multi-precision": "multi_precision", "multi-tensor": "use_multi_tensor"}
 
 
-class Optimizers(ListedOptimizers):
+class PaddleOptimizers(ListedOptimizers):
     """Classes of paddle.optimizer in the dynamic graph.
 
     Args:

@@ -45,7 +45,7 @@ from frameworks.keras_parts.functions import WAYS, model_attempts
 from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import dtype_policy, policy_of
-from frameworks.keras_parts.shipped_optimizers import Optimizers
+from frameworks.keras_parts.shipped_optimizers import KerasOptimizers
 from frameworks.tf import devices, shipped, tflite_models, ways
 from frameworks.tf.companies import company, started
 from frameworks.tf.declarations import conventions, has_ranks, refusals
@@ -143,7 +143,7 @@ class TensorFlowFramework(BaseFramework):
         return {
             "operations": partial(shipped.Operations, compiled_by_xla=by_xla),
             "layers": partial(shipped.Layers, compiled_by_xla=by_xla),
-            "optimizers": partial(Optimizers, partial(tf.function, jit_compile=by_xla)),
+            "optimizers": partial(KerasOptimizers, partial(tf.function, jit_compile=by_xla)),
         }
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:

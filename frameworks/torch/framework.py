@@ -73,7 +73,7 @@ from frameworks.torch.quantizers import TorchQuantizers
 from frameworks.torch.recompute import VARIANTS, recompute
 from frameworks.torch.scaler import wants_fused
 from frameworks.torch.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
-from frameworks.torch.shipped_optimizers import Optimizers
+from frameworks.torch.shipped_optimizers import TorchOptimizers
 from frameworks.torch.trainer import TorchTrainer
 
 _LIBRARIES = MappingProxyType({each.MODE: each for each in (torchao_models, transformers_models)})
@@ -155,7 +155,7 @@ class TorchFramework(BaseFramework):
         parts: dict[Part, Callable[[], BaseShipped]] = {
             part: partial(make, self.device, compiles=self._compiles) for part, make in shipped.PARTS.items()
         }
-        return parts if self._compiles else parts | {"optimizers": partial(Optimizers, self.device)}
+        return parts if self._compiles else parts | {"optimizers": partial(TorchOptimizers, self.device)}
 
     @property
     def _compiles(self) -> bool:

@@ -31,7 +31,7 @@ def _infos() -> Mapping[str, Any]:
     return MappingProxyType({each.optim_cls.__name__: each for each in optim_db})
 
 
-class Optimizers(BaseOptimizers):
+class TorchOptimizers(BaseOptimizers):
     """Optimizers of `optim_db`, with each set of options there.
 
     Args:

@@ -20,7 +20,7 @@ from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.recompute import Function, recomputed
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import read_settings, write_settings
-from frameworks.keras_parts.shipped_optimizers import Optimizers
+from frameworks.keras_parts.shipped_optimizers import KerasOptimizers
 from frameworks.torch.keras.declarations import CONVENTIONS, refusals
 from frameworks.torch.keras.probes import attempts
 from frameworks.torch.keras.trainer import AutogradRun
@@ -51,7 +51,7 @@ class KerasOnTorch(StackFramework):
         return VARIANTS
 
     def parts(self) -> Mapping[Part, Callable[[], BaseShipped]]:
-        return {"optimizers": Optimizers}
+        return {"optimizers": KerasOptimizers}
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return WAYS
