@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def test_a_gradient_depends_on_no_place(subject: Subject, verdict: Verdict, excl
     _judge(subject, verdict, excluded, "place", _by_place)
 
 
-Check = Callable[[Shipped, str], Iterator[str]]
+Check = Callable[[Shipped, str, int], Iterator[str]]
 
 
 def _judge(subject: Subject, verdict: Verdict, excluded: Excluded, technique: str, check: Check) -> None:
@@ -48,56 +48,76 @@ def _judge(subject: Subject, verdict: Verdict, excluded: Excluded, technique: st
         if any(each.leaves_out(features) for each in excluded):
             continue
         with np.errstate(all="ignore"):
-            if _is_elementwise(shipped, name):
-                counted += 1
-                differing += [f"{name} {text}" for text in check(shipped, name)]
+            for count in (1, 2):
+                if _is_elementwise(shipped, name, count):
+                    counted += 1
+                    differing += [f"{name} {text}" for text in check(shipped, name, count)]
     verdict.equal(tuple(differing), (), f"gradients that are wrong, {technique}", "wrong-gradient")
     verdict.holds(counted > 0, "operations judged", counted, "one or more", "none-compared")
 
 
-def _is_elementwise(shipped: Shipped, name: str) -> bool:
-    """Whether a part is a function of single float64 elements that draws nothing."""
-    changed = ORDINARY.copy()
-    changed[0] = 0.9
+def _points(count: int) -> list[Array]:
+    """Arrays of one argument, or of every pair of two."""
+    return [each.ravel() for each in np.meshgrid(*[POINTS] * count)]
+
+
+def _is_elementwise(shipped: Shipped, name: str, count: int) -> bool:
+    """Whether a part is a function of float64 elements of so many arrays that draws nothing."""
+    ordinary = [ORDINARY[::-1].copy(), ORDINARY][-count:]
+    changed = [each.copy() for each in ordinary]
+    for each in changed:
+        each[0] = 0.9
     try:
-        values, gradients = shipped.at(name, ORDINARY)
-        others, turned = (shipped.at(name, points)[0] for points in (changed, ORDINARY[::-1].copy()))
-        first, second = (shipped.at(name, POINTS)[0] for _ in range(2))
+        values, *gradients = shipped.at(name, *ordinary)
+        if values.dtype != np.float64 or {each.shape for each in (values, *gradients)} != {ORDINARY.shape}:
+            return False
+        others, turned = (shipped.at(name, *each)[0] for each in (changed, [a[::-1].copy() for a in ordinary]))
+        if not np.allclose(values[1:], others[1:], 1e-9) or not np.allclose(values, turned[::-1], 1e-9):
+            return False
+        first, second = (shipped.at(name, *_points(count))[0] for _ in range(2))
     except Exception:
         return False
-    if values.dtype != np.float64 or not values.shape == gradients.shape == others.shape == ORDINARY.shape:
-        return False
-    same = np.allclose(values[1:], others[1:], 1e-9) and np.allclose(values, turned[::-1], 1e-9)
-    return same and np.array_equal(first, second, equal_nan=True)
+    return np.array_equal(first, second, equal_nan=True)
 
 
-def _from_differences(shipped: Shipped, name: str) -> Iterator[str]:
+def _from_differences(shipped: Shipped, name: str, count: int) -> Iterator[str]:
     """The first point where a float32 gradient is not near the differences of float64 values."""
+    points = _points(count)
+    values, *gradients = shipped.at(name, *(each.astype(np.float32) for each in points))
+    for argument, gradient in enumerate(gradients):
+        slope, judged = _slopes(shipped, name, points, argument)
+        size = np.maximum(1.0, np.abs(slope))
+        judged &= np.isfinite(values) & (size < 2.0**100)
+        wrong = judged & ~(np.abs(gradient.astype(np.float64) - slope) <= NEAR * size)
+        for place in np.flatnonzero(wrong)[:1]:
+            where = ", ".join(f"{each[place]:g}" for each in points)
+            of = f" of argument {argument}" if count > 1 else ""
+            yield f"at {where}{of}: got {gradient[place]:g}, want {slope[place]:.6g}"
 
-    def value(points: Array) -> Array:
-        return shipped.at(name, points)[0]
 
-    step = STEP * np.maximum(1.0, np.abs(POINTS))
-    middle = value(POINTS)
-    left, right = (middle - value(POINTS - step)) / step, (value(POINTS + step) - middle) / step
+def _slopes(shipped: Shipped, name: str, points: Sequence[Array], argument: int) -> tuple[Array, Array]:
+    """Differences of float64 values along an argument, and where those to both sides and by less agree."""
+    step = STEP * np.maximum(1.0, np.abs(points[argument]))
+
+    def value(by: float) -> Array:
+        moved = [each + by * step if place == argument else each for place, each in enumerate(points)]
+        return shipped.at(name, *moved)[0]
+
+    middle, before, after = value(0.0), value(-1.0), value(1.0)
+    left, right = (middle - before) / step, (after - middle) / step
     slope = (left + right) / 2.0
-    nearer = 2.0 * (value(POINTS + step / 4.0) - value(POINTS - step / 4.0)) / step
+    nearer = 2.0 * (value(0.25) - value(-0.25)) / step
     apart = np.maximum(np.abs(left - right), np.abs(slope - nearer))
-    values, gradients = shipped.at(name, POINTS.astype(np.float32))
-    size = np.maximum(1.0, np.abs(slope))
-    judged = np.isfinite(apart) & (apart <= SMOOTH * size) & np.isfinite(values) & (size < 2.0**100)
-    wrong = judged & ~(np.abs(gradients.astype(np.float64) - slope) <= NEAR * size)
-    for place in np.flatnonzero(wrong)[:1]:
-        yield f"at {POINTS[place]:g}: got {gradients[place]:g}, want {slope[place]:.6g}"
+    return slope, np.isfinite(apart) & (apart <= SMOOTH * np.maximum(1.0, np.abs(slope)))
 
 
-def _by_place(shipped: Shipped, name: str) -> Iterator[str]:
+def _by_place(shipped: Shipped, name: str, count: int) -> Iterator[str]:
     """The first special point whose gradient differs between elements of one array."""
     for point in SPECIAL:
-        gradients = shipped.at(name, np.full(PLACES, point, np.float32))[1]
-        first = gradients[0]
-        gap = np.abs(gradients - first)
-        same = (gradients == first) | (gap <= NEAR * np.abs(first) + TINY) | (np.isnan(gradients) & np.isnan(first))
-        for place in np.flatnonzero(~same)[:1]:
-            yield f"at {point:g}: got {gradients[place]:g} in place {place}, and {first:g} in place 0"
-            return
+        for gradients in shipped.at(name, *[np.full(PLACES, point, np.float32)] * count)[1:]:
+            first = gradients[0]
+            gap = np.abs(gradients - first)
+            same = (gradients == first) | (gap <= NEAR * np.abs(first) + TINY) | (np.isnan(gradients) & np.isnan(first))
+            for place in np.flatnonzero(~same)[:1]:
+                yield f"at {point:g}: got {gradients[place]:g} in place {place}, and {first:g} in place 0"
+                return

@@ -40,13 +40,13 @@ class BaseShipped(ABC):
     def computed(self, name: str, technique: str) -> Values:
         """The outputs and gradients of a part's examples with a technique, or "" for none."""
 
-    def at(self, name: str, points: Array) -> tuple[Array, Array]:
-        """What an operation of one array makes of points, and its gradient for an incoming one of ones.
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        """What an operation of arrays makes of points, and its gradients for an incoming one of ones.
 
         Raises:
             TypeError: the part takes something else.
         """
-        raise TypeError(f"{name} is not a function of one array")
+        raise TypeError(f"{name} is no function of {len(points)} arrays")
 
     def values(self, name: str, technique: str = "") -> Values:
         if technique not in ("", "in-scope"):
@@ -124,15 +124,15 @@ class ListedParts(BaseShipped):
         """The inputs of a part's example, as `inputs` makes them."""
         return inputs(self.listed.inputs[name])
 
-    def of_one_array(self, name: str) -> Callable[[Any], Any]:
-        """A part as a function of one array.
+    def of_arrays(self, name: str, count: int) -> Callable[..., Any]:
+        """A part as a function of so many arrays.
 
         Raises:
-            TypeError: it takes several.
+            TypeError: it takes others.
         """
-        if self.listed.inputs[name] != "tensor" or "linalg" in name:
-            raise TypeError(f"{name} is not a function of one array")
-        function: Callable[[Any], Any] = self.named(name)
+        if self.listed.inputs[name] != {1: "tensor", 2: "pair"}[count] or "linalg" in name:
+            raise TypeError(f"{name} is no function of {count} arrays")
+        function: Callable[..., Any] = self.named(name)
         return function
 
 

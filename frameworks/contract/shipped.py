@@ -40,14 +40,14 @@ class Shipped(Protocol):
             Exception: what the framework raises, unchanged.
         """
 
-    def at(self, name: str, points: Array) -> tuple[Array, Array]:
-        """What an operation of one array makes of points, and its gradient for an incoming one of ones.
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        """What an operation of arrays makes of points, and its gradients for an incoming one of ones.
 
         Args:
-            points: shape (n,), float32 or float64.
+            points: an array for each argument, shape (n,), float32 or float64.
 
         Returns:
-            Two arrays in the format that the framework gives.
+            The value and a gradient for each argument, in the formats that the framework gives.
 
         Raises:
             Exception: what the framework raises, or that the operation takes something else.

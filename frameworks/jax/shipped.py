@@ -42,11 +42,11 @@ class Operations(ListedParts):
     part = "operations"
     module = jax
 
-    def at(self, name: str, points: Array) -> tuple[Array, Array]:
-        function = self.of_one_array(name)
-        with jax.enable_x64(points.dtype == np.float64):
-            value, pullback = jax.vjp(function, jnp.asarray(points))
-            return np.asarray(value), np.asarray(pullback(jnp.ones_like(value))[0])
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        function = self.of_arrays(name, len(points))
+        with jax.enable_x64(points[0].dtype == np.float64):
+            value, pullback = jax.vjp(function, *(jnp.asarray(each) for each in points))
+            return tuple(np.asarray(each) for each in (value, *pullback(jnp.ones_like(value))))
 
     def techniques(self) -> tuple[str, ...]:
         return (*_DIFFERENTIATED, "without-gradient", "one-input", "used-twice", "scaled", "compiled")

@@ -116,11 +116,11 @@ class Operations(_Parts):
     module = paddle
     own = ("one-input", "used-twice", "scaled")
 
-    def at(self, name: str, points: Array) -> tuple[Array, Array]:
-        x = paddle.to_tensor(points, stop_gradient=False)
-        value = self.of_one_array(name)(x)
-        (gradient,) = paddle.grad([value], [x], [paddle.ones_like(value)])
-        return to_numpy(value), to_numpy(gradient)
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        leaves = [paddle.to_tensor(each, stop_gradient=False) for each in points]
+        value = self.of_arrays(name, len(points))(*leaves)
+        gradients = paddle.grad([value], leaves, [paddle.ones_like(value)])
+        return tuple(to_numpy(each) for each in (value, *gradients))
 
     def computed(self, name: str, technique: str) -> Values:
         call = self.named(name)

@@ -45,15 +45,17 @@ class ReferenceShipped(BaseShipped):
     def techniques(self) -> tuple[str, ...]:
         return ("without-gradient", "one-input", "used-twice", "scaled", "recomputed", "scope-off")
 
-    def at(self, name: str, points: Array) -> tuple[Array, Array]:
-        if name not in UNARY:
-            raise TypeError(f"{name} is not a function of one array")
-        (value,), (pull,) = taped(lambda x: [self.function(name, x, points.dtype.name)], points.astype(np.float64))
-        return value.astype(points.dtype), pull(np.ones(points.shape)).astype(points.dtype)
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        kind, call = self.examples[name]
+        if kind != {1: "tensor", 2: "pair"}[len(points)] or (len(points) == 1 and name not in UNARY):
+            raise TypeError(f"{name} is no function of {len(points)} arrays")
+        dtype = points[0].dtype
 
-    def function(self, name: str, x: Any, format_name: str) -> Any:
-        """An activation of a carrier."""
-        return self.operations.activation(name, Tensor(x, format_name)).value
+        def function(values: Any) -> Any:
+            return [call(*(Tensor(value, dtype.name) for value in values)).value]
+
+        (value,), (pull,) = taped(function, tuple(each.astype(np.float64) for each in points))
+        return value.astype(dtype), *(each.astype(dtype) for each in pull(np.ones(points[0].shape)))
 
     @staticmethod
     def _norm(operations: Operations, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

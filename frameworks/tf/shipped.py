@@ -108,12 +108,12 @@ class Operations(_Parts):
     module = tf
     own = ("one-input", "used-twice", "scaled")
 
-    def at(self, name: str, points: Array) -> tuple[Array, Array]:
-        x = tf.constant(points)
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        leaves = [tf.constant(each) for each in points]
         with tf.GradientTape() as tape:
-            tape.watch(x)
-            value = self.of_one_array(name)(x)
-        return value.numpy(), _array(tape.gradient(value, x, unconnected_gradients="zero"))
+            tape.watch(leaves)
+            value = self.of_arrays(name, len(points))(*leaves)
+        return tuple(map(_array, (value, *tape.gradient(value, leaves, unconnected_gradients="zero"))))
 
     def computed(self, name: str, technique: str) -> Values:
         arguments = self.arguments(name)

@@ -234,11 +234,11 @@ def _operations() -> Mapping[str, Any]:
     return MappingProxyType({_name(each.name, each.variant_test_name): each for each in usable})
 
 
-def _unary() -> Any:
-    """The class of operations that take one array element by element."""
-    from torch.testing._internal.opinfo.core import UnaryUfuncInfo
+def _elementwise() -> Mapping[int, Any]:
+    """The classes of operations that take arrays element by element, by their number."""
+    from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 
-    return UnaryUfuncInfo
+    return {1: UnaryUfuncInfo, 2: BinaryUfuncInfo}
 
 
 @cache
@@ -272,14 +272,13 @@ class Operations(_Shipped):
             given, named = tree_map(_again, ((sample.input, *sample.args), dict(sample.kwargs)))
             yield Example(partial(_processed, operation, sample, named), given, _leaves((given, named)))
 
-    def at(self, name: str, points: Array) -> tuple[Array, Array]:
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
         operation: Any = _operations()[name]
-        if not isinstance(operation, _unary()):
-            raise TypeError(f"{name} is not a function of one array")
-        x = torch.tensor(points, device=self.device, requires_grad=True)
-        value: torch.Tensor = operation.op(x)
-        (gradient,) = torch.autograd.grad(value, [x], torch.ones_like(value))
-        return to_array(value), to_array(gradient)
+        if not isinstance(operation, _elementwise()[len(points)]) or name == "nextafter":  # a step, with no slope
+            raise TypeError(f"{name} is no function of {len(points)} arrays")
+        leaves = [torch.tensor(each, device=self.device, requires_grad=True) for each in points]
+        value: torch.Tensor = operation.op(*leaves)
+        return to_array(value), *map(to_array, torch.autograd.grad(value, leaves, torch.ones_like(value)))
 
 
 def _processed(operation: Any, sample: Any, named: Mapping[str, Any], *given: Any) -> Any:

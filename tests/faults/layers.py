@@ -206,11 +206,11 @@ class FirstInputAloneHasNoGradient(ReferenceShipped):
 class ActivationOverflowsFarFromZero(ReferenceShipped):
     """The gradient of an activation is computed by an exponential that overflows."""
 
-    def at(self, name: str, points: Array) -> tuple[Array, Array]:
-        value, gradient = super().at(name, points)
-        if points.dtype == np.float32:
-            gradient[np.abs(points) > 88.0] = np.nan
-        return value, gradient
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        value, *gradients = super().at(name, *points)
+        if points[0].dtype == np.float32:
+            gradients[0][np.abs(points[0]) > 88.0] = np.nan
+        return value, *gradients
 
 
 @fault(
@@ -221,7 +221,22 @@ class ActivationOverflowsFarFromZero(ReferenceShipped):
 class RestOfAVectorHasAnotherGradient(ReferenceShipped):
     """The last elements of an array, which fill no vector of the processor, have a gradient of 0."""
 
-    def at(self, name: str, points: Array) -> tuple[Array, Array]:
-        value, gradient = super().at(name, points)
-        gradient[len(points) // 8 * 8 :] = 0.0
-        return value, gradient
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        value, *gradients = super().at(name, *points)
+        gradients[0][len(points[0]) // 8 * 8 :] = 0.0
+        return value, *gradients
+
+
+@fault(
+    "https://github.com/tensorflow/tensorflow/issues/119476",
+    component="layers",
+    clauses=("composition.shipped-gradients",),
+)
+class GradientIsMaskedAtZero(ReferenceShipped):
+    """The gradient of a product by its first factor is 0 where that factor is 0."""
+
+    def at(self, name: str, *points: Array) -> tuple[Array, ...]:
+        value, *gradients = super().at(name, *points)
+        if len(points) == 2:
+            gradients[0][points[0] == 0.0] = 0.0
+        return value, *gradients
