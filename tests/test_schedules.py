@@ -1,9 +1,12 @@
-"""Learning-rate curves: their factors, and what the suite makes of an adapter that does not follow them."""
+"""Learning-rate curves: their factors, and the rule of a rate that follows a metric."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from fixtures.plateau import Plateau, PlateauRule
 from fixtures.schedules import (
     Cosine,
     CosineRestarts,
@@ -54,3 +57,24 @@ def test_a_join_has_one_boundary_fewer_than_parts_in_order(boundaries: tuple[int
 
 def test_a_curve_is_printed_as_it_is_written() -> None:
     assert str(Exponential(0.5, every=3)) == "Exponential(ratio=0.5, every=3, staircase=False)"
+
+
+@pytest.mark.parametrize(
+    ("plateau", "own", "metrics", "rates"),
+    [
+        (Plateau(patience=1), {}, [4, 4, 3, 3], [1, 0.5, 0.5, 0.25]),
+        (Plateau(), {}, [math.nan, 4, 3, 3, 3], [1, 1, 1, 1, 0.5]),
+        (Plateau(patience=1, cooldown=1), {}, [4, 4, 3, 3.5], [1, 0.5, 0.5, 0.25]),
+        (Plateau(patience=1, cooldown=1), {"waits": True}, [4, 4, 3, 3.5], [1, 0.5, 0.5, 0.5]),
+        (Plateau(patience=1, minimum=0.75), {}, [4, 4, 4], [1, 0.75, 0.75]),
+        (Plateau(patience=1, minimum=2.0), {}, [4, 4], [1, 1]),
+        (Plateau(patience=1, threshold=0.5, relative=True, mode="max"), {}, [4, 6, 7], [1, 0.5, 0.5]),
+        (Plateau(patience=1, threshold=0.5, relative=True), {}, [-4, -6, -7], [1, 0.5, 0.5]),
+        (Plateau(patience=1, threshold=0.5, relative=True), {"signed": True}, [-4, -3, -1], [1, 1, 0.5]),
+    ],
+    ids=str,
+)
+def test_a_plateau_lowers_the_rate(
+    plateau: Plateau, own: dict[str, bool], metrics: list[float], rates: list[float]
+) -> None:
+    assert list(map(PlateauRule(plateau, **own).take, metrics)) == rates

@@ -8,7 +8,7 @@ from frameworks.base.framework import BaseFramework
 from frameworks.base.gpus import GPU, gpu_name, named_device
 from frameworks.base.observing import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
-from frameworks.base.optimizer_attempts import OPTIONS, optimizer_attempts, takes_state
+from frameworks.base.optimizer_attempts import OPTIONS, follows_metric, optimizer_attempts, takes_state
 from frameworks.base.quantizing_attempts import (
     KERNEL,
     aware_attempts,
@@ -49,6 +49,7 @@ __all__ = [
     "elapsed",
     "ending",
     "float8_attempts",
+    "follows_metric",
     "format_attempts",
     "gpu_name",
     "inner_bounds",

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from fixtures.arrays import Array
 from fixtures.model import Model
+from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from frameworks.base.company import BaseCompany
 from frameworks.base.gpus import named_device
@@ -206,6 +207,9 @@ class BaseFramework(ABC):
 
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         raise self.refusal(Capability.SCHEDULE_FREQUENCY)
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        raise self.refusal(Capability.PLATEAU)
 
     def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
         raise self.refusal(Capability.MANUAL_STEP)

@@ -59,6 +59,7 @@ class Capability(StrEnum):
     GROUP_RATES = "optimizer.group-rates"  # groups with a rate and a decay of their own
     CLIP = "optimizer.clip"
     SCHEDULE = "optimizer.schedule"
+    PLATEAU = "optimizer.plateau"  # a schedule that follows a metric
     SCHEDULE_FREQUENCY = "optimizer.schedule-frequency"  # a schedule that steps after every n-th update
     MISSING_GRADIENTS = "optimizer.missing-gradients"
     AVERAGE = "optimizer.average"

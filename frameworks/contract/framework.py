@@ -8,6 +8,7 @@ from typing import Protocol
 
 from fixtures.arrays import Array
 from fixtures.model import Model
+from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from frameworks.contract.aware import AwareRule
 from frameworks.contract.capabilities import Capability, Declaration
@@ -185,6 +186,15 @@ class Framework(Protocol):
             epochs: micro-batches of each epoch.
         Raises:
             Unsupported: SCHEDULE_FREQUENCY.
+        """
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        """The learning rate after each metric, from a rate of 1, by the schedule that follows a metric.
+
+        Args:
+            saved: the schedule is saved after so many metrics, and a new one goes on from what was saved.
+        Raises:
+            Unsupported: PLATEAU, also for settings that the framework does not have.
         """
 
     def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:

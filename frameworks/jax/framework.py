@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
@@ -12,6 +12,7 @@ import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Model
+from fixtures.plateau import Plateau
 from fixtures.recipe import Offload, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
@@ -19,6 +20,7 @@ from frameworks.base import (
     BaseShipped,
     CompanyTrainer,
     float8_attempts,
+    follows_metric,
     format_attempts,
     offload_attempts,
     optimizer_attempts,
@@ -53,6 +55,7 @@ from frameworks.jax.network import VARIANTS
 from frameworks.jax.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
 from frameworks.jax.on_device import WHOLE, OnDevice
 from frameworks.jax.operations import OPERATIONS
+from frameworks.jax.plateau import rates
 from frameworks.jax.post_training import QwixPostTraining, refused, refused_attempts
 from frameworks.jax.probes import ATTEMPTS
 from frameworks.jax.recompute import recompute
@@ -93,6 +96,8 @@ class JaxFramework(OnDevice):
         here |= {c: partial(self._here, attempt) for c, attempt in options.attempts(self._run).items()}
         here |= {c: partial(self._here, attempt) for c, attempt in structure_attempts(self._run).items()}
         here |= shipped_attempts(self.parts())
+        if self.mode == JIT:
+            here[Capability.PLATEAU] = partial(self._here, partial(follows_metric, rates))
         if self.ranks() is None:
             here |= float8_attempts(self._run)
             parts = optimizer_attempts(self._run, Capability.FROZEN, Capability.GROUP_RATES)
@@ -153,6 +158,10 @@ class JaxFramework(OnDevice):
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> JaxTrainer:
         made = JaxTrainer if recipe.offload is None else OffloadedTrainer
         return made(model, recipe, weights, self._place, self.mode)
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        self.require(Capability.PLATEAU)
+        return rates(plateau, metrics, saved)
 
     def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)

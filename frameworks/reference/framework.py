@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from fixtures.arrays import Array
 from fixtures.model import Model
+from fixtures.plateau import Plateau, PlateauRule
 from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
@@ -86,6 +87,7 @@ class ReferenceFramework(BaseFramework):
     quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
     delayed_class: type[ReferenceDelayedProduct] = ReferenceDelayedProduct
     loop_class: type[ReferenceLoop] = ReferenceLoop
+    plateau_class: type[PlateauRule] = PlateauRule
     shipped_class: type[ReferenceShipped] = ReferenceShipped
     quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
 
@@ -187,6 +189,17 @@ class ReferenceFramework(BaseFramework):
 
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         return self.loop_class(self.run).scheduled(frequency, accumulation, epochs)
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        own = self._conventions
+        make = partial(self.plateau_class, plateau, waits=own.plateau_waits, signed=own.plateau_signed)
+        rule, rates = make(), list[float]()
+        for place, metric in enumerate(metrics):
+            if place == saved:
+                state, rule = rule.state(), make()
+                rule.load(state)
+            rates.append(rule.take(metric))
+        return tuple(rates)
 
     def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
         return self.loop_class(self.run).clipped(gradient, limit, scale)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from fixtures.arrays import Array
 from fixtures.model import Model
+from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, DynamicScaling, Precision, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
@@ -43,6 +44,7 @@ from frameworks.contract import (
 )
 from frameworks.keras_parts.functions import WAYS, model_attempts
 from frameworks.keras_parts.options import option_attempts
+from frameworks.keras_parts.plateau import follows, rates
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import dtype_policy, policy_of
 from frameworks.tf import devices, shipped, tflite_models, ways
@@ -118,6 +120,8 @@ class TensorFlowFramework(BaseFramework):
             | technique_attempts(self.post_training())
             | shipped_attempts(self.parts())
         )
+        if self.mode == "graph":
+            here[Capability.PLATEAU] = follows
         if self.mode == tflite_models.MODE:
             here |= tflite_models.refused_attempts()
         if self.ranks() is None:
@@ -193,6 +197,10 @@ class TensorFlowFramework(BaseFramework):
     def _scope(self, policy: str, rewrite: str | None, named: AbstractContextManager[None]) -> Iterator[None]:
         with dtype_policy(policy), graph_rewrite(rewrite), named:
             yield
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        self.require(Capability.PLATEAU)
+        return rates(plateau, metrics, saved)
 
     def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)

@@ -11,6 +11,7 @@ import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Model
+from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, Offload, Precision, Ranks, Recipe
 from frameworks.base import (
     BaseCompany,
@@ -20,6 +21,7 @@ from frameworks.base import (
     CompanyTrainer,
     aware_attempts,
     elapsed,
+    follows_metric,
     format_attempts,
     offload_attempts,
     optimizer_attempts,
@@ -67,6 +69,7 @@ from frameworks.torch.libraries import STACKS
 from frameworks.torch.offload import parameters_leave
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.optimizer_probes import float16_clipped
+from frameworks.torch.plateau import rates
 from frameworks.torch.post_training import TorchPostTraining, converts
 from frameworks.torch.probes import attempts, scope_of_everything
 from frameworks.torch.quantizers import TorchQuantizers
@@ -141,6 +144,8 @@ class TorchFramework(BaseFramework):
             here[Capability.LOAD_ORDER] = loads_in_any_order
             here |= optimizer_attempts(self._run, Capability.FREEZE)
             here[Capability.LIVE_STATE] = partial(takes_state, self._run)
+        if self.mode == "eager":
+            here[Capability.PLATEAU] = partial(follows_metric, rates)
         if self.mode == "eager" and converts():
             here |= aware_attempts(self._run, converts=True)
         if self.device != "cpu" or self._compiles:
@@ -232,6 +237,10 @@ class TorchFramework(BaseFramework):
             attempt = partial(scope_of_everything, self.device)
             raise Unsupported(Capability.AUTOCAST_SCOPE, no_scope(precision.level), attempt)
         return torch.autocast(self.device, dtype=DTYPES[precision.format], enabled=enabled)
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        self.require(Capability.PLATEAU)
+        return rates(plateau, metrics, saved)
 
     def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)

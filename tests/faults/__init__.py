@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from fixtures.plateau import PlateauRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.aware import AwareLayers
@@ -36,6 +37,7 @@ PLACES: Mapping[type, tuple[str, type]] = {
     ReferenceQuantizers: ("quantizers_class", ReferenceFramework),
     ReferenceDelayedProduct: ("delayed_class", ReferenceFramework),
     ReferenceLoop: ("loop_class", ReferenceFramework),
+    PlateauRule: ("plateau_class", ReferenceFramework),
     ReferenceShipped: ("shipped_class", ReferenceFramework),
     ReferenceQuantizedModel: ("quantized_model_class", ReferenceFramework),
     AwareLayers: ("aware_class", ReferenceTrainer),
