@@ -7,7 +7,9 @@ import math
 import pytest
 
 from fixtures.plateau import Plateau, PlateauRule
+from fixtures.recipe import Adam, Recipe
 from fixtures.schedules import (
+    Chained,
     Cosine,
     CosineRestarts,
     Curve,
@@ -15,10 +17,12 @@ from fixtures.schedules import (
     InverseTime,
     Joined,
     Linear,
+    OneCycle,
     Polynomial,
     Steps,
     Triangular,
 )
+from frameworks.reference.update_rules import optimizer_of
 
 HALF = Steps((), (0.5,))
 
@@ -39,6 +43,8 @@ HALF = Steps((), (0.5,))
         (CosineRestarts(1, 2), [1, 1, 0.5, 1]),
         (Triangular(3.0, 2), [1, 2, 3, 2, 1, 2]),
         (Triangular(3.0, 1, shrink=True), [1, 3, 1, 2, 1, 1.5]),
+        (Chained((Exponential(0.5), Linear(0.5, 1.0, 2))), [0.5, 0.375, 0.25, 0.125]),
+        (OneCycle(3.0, 2, 4, 0.5), [1, 2, 3, 1.75, 0.5]),
         (Joined((HALF, Exponential(0.5)), (2,)), [0.5, 0.5, 1, 0.5]),
         (Joined((HALF, Exponential(0.5)), (0,)), [1, 0.5, 0.25]),
         (Joined((Joined((HALF, Linear(0.5, 1.0, 1)), (1,)), HALF), (3,)), [0.5, 0.5, 1, 0.5]),
@@ -47,6 +53,11 @@ HALF = Steps((), (0.5,))
 )
 def test_factors(curve: Curve, factors: list[float]) -> None:
     assert [curve.factor(applied) for applied in range(len(factors))] == pytest.approx(factors, abs=1e-12)
+
+
+def test_a_cycle_gives_the_first_beta_of_each_update() -> None:
+    recipe = Recipe(Adam(), schedule=OneCycle(3.0, 1, 3, 0.5, momenta=(0.75, 0.25)))
+    assert [vars(optimizer_of(recipe, 0, applied))["beta1"] for applied in range(4)] == [0.75, 0.25, 0.5, 0.75]
 
 
 @pytest.mark.parametrize("boundaries", [(), (3, 1), (1, 2, 3)], ids=str)
