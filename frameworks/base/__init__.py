@@ -21,7 +21,7 @@ from frameworks.base.rank_attempts import with_ranks
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
 from frameworks.base.shipped import BaseShipped, shipped_attempts
 from frameworks.base.shipping import ships, takes
-from frameworks.base.structure_attempts import structure_attempts
+from frameworks.base.structure_attempts import structure_attempts, uses_function
 from frameworks.base.traces import traced_paths, unscaled_in_trace
 from frameworks.base.trainer import NO_AVERAGE, NO_SCALER, BaseTrainer
 from frameworks.base.window import AppliedMicroBatch, LossLedger, MicroBatch, ending, over_window
@@ -72,6 +72,7 @@ __all__ = [
     "technique_attempts",
     "traced_paths",
     "unscaled_in_trace",
+    "uses_function",
     "with_items",
     "with_ranks",
 ]

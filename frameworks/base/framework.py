@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
@@ -32,6 +33,7 @@ from frameworks.contract import (
     Float8Rule,
     FormatRequest,
     FunctionFormat,
+    FunctionResult,
     MissingDevice,
     NumberFormats,
     Part,
@@ -158,6 +160,11 @@ class BaseFramework(ABC):
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return {}
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        raise self.refusal(Capability.FUNCTION_USES)
 
     def ranks(self) -> Ranks | None:
         return self.ranks_of_modes.get(self.mode)

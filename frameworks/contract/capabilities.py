@@ -134,6 +134,7 @@ class Capability(StrEnum):
     LAYER_REUSE = "model.layer-reuse"  # one layer that is called twice in a forward pass
     TIED_WEIGHTS = "model.tied-weights"  # an embedding's table that is the weight of a head too
     USER_FUNCTION = "model.user-function"  # an operation whose backward pass the user wrote
+    FUNCTION_USES = "model.function-uses"  # such an operation with several inputs, some of which need no gradient
     SHIPPED_OPERATIONS = "model.shipped-operations"  # the framework's operations, each with examples
     SHIPPED_LAYERS = "model.shipped-layers"  # the framework's layers, each with examples
     FEED = "trainer.feed"

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
@@ -24,6 +25,7 @@ from frameworks.contract.values import (
     DataRun,
     FormatRequest,
     FunctionFormat,
+    FunctionResult,
     OpResult,
     RecomputeCase,
     RecomputeResult,
@@ -66,6 +68,17 @@ class Framework(Protocol):
         """Ways to give an operation a backward pass of the user's, the default first, with its documented format.
 
         Empty where USER_FUNCTION is not supported.
+        """
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        """Uses an operation of the user's on a, b and c (n,), float32, inside whatever precision scope is open.
+
+        Args:
+            variant: the recomputation variant that it is run by, None for none.
+        Raises:
+            Unsupported: FUNCTION_USES.
         """
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:

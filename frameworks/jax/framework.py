@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import Offload, Ranks, Recipe
@@ -28,6 +29,7 @@ from frameworks.base import (
     structure_attempts,
     takes_state,
     technique_attempts,
+    uses_function,
     with_ranks,
 )
 from frameworks.contract import (
@@ -36,6 +38,7 @@ from frameworks.contract import (
     Conventions,
     Float8Rule,
     FunctionFormat,
+    FunctionResult,
     OpResult,
     Part,
     RecomputeCase,
@@ -58,7 +61,7 @@ from frameworks.jax.operations import OPERATIONS
 from frameworks.jax.plateau import rates
 from frameworks.jax.post_training import QwixPostTraining, refused, refused_attempts
 from frameworks.jax.probes import ATTEMPTS
-from frameworks.jax.recompute import recompute
+from frameworks.jax.recompute import function_used, recompute
 from frameworks.jax.trainer import JaxTrainer
 
 _OFFLOAD = Offload(("parameters", "optimizer"))
@@ -98,6 +101,7 @@ class JaxFramework(OnDevice):
         here |= shipped_attempts(self.parts())
         if self.mode == JIT:
             here[Capability.PLATEAU] = partial(self._here, partial(follows_metric, rates))
+            here[Capability.FUNCTION_USES] = partial(self._here, partial(uses_function, function_used))
         if self.ranks() is None:
             here |= float8_attempts(self._run)
             parts = optimizer_attempts(self._run, Capability.FROZEN, Capability.GROUP_RATES)
@@ -162,6 +166,12 @@ class JaxFramework(OnDevice):
     def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
         self.require(Capability.PLATEAU)
         return rates(plateau, metrics, saved)
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        self.require(Capability.FUNCTION_USES)
+        return function_used(use, inputs, variant)
 
     def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)

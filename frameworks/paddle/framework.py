@@ -9,6 +9,7 @@ from types import MappingProxyType
 import paddle
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, Ranks, Recipe
@@ -24,6 +25,7 @@ from frameworks.base import (
     shipped_attempts,
     takes_state,
     technique_attempts,
+    uses_function,
     with_ranks,
 )
 from frameworks.contract import (
@@ -31,6 +33,7 @@ from frameworks.contract import (
     Capability,
     Conventions,
     FunctionFormat,
+    FunctionResult,
     OpResult,
     Part,
     RecomputeCase,
@@ -90,6 +93,7 @@ class PaddleFramework(OneGraph):
         }
         if self.mode == DYGRAPH:
             here[Capability.PLATEAU] = partial(follows_metric, rates)
+            here[Capability.FUNCTION_USES] = partial(uses_function, recompute.function_used)
         if self.ranks() is None:
             here[Capability.LOAD_ORDER] = loads_in_any_order
             here |= optimizer_attempts(self.run_of, Capability.FROZEN, Capability.FREEZE, Capability.GROUP_RATES)
@@ -149,6 +153,12 @@ class PaddleFramework(OneGraph):
     def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
         self.require(Capability.PLATEAU)
         return rates(plateau, metrics, saved)
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        self.require(Capability.FUNCTION_USES)
+        return recompute.function_used(use, inputs, variant)
 
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
         value = OPERATIONS[op](*(to_tensor(array) for array in arrays))

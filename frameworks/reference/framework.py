@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau, PlateauRule
 from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe
@@ -38,6 +39,7 @@ from frameworks.contract import (
     EightBitRule,
     Float8Rule,
     FunctionFormat,
+    FunctionResult,
     OpResult,
     Part,
     RecomputeCase,
@@ -51,6 +53,7 @@ from frameworks.reference.arithmetic import Operations
 from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS, WHOLE_BLOCKS
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.functions import ReferenceFunction
 from frameworks.reference.loop import ReferenceLoop
 from frameworks.reference.optimizers import AdamRule
 from frameworks.reference.post_training import ReferencePostTraining, ReferenceQuantizedModel
@@ -86,6 +89,7 @@ class ReferenceFramework(BaseFramework):
     formats_class: type[ReferenceFormats] = ReferenceFormats
     quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
     delayed_class: type[ReferenceDelayedProduct] = ReferenceDelayedProduct
+    function_class: type[ReferenceFunction] = ReferenceFunction
     loop_class: type[ReferenceLoop] = ReferenceLoop
     plateau_class: type[PlateauRule] = PlateauRule
     shipped_class: type[ReferenceShipped] = ReferenceShipped
@@ -221,6 +225,11 @@ class ReferenceFramework(BaseFramework):
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return {"primitive": "input"}
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        return self.function_class().used(use, inputs, variant)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {c: partial(attempt, self) for c, attempt in probes.ATTEMPTS.items()}

@@ -22,6 +22,7 @@ from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.eight_bit_state import EightBitState
 from frameworks.reference.float8_training import Float8Layers
 from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.functions import ReferenceFunction
 from frameworks.reference.loop import ReferenceLoop
 from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
@@ -36,6 +37,7 @@ PLACES: Mapping[type, tuple[str, type]] = {
     ReferenceFormats: ("formats_class", ReferenceFramework),
     ReferenceQuantizers: ("quantizers_class", ReferenceFramework),
     ReferenceDelayedProduct: ("delayed_class", ReferenceFramework),
+    ReferenceFunction: ("function_class", ReferenceFramework),
     ReferenceLoop: ("loop_class", ReferenceFramework),
     PlateauRule: ("plateau_class", ReferenceFramework),
     ReferenceShipped: ("shipped_class", ReferenceFramework),

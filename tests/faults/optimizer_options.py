@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adagrad, Adam, Optimizer, RMSprop
@@ -236,12 +237,13 @@ class RestartsForgetTheChain(ReferenceTrainer):
                 return super().factor()
 
 
-@fault("", component="optimizer", clauses=("optimizer.schedules",))
-class CycleLeavesTheMomentum(ReferenceTrainer):
-    """A cycle changes the rate, and the momentum stays as it is at the cycle's start."""
+@fault("https://github.com/catalyst-team/catalyst/issues/215", component="optimizer", clauses=("optimizer.schedules",))
+class CycleMovesTheMomentumTheOtherWay(ReferenceTrainer):
+    """A cycle raises the momentum where it is to lower it."""
 
     def rule_of(self, name: str) -> UpdateRule:
         rule, schedule = super().rule_of(name), self.recipe.schedule
-        if isinstance(schedule, OneCycle):
-            rule.optimizer = optimizer_of(self.recipe, self.group_of(name), 0)
+        if isinstance(schedule, OneCycle) and schedule.momenta is not None:
+            turned = self.recipe.but(schedule=replace(schedule, momenta=schedule.momenta[::-1]))
+            rule.optimizer = optimizer_of(turned, self.group_of(name), self.schedule)
         return rule

@@ -31,7 +31,9 @@ class NegativeMetricsAlwaysImprove(PlateauRule):
         return super().margin(best) * (-1.0 if best < 0 and self.plateau.relative else 1.0)
 
 
-@fault("", component="schedule", clauses=("optimizer.schedules",))
+@fault(
+    "https://github.com/Bjarten/early-stopping-pytorch/pull/28", component="schedule", clauses=("optimizer.schedules",)
+)
 class FirstMetricIsBestWhateverItIs(PlateauRule):
     """NaN as the first metric is the best one, on which none improves."""
 
