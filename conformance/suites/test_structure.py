@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from conformance.judging.kit import Subject, Verdict, clause, need
 from fixtures.arrays import Array
+from fixtures.functions import SCALE, FunctionUse
 from fixtures.model import Batch, Model
 from fixtures.models import reused, tied, user_function
 from fixtures.recipe import BFLOAT16, FLOAT16, SGD, Adam, Precision, Recipe, Recompute, StaticScaling
@@ -163,3 +165,45 @@ def test_a_user_function_computes_in_its_documented_format(
     given = trace.outputs["0"].dtype.name
     expected = {"input": given, "float32": "float32"}[subject.framework.function_ways()[function_way or ""]]
     verdict.equal(trace.outputs["1"].dtype.name, expected, f"format of the function's output for {given}", "format")
+
+
+USES: dict[str, FunctionUse] = {
+    "all-inputs": FunctionUse(),
+    "first-frozen": FunctionUse((False, True, True)),
+    "others-frozen": FunctionUse((True, False, False)),
+    "first-output": FunctionUse((True, True, False), outputs="y"),
+    "second-output": FunctionUse((True, True, False), outputs="z"),
+    "twice": FunctionUse((False, True, False), times=2),
+}
+"""Uses of an operation with three inputs and two outputs."""
+
+
+def judge_use(subject: Subject, verdict: Verdict, use: FunctionUse, variant: str | None = None) -> None:
+    """The gradients of powers of two, and what the backward pass finds when it asks which inputs need one."""
+    need(subject, Capability.FUNCTION_USES)
+    a, b, c = (np.exp2([first, -1.0, 3.0]).astype(np.float32) for first in (0.0, 1.0, 2.0))
+    result = subject.framework.function_used(use, (a, b, c), variant)
+    if result.asked is not None:
+        verdict.equal(result.asked, (use.needs,) * use.times, "inputs that need a gradient, as answered", "answer")
+    y, z = (float(name in use.outputs) for name in "yz")
+    every = (2.0 * SCALE * y * b, SCALE * y * a + z, np.full_like(c, z))
+    for name, gradient, needed, expected in zip("abc", result.gradients, use.needs, every, strict=True):
+        measured, wanted = (None if each is None else each.tolist() for each in (gradient, use.times * expected))
+        verdict.equal(measured, wanted if needed else None, f"gradient of {name}", "gradient-differs")
+
+
+@clause("composition.user-function")
+@pytest.mark.parametrize("low", [False, True], ids=["float32", "bfloat16-scope"])
+@pytest.mark.parametrize("use", USES)
+def test_inputs_that_need_a_gradient_get_it(subject: Subject, verdict: Verdict, use: str, low: bool) -> None:
+    need(subject, Capability.FUNCTION_USES)
+    with subject.framework.autocast(BFLOAT16) if low else nullcontext():
+        judge_use(subject, verdict, USES[use])
+
+
+@clause("composition.user-function")
+@pytest.mark.parametrize("use", USES)
+def test_inputs_that_need_a_gradient_get_it_recomputed(
+    subject: Subject, verdict: Verdict, use: str, variant: str
+) -> None:
+    judge_use(subject, verdict, USES[use], variant)

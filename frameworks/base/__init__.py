@@ -8,7 +8,7 @@ from frameworks.base.framework import BaseFramework
 from frameworks.base.gpus import GPU, gpu_name, named_device
 from frameworks.base.observing import elapsed, observed, processor
 from frameworks.base.offload_attempts import offload_attempts
-from frameworks.base.optimizer_attempts import OPTIONS, optimizer_attempts, takes_state
+from frameworks.base.optimizer_attempts import OPTIONS, follows_metric, optimizer_attempts, takes_state
 from frameworks.base.quantizing_attempts import (
     KERNEL,
     aware_attempts,
@@ -21,7 +21,7 @@ from frameworks.base.rank_attempts import with_ranks
 from frameworks.base.segments import Bounds, inner_bounds, segment_bounds
 from frameworks.base.shipped import BaseShipped, shipped_attempts
 from frameworks.base.shipping import ships, takes
-from frameworks.base.structure_attempts import structure_attempts
+from frameworks.base.structure_attempts import structure_attempts, uses_function
 from frameworks.base.traces import traced_paths, unscaled_in_trace
 from frameworks.base.trainer import NO_AVERAGE, NO_SCALER, BaseTrainer
 from frameworks.base.window import AppliedMicroBatch, LossLedger, MicroBatch, ending, over_window
@@ -49,6 +49,7 @@ __all__ = [
     "elapsed",
     "ending",
     "float8_attempts",
+    "follows_metric",
     "format_attempts",
     "gpu_name",
     "inner_bounds",
@@ -71,6 +72,7 @@ __all__ = [
     "technique_attempts",
     "traced_paths",
     "unscaled_in_trace",
+    "uses_function",
     "with_items",
     "with_ranks",
 ]

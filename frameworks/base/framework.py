@@ -10,7 +10,9 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
+from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from frameworks.base.company import BaseCompany
 from frameworks.base.gpus import named_device
@@ -31,6 +33,7 @@ from frameworks.contract import (
     Float8Rule,
     FormatRequest,
     FunctionFormat,
+    FunctionResult,
     MissingDevice,
     NumberFormats,
     Part,
@@ -158,6 +161,11 @@ class BaseFramework(ABC):
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return {}
 
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        raise self.refusal(Capability.FUNCTION_USES)
+
     def ranks(self) -> Ranks | None:
         return self.ranks_of_modes.get(self.mode)
 
@@ -206,6 +214,9 @@ class BaseFramework(ABC):
 
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         raise self.refusal(Capability.SCHEDULE_FREQUENCY)
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        raise self.refusal(Capability.PLATEAU)
 
     def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
         raise self.refusal(Capability.MANUAL_STEP)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from fixtures.model import Model
 from fixtures.models import scalar, tied
+from fixtures.plateau import Plateau
 from fixtures.recipe import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, Recipe, RMSprop
 from frameworks.contract import Attempt, Capability, Trainer
 
@@ -52,6 +53,11 @@ def optimizer_attempts(run: Make, *capabilities: Capability) -> dict[Capability,
     return {
         capability: partial(_ATTEMPTS.get(capability, partial(_moves, capability)), run) for capability in capabilities
     }
+
+
+def follows_metric(plateau: Callable[[Plateau, Sequence[float]], Sequence[float]]) -> bool:
+    """Whether the rate falls at a metric that is as good as the one before."""
+    return [*plateau(Plateau(patience=1), (1.0, 1.0))] == [1.0, 0.5]
 
 
 def _weight(run: Make, recipe: Recipe, values: tuple[float, ...]) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.layers import Again, Dense, Embedding, Flatten, Head, Heads, Layer, UserFunction
 from fixtures.model import Batch, Model, Window
 from fixtures.recipe import Recipe
@@ -48,3 +49,10 @@ def _differentiates(run: Make, layers: tuple[Layer, ...], expected: float) -> bo
     inputs = np.zeros((1, 1), np.int64) if ids else np.ones((1, 1), np.float32)
     gradients = run(model, Recipe(), weights).gradients((Batch(inputs, {"output": np.zeros((1, 1), np.float32)}),))
     return float(gradients["0.weight"].item()) == expected
+
+
+def uses_function(used: Callable[..., Any]) -> bool:
+    """Whether the gradients of an operation with three inputs are those that its backward pass returns."""
+    one = np.ones(1, np.float32)
+    gradients = used(FunctionUse((True, True, False)), (one, one, one), None).gradients
+    return [None if each is None else each.tolist() for each in gradients] == [[8.0], [5.0], None]

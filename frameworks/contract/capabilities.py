@@ -59,6 +59,7 @@ class Capability(StrEnum):
     GROUP_RATES = "optimizer.group-rates"  # groups with a rate and a decay of their own
     CLIP = "optimizer.clip"
     SCHEDULE = "optimizer.schedule"
+    PLATEAU = "optimizer.plateau"  # a schedule that follows a metric
     SCHEDULE_FREQUENCY = "optimizer.schedule-frequency"  # a schedule that steps after every n-th update
     MISSING_GRADIENTS = "optimizer.missing-gradients"
     AVERAGE = "optimizer.average"
@@ -133,6 +134,7 @@ class Capability(StrEnum):
     LAYER_REUSE = "model.layer-reuse"  # one layer that is called twice in a forward pass
     TIED_WEIGHTS = "model.tied-weights"  # an embedding's table that is the weight of a head too
     USER_FUNCTION = "model.user-function"  # an operation whose backward pass the user wrote
+    FUNCTION_USES = "model.function-uses"  # such an operation with several inputs, some of which need no gradient
     SHIPPED_OPERATIONS = "model.shipped-operations"  # the framework's operations, each with examples
     SHIPPED_LAYERS = "model.shipped-layers"  # the framework's layers, each with examples
     SHIPPED_OPTIMIZERS = "optimizer.shipped"  # the optimizers of the framework, each with sets of options

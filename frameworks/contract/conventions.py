@@ -57,6 +57,9 @@ class Conventions:
         muon_default_epsilon: that epsilon.
         muon_nesterov: "plain", or "corrected": g / (1 − μᵗ) + μ·v / (1 − μᵗ⁺¹), as in NAdam; also in the Adam of
             parameters that are no matrices.
+        plateau_waits: whether a schedule that follows a metric compares none in its cooldown, and so misses the best.
+        plateau_signed: whether its relative threshold is a share of the best metric, which may be negative, or of the
+            best metric's magnitude.
         normalisation: the format of normalisation layers' weights in the model at level O2, "low" for the recipe's,
             "batch" for float32 in batch norm and the recipe's in others.
         variance: "centred": the mean of squared deviations; "difference": the mean of squares without the squared mean.
@@ -95,6 +98,8 @@ class Conventions:
     muon_epsilon: Literal["added", "floor"] = "added"
     muon_default_epsilon: float = 1e-7
     muon_nesterov: Literal["plain", "corrected"] = "plain"
+    plateau_waits: bool = False
+    plateau_signed: bool = False
     normalisation: Literal["float32", "low", "batch"] = "float32"
     variance: Literal["centred", "difference"] = "centred"
     running_variance: Literal["unbiased", "biased"] = "biased"

@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
+from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
 from frameworks.contract.aware import AwareRule
 from frameworks.contract.capabilities import Capability, Declaration
@@ -23,6 +25,7 @@ from frameworks.contract.values import (
     DataRun,
     FormatRequest,
     FunctionFormat,
+    FunctionResult,
     OpResult,
     RecomputeCase,
     RecomputeResult,
@@ -65,6 +68,17 @@ class Framework(Protocol):
         """Ways to give an operation a backward pass of the user's, the default first, with its documented format.
 
         Empty where USER_FUNCTION is not supported.
+        """
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        """Uses an operation of the user's on a, b and c (n,), float32, inside whatever precision scope is open.
+
+        Args:
+            variant: the recomputation variant that it is run by, None for none.
+        Raises:
+            Unsupported: FUNCTION_USES.
         """
 
     def trainer(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> Trainer:
@@ -185,6 +199,15 @@ class Framework(Protocol):
             epochs: micro-batches of each epoch.
         Raises:
             Unsupported: SCHEDULE_FREQUENCY.
+        """
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        """The learning rate after each metric, from a rate of 1, by the schedule that follows a metric.
+
+        Args:
+            saved: the schedule is saved after so many metrics, and a new one goes on from what was saved.
+        Raises:
+            Unsupported: PLATEAU, also for settings that the framework does not have.
         """
 
     def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:

@@ -122,3 +122,16 @@ class RecomputeResult:
     value: float
     x: Array | None
     w: Array | None
+
+
+@dataclass(frozen=True)
+class FunctionResult:
+    """What came of a use of an operation of the user's with three inputs.
+
+    Attributes:
+        asked: which inputs need a gradient, as each run of the backward pass was answered; None where it cannot ask.
+        gradients: of each input, None of one that got none.
+    """
+
+    asked: tuple[tuple[bool, ...], ...] | None
+    gradients: tuple[Array | None, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
@@ -11,7 +11,9 @@ import jax
 import numpy as np
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
+from fixtures.plateau import Plateau
 from fixtures.recipe import Offload, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
@@ -19,6 +21,7 @@ from frameworks.base import (
     BaseShipped,
     CompanyTrainer,
     float8_attempts,
+    follows_metric,
     format_attempts,
     offload_attempts,
     optimizer_attempts,
@@ -26,6 +29,7 @@ from frameworks.base import (
     structure_attempts,
     takes_state,
     technique_attempts,
+    uses_function,
     with_ranks,
 )
 from frameworks.contract import (
@@ -34,6 +38,7 @@ from frameworks.contract import (
     Conventions,
     Float8Rule,
     FunctionFormat,
+    FunctionResult,
     OpResult,
     Part,
     RecomputeCase,
@@ -53,9 +58,10 @@ from frameworks.jax.network import VARIANTS
 from frameworks.jax.offload import OffloadedTrainer, activations_leave, disk_is_a_memory
 from frameworks.jax.on_device import WHOLE, OnDevice
 from frameworks.jax.operations import OPERATIONS
+from frameworks.jax.plateau import rates
 from frameworks.jax.post_training import QwixPostTraining, refused, refused_attempts
 from frameworks.jax.probes import ATTEMPTS
-from frameworks.jax.recompute import recompute
+from frameworks.jax.recompute import function_used, recompute
 from frameworks.jax.trainer import JaxTrainer
 
 _OFFLOAD = Offload(("parameters", "optimizer"))
@@ -93,6 +99,9 @@ class JaxFramework(OnDevice):
         here |= {c: partial(self._here, attempt) for c, attempt in options.attempts(self._run).items()}
         here |= {c: partial(self._here, attempt) for c, attempt in structure_attempts(self._run).items()}
         here |= shipped_attempts(self.parts())
+        if self.mode == JIT:
+            here[Capability.PLATEAU] = partial(self._here, partial(follows_metric, rates))
+            here[Capability.FUNCTION_USES] = partial(self._here, partial(uses_function, function_used))
         if self.ranks() is None:
             here |= float8_attempts(self._run)
             parts = optimizer_attempts(self._run, Capability.FROZEN, Capability.GROUP_RATES)
@@ -159,6 +168,16 @@ class JaxFramework(OnDevice):
     def _run(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> JaxTrainer:
         made = JaxTrainer if recipe.offload is None else OffloadedTrainer
         return made(model, recipe, weights, self._place, self.mode)
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        self.require(Capability.PLATEAU)
+        return rates(plateau, metrics, saved)
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        self.require(Capability.FUNCTION_USES)
+        return function_used(use, inputs, variant)
 
     def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 
 from frameworks.contract import FunctionFormat
 
@@ -25,3 +28,26 @@ def _backward(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
 
 
 square.defvjp(_forward, _backward)
+
+
+def _pair(a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, ...]]) -> tuple[Any, Any]:  # noqa: ARG001
+    return scale * a * b, b + c
+
+
+def _pair_forward(a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, ...]]) -> tuple[Any, Any]:
+    marks = tuple(() if each.perturbed else None for each in (a, b, c))
+    return _pair(a.value, b.value, c.value, scale, asked), (a.value, b.value, marks)
+
+
+def _pair_backward(scale: float, asked: list[tuple[bool, ...]], kept: Any, gradients: Any) -> tuple[Any, ...]:
+    a, b, marks = kept
+    needs = tuple(mark is not None for mark in marks)
+    asked.append(needs)
+    y, z = (jnp.zeros(each.shape) if isinstance(each, SymbolicZero) else each for each in gradients)
+    every = (2.0 * scale * y * b, scale * y * a + z, z)
+    return tuple(each if needed else None for each, needed in zip(every, needs, strict=True))
+
+
+pair = jax.custom_vjp(_pair, nondiff_argnums=(3, 4))
+"""The operation of `fixtures.functions`; the list takes what each backward pass finds."""
+pair.defvjp(_pair_forward, _pair_backward, symbolic_zeros=True)

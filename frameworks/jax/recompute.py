@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fixtures.arrays import Array
+from fixtures.functions import SCALE, FunctionUse
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
-from frameworks.contract import RecomputeCase, RecomputeResult
+from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.jax.arrays import Flat, to_array
+from frameworks.jax.functions import pair
 from frameworks.jax.losses import Loaded
 from frameworks.jax.network import VARIANTS, segments
 from frameworks.jax.scaler import LossScale
@@ -80,3 +82,17 @@ def differentiated(
         weight *= FACTOR
     gradients = [to_array(gradient) for gradient in pull(jnp.ones_like(value))]
     return RecomputeResult(float(value), gradients[0], gradients[1])
+
+
+def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None) -> FunctionResult:
+    """What backward passes of `fixtures.functions` find, and the gradients."""
+    asked: list[tuple[bool, ...]] = []
+
+    def loss(*given: jax.Array) -> Any:
+        each = [dict(zip("yz", pair(*given, SCALE, asked), strict=True)) for _ in range(use.times)]
+        return sum(outputs[name].sum() for outputs in each for name in use.outputs)
+
+    called = loss if variant is None else jax.checkpoint(loss, policy=VARIANTS[variant])
+    places = [place for place, needed in enumerate(use.needs) if needed]
+    found = iter(jax.jit(jax.grad(called, places))(*map(jnp.asarray, inputs)))
+    return FunctionResult(tuple(asked), tuple(to_array(next(found)) if needed else None for needed in use.needs))

@@ -7,6 +7,7 @@ from functools import partial
 import optax
 
 from fixtures.schedules import (
+    Chained,
     Cosine,
     CosineRestarts,
     Curve,
@@ -14,6 +15,7 @@ from fixtures.schedules import (
     InverseTime,
     Joined,
     Linear,
+    OneCycle,
     Polynomial,
     Steps,
 )
@@ -38,6 +40,8 @@ def shipped(rate: float, curve: Curve | Steps) -> optax.Schedule:
             return optax.polynomial_schedule(rate, rate * end, power, steps)
         case Cosine(steps=steps, end=end):
             return optax.cosine_decay_schedule(rate, steps, alpha=end)
+        case OneCycle(top=top, up=up, steps=steps, end=end, momenta=None):
+            return optax.cosine_onecycle_schedule(steps, rate * top, up / steps, top, 1.0 / end)
         case CosineRestarts(first=first, multiply=multiply, end=end):
             parts = [first * multiply**number for number in range(6)]
             given = {"init_value": rate, "peak_value": rate, "warmup_steps": 0, "end_value": rate * end}
@@ -49,5 +53,6 @@ def shipped(rate: float, curve: Curve | Steps) -> optax.Schedule:
             return optax.warmup_cosine_decay_schedule(rate * start, rate, steps, length, last)
         case Joined(parts=parts, boundaries=boundaries):
             return optax.join_schedules([shipped(rate, part) for part in parts], list(boundaries))
-    word = "inverse_time" if isinstance(curve, InverseTime) else "triang"
+    words: dict[type, str] = {InverseTime: "inverse_time", OneCycle: "cycle_momentum", Chained: "chained"}
+    word = words.get(type(curve), "triang")
     raise Unsupported(Capability.SCHEDULE, f"optax has no {curve} but one's own", partial(ships, "optax", word))

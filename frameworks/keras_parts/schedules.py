@@ -44,6 +44,6 @@ def shipped(rate: float, curve: Curve) -> keras.optimizers.schedules.LearningRat
             return schedules.CosineDecay(
                 rate * start, cosine.steps, alpha=cosine.end, warmup_target=rate, warmup_steps=steps
             )
-    word = {"Joined": "sequential", "Linear": "linear"}.get(type(curve).__name__, "cycl")
+    word = {"Chained": "chain", "Joined": "sequential", "Linear": "linear"}.get(type(curve).__name__, "cycl")
     attempt = partial(ships, "keras.optimizers.schedules", word)
     raise Unsupported(Capability.SCHEDULE, f"keras.optimizers.schedules has none for {curve}", attempt)

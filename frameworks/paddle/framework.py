@@ -9,19 +9,23 @@ from types import MappingProxyType
 import paddle
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
+from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, Ranks, Recipe
 from frameworks.base import (
     BaseCompany,
     BaseShipped,
     BaseTrainer,
     CompanyTrainer,
+    follows_metric,
     format_attempts,
     optimizer_attempts,
     quantizer_attempts,
     shipped_attempts,
     takes_state,
     technique_attempts,
+    uses_function,
     with_ranks,
 )
 from frameworks.contract import (
@@ -29,6 +33,7 @@ from frameworks.contract import (
     Capability,
     Conventions,
     FunctionFormat,
+    FunctionResult,
     OpResult,
     Part,
     RecomputeCase,
@@ -45,6 +50,7 @@ from frameworks.paddle.modes import DATA_PARALLEL, DYGRAPH, FORCED
 from frameworks.paddle.network import HOOKS, REENTRANT
 from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.operations import OPERATIONS
+from frameworks.paddle.plateau import rates
 from frameworks.paddle.post_training import PaddlePostTraining
 from frameworks.paddle.probes import dynamic_attempts
 from frameworks.paddle.quantizers import PaddleQuantizers
@@ -86,6 +92,9 @@ class PaddleFramework(OneGraph):
             **shipped_attempts(self.parts()),
             Capability.INTEGER_PRODUCTS: integer_products,
         }
+        if self.mode == DYGRAPH:
+            here[Capability.PLATEAU] = partial(follows_metric, rates)
+            here[Capability.FUNCTION_USES] = partial(uses_function, recompute.function_used)
         if self.ranks() is None:
             here[Capability.LOAD_ORDER] = loads_in_any_order
             here |= optimizer_attempts(self.run_of, Capability.FROZEN, Capability.FREEZE, Capability.GROUP_RATES)
@@ -105,7 +114,12 @@ class PaddleFramework(OneGraph):
 
     def conventions(self) -> Conventions:
         return Conventions(
-            adam_correction="weights", adam_share="float32", rmsprop_epsilon="inside", rmsprop_rate="inside"
+            adam_correction="weights",
+            adam_share="float32",
+            rmsprop_epsilon="inside",
+            rmsprop_rate="inside",
+            plateau_waits=True,
+            plateau_signed=True,
         )
 
     def formats(self) -> PaddleFormats:
@@ -139,6 +153,16 @@ class PaddleFramework(OneGraph):
 
     def scales_after_bfloat16(self) -> bool:
         return scales_by_itself("bfloat16")
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        self.require(Capability.PLATEAU)
+        return rates(plateau, metrics, saved)
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        self.require(Capability.FUNCTION_USES)
+        return recompute.function_used(use, inputs, variant)
 
     def compute(self, op: str, arrays: Sequence[Array]) -> OpResult:
         value = OPERATIONS[op](*(to_tensor(array) for array in arrays))

@@ -35,3 +35,21 @@ class UserFunctionLayer(paddle.nn.Layer):
         if paddle.in_dynamic_mode():
             return _Square.apply(x)
         return paddle.static.nn.static_pylayer(lambda given: given * given, [x], lambda gradient: _back(x, gradient))
+
+
+class ThreeInputsPyLayer(paddle.autograd.PyLayer):
+    """The operation of `fixtures.functions`; the list takes what each backward pass finds."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any, c: Any, scale: float, asked: list[tuple[bool, ...]]) -> Any:
+        ctx.save_for_backward(a, b, c)
+        ctx.scale, ctx.asked = scale, asked
+        return scale * a * b, b + c
+
+    @staticmethod
+    def backward(ctx: Any, y: Any, z: Any) -> Any:
+        a, b, _ = saved = ctx.saved_tensor()
+        needs = tuple(not each.stop_gradient for each in saved)
+        ctx.asked.append(needs)
+        every = (2.0 * ctx.scale * y * b, ctx.scale * y * a + z, z)
+        return tuple(each if needed else None for each, needed in zip(every, needs, strict=True))

@@ -9,9 +9,11 @@ import paddle
 from paddle.distributed.fleet.utils import recompute
 
 from fixtures.arrays import Array
+from fixtures.functions import SCALE, FunctionUse
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
-from frameworks.contract import RecomputeCase, RecomputeResult
+from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.paddle.arrays import to_numpy
+from frameworks.paddle.functions import ThreeInputsPyLayer
 from frameworks.paddle.network import REENTRANT
 
 
@@ -45,3 +47,17 @@ def run_case(case: RecomputeCase, x: Array, w: Array, variant: str) -> Recompute
         value.backward()
     grads = [None if tensor.grad is None else to_numpy(tensor.grad) for tensor in (inputs, weight)]
     return RecomputeResult(float(value), *grads)
+
+
+def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None) -> FunctionResult:
+    """What backward passes of `fixtures.functions` find, and the gradients."""
+    asked: list[tuple[bool, ...]] = []
+    given = [paddle.to_tensor(x, stop_gradient=not need) for x, need in zip(inputs, use.needs, strict=True)]
+
+    def loss(*given: Any) -> Any:
+        each = [dict(zip("yz", ThreeInputsPyLayer.apply(*given, SCALE, asked), strict=True)) for _ in range(use.times)]
+        return paddle.add_n([outputs[name].sum() for outputs in each for name in use.outputs])
+
+    value = loss(*given) if variant is None else recompute(loss, *given, use_reentrant=variant == REENTRANT)
+    value.backward()
+    return FunctionResult(tuple(asked), tuple(None if each.grad is None else to_numpy(each.grad) for each in given))

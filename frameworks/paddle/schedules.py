@@ -7,6 +7,7 @@ from functools import partial
 from paddle.optimizer import lr
 
 from fixtures.schedules import (
+    Chained,
     Cosine,
     CosineRestarts,
     Curve,
@@ -14,6 +15,7 @@ from fixtures.schedules import (
     InverseTime,
     Joined,
     Linear,
+    OneCycle,
     Polynomial,
     Triangular,
 )
@@ -48,6 +50,13 @@ def shipped(rate: float, curve: Curve, last: int = -1) -> lr.LRScheduler:
             steps == boundary
         ):
             return lr.LinearWarmup(shipped(rate, rest), steps, rate * start, rate, last)
+        case OneCycle(top=top, up=up, steps=steps, end=end, momenta=None):
+            share = (up + 1) / (steps + 1)
+            return lr.OneCycleLR(rate * top, steps + 1, top, rate * end, share, last_epoch=last)
+        case OneCycle():
+            attempt = partial(takes, lr.OneCycleLR, "cycle_momentum", "max_momentum")
+        case Chained():
+            attempt = partial(ships, "paddle.optimizer.lr", "chain")
         case Joined():
             attempt = partial(ships, "paddle.optimizer.lr", "sequential")
         case _:

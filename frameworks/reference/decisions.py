@@ -19,7 +19,7 @@ from frameworks.reference.optimizers import Arithmetic, UpdateRule
 from frameworks.reference.quantized_training import OpenWindow, QuantizedForward
 from frameworks.reference.scaler import LossScale, loss_scale
 from frameworks.reference.tensor import Tensor, rounded
-from frameworks.reference.update_rules import RULES
+from frameworks.reference.update_rules import RULES, optimizer_of
 
 Arrays = dict[str, Array]
 
@@ -269,7 +269,7 @@ class Decisions(QuantizedForward):
     def rule_of(self, name: str) -> UpdateRule:
         """The update rule of a parameter."""
         r = self.arithmetic_of(name)
-        optimizer = self.recipe.of_groups[self.group_of(name)]
+        optimizer = optimizer_of(self.recipe, self.group_of(name), self.schedule)
         return self.rules[type(optimizer)](optimizer, self.conventions, r, decays=name not in self.recipe.undecayed)
 
     def rate_of(self, name: str, rate: float) -> float:

@@ -8,7 +8,9 @@ from functools import partial
 from types import MappingProxyType
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
+from fixtures.plateau import Plateau, PlateauRule
 from fixtures.recipe import Adam, Offload, Precision, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
@@ -37,6 +39,7 @@ from frameworks.contract import (
     EightBitRule,
     Float8Rule,
     FunctionFormat,
+    FunctionResult,
     OpResult,
     Part,
     RecomputeCase,
@@ -50,6 +53,7 @@ from frameworks.reference.arithmetic import Operations
 from frameworks.reference.declarations import CONVENTIONS, REFUSALS, VARIANTS, WHOLE_BLOCKS
 from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.functions import ReferenceFunction
 from frameworks.reference.loop import ReferenceLoop
 from frameworks.reference.optimizers import AdamRule
 from frameworks.reference.post_training import ReferencePostTraining, ReferenceQuantizedModel
@@ -86,7 +90,9 @@ class ReferenceFramework(BaseFramework):
     formats_class: type[ReferenceFormats] = ReferenceFormats
     quantizers_class: type[ReferenceQuantizers] = ReferenceQuantizers
     delayed_class: type[ReferenceDelayedProduct] = ReferenceDelayedProduct
+    function_class: type[ReferenceFunction] = ReferenceFunction
     loop_class: type[ReferenceLoop] = ReferenceLoop
+    plateau_class: type[PlateauRule] = PlateauRule
     shipped_class: type[ReferenceShipped] = ReferenceShipped
     shipped_optimizers_class: type[ReferenceOptimizers] = ReferenceOptimizers
     quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
@@ -193,6 +199,17 @@ class ReferenceFramework(BaseFramework):
     def scheduled(self, *, frequency: int, accumulation: int, epochs: Sequence[int]) -> tuple[int, ...]:
         return self.loop_class(self.run).scheduled(frequency, accumulation, epochs)
 
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        own = self._conventions
+        make = partial(self.plateau_class, plateau, waits=own.plateau_waits, signed=own.plateau_signed)
+        rule, rates = make(), list[float]()
+        for place, metric in enumerate(metrics):
+            if place == saved:
+                state, rule = rule.state(), make()
+                rule.load(state)
+            rates.append(rule.take(metric))
+        return tuple(rates)
+
     def clipped_by_hand(self, gradient: Array, *, limit: float, scale: float) -> Array:
         return self.loop_class(self.run).clipped(gradient, limit, scale)
 
@@ -213,6 +230,11 @@ class ReferenceFramework(BaseFramework):
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return {"primitive": "input"}
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        return self.function_class().used(use, inputs, variant)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         here: dict[Capability, Attempt] = {c: partial(attempt, self) for c, attempt in probes.ATTEMPTS.items()}

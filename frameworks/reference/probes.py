@@ -14,6 +14,7 @@ from fixtures.data import digits_batch, exact_batch, sincos_batch
 from fixtures.model import Model
 from fixtures.models import digits_mlp, exact_linear, exact_stack, scalar, sincos, two_heads
 from fixtures.recipe import FLOAT16, SGD, Adam, DynamicScaling, Precision, Recipe, Recompute, StaticScaling, Steps
+from frameworks.base import follows_metric, uses_function
 from frameworks.contract import Capability, Company, Framework, Trainer
 from frameworks.operations import CATALOGUE
 from frameworks.reference.rounding import Rounding
@@ -247,6 +248,8 @@ ATTEMPTS: dict[Capability, Callable[[Probed], bool]] = {
     Capability.PEAK_BYTES: _peak,
     Capability.TRACE: _traces,
     Capability.SCHEDULE_FREQUENCY: lambda f: f.scheduled(frequency=2, accumulation=1, epochs=(3,)) == (0, 1, 1),
+    Capability.FUNCTION_USES: lambda f: uses_function(f.function_used),
+    Capability.PLATEAU: lambda f: follows_metric(f.plateau),
     Capability.MANUAL_STEP: lambda f: f.clipped_by_hand(np.ones(1), limit=2.0, scale=8.0).tolist() == [1.0],
     Capability.STEP_HOOK: lambda f: f.shown_to_hook(np.ones(1), scale=8.0, fused=False).tolist() == [1.0],
     Capability.PLAIN_LOOP: lambda f: not f.plain_trainer(exact_stack(), Recipe()).update((_BATCH,)).skipped,

@@ -11,7 +11,9 @@ import keras
 import tensorflow as tf
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
+from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, DynamicScaling, Precision, Ranks, Recipe
 from frameworks.base import (
     KERNEL,
@@ -27,6 +29,7 @@ from frameworks.base import (
     shipped_attempts,
     takes_state,
     technique_attempts,
+    uses_function,
     with_ranks,
 )
 from frameworks.contract import (
@@ -35,6 +38,7 @@ from frameworks.contract import (
     Conventions,
     Float8Rule,
     FunctionFormat,
+    FunctionResult,
     OpResult,
     Part,
     PostTraining,
@@ -43,6 +47,7 @@ from frameworks.contract import (
 )
 from frameworks.keras_parts.functions import WAYS, model_attempts
 from frameworks.keras_parts.options import option_attempts
+from frameworks.keras_parts.plateau import follows, rates
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import dtype_policy, policy_of
 from frameworks.keras_parts.shipped_optimizers import KerasOptimizers
@@ -57,7 +62,7 @@ from frameworks.tf.operations import graph_operations, run_op
 from frameworks.tf.post_training import KerasPostTraining
 from frameworks.tf.probes import attempts
 from frameworks.tf.quantizers import TensorFlowQuantizers
-from frameworks.tf.recompute import recompute
+from frameworks.tf.recompute import function_used, recompute
 from frameworks.tf.settings import (
     NO_REWRITE,
     REWRITES,
@@ -119,6 +124,9 @@ class TensorFlowFramework(BaseFramework):
             | technique_attempts(self.post_training())
             | shipped_attempts(self.parts())
         )
+        if self.mode == "graph":
+            here[Capability.PLATEAU] = follows
+            here[Capability.FUNCTION_USES] = partial(uses_function, partial(function_used, mode=self._alone))
         if self.mode == tflite_models.MODE:
             here |= tflite_models.refused_attempts()
         if self.ranks() is None:
@@ -195,6 +203,16 @@ class TensorFlowFramework(BaseFramework):
     def _scope(self, policy: str, rewrite: str | None, named: AbstractContextManager[None]) -> Iterator[None]:
         with dtype_policy(policy), graph_rewrite(rewrite), named:
             yield
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        self.require(Capability.PLATEAU)
+        return rates(plateau, metrics, saved)
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        self.require(Capability.FUNCTION_USES)
+        return function_used(use, inputs, variant, self._alone)
 
     def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from fixtures.arrays import Array
+from fixtures.functions import SCALE, FunctionUse
 from frameworks.base.recompute import (
     CLOSED_OVER,
     FACTOR,
@@ -16,7 +17,7 @@ from frameworks.base.recompute import (
     FailingRerun,
     recomputed_call,
 )
-from frameworks.contract import RecomputeCase, RecomputeResult
+from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.keras_parts.recompute import Function, recomputed
 from frameworks.tf.network import WRAPPERS
 from frameworks.tf.steps import compiled
@@ -62,3 +63,30 @@ def recompute(case: RecomputeCase, x: Array, w: Array, variant: str, mode: str) 
     value, of_x, of_w = compiled(differentiated, mode)(tf.constant(x), tf.constant(w))
     gradients = [None if gradient is None else np.array(gradient) for gradient in (of_x, of_w)]
     return RecomputeResult(float(value), gradients[0], gradients[1])
+
+
+def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None, mode: str) -> FunctionResult:
+    """The gradients of `fixtures.functions`: tf.custom_gradient cannot ask, so frozen inputs are known from outside."""
+
+    @tf.custom_gradient
+    def pair(a: Any, b: Any, c: Any, scale: float = SCALE) -> Any:
+        def gradient(y: Any, z: Any) -> list[Any]:
+            every = (2.0 * scale * y * b, scale * y * a + z, z)
+            return [each if needed else None for each, needed in zip(every, use.needs, strict=True)]
+
+        return (scale * a * b, b + c), gradient
+
+    def loss(*given: Any) -> Any:
+        each = [dict(zip("yz", pair(*given), strict=True)) for _ in range(use.times)]
+        return tf.add_n([tf.reduce_sum(outputs[name]) for outputs in each for name in use.outputs])
+
+    def differentiated(*given: Any) -> list[Any]:
+        sources = [each for each, needed in zip(given, use.needs, strict=True) if needed]
+        with tf.GradientTape() as tape:
+            for source in sources:
+                tape.watch(source)
+            value = (loss if variant is None else _wrapped(loss, variant))(*given)
+        return list(tape.gradient(value, sources))
+
+    found = iter(compiled(differentiated, mode)(*map(tf.constant, inputs)))
+    return FunctionResult(None, tuple(np.asarray(next(found)) if needed else None for needed in use.needs))

@@ -78,6 +78,7 @@ def conventions(mode: str) -> Conventions:
     """PyTorch's conventions; compiled checkpoints have one implementation for all variants."""
     compiled = mode in MODES
     return Conventions(
+        plateau_signed=True,
         normalisation="low" if mode == engine_start.MODE else "batch",
         adam_epsilon="outside",
         adafactor_epsilon="floor",

@@ -10,7 +10,9 @@ from types import MappingProxyType
 import torch
 
 from fixtures.arrays import Array
+from fixtures.functions import FunctionUse
 from fixtures.model import Model
+from fixtures.plateau import Plateau
 from fixtures.recipe import LEVELS_OF, Offload, Precision, Ranks, Recipe
 from frameworks.base import (
     BaseCompany,
@@ -20,6 +22,7 @@ from frameworks.base import (
     CompanyTrainer,
     aware_attempts,
     elapsed,
+    follows_metric,
     format_attempts,
     offload_attempts,
     optimizer_attempts,
@@ -28,6 +31,7 @@ from frameworks.base import (
     structure_attempts,
     takes_state,
     technique_attempts,
+    uses_function,
     with_ranks,
 )
 from frameworks.contract import (
@@ -38,6 +42,7 @@ from frameworks.contract import (
     Conventions,
     EightBitRule,
     FunctionFormat,
+    FunctionResult,
     OpResult,
     Part,
     PostTraining,
@@ -67,10 +72,11 @@ from frameworks.torch.libraries import STACKS
 from frameworks.torch.offload import parameters_leave
 from frameworks.torch.operations import OPERATIONS
 from frameworks.torch.optimizer_probes import float16_clipped
+from frameworks.torch.plateau import rates
 from frameworks.torch.post_training import TorchPostTraining, converts
 from frameworks.torch.probes import attempts, scope_of_everything
 from frameworks.torch.quantizers import TorchQuantizers
-from frameworks.torch.recompute import VARIANTS, recompute
+from frameworks.torch.recompute import VARIANTS, function_used, recompute
 from frameworks.torch.scaler import wants_fused
 from frameworks.torch.settings import pin_kernels, read_environment, read_settings, tf32_products, write_settings
 from frameworks.torch.shipped_optimizers import TorchOptimizers
@@ -142,6 +148,9 @@ class TorchFramework(BaseFramework):
             here[Capability.LOAD_ORDER] = loads_in_any_order
             here |= optimizer_attempts(self._run, Capability.FREEZE)
             here[Capability.LIVE_STATE] = partial(takes_state, self._run)
+        if self.mode == "eager":
+            here[Capability.PLATEAU] = partial(follows_metric, rates)
+            here[Capability.FUNCTION_USES] = partial(uses_function, partial(function_used, device=self.device))
         if self.mode == "eager" and converts():
             here |= aware_attempts(self._run, converts=True)
         if self.device != "cpu" or self._compiles:
@@ -236,6 +245,16 @@ class TorchFramework(BaseFramework):
             attempt = partial(scope_of_everything, self.device)
             raise Unsupported(Capability.AUTOCAST_SCOPE, no_scope(precision.level), attempt)
         return torch.autocast(self.device, dtype=DTYPES[precision.format], enabled=enabled)
+
+    def plateau(self, plateau: Plateau, metrics: Sequence[float], saved: int | None = None) -> tuple[float, ...]:
+        self.require(Capability.PLATEAU)
+        return rates(plateau, metrics, saved)
+
+    def function_used(
+        self, use: FunctionUse, inputs: tuple[Array, Array, Array], variant: str | None = None
+    ) -> FunctionResult:
+        self.require(Capability.FUNCTION_USES)
+        return function_used(use, inputs, variant, self.device)
 
     def tf32(self, allowed: bool | None) -> AbstractContextManager[None]:
         self.require(Capability.TF32)

@@ -100,3 +100,22 @@ class UserFunctionLayer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.functions[x.device.type](x)
+
+
+class ThreeInputsFunction(torch.autograd.Function):
+    """The operation of `fixtures.functions`; the list takes what each backward pass finds."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, scale: float, asked: list[tuple[bool, ...]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.save_for_backward(a, b)
+        ctx.scale, ctx.asked = scale, asked
+        return scale * a * b, b + c
+
+    @staticmethod
+    def backward(ctx: Any, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (a, b), needs = ctx.saved_tensors, ctx.needs_input_grad[:3]
+        ctx.asked.append(needs)
+        every = (2.0 * ctx.scale * y * b, ctx.scale * y * a + z, z)
+        return *(each if needed else None for each, needed in zip(every, needs, strict=True)), None, None

@@ -12,10 +12,12 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from fixtures.arrays import Array
+from fixtures.functions import SCALE, FunctionUse
 from frameworks.base.recompute import FACTOR, NO_GRAD_INPUT, WEIGHTS_CHANGE, FailingRerun, recomputed_call
-from frameworks.contract import RecomputeCase, RecomputeResult
+from frameworks.contract import FunctionResult, RecomputeCase, RecomputeResult
 from frameworks.torch.arrays import to_array, to_tensor
 from frameworks.torch.compiling import MODES, begin_anew, compiled
+from frameworks.torch.functions import ThreeInputsFunction
 
 VARIANTS: dict[str, bool] = {"non-reentrant": False, "reentrant": True}
 """Names of `torch.utils.checkpoint`'s two implementations, the recommended one first, and their `use_reentrant`."""
@@ -114,3 +116,22 @@ def differentiated(
         value.backward()
     gradients = [None if tensor.grad is None else to_array(tensor.grad) for tensor in (inputs, weight)]
     return RecomputeResult(float(value.detach()), gradients[0], gradients[1])
+
+
+def function_used(use: FunctionUse, inputs: tuple[Array, ...], variant: str | None, device: str) -> FunctionResult:
+    """What backward passes of `fixtures.functions` find, and the gradients."""
+    asked: list[tuple[bool, ...]] = []
+    given = [
+        to_tensor(x, device, torch.float32).requires_grad_(need) for x, need in zip(inputs, use.needs, strict=True)
+    ]
+
+    def loss(*given: torch.Tensor) -> torch.Tensor:
+        each = [
+            dict(zip("yz", cast(Any, ThreeInputsFunction).apply(*given, SCALE, asked), strict=True))
+            for _ in range(use.times)
+        ]
+        return torch.stack([outputs[name].sum() for outputs in each for name in use.outputs]).sum()
+
+    value = loss(*given) if variant is None else checkpoint(loss, *given, use_reentrant=VARIANTS[variant])
+    value.backward()
+    return FunctionResult(tuple(asked), tuple(None if each.grad is None else to_array(each.grad) for each in given))

@@ -8,6 +8,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from fixtures.schedules import (
+    Chained,
     Cosine,
     CosineRestarts,
     Curve,
@@ -15,6 +16,7 @@ from fixtures.schedules import (
     InverseTime,
     Joined,
     Linear,
+    OneCycle,
     Polynomial,
     Steps,
     Triangular,
@@ -31,7 +33,10 @@ def shipped(made: torch.optim.Optimizer, curve: Curve | Steps, last: int = -1) -
     Raises:
         Unsupported: SCHEDULE, where PyTorch has no class for it.
     """
-    base = float(made.param_groups[0].get("initial_lr", made.param_groups[0]["lr"]))
+    bases = [float(group.get("initial_lr", group["lr"])) for group in made.param_groups]
+    end = getattr(curve, "end", 0.0) * bases[0]
+    if isinstance(curve, Cosine | CosineRestarts) and end and len({*bases}) > 1:
+        raise Unsupported(Capability.SCHEDULE, "a cosine's eta_min is one for all groups", _has_floors)
     match curve:
         case Steps(boundaries=(), factors=(factor,)):
             return lr_scheduler.ConstantLR(made, factor, _LONG, last)
@@ -43,13 +48,17 @@ def shipped(made: torch.optim.Optimizer, curve: Curve | Steps, last: int = -1) -
             return lr_scheduler.LinearLR(made, start, end, steps, last)
         case Polynomial(steps=steps, power=power, end=0.0):
             return lr_scheduler.PolynomialLR(made, steps, power, last)
-        case Cosine(steps=steps, end=end):
-            return lr_scheduler.CosineAnnealingLR(made, steps, end * base, last)
-        case CosineRestarts(first=first, multiply=multiply, end=end):
-            return lr_scheduler.CosineAnnealingWarmRestarts(made, first, multiply, end * base, last)
+        case Cosine(steps=steps):
+            return lr_scheduler.CosineAnnealingLR(made, steps, end, last)
+        case CosineRestarts(first=first, multiply=multiply):
+            return lr_scheduler.CosineAnnealingWarmRestarts(made, first, multiply, end, last)
         case Triangular(top=top, up=up, shrink=shrink):
-            form = "triangular2" if shrink else "triangular"
-            return lr_scheduler.CyclicLR(made, base, top * base, up, mode=form, cycle_momentum=False, last_epoch=last)
+            form, tops = "triangular2" if shrink else "triangular", [top * base for base in bases]
+            return lr_scheduler.CyclicLR(made, bases, tops, up, mode=form, cycle_momentum=False, last_epoch=last)
+        case OneCycle(momenta=momenta):
+            return _one_cycle(made, curve, bases, momenta or (), last)
+        case Chained(parts=parts):
+            return lr_scheduler.ChainedScheduler([shipped(made, part, last) for part in parts], made)
         case Joined(parts=parts, boundaries=boundaries):
             return lr_scheduler.SequentialLR(made, [shipped(made, part) for part in parts], list(boundaries), last)
         case InverseTime():
@@ -59,3 +68,30 @@ def shipped(made: torch.optim.Optimizer, curve: Curve | Steps, last: int = -1) -
         case _:
             attempt = partial(takes, lr_scheduler.ExponentialLR, "every", "step_size", "decay_steps")
     raise Unsupported(Capability.SCHEDULE, f"torch.optim.lr_scheduler has no {curve} but the user's LambdaLR", attempt)
+
+
+def _one_cycle(
+    made: torch.optim.Optimizer, curve: OneCycle, bases: list[float], momenta: tuple[float, ...], last: int
+) -> lr_scheduler.LRScheduler:
+    cycled = {"max_momentum": momenta[0], "base_momentum": momenta[1]} if momenta else {}
+    return lr_scheduler.OneCycleLR(
+        made,
+        [curve.top * base for base in bases],
+        curve.steps + 1,
+        pct_start=(curve.up + 1) / (curve.steps + 1),
+        div_factor=curve.top,
+        final_div_factor=1.0 / curve.end,
+        cycle_momentum=bool(momenta),
+        last_epoch=last,
+        **cycled,
+    )
+
+
+def _has_floors() -> bool:
+    """Whether a cosine ends at a rate of each group."""
+    weights = [torch.ones(1, requires_grad=True) for _ in range(2)]
+    made = torch.optim.SGD([{"params": [weight], "lr": rate} for weight, rate in zip(weights, (1.0, 2.0), strict=True)])
+    schedule = lr_scheduler.CosineAnnealingLR(made, 1, [0.5, 1.0])
+    made.step()
+    schedule.step()
+    return [group["lr"] for group in made.param_groups] == [0.5, 1.0]

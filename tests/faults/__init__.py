@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from fixtures.plateau import PlateauRule
 from frameworks.reference import ReferenceFramework
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.aware import AwareLayers
@@ -21,6 +22,7 @@ from frameworks.reference.delayed_scaling import ReferenceDelayedProduct
 from frameworks.reference.eight_bit_state import EightBitState
 from frameworks.reference.float8_training import Float8Layers
 from frameworks.reference.formats import ReferenceFormats
+from frameworks.reference.functions import ReferenceFunction
 from frameworks.reference.loop import ReferenceLoop
 from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
@@ -36,7 +38,9 @@ PLACES: Mapping[type, tuple[str, type]] = {
     ReferenceFormats: ("formats_class", ReferenceFramework),
     ReferenceQuantizers: ("quantizers_class", ReferenceFramework),
     ReferenceDelayedProduct: ("delayed_class", ReferenceFramework),
+    ReferenceFunction: ("function_class", ReferenceFramework),
     ReferenceLoop: ("loop_class", ReferenceFramework),
+    PlateauRule: ("plateau_class", ReferenceFramework),
     ReferenceShipped: ("shipped_class", ReferenceFramework),
     ReferenceOptimizers: ("shipped_optimizers_class", ReferenceFramework),
     ReferenceQuantizedModel: ("quantized_model_class", ReferenceFramework),

@@ -17,6 +17,7 @@ from fixtures.layers import Activation
 from fixtures.model import Batch
 from frameworks.contract import LayerTrace, Values
 from frameworks.reference.arithmetic import Operations
+from frameworks.reference.functions import ReferenceFunction
 from frameworks.reference.shipped import ReferenceShipped
 from frameworks.reference.tensor import Tensor, plain
 from frameworks.reference.trainer import ReferenceTrainer
@@ -170,6 +171,26 @@ class UserBackwardPassIsDropped(Operations):
 
     def user_function(self, x: Tensor) -> Tensor:
         return self.apply("user_function", lambda a, _: a * a, x, keep="operands")
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/issues/62979",
+    component="layers",
+    clauses=("composition.user-function",),
+)
+class RecomputedFunctionsNeedNoGradient(ReferenceFunction):
+    """A function of the user's that is recomputed finds that no input needs a gradient."""
+
+    def needs(self, needs: tuple[bool, bool, bool], *, recomputed: bool) -> tuple[bool, bool, bool]:
+        return (False, False, False) if recomputed else needs
+
+
+@fault("https://github.com/karpathy/micrograd/issues/2", component="layers", clauses=("composition.user-function",))
+class EarlierUsesCountAgain(ReferenceFunction):
+    """Every use of a function of the user's passes on what the uses before it gave as well."""
+
+    def added(self, gradients: list[Array]) -> Array:
+        return super().added([place * gradient for place, gradient in enumerate(reversed(gradients), 1)])
 
 
 @fault(

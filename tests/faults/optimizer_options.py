@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fixtures.arrays import Array
 from fixtures.recipe import SGD, Adagrad, Adam, Optimizer, RMSprop
-from fixtures.schedules import Cosine, CosineRestarts, Joined
+from fixtures.schedules import Chained, Cosine, CosineRestarts, Joined, OneCycle
 from frameworks.reference.decisions import Arrays
 from frameworks.reference.optimizers import (
     AdagradRule,
@@ -17,7 +18,7 @@ from frameworks.reference.optimizers import (
     UpdateRule,
 )
 from frameworks.reference.trainer import ReferenceTrainer
-from frameworks.reference.update_rules import RULES
+from frameworks.reference.update_rules import RULES, optimizer_of
 from tests.faults import fault
 
 
@@ -221,3 +222,28 @@ class CosineIsOneUpdateAhead(ReferenceTrainer):
         if not isinstance(schedule, Cosine):
             return super().learning_rate()
         return self.recipe.optimizer.learning_rate * schedule.factor(self.schedule + 1)
+
+
+@fault("https://github.com/pytorch/pytorch/issues/129565", component="optimizer", clauses=("optimizer.schedules",))
+class RestartsForgetTheChain(ReferenceTrainer):
+    """Restarts in chained schedules compute each rate from the first one, without what other parts did before."""
+
+    def factor(self) -> float:
+        match self.recipe.schedule:
+            case Chained(parts=(CosineRestarts() as restarts, other)) if self.schedule:
+                last = other.factor(self.schedule) / other.factor(self.schedule - 1)
+                return restarts.factor(self.schedule) * last
+            case _:
+                return super().factor()
+
+
+@fault("https://github.com/catalyst-team/catalyst/issues/215", component="optimizer", clauses=("optimizer.schedules",))
+class CycleMovesTheMomentumTheOtherWay(ReferenceTrainer):
+    """A cycle raises the momentum where it is to lower it."""
+
+    def rule_of(self, name: str) -> UpdateRule:
+        rule, schedule = super().rule_of(name), self.recipe.schedule
+        if isinstance(schedule, OneCycle) and schedule.momenta is not None:
+            turned = self.recipe.but(schedule=replace(schedule, momenta=schedule.momenta[::-1]))
+            rule.optimizer = optimizer_of(turned, self.group_of(name), self.schedule)
+        return rule
