@@ -70,7 +70,9 @@ class KerasOptimizers(ListedOptimizers):
                 update = _update(values, optimizer, technique)
             for _ in range(2 if technique == "accumulated" else 1):
                 apply(update)
-        return [keras.ops.convert_to_numpy(each) for each in variables if each.name != "frozen"]
+        return [
+            keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(each)) for each in variables if each.name != "frozen"
+        ]
 
     def _made(self, name: str, options: Options, technique: str) -> keras.optimizers.Optimizer:
         rate: Any = RATE
