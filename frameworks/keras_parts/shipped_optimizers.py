@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from fixtures.arrays import Array
+from fixtures.arrays import FORMATS, Array
 from frameworks.base.shipped_optimizers import FROZEN, HALFWAY, RATE, ListedOptimizers, Options, gradients, infinite
 
 Variables = list[keras.Variable]
@@ -70,9 +70,7 @@ class KerasOptimizers(ListedOptimizers):
                 update = _update(values, optimizer, technique)
             for _ in range(2 if technique == "accumulated" else 1):
                 apply(update)
-        return [
-            keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(each)) for each in variables if each.name != "frozen"
-        ]
+        return [_array(each) for each in variables if each.name != "frozen"]
 
     def _made(self, name: str, options: Options, technique: str) -> keras.optimizers.Optimizer:
         rate: Any = RATE
@@ -96,6 +94,12 @@ class KerasOptimizers(ListedOptimizers):
 
 def _variables(start: Sequence[Array]) -> Variables:
     return [keras.Variable(value, dtype=value.dtype.name, name=f"weight_{place}") for place, value in enumerate(start)]
+
+
+def _array(variable: keras.Variable) -> Array:
+    """The values, by way of a format that every backend gives to NumPy."""
+    wide = np.asarray(keras.ops.stop_gradient(keras.ops.cast(variable, "float32")))
+    return wide.astype(FORMATS[variable.dtype].dtype)
 
 
 def _update(values: Sequence[Array], optimizer: Any, technique: str) -> list[Any]:
