@@ -65,6 +65,8 @@ _WAYS = pytest.StashKey[Ways]()
 _RUNS = pytest.StashKey[list[TrainedRun]]()
 TIMED = frozenset({"cost.adapter-overhead", "cost.mixed-speed", "cost.recompute-time"})
 """Clauses whose tests measure time, while no other worker runs (`conformance.measuring.exclusive`)."""
+KEPT = 100_000
+"""Objects of the oldest generation from which on they are frozen."""
 PROFILES = {
     "ci": Profile(),
     "quick": Profile(shrinking_s=0.0),
@@ -254,6 +256,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Freezes the imported objects, which would otherwise take most of the garbage collector's time."""
     if _FRAMEWORK in session.config.stash:
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_runtest_logfinish() -> None:
+    """Freezes what frameworks keep for good, such as graphs, which slow down those that collect garbage themselves."""
+    if len(gc.get_objects(generation=2)) > KEPT:
         gc.collect()
         gc.freeze()
 
