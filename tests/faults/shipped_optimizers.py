@@ -42,7 +42,7 @@ class LoadedMomentsAreZero(ReferenceOptimizers):
 
 
 @fault(
-    "https://github.com/pytorch/pytorch/pull/19308",
+    "https://github.com/PaddlePaddle/Paddle/pull/34075",
     component="optimizer",
     clauses=("optimizer.shipped",),
 )
