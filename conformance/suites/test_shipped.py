@@ -50,8 +50,10 @@ def test_gradients_of_zero_move_nothing(
             continue
         try:
             values = shipped.values(name, technique)
-        except Exception:  # no kernel for this format
-            continue
+        except Exception:
+            if format_name == "float32":
+                raise
+            continue  # no kernel for this format
         judged += len(values)
         found = {text for value in values.values() if value is not None and (text := _moved(value, format_name))}
         moved += [f"{name} {text}" for text in sorted(found)]
