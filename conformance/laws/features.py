@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -25,8 +25,8 @@ from conformance.laws.programs import (
     Verb,
     cut_otherwise,
 )
-from fixtures.layers import Activation, BatchNorm, SelfAttention, walk
-from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, StaticScaling, Steps
+from fixtures.layers import Activation, BatchNorm, Layer, SelfAttention, walk
+from fixtures.recipe import SGD, Adam, AdamW, DynamicScaling, Recipe, StaticScaling, Steps
 
 LARGE = 10**5
 """Values that a large parameter has at least."""
@@ -38,12 +38,12 @@ SMALLEST_NORMAL = -126
 
 def features(case: DrawnCase) -> frozenset[str]:
     """Every feature of a case."""
-    return frozenset([*recipe_features(case), *model_features(case), *program_features(case)])
+    layers = case.drawn.layers
+    return frozenset([*recipe_features(case.recipe, layers), *model_features(case), *program_features(case)])
 
 
-def recipe_features(case: DrawnCase) -> Iterator[str]:
-    """Features of the recipe."""
-    recipe = case.recipe
+def recipe_features(recipe: Recipe, layers: Sequence[Layer]) -> Iterator[str]:
+    """Features of the recipe and of the layers that it trains."""
     yield f"precision={recipe.precision.label}"
     optimizer = recipe.optimizer
     momentum = isinstance(optimizer, SGD) and optimizer.momentum > 0
@@ -78,7 +78,7 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
         yield "recompute"
         yield f"recompute.depth={recipe.recompute.depth}"
         yield f"recompute.variant={recipe.recompute.variant or 'default'}"
-        if (len(case.drawn.layers) - 1) % recipe.recompute.segments:
+        if (len(layers) - 1) % recipe.recompute.segments:
             yield "recompute.uneven"
     flags = {
         "clip": recipe.clip is not None,
@@ -95,13 +95,13 @@ def recipe_features(case: DrawnCase) -> Iterator[str]:
     yield from (f"way={way}" for way in recipe.ways)
     yield from [f"ranks={recipe.ranks.level}"] if recipe.ranks is not None else []
     yield from [f"offload={recipe.offload.to}"] if recipe.offload is not None else []
+    yield from (f"layer={type(layer).__name__}" for _, layer in walk(layers))
 
 
 def model_features(case: DrawnCase) -> Iterator[str]:
     """Features of the model."""
     drawn = case.drawn
     yield "values=exact" if drawn.exact else "values=rounded"
-    yield from (f"layer={type(layer).__name__}" for _, layer in walk(drawn.layers))
     yield from (f"activation={layer.kind}" for _, layer in walk(drawn.layers) if isinstance(layer, Activation))
     yield from (f"loss={kind}" for _, kind in drawn.losses)
     yield from (f"head={head.format}" for head in drawn.model.heads.heads)
