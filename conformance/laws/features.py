@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def features(case: DrawnCase) -> frozenset[str]:
     return frozenset([*recipe_features(case.recipe, layers), *model_features(case), *program_features(case)])
 
 
-def recipe_features(recipe: Recipe, layers: Sequence[Layer]) -> Iterator[str]:
+def recipe_features(recipe: Recipe, layers: tuple[Layer, ...]) -> Iterator[str]:
     """Features of the recipe and of the layers that it trains."""
     yield f"precision={recipe.precision.label}"
     optimizer = recipe.optimizer

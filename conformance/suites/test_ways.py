@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ from fixtures.recipe import (
 from frameworks.contract import Capability, Company, Framework, Trainer, Unsupported, model_needs, needs
 from frameworks.ways import Way, watched
 
+States = Sequence[Mapping[str, Array]]
+
 WANTED: dict[str, tuple[str, Any]] = {
     "autocast": ("precision", BFLOAT16),
     "average": ("average", 0.5),
@@ -55,6 +57,9 @@ STATELESS = ("autocast", "backward", "clip", "recompute", "zero-grad")
 
 FILES = ("load", "save")
 """Techniques that read and write files."""
+
+AFTER_GRADIENTS = ("average", "load", "optimizer", "save", "schedule")
+"""Techniques that begin where a window's gradients are there, whatever they come from."""
 
 ROUNDING = ("average", "clip")
 """Techniques whose ways may round differently where values have more than a few bits."""
@@ -188,13 +193,14 @@ _VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
 
 
 def _updated(subject: Subject, trainer: Trainer, way: Way, model: Model, recipe: Recipe) -> Iterator[dict[str, Array]]:
-    """The states after updates of a run, which train on data too where no value has to be exact."""
+    """The states after updates of a run, which trains on data too if the technique acts there and may round alike."""
     names = list(trainer.parameters())
     batch = exact_batch(16, *_sizes(model), seed=1)
     targets = {head.name: batch.targets["output"] for head in model.heads.heads}
     window = Batch(batch.inputs, targets).into(recipe.accumulation)
+    trains = way.technique not in (*ROUNDING, *AFTER_GRADIENTS) and recipe.clip is None
     for value, name in zip(_VALUES, (None, None, names[0], names[1], None), strict=True):
-        if way.technique not in ROUNDING and recipe.clip is None and value not in (math.inf, _VALUES[-1]):
+        if trains and value not in (math.inf, _VALUES[-1]):
             trainer.update(window)
         if value != math.inf or recipe.scaling is not None:
             trainer.feed(*[spiked(trainer, value, name)] * recipe.accumulation)
@@ -269,30 +275,39 @@ def test_ranks_of_a_way_keep_the_state_of_the_default_way(
 
 
 def _same_ranks(subject: Subject, verdict: Verdict, way: Way, model: Model, ranks: Ranks, folder: Path) -> None:
-    """Compares the states of ranks by the way and by the default way, over uneven micro-batches and skipped updates.
+    """Compares the states of ranks by the way and by the default way.
 
     At rate 0 the weights keep their few bits while momentum adds up the gradients, so that these are exact.
     """
     recipe = Recipe(SGD(2.0**-4, momentum=0.5), ranks=ranks, schedule=Steps((2,), (0.0, 1.0)))
     scaled = recipe.but(scaling=DynamicScaling(initial=16.0, interval=2))
     recipe = _accumulating(subject, model, scaled if _declares(subject, scaled) else recipe)
-    other, usual = (subject.company(model, recipe.but(ways=ways)) for ways in ((str(way),), ()))
-    for place, sizes in enumerate(((3, 1), (2, 2), (1, 3)), start=1):
-        parts = (exact_batch(4, *_sizes(model), seed=place + 10 * n) for n in range(recipe.accumulation))
-        windows = windows_of(*[shared(part, *sizes) for part in parts])
-        _, _ = other.update(windows), usual.update(windows)
-        _each_state(verdict, other, usual, f"after update {place}, by {way} and by the default way, {ranks.label}")
-    one = one_place(subject, model, recipe.but(scaling=None))
-    for value in (math.inf, 0.5) if recipe.scaling is not None else (0.5,):
-        gradients = (full(one, value), full(one, 1.0))
-        for company in (other, usual):
-            company.feed([[gradient] * recipe.accumulation for gradient in gradients])
-        what = f"after gradients of {value} on one rank, by {way} and by the default way, {ranks.label}"
-        _each_state(verdict, other, usual, what)
-    other.save(folder)
+    usual = _usual_ranks.get(key := (subject.framework, subject.seed, repr((model, recipe))))
+    if usual is None:
+        usual = _usual_ranks[key] = [*_updated_ranks(subject, subject.company(model, recipe), model, recipe)]
+    company = subject.company(model, recipe.but(ways=(str(way),)))
+    for (what, states), (_, expected) in zip(_updated_ranks(subject, company, model, recipe), usual, strict=True):
+        _each_state(verdict, states, expected, f"{what}, by {way} and by the default way, {ranks.label}")
+    company.save(folder)
     again = subject.company(model, recipe.but(ways=(str(way),)))
     again.restore(folder)
-    _each_state(verdict, again, other, f"after a save and a load by {way}, {ranks.label}")
+    _each_state(verdict, again.states(), company.states(), f"after a save and a load by {way}, {ranks.label}")
+
+
+_usual_ranks: dict[tuple[Framework, int, str], list[tuple[str, States]]] = {}
+"""States of ranks by the default way that this process has made, as `_updated_ranks` gives them."""
+
+
+def _updated_ranks(subject: Subject, company: Company, model: Model, recipe: Recipe) -> Iterator[tuple[str, States]]:
+    """The states of every rank after updates by uneven micro-batches, and after skipped ones; when, and the states."""
+    for place, sizes in enumerate(((3, 1), (2, 2), (1, 3)), start=1):
+        parts = (exact_batch(4, *_sizes(model), seed=place + 10 * n) for n in range(recipe.accumulation))
+        company.update(windows_of(*[shared(part, *sizes) for part in parts]))
+        yield f"after update {place}", company.states()
+    one = one_place(subject, model, recipe.but(scaling=None))
+    for value in (math.inf, 0.5) if recipe.scaling is not None else (0.5,):
+        company.feed([[gradient] * recipe.accumulation for gradient in (full(one, value), full(one, 1.0))])
+        yield f"after gradients of {value} on one rank", company.states()
 
 
 def _accumulating(subject: Subject, model: Model, recipe: Recipe) -> Recipe:
@@ -310,6 +325,6 @@ def _sizes(model: Model) -> tuple[int, int]:
     return model.sample[-1], model.heads.heads[0].units
 
 
-def _each_state(verdict: Verdict, found: Company, expected: Company, what: str) -> None:
-    for rank, (own, wanted) in enumerate(zip(found.states(), expected.states(), strict=True)):
+def _each_state(verdict: Verdict, measured: States, expected: States, what: str) -> None:
+    for rank, (own, wanted) in enumerate(zip(measured, expected, strict=True)):
         verdict.same_state(own, wanted, f"state of rank {rank} {what}")

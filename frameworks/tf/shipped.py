@@ -149,7 +149,6 @@ class Layers(_Parts):
             layer = self._built(name, 1, arguments)
         if technique in ("loaded", "rebuilt", "saved-whole"):
             layer = self._other(name, layer, arguments, technique)
-        keras.utils.set_random_seed(3)
         weights = [each.value for each in layer.trainable_variables]
         called = self.taken(partial(_called, layer), arguments, weights, technique)
         if technique == "recomputed":
@@ -158,7 +157,6 @@ class Layers(_Parts):
         return {**called, **{f"state/{place}": each.numpy() for place, each in enumerate(state)}}
 
     def _built(self, name: str, seed: int, arguments: Sequence[Any], **more: Any) -> keras.Layer:
-        keras.utils.set_random_seed(seed)
         kind = self.named(name)
         if name in _TRAINED:
             inner = keras.layers.LSTM if name == "Bidirectional" else keras.layers.Dense
@@ -167,9 +165,11 @@ class Layers(_Parts):
             more["seed"] = 11
         layer = self.listed.built(kind, **more)
         layer(*arguments)
-        keras.utils.set_random_seed(seed)
-        for place, variable in enumerate(layer.trainable_variables):
-            variable.assign(variable + 0.01 * seed * (place + 1))
+        stream = np.random.default_rng(seed)
+        for variable in layer.variables:
+            drawn = variable.dtype.startswith("float") and (variable.trainable or np.ptp(variable.numpy()) > 0)
+            values = stream.uniform(-0.5, 0.5, variable.shape)  # without a seed for all, which empties caches
+            variable.assign(values if drawn else variable)
         return layer
 
     def _other(self, name: str, layer: keras.Layer, arguments: Sequence[Any], technique: str) -> keras.Layer:
