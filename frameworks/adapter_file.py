@@ -17,6 +17,27 @@ FILE = "adapter.toml"
 
 
 @dataclass(frozen=True)
+class Absence:
+    """A feature that the framework does not have, as the public names of some places show.
+
+    Attributes:
+        capabilities: values of `Capability`.
+        reason: one sentence.
+        places: dotted names of modules and classes; one that cannot be imported has no names.
+        words: none of them is part of a public name of these places, in any case.
+        names: none of them is such a name.
+        modes: modes of which this is true; empty for all.
+    """
+
+    capabilities: tuple[str, ...]
+    reason: str
+    places: tuple[str, ...]
+    words: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class AdapterFile:
     """The content of an adapter's file.
 
@@ -27,6 +48,7 @@ class AdapterFile:
             between them.
         laws: settings of generated tests, for `conformance.laws.declared`.
         distribution: packages to install, for `frameworks.installing.distributions`; None for none.
+        absent: features that the framework does not have.
     """
 
     imports: tuple[str, ...] = ()
@@ -34,6 +56,12 @@ class AdapterFile:
     serial: tuple[str, ...] = ()
     laws: Mapping[str, Any] = field(default_factory=dict)
     distribution: Mapping[str, Any] | None = None
+    absent: tuple[Absence, ...] = ()
+
+    def absence(self, capability: str, mode: str) -> Absence | None:
+        """Why the framework does not have a capability in a mode, None if the file does not say so."""
+        fitting = (each for each in self.absent if not each.modes or mode in each.modes)
+        return next((each for each in fitting if capability in each.capabilities), None)
 
 
 @cache
@@ -50,9 +78,20 @@ def adapter_file(name: str) -> AdapterFile:
     try:
         values = tomllib.loads(path.read_text("utf-8"))
         lists: dict[str, Any] = {key: _names(key, values.pop(key, [])) for key in ("imports", "modes", "serial")}
-        return AdapterFile(**lists, **values)
+        absent = tuple(_absence(table) for table in values.pop("absent", []))
+        return AdapterFile(**lists, **values, absent=absent)
     except (ValueError, TypeError) as error:
         raise UnknownFramework(f"{path}: {error}; see docs/adapters.md") from None
+
+
+def _absence(table: dict[str, Any]) -> Absence:
+    reason = table.pop("reason", None)
+    if not isinstance(reason, str) or not reason:
+        raise ValueError("absent: reason: want one sentence")
+    absence = Absence(reason=reason, **{key: _names(f"absent: {key}", value) for key, value in table.items()})
+    if not absence.words and not absence.names:
+        raise ValueError("absent: want words or names that would show the feature")
+    return absence
 
 
 def _names(key: str, value: object) -> tuple[str, ...]:

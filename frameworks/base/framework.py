@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from time import perf_counter_ns, process_time_ns
 from types import MappingProxyType
 from typing import TypeVar
@@ -14,10 +15,12 @@ from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
+from frameworks.adapter_file import AdapterFile, adapter_file
 from frameworks.base.company import BaseCompany
 from frameworks.base.gpus import named_device
 from frameworks.base.observing import elapsed, observed
 from frameworks.base.shipped import BaseShipped
+from frameworks.base.shipping import appeared
 from frameworks.base.trainer import BaseTrainer
 from frameworks.contract import (
     NOT_OFFERED,
@@ -45,6 +48,7 @@ from frameworks.contract import (
     Unsupported,
     needs,
 )
+from frameworks.registry import known
 
 Run = TypeVar("Run", bound=BaseTrainer)
 
@@ -72,6 +76,7 @@ class BaseFramework(ABC):
         self.mode = mode or self.modes[0]
         self._observed: dict[Capability, bool] = {}
         self._shipped: dict[Part, BaseShipped] = {}
+        self._file = adapter_file(self.name) if self.name in known() else AdapterFile()
 
     @abstractmethod
     def devices(self) -> tuple[str, ...]:
@@ -84,14 +89,17 @@ class BaseFramework(ABC):
     def attempts(self) -> Mapping[Capability, Attempt]:
         """The framework's own call for each capability, on this device, in this mode, without this adapter's guards.
 
-        The adapter does not offer capabilities that are neither here nor in `refusals`.
+        The adapter does not offer capabilities that are neither here nor in `refusals` nor, as absent, in its file.
         """
         return {}
 
     def declares(self, capability: Capability) -> Declaration:
         if (reason := self.refusals().get(capability)) is not None:
             return Declaration(False, reason)
-        return SUPPORTED if capability in self.attempts() else NOT_OFFERED
+        if capability in self.attempts():
+            return SUPPORTED
+        absence = self._file.absence(capability, self.mode)
+        return NOT_OFFERED if absence is None else Declaration(False, absence.reason)
 
     def require(self, capability: Capability) -> None:
         """Raises `Unsupported` with the declared reason unless the capability is declared as supported."""
@@ -234,7 +242,8 @@ class BaseFramework(ABC):
         attempt.
         """
         if capability not in self._observed:
-            attempt = self.attempts().get(capability)
+            absence = self._file.absence(capability, self.mode)
+            attempt = self.attempts().get(capability, None if absence is None else partial(appeared, absence))
             if attempt is None:
                 return False if self.declares(capability) == NOT_OFFERED else None
             self._observed[capability] = observed(attempt)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
+from frameworks.adapter_file import Absence
+from frameworks.ways import resolved
 
-def ships(module: str, word: str) -> bool:
-    """Whether a public name of the module contains the word, in any case."""
-    return any(word.lower() in name.lower() for name in dir(import_module(module)) if not name.startswith("_"))
+
+def ships(owner: str, word: str) -> bool:
+    """Whether a public name of a module or class contains the word, in any case."""
+    return any(word.lower() in name.lower() for name in dir(resolved(owner)) if not name.startswith("_"))
+
+
+def appeared(absence: Absence) -> bool:
+    """Whether a place has one of the names after all, or a public one with one of the words."""
+    places = {place: resolved(place) for place in absence.places}
+    named = any(hasattr(found, name) for found in places.values() for name in absence.names)
+    return named or any(ships(place, word) for place in places for word in absence.words)
 
 
 def takes(function: Callable[..., Any], *names: str) -> bool:

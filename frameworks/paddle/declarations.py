@@ -31,6 +31,13 @@ _SHARDED_ON_CPU = (
 )
 _OWN_FORMAT = "DataParallel adds gradients up in their own format, and takes no hook that would change it"
 NO_COUNT = "DataParallel reduces in C++ and neither counts its reductions nor takes a hook that could"
+_GPU_KERNELS: dict[Capability, str] = {
+    Capability.LOAD_INT8: "llm_int8_linear, by which Paddle multiplies eight-bit weights, has a kernel for GPUs alone",
+    Capability.WEIGHT_INT8: "weight_quantize and weight_only_linear have kernels for GPUs alone",
+    Capability.WEIGHT_INT4: "weight_quantize and weight_only_linear have kernels for GPUs alone",
+    Capability.FLOAT8_PRODUCTS: "fp8_fp8_half_gemm_fused has a kernel for GPUs alone, and matmul none for float8",
+}
+GROUPS = "GroupWiseWeightObserver has groups of 128 rows alone, whatever its group_size"
 _PEAK_ON_CPU = "paddle.device.max_memory_allocated, Paddle's call for it, raises on a CPU"
 _RANKS: dict[Capability, str] = {
     Capability.RANKS_OPTIMIZER: _SHARDED_ON_CPU,
@@ -40,6 +47,7 @@ _RANKS: dict[Capability, str] = {
     Capability.RANKS_LOW_REDUCTION: _OWN_FORMAT,
     Capability.RANKS_COLLECTIVES: NO_COUNT,
 }
+_OFFLOAD = dict.fromkeys((Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER), _SHARDED_ON_CPU)
 
 
 def _dygraph_on_cpu(capability: Capability) -> str | None:
@@ -56,7 +64,11 @@ def reason_in_both_graphs(capability: Capability, device: str) -> str | None:
         return _KERNELS
     if capability is Capability.TF32:
         return _against_tf32(device)
-    return _PEAK_ON_CPU if capability is Capability.PEAK_BYTES and device == "cpu" else None
+    if capability is Capability.INT4_GROUP:
+        return GROUPS
+    if device != "cpu":
+        return None
+    return _PEAK_ON_CPU if capability is Capability.PEAK_BYTES else _GPU_KERNELS.get(capability)
 
 
 def _reason_against(capability: Capability, device: str, *, forced: bool) -> str | None:
@@ -66,7 +78,7 @@ def _reason_against(capability: Capability, device: str, *, forced: bool) -> str
         return None
     if capability in SCALING and not forced:
         return _SCALER_ON_CPU
-    return _RANKS.get(capability) or _dygraph_on_cpu(capability)
+    return {**_RANKS, **_OFFLOAD}.get(capability) or _dygraph_on_cpu(capability)
 
 
 def _against_tf32(device: str) -> str | None:

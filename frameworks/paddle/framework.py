@@ -12,7 +12,7 @@ from fixtures.arrays import Array
 from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
-from fixtures.recipe import LEVELS_OF, Ranks, Recipe
+from fixtures.recipe import LEVELS_OF, Offload, Ranks, Recipe
 from frameworks.base import (
     BaseCompany,
     BaseShipped,
@@ -20,6 +20,7 @@ from frameworks.base import (
     CompanyTrainer,
     follows_metric,
     format_attempts,
+    offload_attempts,
     optimizer_attempts,
     quantizer_attempts,
     shipped_attempts,
@@ -48,12 +49,14 @@ from frameworks.paddle.formats import NO_PRODUCTS, PaddleFormats, integer_produc
 from frameworks.paddle.functions import DYNAMIC_WAYS
 from frameworks.paddle.modes import DATA_PARALLEL, DYGRAPH, FORCED
 from frameworks.paddle.network import HOOKS, REENTRANT
+from frameworks.paddle.offload import shards_leave
 from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.operations import OPERATIONS
 from frameworks.paddle.plateau import rates
 from frameworks.paddle.post_training import PaddlePostTraining
 from frameworks.paddle.probes import dynamic_attempts
 from frameworks.paddle.quantizers import PaddleQuantizers
+from frameworks.paddle.quantizing_attempts import gpu_kernel_attempts
 from frameworks.paddle.scaler import scales_by_itself
 from frameworks.paddle.shipped_optimizers import PaddleOptimizers
 from frameworks.paddle.trainer import DygraphTrainer
@@ -90,6 +93,7 @@ class PaddleFramework(OneGraph):
             **self.option_attempts(),
             **options.refused_attempts(),
             **shipped_attempts(self.parts()),
+            **gpu_kernel_attempts(self.device),
             Capability.INTEGER_PRODUCTS: integer_products,
         }
         if self.mode == DYGRAPH:
@@ -99,6 +103,9 @@ class PaddleFramework(OneGraph):
             here[Capability.LOAD_ORDER] = loads_in_any_order
             here |= optimizer_attempts(self.run_of, Capability.FROZEN, Capability.FREEZE, Capability.GROUP_RATES)
             here[Capability.LIVE_STATE] = partial(takes_state, self.run_of)
+            here |= offload_attempts(self.run_of, [Offload(("activations",), "disk")])
+        if self.device == "cpu":
+            here |= dict.fromkeys((Capability.OFFLOAD_PARAMETERS, Capability.OFFLOAD_OPTIMIZER), shards_leave)
         if not has_ranks(self.device):
             return here
         return with_ranks(here, self._ranks_of_a_run, self.ranks(), reshaped="replicated")

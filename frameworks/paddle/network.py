@@ -5,17 +5,20 @@ The same network runs in dynamic and in static mode. Its parameters are found by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle.distributed.fleet.utils import recompute
 
+from fixtures.arrays import Array
 from fixtures.layers import BatchNorm
 from fixtures.model import Model
 from fixtures.recipe import Recompute
 from frameworks.base import inner_bounds, segment_bounds
 from frameworks.paddle import ways
+from frameworks.paddle.arrays import stored
 from frameworks.paddle.layers import build_layers, own_parameters, with_paths
 
 REENTRANT, HOOKS = "reentrant", "non-reentrant"
@@ -87,6 +90,11 @@ class Network(paddle.nn.Layer):
         self.statistics = dict(_statistics(model, body))
         self.layers_by_path = {path: layer for path, _, layer in with_paths(model.layers[:-1], body)}
         self.layers_by_path |= {f"{len(body)}.{head.name}": heads[head.name] for head in model.heads.heads}
+
+    def assign(self, weights: Mapping[str, Array]) -> None:
+        """Sets every parameter, by its canonical name."""
+        for name, parameter in self.named.items():
+            parameter.set_value(stored(np.asarray(weights[name])))
 
     def forward(self, x: Any, heads: tuple[str, ...]) -> dict[str, Any]:
         if self._sequential:

@@ -8,6 +8,7 @@ from typing import Any
 from fixtures.arrays import Array
 from fixtures.recipe import Recipe
 from frameworks.base import BaseTrainer
+from frameworks.base.activations import Activations
 from frameworks.paddle.arrays import canonical, to_numpy
 from frameworks.paddle.network import Network
 from frameworks.paddle.optimizers import Share, counters, slots
@@ -28,6 +29,7 @@ class ReadRun(BaseTrainer):
     scaler: Any | None
     settings: dict[str, float]
     stream: Stream
+    activations: Activations
 
     def freeze(self, names: Collection[str]) -> None:
         for name, parameter in self.network.named.items():
@@ -67,6 +69,9 @@ class ReadRun(BaseTrainer):
 
     def random_state(self) -> dict[str, Array]:
         return {"generator": self.stream.words()}
+
+    def offloaded(self) -> dict[str, int]:
+        return super().offloaded() if self.recipe.offload is None else {"activations": self.activations.taken()}
 
     def segment_calls(self) -> tuple[int, ...]:
         return tuple(segment.calls for segment in self.network.segments)

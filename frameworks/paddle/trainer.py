@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import paddle
 
 from fixtures.arrays import Array
@@ -22,6 +21,7 @@ from frameworks.paddle.arrays import kept_gradient, put_gradient, stored, to_num
 from frameworks.paddle.forced import forced_scaler, refuse_what_differs
 from frameworks.paddle.losses import BatchTensors, add, batch_tensors, item_losses
 from frameworks.paddle.network import Network
+from frameworks.paddle.offload import activations_of
 from frameworks.paddle.optimizers import Share, build_shares, has_moved, mark_of, refuse_mixed_clip
 from frameworks.paddle.readings import ReadRun
 from frameworks.paddle.scaler import (
@@ -59,13 +59,12 @@ class DygraphTrainer(ReadRun):
         before = self.stream.state
         with self.stream.open():
             self.network = Network(model, recipe.recompute, sequential=recipe.way("recompute") == "sequential")
-            for name, parameter in self.network.named.items():
-                parameter.set_value(stored(np.asarray(weights[name])))
+            self.network.assign(weights)
             self.freeze(())
             self.shares = self._build_shares()
         self.stream.state = before
         self._clips_jointly = recipe.clip is not None and (len(self.shares) > 1 or recipe.way("clip") != "")
-        self._loss = paddle.zeros([])
+        self._loss, self.activations = paddle.zeros([]), activations_of(recipe.offload)
         if self._clips_jointly:
             refuse_mixed_clip(self.network.named.values())
         self.scaler: Any | None = None
@@ -120,7 +119,7 @@ class DygraphTrainer(ReadRun):
         """Sum of the item losses of each head that the batch has targets for."""
         kinds = dict(self.model.losses)
         sums = []
-        with self._precision():
+        with self._precision(), self.activations.saving():
             for name, output in self.network(tensors.inputs, tuple(tensors.targets)).items():
                 losses = item_losses(kinds[name], output, tensors.targets[name])
                 sums.append((losses if tensors.mask is None else losses * tensors.mask).sum())
@@ -292,8 +291,8 @@ class DygraphTrainer(ReadRun):
         return Update(math.nan, (), *update)
 
     def _feed_backward(self, gradients: Gradients, count: int) -> None:
-        named = self.network.named
-        given = {n: to_tensor(stored(value), named[n]) for n, value in gradients.items() if value is not None}
+        own = self.network.named
+        given = {n: to_tensor(stored(value), own[n]) for n, value in gradients.items() if value is not None}
         if given:
             self._back([self._scaled(self._fed(given) / count, self.scaler)])
 

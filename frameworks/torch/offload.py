@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,53 +10,8 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from fixtures.recipe import Offload
+from frameworks.base.activations import Activations, OffloadedActivations, TensorFiles
 from frameworks.torch.devices import available
-
-Pack = Callable[[torch.Tensor], Any]
-Unpack = Callable[[Any], torch.Tensor]
-
-
-class Activations:
-    """No offload."""
-
-    def saving(self) -> AbstractContextManager[Any]:
-        """The context of a forward pass."""
-        return nullcontext()
-
-    def taken(self) -> int:
-        """Bytes offloaded since the last call; a tensor saved by two operations counts twice."""
-        return 0
-
-
-class OffloadedActivations(Activations):
-    """Saved-tensor hooks of a run, which count the bytes that leave.
-
-    Raises:
-        OSError: the run's folder cannot be made.
-    """
-
-    def __init__(self, offload: Offload) -> None:
-        self._left = 0
-        self._pack: Pack
-        self._unpack: Unpack
-        if offload.to == "disk":
-            self._pack, self._unpack = _Files(offload.folder).pack, _load
-        else:
-            hooks: Any = save_on_cpu()
-            self._pack, self._unpack = hooks.pack_hook, hooks.unpack_hook
-
-    def saving(self) -> AbstractContextManager[Any]:
-        return saved_tensors_hooks(self._packed, self._unpack)
-
-    def taken(self) -> int:
-        left, self._left = self._left, 0
-        return left
-
-    def _packed(self, tensor: torch.Tensor) -> Any:
-        packed = self._pack(tensor)
-        if not isinstance(packed, tuple) or packed[1] is not tensor:
-            self._left += tensor.nbytes
-        return packed
 
 
 def activations_of(offload: Offload | None) -> Activations:
@@ -70,34 +20,22 @@ def activations_of(offload: Offload | None) -> Activations:
     Raises:
         OSError: the run's folder cannot be made.
     """
-    return Activations() if offload is None else OffloadedActivations(offload)
+    if offload is None:
+        return Activations()
+    size = attrgetter("nbytes")
+    if offload.to == "disk":
+        files = TensorFiles(offload.folder, _save, _load, ".pt")
+        return OffloadedActivations(saved_tensors_hooks, files.pack, files.unpack, size)
+    hooks: Any = save_on_cpu()
+    return OffloadedActivations(saved_tensors_hooks, hooks.pack_hook, hooks.unpack_hook, size)
 
 
-class _Files:
-    """One file for each tensor, in a folder that is deleted with this object, as in PyTorch's tutorial on hooks."""
-
-    def __init__(self, folder: str | None) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._numbers = count()
-
-    def pack(self, tensor: torch.Tensor) -> _File:
-        """Writes the tensor with its strides, so that what is computed from it has the same bits."""
-        file = _File(self._folder / f"{next(self._numbers)}.pt")
-        torch.save(tensor.detach(), file.path)
-        return file
+def _save(tensor: torch.Tensor, path: Path) -> None:
+    torch.save(tensor.detach(), path)
 
 
-class _File:
-    """A file that is deleted with the graph."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        weakref.finalize(self, path.unlink, missing_ok=True)
-
-
-def _load(file: _File) -> torch.Tensor:
-    loaded: torch.Tensor = torch.load(file.path, weights_only=True)
+def _load(path: Path) -> torch.Tensor:
+    loaded: torch.Tensor = torch.load(path, weights_only=True)
     return loaded
 
 

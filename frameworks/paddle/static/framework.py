@@ -24,6 +24,7 @@ from frameworks.paddle.functions import STATIC_WAYS
 from frameworks.paddle.modes import STATIC
 from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.operations import OPERATIONS
+from frameworks.paddle.quantizing_attempts import gpu_kernel_attempts
 from frameworks.paddle.static.declarations import refusals
 from frameworks.paddle.static.probes import scales_after_bfloat16, static_attempts
 from frameworks.paddle.static.programs import run_operation
@@ -44,7 +45,7 @@ class StaticFramework(OneGraph):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         options = {capability: partial(_without_place, each) for capability, each in self.option_attempts().items()}
-        return {**static_attempts(self.device), **options}
+        return {**static_attempts(self.device), **options, **gpu_kernel_attempts(self.device)}
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return STATIC_WAYS
