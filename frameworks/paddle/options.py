@@ -11,6 +11,7 @@ from fixtures.recipe import SGD, Adam, Recipe
 from frameworks.base import optimizer_attempts
 from frameworks.base.optimizer_attempts import Make
 from frameworks.contract import Attempt, Capability, Unsupported
+from frameworks.paddle.modes import in_dynamic_mode
 
 _OFFERED = (
     Capability.NESTEROV,
@@ -41,10 +42,16 @@ def attempts(run: Make) -> dict[Capability, Attempt]:
     return optimizer_attempts(run, *_OFFERED) | foreach
 
 
+REFUSED_IN_BOTH = {
+    capability: why for capability, why in REFUSED_OPTIONS.items() if capability != Capability.TENSOR_RATE
+}
+"""Options whose argument or class neither graph has."""
+
+
 def refused_attempts() -> dict[Capability, Attempt]:
     """Attempts for each option that Paddle does not have, in the dynamic graph."""
     momentum, adagrad = paddle.optimizer.Momentum, partial(paddle.optimizer.Adagrad, 0.5)
-    return {
+    tried: dict[Capability, Attempt] = {
         Capability.SINGLE: partial(_steps, momentum, foreach=False),
         Capability.FUSED: partial(_steps, momentum, fused=True),
         Capability.CAPTURABLE: partial(_steps, momentum, capturable=True),
@@ -55,6 +62,7 @@ def refused_attempts() -> dict[Capability, Attempt]:
         Capability.ADAFACTOR: partial(_named_steps, "Adafactor"),
         Capability.MUON: partial(_named_steps, "Muon"),
     }
+    return {capability: partial(in_dynamic_mode, attempt) for capability, attempt in tried.items()}
 
 
 def require(recipe: Recipe) -> None:

@@ -11,6 +11,7 @@ from paddle.quantization import PTQ, QuantConfig
 from paddle.quantization.observers import GroupWiseWeightObserver
 
 from frameworks.contract import Attempt, Capability
+from frameworks.paddle.modes import in_dynamic_mode
 
 _GROUP = 64
 
@@ -49,11 +50,6 @@ def _groups_by_64() -> bool:
     return bool(observed[0].weight_quanter.scales().shape[0] == 1)
 
 
-def _in_dynamic_mode(attempt: Attempt) -> bool:
-    with paddle.base.dygraph.guard():
-        return attempt()
-
-
 def gpu_kernel_attempts(device: str) -> dict[Capability, Attempt]:
     """The calls, in dynamic mode, which their kernels share with the static graph."""
     kernels: dict[Capability, Attempt] = {
@@ -63,4 +59,4 @@ def gpu_kernel_attempts(device: str) -> dict[Capability, Attempt]:
         Capability.FLOAT8_PRODUCTS: _multiplies_float8,
     }
     calls = {Capability.INT4_GROUP: _groups_by_64, **(kernels if device == "cpu" else {})}
-    return {capability: partial(_in_dynamic_mode, call) for capability, call in calls.items()}
+    return {capability: partial(in_dynamic_mode, call) for capability, call in calls.items()}

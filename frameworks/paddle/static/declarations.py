@@ -6,6 +6,7 @@ from paddle.base import core
 
 from frameworks.contract import Capability
 from frameworks.paddle.declarations import reason_in_both_graphs
+from frameworks.paddle.options import REFUSED_IN_BOTH
 
 _FLOAT16 = "on a CPU matmul has no float16 kernel in the static graph: building the program raises TypeError"
 _UNSCALE = (
@@ -26,7 +27,11 @@ _RECOMPUTE = (
 )
 _PYTHON = "a segment's Python code runs only when the program is built, and py_func raises in programs of the new IR"
 
+_QUANTIZATION = "paddle.quantization converts layers of the dynamic graph, and raises in static mode"
+
 _REASONS: dict[Capability, str] = {
+    **dict.fromkeys((Capability.INT8_TENSOR, Capability.FAKE_INT8_TENSOR, Capability.FAKE_INT4_TENSOR), _QUANTIZATION),
+    Capability.STATIC_INT8: _QUANTIZATION,
     Capability.EXPLICIT_UNSCALE: _UNSCALE,
     Capability.SECOND_UNSCALE: _UNSCALE,
     Capability.TWO_LOSSES: _TWO_LOSSES,
@@ -72,4 +77,4 @@ def refusals(device: str) -> dict[Capability, str]:
     here = _ON_CPU if device == "cpu" else {}
     if device == "cpu" and not core.supports_bfloat16():
         here = here | _WITHOUT_BFLOAT16
-    return here | _REASONS | both
+    return here | _REASONS | REFUSED_IN_BOTH | both

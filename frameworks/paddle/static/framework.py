@@ -12,6 +12,7 @@ import paddle
 from fixtures.arrays import Array
 from fixtures.model import Model
 from fixtures.recipe import Recipe
+from frameworks.base import quantizer_attempts, technique_attempts
 from frameworks.contract import (
     Attempt,
     Capability,
@@ -24,6 +25,9 @@ from frameworks.paddle.functions import STATIC_WAYS
 from frameworks.paddle.modes import STATIC
 from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.operations import OPERATIONS
+from frameworks.paddle.options import REFUSED_IN_BOTH, refused_attempts
+from frameworks.paddle.post_training import PaddlePostTraining
+from frameworks.paddle.quantizers import PaddleQuantizers
 from frameworks.paddle.quantizing_attempts import gpu_kernel_attempts
 from frameworks.paddle.static.declarations import refusals
 from frameworks.paddle.static.probes import scales_after_bfloat16, static_attempts
@@ -45,7 +49,12 @@ class StaticFramework(OneGraph):
 
     def attempts(self) -> Mapping[Capability, Attempt]:
         options = {capability: partial(_without_place, each) for capability, each in self.option_attempts().items()}
-        return {**static_attempts(self.device), **options, **gpu_kernel_attempts(self.device)}
+        refused: dict[Capability, Attempt] = {
+            each: attempt for each, attempt in refused_attempts().items() if each in REFUSED_IN_BOTH
+        }
+        refused |= gpu_kernel_attempts(self.device)
+        quantizing = quantizer_attempts(PaddleQuantizers()) | technique_attempts(PaddlePostTraining())
+        return {**static_attempts(self.device), **options, **quantizing, **refused}
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return STATIC_WAYS
