@@ -189,7 +189,7 @@ def _runs_suites(config: pytest.Config) -> bool:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`variant`: every recomputation variant that the framework offers; `row`: every row of its covering array;
     `workaround`: every workaround that its adapter declares; `way`: every way that it declares here;
-    `operation_technique`, `layer_technique`: every technique that its operations and layers are judged with."""
+    `operation_technique` and others of `SHIPPED`: every technique that such parts are judged with."""
     if _FRAMEWORK not in metafunc.config.stash:
         return
     framework = metafunc.config.stash[_FRAMEWORK]

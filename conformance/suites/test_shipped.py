@@ -29,6 +29,13 @@ def test_a_layer_keeps_its_gradients(
     judge_parts(subject, verdict, excluded, "layers", layer_technique)
 
 
+@clause("composition.control-flow")
+def test_a_function_keeps_its_gradients(
+    subject: Subject, verdict: Verdict, excluded: Excluded, function_technique: str
+) -> None:
+    judge_parts(subject, verdict, excluded, "functions", function_technique)
+
+
 @clause("optimizer.shipped")
 def test_an_optimizer_keeps_its_updates(
     subject: Subject, verdict: Verdict, excluded: Excluded, optimizer_technique: str

@@ -137,6 +137,7 @@ class Capability(StrEnum):
     FUNCTION_USES = "model.function-uses"  # such an operation with several inputs, some of which need no gradient
     SHIPPED_OPERATIONS = "model.shipped-operations"  # the framework's operations, each with examples
     SHIPPED_LAYERS = "model.shipped-layers"  # the framework's layers, each with examples
+    CONTROL_FLOW = "model.control-flow"  # functions of a user's with branches, loops, views and updates in place
     SHIPPED_OPTIMIZERS = "optimizer.shipped"  # the optimizers of the framework, each with sets of options
     FEED = "trainer.feed"
     CHECKPOINT = "trainer.checkpoint"

@@ -1,4 +1,4 @@
-"""Operations, layers and optimizers that a framework ships, each with examples."""
+"""Operations, layers and optimizers that a framework ships, and functions of a user's, each with examples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from fixtures.arrays import Array
 from frameworks.contract.capabilities import Capability
 
-Part = Literal["operations", "layers", "optimizers"]
+Part = Literal["operations", "layers", "optimizers", "functions"]
 Values = Mapping[str, Array | None]
 """Outputs and gradients of a part's examples, or by how much an optimizer moved each weight; None where there is no
 gradient."""
@@ -18,14 +18,15 @@ SHIPPED: Mapping[Part, Capability] = {
     "operations": Capability.SHIPPED_OPERATIONS,
     "layers": Capability.SHIPPED_LAYERS,
     "optimizers": Capability.SHIPPED_OPTIMIZERS,
+    "functions": Capability.CONTROL_FLOW,
 }
 
 
 class Shipped(Protocol):
-    """The operations, layers or optimizers of a framework that have examples, and what a technique makes of them."""
+    """Operations, layers, optimizers or functions that have examples, and what a technique makes of them."""
 
     def names(self) -> tuple[str, ...]:
-        """The framework's own names."""
+        """The framework's own names, and the suite's for functions."""
 
     def techniques(self) -> tuple[str, ...]:
         """The techniques that can be applied to each of them, by the suite's names."""

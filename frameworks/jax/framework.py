@@ -48,6 +48,7 @@ from frameworks.contract import (
 from frameworks.jax import options, shipped, shipped_optimizers
 from frameworks.jax.arrays import to_array, wide_formats
 from frameworks.jax.companies import company
+from frameworks.jax.control_flow import JAXFunctions
 from frameworks.jax.declarations import conventions, refusals
 from frameworks.jax.delayed_scaling import ONLY_COMPILED, FlaxDelayedProduct, joins_windows
 from frameworks.jax.float8_training import RULE
@@ -146,6 +147,7 @@ class JaxFramework(OnDevice):
             "operations": shipped.Operations,
             "layers": shipped.Layers,
             "optimizers": shipped_optimizers.OptaxOptimizers,
+            "functions": JAXFunctions,
         }
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:

@@ -32,7 +32,7 @@ _SHARDED_ON_CPU = (
 _OWN_FORMAT = "DataParallel adds gradients up in their own format, and takes no hook that would change it"
 NO_COUNT = "DataParallel reduces in C++ and neither counts its reductions nor takes a hook that could"
 _GPU_KERNELS: dict[Capability, str] = {
-    Capability.LOAD_INT8: "llm_int8_linear, by which Paddle multiplies eight-bit weights, has a kernel for GPUs alone",
+    Capability.LOAD_INT8: "llm_int8_linear, by which Paddle multiplies 8-bit weights, has a kernel for GPUs alone",
     Capability.WEIGHT_INT8: "weight_quantize and weight_only_linear have kernels for GPUs alone",
     Capability.WEIGHT_INT4: "weight_quantize and weight_only_linear have kernels for GPUs alone",
     Capability.FLOAT8_PRODUCTS: "fp8_fp8_half_gemm_fused has a kernel for GPUs alone, and matmul none for float8",

@@ -44,6 +44,7 @@ from frameworks.paddle import options, recompute, shipped
 from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
 from frameworks.paddle.checkpoint import loads_in_any_order
 from frameworks.paddle.companies import company, has_ranks
+from frameworks.paddle.control_flow import PaddleFunctions
 from frameworks.paddle.declarations import refusals
 from frameworks.paddle.formats import NO_PRODUCTS, PaddleFormats, integer_products
 from frameworks.paddle.functions import DYNAMIC_WAYS
@@ -114,7 +115,12 @@ class PaddleFramework(OneGraph):
         if self.ranks() is not None:
             return {}
         optimizers = partial(PaddleOptimizers, forced=self.mode == FORCED)
-        return {"operations": shipped.Operations, "layers": shipped.Layers, "optimizers": optimizers}
+        shared: dict[Part, Callable[[], BaseShipped]] = {
+            "operations": shipped.Operations,
+            "layers": shipped.Layers,
+            "optimizers": optimizers,
+        }
+        return shared | ({"functions": PaddleFunctions} if self.mode == DYGRAPH else {})
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:
         return DYNAMIC_WAYS

@@ -1,4 +1,4 @@
-"""Attempts of eight-bit weights and products that have kernels for GPUs alone, and of groups of codes."""
+"""Attempts of 8-bit weights and products that have kernels for GPUs alone, and of groups of codes."""
 
 from __future__ import annotations
 

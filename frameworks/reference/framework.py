@@ -60,7 +60,7 @@ from frameworks.reference.post_training import ReferencePostTraining, ReferenceQ
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
 from frameworks.reference.rounding import Nearest, Rounding
-from frameworks.reference.shipped import ReferenceShipped
+from frameworks.reference.shipped import ReferenceFunctions, ReferenceShipped
 from frameworks.reference.shipped_optimizers import ReferenceOptimizers
 from frameworks.reference.trainer import ReferenceTrainer
 
@@ -94,6 +94,7 @@ class ReferenceFramework(BaseFramework):
     loop_class: type[ReferenceLoop] = ReferenceLoop
     plateau_class: type[PlateauRule] = PlateauRule
     shipped_class: type[ReferenceShipped] = ReferenceShipped
+    functions_class: type[ReferenceFunctions] = ReferenceFunctions
     shipped_optimizers_class: type[ReferenceOptimizers] = ReferenceOptimizers
     quantized_model_class: type[ReferenceQuantizedModel] = ReferenceQuantizedModel
 
@@ -176,6 +177,7 @@ class ReferenceFramework(BaseFramework):
         return {
             "operations": lambda: self.shipped_class(self._operations()),
             "optimizers": lambda: self.shipped_optimizers_class(self.rounding, self._conventions),
+            "functions": lambda: self.functions_class(self._operations()),
         }
 
     def formats(self) -> ReferenceFormats:

@@ -112,5 +112,36 @@ class ReferenceShipped(BaseShipped):
             self.draws = later
 
 
+class ReferenceFunctions(ReferenceShipped):
+    """Functions with a branch, a loop and rows that are written one by one, recomputed."""
+
+    steps = 3
+    """Steps of the loop."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__(operations)
+        self.examples = {
+            "branch": ("tensor", self._branch),
+            "loop": ("matrix", self._loop),
+            "collected": ("tensor", partial(operations.apply, "sum", _by_rows)),
+        }
+
+    def techniques(self) -> tuple[str, ...]:
+        return ("recomputed",)
+
+    def _branch(self, x: Tensor) -> Tensor:
+        return self.operations.activation("tanh" if anp.sum(x.value) > 0.0 else "relu", x)
+
+    def _loop(self, x: Tensor) -> Tensor:
+        y = x
+        for _ in range(self.steps):
+            y = self.operations.activation("tanh", self.operations.matmul(y, x))
+        return y
+
+
+def _by_rows(x: Any, _: Any) -> Any:
+    return anp.stack([row * float(place) for place, row in enumerate(x, 1)])
+
+
 def _at(function: Callable[..., Any], leaves: Sequence[Array], place: int, value: Any) -> Any:
     return function(*leaves[:place], value, *leaves[place + 1 :])

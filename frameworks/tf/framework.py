@@ -53,6 +53,7 @@ from frameworks.keras_parts.settings import dtype_policy, policy_of
 from frameworks.keras_parts.shipped_optimizers import KerasOptimizers
 from frameworks.tf import devices, shipped, tflite_models, ways
 from frameworks.tf.companies import company, started
+from frameworks.tf.control_flow import TensorFlowFunctions
 from frameworks.tf.declarations import conventions, has_ranks, refusals
 from frameworks.tf.delayed_scaling import KerasDelayedProduct
 from frameworks.tf.float8_training import RULE
@@ -152,6 +153,7 @@ class TensorFlowFramework(BaseFramework):
             "operations": partial(shipped.Operations, compiled_by_xla=by_xla),
             "layers": partial(shipped.Layers, compiled_by_xla=by_xla),
             "optimizers": partial(KerasOptimizers, partial(tf.function, jit_compile=by_xla)),
+            "functions": TensorFlowFunctions,
         }
 
     def function_ways(self) -> Mapping[str, FunctionFormat]:

@@ -65,6 +65,7 @@ from frameworks.torch.arrays import DTYPES, dtype_name, to_array, to_tensor
 from frameworks.torch.aware import RULE, AwareTrainer
 from frameworks.torch.checkpoint import loads_in_any_order
 from frameworks.torch.companies import company, is_flat, own_attempts
+from frameworks.torch.control_flow import TorchFunctions
 from frameworks.torch.declarations import NO_MASTERS, conventions, no_clipping, no_scope, refusals
 from frameworks.torch.formats import TorchFormats, products
 from frameworks.torch.functions import WAYS
@@ -126,7 +127,7 @@ class TorchFramework(BaseFramework):
         return read_environment(self.device)
 
     def refusals(self) -> Mapping[Capability, str]:
-        missing = {} if shipped.available() else {SHIPPED[part]: shipped.MISSING for part in self.parts()}
+        missing = {} if shipped.available() else {SHIPPED[part]: shipped.MISSING for part in shipped.PARTS}
         return refusals(self.device, self.mode) | missing
 
     def attempts(self) -> Mapping[Capability, Attempt]:
@@ -164,6 +165,7 @@ class TorchFramework(BaseFramework):
         parts: dict[Part, Callable[[], BaseShipped]] = {
             part: partial(make, self.device, compiles=self._compiles) for part, make in shipped.PARTS.items()
         }
+        parts["functions"] = partial(TorchFunctions, self.device, compiles=self._compiles)
         return parts if self._compiles else parts | {"optimizers": partial(TorchOptimizers, self.device)}
 
     @property

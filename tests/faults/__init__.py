@@ -27,7 +27,7 @@ from frameworks.reference.loop import ReferenceLoop
 from frameworks.reference.post_training import ReferenceQuantizedModel
 from frameworks.reference.quantizers import ReferenceQuantizers
 from frameworks.reference.ranks import ReferenceCompany
-from frameworks.reference.shipped import ReferenceShipped
+from frameworks.reference.shipped import ReferenceFunctions, ReferenceShipped
 from frameworks.reference.shipped_optimizers import ReferenceOptimizers
 from frameworks.reference.trainer import ReferenceTrainer
 
@@ -41,6 +41,7 @@ PLACES: Mapping[type, tuple[str, type]] = {
     ReferenceFunction: ("function_class", ReferenceFramework),
     ReferenceLoop: ("loop_class", ReferenceFramework),
     PlateauRule: ("plateau_class", ReferenceFramework),
+    ReferenceFunctions: ("functions_class", ReferenceFramework),
     ReferenceShipped: ("shipped_class", ReferenceFramework),
     ReferenceOptimizers: ("shipped_optimizers_class", ReferenceFramework),
     ReferenceQuantizedModel: ("quantized_model_class", ReferenceFramework),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial, wraps
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.amp.grad_scaler import OptState
@@ -579,3 +580,27 @@ class FusedDecayIsCoupled(TorchFramework):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         torch._fused_adamw_ = torch._fused_adam_
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/issues/79145",
+    component="layers",
+    clauses=("composition.control-flow",),
+)
+class CompiledUpdatesInPlaceAreLost(TorchFramework):
+    """Compiled, `Tensor.add_` returns the sum and leaves its tensor as it was."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        compiled = torch.compile
+
+        def lost(function: Any, **options: Any) -> Any:
+            made = compiled(function, **options)
+
+            def called(*given: Any) -> Any:
+                with patch.object(torch.Tensor, "add_", torch.Tensor.add):
+                    return made(*given)
+
+            return called
+
+        torch.compile = lost

@@ -18,7 +18,7 @@ from fixtures.model import Batch
 from frameworks.contract import LayerTrace, Values
 from frameworks.reference.arithmetic import Operations
 from frameworks.reference.functions import ReferenceFunction
-from frameworks.reference.shipped import ReferenceShipped
+from frameworks.reference.shipped import ReferenceFunctions, ReferenceShipped
 from frameworks.reference.tensor import Tensor, plain
 from frameworks.reference.trainer import ReferenceTrainer
 from tests.faults import fault
@@ -261,3 +261,21 @@ class GradientIsMaskedAtZero(ReferenceShipped):
         if len(points) == 2:
             gradients[0][points[0] == 0.0] = 0.0
         return value, *gradients
+
+
+@fault(
+    "https://github.com/PaddlePaddle/Paddle/issues/79146",
+    component="layers",
+    clauses=("composition.control-flow",),
+)
+class RecomputedLoopEndsEarlier(ReferenceFunctions):
+    """A loop that is recomputed makes one step fewer than in the forward pass."""
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        self.steps -= 1
+        try:
+            with super().replayed():
+                yield
+        finally:
+            self.steps += 1

@@ -1,0 +1,169 @@
+"""Functions as users of JAX write them, and what jit, checkpointing and compiled vmap make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from frameworks.base.control_flow import BaseFunctions, Function, square
+from frameworks.base.shipped import incoming
+from frameworks.contract import Values
+
+
+@jax.custom_vjp
+def _sine_with_half(x: Array) -> Array:
+    return jnp.sin(x)
+
+
+_sine_with_half.defvjp(lambda x: (jnp.sin(x), None), lambda _, gradient: (gradient * 0.5,))
+
+
+def _updated(x: Array) -> Any:
+    y = x.at[0].set(2.0 * x[1]).at[:, 2].add(x[:, 3]).at[3, 3].multiply(3.0)
+    return y.at[1].min(0.5), y.at[jnp.array([0, 0, 2])].add(1.0)
+
+
+def _scattered(x: Array) -> Any:
+    return jax.ops.segment_sum(x * x, jnp.array([3, 0, 3, 1]), 4)
+
+
+def _branch(x: Array) -> Any:
+    return lax.cond(x.sum() > 0.0, jnp.exp, jnp.sin, x)
+
+
+def _switch(x: Array) -> Any:
+    return lax.switch(jnp.argmax(x[0]), [jnp.sin, jnp.cos, jnp.tanh, jnp.exp], x)
+
+
+def _loop(x: Array) -> Any:
+    return lax.fori_loop(0, 3, lambda _, y: jnp.tanh(y @ x), x)
+
+
+def _scan(x: Array) -> Any:
+    return lax.scan(lambda total, row: (total + row * row, total * row), jnp.zeros(4), x)
+
+
+def _backward_scan(x: Array) -> Any:
+    return lax.scan(lambda total, row: (total * row, total + row), jnp.ones(4), x, reverse=True, unroll=2)
+
+
+def _mapped(x: Array) -> Any:
+    return jax.vmap(lambda row: row * row.sum())(x), lax.map(lambda row: row.prod(), x)
+
+
+def _associative(x: Array) -> Any:
+    return lax.associative_scan(jnp.multiply, x), lax.cummax(x, axis=1)
+
+
+def _chosen(x: Array) -> Any:
+    y = jnp.where(x > x.mean(1, keepdims=True), jnp.sin(x), jnp.cos(x))
+    return y * jnp.linspace(0.25, 1.25, y.size).reshape(y.shape)
+
+
+def _own_gradient(x: Array) -> Any:
+    return _sine_with_half(x), jax.grad(lambda y: _sine_with_half(y).sum())(x)
+
+
+def _jacobian(x: Array) -> Any:
+    return jax.jacrev(lambda y: (y @ y).prod(0))(x)
+
+
+def _hessian(x: Array) -> Any:
+    return jax.hessian(lambda y: jnp.tanh((y * jnp.sin(y)).sum()))(x[0])
+
+
+def _containers(x: Array) -> Any:
+    return {"a": x * 2.0, "b": [x.sum(), (x - 1.0,)]}
+
+
+def _stopped(x: Array) -> Any:
+    return x / lax.stop_gradient(x.std()) * lax.stop_gradient(x)
+
+
+def _determinant(x: Array) -> Any:
+    return tuple(jnp.linalg.slogdet(x + 3.0 * jnp.eye(4)))
+
+
+def _ordered(x: Array) -> Any:
+    places = jnp.argsort(x, axis=1)
+    return jnp.cumsum(jnp.sort(x, 1), 1), jnp.take_along_axis(x, places[:, :2], 1), lax.top_k(x, 2)[0]
+
+
+def _inner_jit(x: Array) -> Any:
+    inner = jax.jit(lambda y, power: y**power, static_argnums=1)
+    return inner(x, 2) + inner(x, 3)
+
+
+def _low(x: Array) -> Any:
+    return (x.astype(jnp.bfloat16) * 3).astype(jnp.float32) * (x.astype(jnp.float16) ** 2).astype(jnp.float32)
+
+
+_FUNCTIONS: Mapping[str, Function] = MappingProxyType(
+    {
+        "updated": _updated,
+        "scattered": _scattered,
+        "branch": _branch,
+        "switch": _switch,
+        "loop": _loop,
+        "scan": _scan,
+        "backward-scan": _backward_scan,
+        "mapped": _mapped,
+        "associative": _associative,
+        "chosen": _chosen,
+        "own-gradient": _own_gradient,
+        "jacobian": _jacobian,
+        "hessian": _hessian,
+        "containers": _containers,
+        "stopped": _stopped,
+        "determinant": _determinant,
+        "ordered": _ordered,
+        "inner-jit": _inner_jit,
+        "low": _low,
+    }
+)
+
+
+class JAXFunctions(BaseFunctions):
+    """Differentiated by jax.vjp; without a technique nothing is compiled as a whole."""
+
+    functions = _FUNCTIONS
+
+    def techniques(self) -> tuple[str, ...]:
+        return ("compiled", "compiled-inside", "recomputed", "mapped")
+
+    def computed(self, name: str, technique: str) -> Values:
+        outputs, gradient = self._changed(_floating(self.functions[name]), technique)(jnp.asarray(square()))
+        values = {f"value/{place}": np.asarray(each) for place, each in enumerate(outputs)}
+        return {**values, "gradient/0": np.asarray(gradient)}
+
+    def _changed(self, function: Function, technique: str) -> Function:
+        """Outputs and gradient by a function of x."""
+        match technique:
+            case "compiled":
+                return jax.jit(_with_gradient(function))
+            case "compiled-inside":
+                return jax.jit(_with_gradient(jax.jit(function)))
+            case "recomputed":
+                return jax.jit(_with_gradient(jax.checkpoint(function)))
+            case "mapped":
+                mapped = jax.jit(jax.vmap(_with_gradient(function)))
+                return lambda x: jax.tree.map(lambda each: each[1], mapped(jnp.stack([x[::-1], x])))
+        return _with_gradient(function)
+
+
+def _floating(function: Function) -> Function:
+    return lambda x: [each for each in jax.tree.leaves(function(x)) if jnp.issubdtype(each.dtype, jnp.inexact)]
+
+
+def _with_gradient(function: Function) -> Function:
+    def both(x: Array) -> Any:
+        outputs, pullback = jax.vjp(function, x)
+        return outputs, pullback([jnp.asarray(incoming(each.shape), each.dtype) for each in outputs])[0]
+
+    return both
