@@ -10,6 +10,7 @@ import pytest
 from conformance.cli import main
 from conformance.running import jobs
 from frameworks.adapter_file import FILE, AdapterFile, adapter_file
+from frameworks.contract import Capability
 from frameworks.installing import locks
 from frameworks.installing.distributions import DISTRIBUTIONS, read_distribution
 from frameworks.registry import GROUP, UnknownFramework, built_in
@@ -47,6 +48,7 @@ def test_a_built_in_adapter_is_complete(name: str) -> None:
     assert built_in()[name].startswith(f"frameworks.{name}:")
     assert {FILE, "by_hand.py", "expectations.toml", "findings"} <= {path.name for path in folder.iterdir()}
     assert adapter_file(name).imports
+    assert all(map(Capability, (word for each in adapter_file(name).absent for word in each.capabilities)))
     assert DISTRIBUTIONS[name].pinned in locks.examples(name).values()
     assert f"[testenv:{name}]" in (ROOT / "tox.ini").read_text("utf-8")
     contracts = {contract["id"]: contract for contract in PROJECT["tool"]["importlinter"]["contracts"]}
@@ -83,6 +85,9 @@ def test_an_adapter_may_be_without_the_file(path: str) -> None:
         ('modes = "a"', "modes: want a list of names"),
         ("serial = [1]", "serial: want a list of names"),
         ("mode = []", "unexpected keyword argument 'mode'"),
+        ('[[absent]]\ncapabilities = ["a"]', "absent: reason: want one sentence"),
+        ('[[absent]]\nreason = "b"\ncapabilities = "a"', "absent: capabilities: want a list of names"),
+        ('[[absent]]\nreason = "b"\ncapabilities = ["a"]\nplaces = ["c"]', "absent: want words or names"),
         ("\udcff", "can't decode"),
     ],
 )

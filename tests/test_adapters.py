@@ -16,6 +16,7 @@ from conformance.judging.verdict import Verdict, Violation
 from fixtures.data import exact_batch
 from fixtures.models import exact_linear
 from fixtures.recipe import Recipe, Recompute
+from frameworks.adapter_file import Absence, AdapterFile
 from frameworks.base import LossLedger, MicroBatch, ending, inner_bounds, over_window, segment_bounds
 from frameworks.base.recompute import CLOSED_OVER, FailingRerun, recomputed_call
 from frameworks.base.window import AppliedMicroBatch
@@ -110,6 +111,31 @@ def test_what_an_adapter_says_nothing_about_is_refused_for_the_default_reason() 
     judgement = conclude(framework, refusal.value, ())
     assert (judgement.outcome, judgement.reason) == (Outcome.NOT_OFFERED, NOT_OFFERED.reason)
     assert judgement.message.endswith("(nothing to try)")
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "outcome"),
+    [
+        (("no_such",), ("averages",), Outcome.UNSUPPORTED),
+        (("AVER",), (), Outcome.MISDECLARED),
+        ((), ("average",), Outcome.MISDECLARED),
+    ],
+)
+def test_an_absent_feature_is_looked_for_by_name(
+    words: tuple[str, ...], names: tuple[str, ...], outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framework = WithoutAverage()
+    absence = Absence((Capability.AVERAGE,), "it has none", ("no_such_module", "numpy"), words, names)
+    monkeypatch.setattr(framework, "_file", AdapterFile(absent=(absence,)))
+    with pytest.raises(Unsupported, match="it has none") as refusal:
+        framework.trainer(exact_linear(), Recipe(average=0.5))
+    assert conclude(framework, refusal.value, ()).outcome is outcome
+
+
+def test_an_absence_may_be_of_some_modes() -> None:
+    file = AdapterFile(absent=(Absence(("a",), "b", (), ("c",), modes=("eager",)),))
+    assert file.absence("a", "eager") is not None
+    assert (file.absence("a", "graph"), file.absence("b", "eager")) == (None, None)
 
 
 def test_an_inherited_refusal_alone_holds_without_a_try() -> None:

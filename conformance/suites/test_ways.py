@@ -192,15 +192,19 @@ _VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
 """Gradients of one element, the last one without an update before it, so that counters end at odd numbers."""
 
 
+def _trains(way: Way) -> bool:
+    """Whether runs of the way train on data, beside given gradients."""
+    return way.technique not in (*ROUNDING, *AFTER_GRADIENTS)
+
+
 def _updated(subject: Subject, trainer: Trainer, way: Way, model: Model, recipe: Recipe) -> Iterator[dict[str, Array]]:
     """The states after updates of a run, which trains on data too if the technique acts there and may round alike."""
     names = list(trainer.parameters())
     batch = exact_batch(16, *_sizes(model), seed=1)
     targets = {head.name: batch.targets["output"] for head in model.heads.heads}
     window = Batch(batch.inputs, targets).into(recipe.accumulation)
-    trains = way.technique not in (*ROUNDING, *AFTER_GRADIENTS) and recipe.clip is None
     for value, name in zip(_VALUES, (None, None, names[0], names[1], None), strict=True):
-        if trains and value not in (math.inf, _VALUES[-1]):
+        if _trains(way) and recipe.clip is None and value not in (math.inf, _VALUES[-1]):
             trainer.update(window)
         if value != math.inf or recipe.scaling is not None:
             trainer.feed(*[spiked(trainer, value, name)] * recipe.accumulation)
@@ -209,7 +213,7 @@ def _updated(subject: Subject, trainer: Trainer, way: Way, model: Model, recipe:
 
 def _same_states(subject: Subject, verdict: Verdict, way: Way, model: Model, recipe: Recipe, folder: Path) -> None:
     """Compares the states of runs by the way and by the default way."""
-    usual = _usual.get(key := (subject.framework, subject.seed, way.technique in ROUNDING, repr((model, recipe))))
+    usual = _usual.get(key := (subject.framework, subject.seed, _trains(way), repr((model, recipe))))
     if usual is None:
         usual = _usual[key] = [*_updated(subject, subject.trainer(model, recipe.but(ways=())), way, model, recipe)]
     trainer = subject.trainer(model, recipe.but(ways=(str(way),)))

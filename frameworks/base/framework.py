@@ -15,7 +15,7 @@ from fixtures.functions import FunctionUse
 from fixtures.model import Model
 from fixtures.plateau import Plateau
 from fixtures.recipe import FormatName, Offload, Precision, Ranks, Recipe
-from frameworks.adapter_file import AdapterFile, adapter_file
+from frameworks.adapter_file import adapter_file
 from frameworks.base.company import BaseCompany
 from frameworks.base.gpus import named_device
 from frameworks.base.observing import elapsed, observed
@@ -76,7 +76,8 @@ class BaseFramework(ABC):
         self.mode = mode or self.modes[0]
         self._observed: dict[Capability, bool] = {}
         self._shipped: dict[Part, BaseShipped] = {}
-        self._file = adapter_file(self.name) if self.name in known() else AdapterFile()
+        own = f"{type(self).__module__}:{type(self).__qualname__}"
+        self._file = adapter_file(self.name if self.name in known() else own)
 
     @abstractmethod
     def devices(self) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def _stopped(x: Any) -> Any:
 
 
 def _determinant(x: Any) -> Any:
-    sign, logarithm = paddle.linalg.slogdet(paddle.stack([x + 3.0 * paddle.eye(4)] * 2))
+    sign, logarithm = paddle.linalg.slogdet(paddle.stack([x + 3.0 * paddle.eye(4)] * 3))
     return sign, logarithm
 
 
