@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from frameworks.contract import Capability, Conventions
 from frameworks.keras_parts.declarations import CONVENTIONS, REFUSED
+from frameworks.keras_parts.operations import NO_LISTS
 from frameworks.tf import tflite_models
 from frameworks.tf.settings import has_tf32
 
 _POLICIES: dict[Capability, str] = {
-    Capability.AUTOCAST_LISTS: "a dtype policy is a layer's, and a DTypePolicyMap names layers, not operations",
+    Capability.AUTOCAST_LISTS: NO_LISTS,
 }
 _REWRITE: dict[Capability, str] = {
     Capability.O3_FLOAT16: "a graph rewrite leaves the weights in float32",

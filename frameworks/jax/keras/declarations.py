@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from frameworks.contract import Capability
 from frameworks.keras_parts import declarations as keras_parts
+from frameworks.keras_parts.operations import NO_LISTS
 
 INSIDE_RECOMPUTED = "nothing outside keras.remat may refer to what is computed inside: JAX raises UnexpectedTracerError"
 
@@ -14,6 +15,7 @@ _LAYOUT = (
 )
 _REFUSED: dict[Capability, str] = {
     **keras_parts.REFUSED,
+    Capability.AUTOCAST_LISTS: NO_LISTS,
     Capability.MISSING_GRADIENTS: "jax.grad gives zeros for a variable that the loss does not reach, never nothing",
 }
 _CPU_REFUSED: dict[Capability, str] = {

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import jax
 import keras
+import numpy as np
 
 from fixtures.arrays import Array
 from fixtures.model import Model
@@ -22,6 +23,7 @@ from frameworks.contract import (
     RecomputeCase,
     RecomputeResult,
 )
+from frameworks.jax.arrays import wide_formats
 from frameworks.jax.companies import company
 from frameworks.jax.keras.declarations import CONVENTIONS, refusals
 from frameworks.jax.keras.probes import ATTEMPTS, remat_case
@@ -30,6 +32,7 @@ from frameworks.jax.modes import KERAS
 from frameworks.jax.on_device import OnDevice
 from frameworks.keras_parts.functions import WAYS, model_attempts
 from frameworks.keras_parts.network import VARIANTS
+from frameworks.keras_parts.operations import OF_SCOPES, ScopeOfPolicies
 from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.scaler import has_factors_of
 from frameworks.keras_parts.settings import read_settings, write_settings
@@ -37,7 +40,7 @@ from frameworks.keras_parts.settings import read_settings, write_settings
 _company = partial(company, mode=KERAS)
 
 
-class KerasFramework(OnDevice):
+class KerasFramework(ScopeOfPolicies, OnDevice):
     """Training with Keras alone: mode "keras"."""
 
     own_modes = (KERAS,)
@@ -52,7 +55,7 @@ class KerasFramework(OnDevice):
         return refusals(self.device)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        tried = ATTEMPTS | option_attempts(self._run) | model_attempts(self._run)
+        tried = ATTEMPTS | OF_SCOPES | option_attempts(self._run) | model_attempts(self._run)
         here: dict[Capability, Attempt] = {c: partial(self._here, attempt) for c, attempt in tried.items()}
         return here if self.device != "cpu" else with_ranks(here, _company, None)
 
@@ -90,7 +93,8 @@ class KerasFramework(OnDevice):
         return StatelessRun(model, recipe, weights, self._place)
 
     def run_op(self, op: str, *arrays: Array) -> OpResult:
-        raise self.refusal(Capability.OPERATIONS)
+        with jax.default_device(self._place), wide_formats(any(each.dtype == np.float64 for each in arrays)):
+            return super().run_op(op, *arrays)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         with jax.default_device(self._place):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from frameworks.contract import Capability
 from frameworks.keras_parts import declarations as keras_parts
+from frameworks.keras_parts.operations import NO_LISTS
 
 CONVENTIONS = replace(keras_parts.CONVENTIONS, static_skips=False)
 
@@ -27,4 +28,5 @@ _RANKS = dict.fromkeys(
 
 def refusals(device: str) -> dict[Capability, str]:
     """Unsupported capabilities on this device, with reasons."""
-    return keras_parts.REFUSED | _RANKS | (_CPU_REFUSED if device == "cpu" else {})
+    lists = {Capability.AUTOCAST_LISTS: NO_LISTS}
+    return keras_parts.REFUSED | _RANKS | lists | (_CPU_REFUSED if device == "cpu" else {})

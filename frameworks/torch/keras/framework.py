@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -11,11 +10,21 @@ import torch
 
 from fixtures.arrays import Array
 from fixtures.model import Model
-from fixtures.recipe import DynamicScaling, Precision, Recipe
+from fixtures.recipe import DynamicScaling, Recipe
 from frameworks.base import BaseShipped, shipped_attempts
-from frameworks.contract import Attempt, Capability, Conventions, FunctionFormat, Part, RecomputeCase, RecomputeResult
+from frameworks.contract import (
+    Attempt,
+    Capability,
+    Conventions,
+    FunctionFormat,
+    OpResult,
+    Part,
+    RecomputeCase,
+    RecomputeResult,
+)
 from frameworks.keras_parts.functions import WAYS, model_attempts
 from frameworks.keras_parts.network import VARIANTS
+from frameworks.keras_parts.operations import OF_SCOPES, ScopeOfPolicies
 from frameworks.keras_parts.options import option_attempts
 from frameworks.keras_parts.recompute import Function, recomputed
 from frameworks.keras_parts.scaler import has_factors_of
@@ -28,7 +37,7 @@ from frameworks.torch.recompute import differentiated
 from frameworks.torch.stacks.framework import StackFramework
 
 
-class KerasOnTorch(StackFramework):
+class KerasOnTorch(ScopeOfPolicies, StackFramework):
     """Training with Keras alone."""
 
     def environment(self) -> dict[str, str]:
@@ -38,7 +47,7 @@ class KerasOnTorch(StackFramework):
         return refusals(self.device)
 
     def attempts(self) -> Mapping[Capability, Attempt]:
-        tried = {**attempts(self.device), **option_attempts(self._started), **model_attempts(self.run)}
+        tried = {**attempts(self.device), **OF_SCOPES, **option_attempts(self._started), **model_attempts(self.run)}
         return tried | shipped_attempts(self.parts())
 
     def library_attempts(self) -> Mapping[Capability, Attempt]:
@@ -67,10 +76,9 @@ class KerasOnTorch(StackFramework):
     def _started(self, model: Model, recipe: Recipe) -> AutogradRun:
         return self.run(model, recipe, None)
 
-    def autocast(
-        self, precision: Precision, *, enabled: bool = True, wide: Sequence[str] = (), low: Sequence[str] = ()
-    ) -> AbstractContextManager[None]:
-        raise self.refusal(Capability.AUTOCAST_SCOPE)
+    def run_op(self, op: str, *arrays: Array) -> OpResult:
+        with keras.device(self.device):
+            return super().run_op(op, *arrays)
 
     def recompute(self, case: RecomputeCase, x: Array, w: Array, variant: str | None = None) -> RecomputeResult:
         chosen = self.variant(variant)
