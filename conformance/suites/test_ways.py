@@ -49,6 +49,9 @@ WANTED: dict[str, tuple[str, Any]] = {
 }
 """The field of a recipe, and a value, by the technique that they use."""
 
+ROWS = 3
+"""Rows that a way may train until each of its calls was made: an optimizer may have a constructor of its own."""
+
 SINGLE = ("clip", "scaling", "schedule")
 """Techniques that some frameworks offer for windows of one micro-batch alone, or count by micro-batches."""
 
@@ -79,6 +82,7 @@ def test_a_way_trains_as_the_oracle_does(
     subject: Subject, verdict: Verdict, excluded: Excluded, way: Way, tmp_path: Path
 ) -> None:
     with watched(way) as calls:
+        trained = 0
         for row in _rows(subject, way, excluded):
             try:
                 made = len(verdict.checks)
@@ -90,9 +94,10 @@ def test_a_way_trains_as_the_oracle_does(
                     raise
                 del verdict.checks[made:]
                 continue
-            break
-        else:
-            verdict.holds(False, f"rows that {way} can train", 0, "one or more", "no-row")
+            trained += 1
+            if not calls.missing or trained == ROWS:
+                break
+        verdict.holds(trained > 0, f"rows that {way} can train", trained, "one or more", "no-row")
     verdict.equal(calls.missing, (), "calls of the way that were not made", "way-not-used")
 
 

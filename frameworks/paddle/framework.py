@@ -39,6 +39,7 @@ from frameworks.contract import (
     Part,
     RecomputeCase,
     RecomputeResult,
+    Unsupported,
 )
 from frameworks.paddle import options, recompute, shipped
 from frameworks.paddle.arrays import format_name, to_numpy, to_tensor
@@ -50,7 +51,7 @@ from frameworks.paddle.formats import NO_PRODUCTS, PaddleFormats, integer_produc
 from frameworks.paddle.functions import DYNAMIC_WAYS
 from frameworks.paddle.modes import DATA_PARALLEL, DYGRAPH, FORCED
 from frameworks.paddle.network import HOOKS, REENTRANT
-from frameworks.paddle.offload import shards_leave
+from frameworks.paddle.offload import ONE_PAIR, hooks_nest, shards_leave
 from frameworks.paddle.one_graph import OneGraph
 from frameworks.paddle.operations import OPERATIONS
 from frameworks.paddle.plateau import rates
@@ -146,6 +147,11 @@ class PaddleFramework(OneGraph):
 
     def recompute_variants(self) -> tuple[str, ...]:
         return (REENTRANT, HOOKS)
+
+    def require_recipe(self, recipe: Recipe) -> None:
+        super().require_recipe(recipe)
+        if recipe.offload is not None and recipe.recompute is not None and recipe.recompute.variant == HOOKS:
+            raise Unsupported(Capability.OFFLOAD_ACTIVATIONS, ONE_PAIR, hooks_nest)
 
     def company(self, model: Model, recipe: Recipe, weights: Mapping[str, Array] | None = None) -> BaseCompany:
         self.admit(model, recipe)
