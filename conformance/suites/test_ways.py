@@ -198,7 +198,7 @@ _VALUES = (0.5, math.inf, 0.5, 0.25, 0.75)
 
 
 def _trains(way: Way) -> bool:
-    """Whether runs of the way train on data, beside given gradients."""
+    """Whether runs of the way train on data, in addition to given gradients."""
     return way.technique not in (*ROUNDING, *AFTER_GRADIENTS)
 
 
