@@ -33,7 +33,7 @@ TABLES = {
     "paddle": ("OPERATIONS",),
     "jax": ("OPERATIONS",),
 }
-"""The dictionaries of each adapter's module `operations`."""
+"""The dictionaries of each adapter's module `operations`; TensorFlow's operations are those of Keras."""
 
 
 MODULES = {
@@ -68,7 +68,8 @@ def test_no_module_of_an_adapter_is_long(adapter: str) -> None:
 
 def keys(adapter: str) -> set[str]:
     """The names in an adapter's tables of operations, read from the source, for its framework may not be installed."""
-    tree = ast.parse((ROOT / "frameworks" / adapter / "operations.py").read_text(encoding="utf-8"))
+    folder = {"tf": "keras_parts"}.get(adapter, adapter)
+    tree = ast.parse((ROOT / "frameworks" / folder / "operations.py").read_text(encoding="utf-8"))
     tables = TABLES[adapter]
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)]
     chosen = [node.value for node in assigned if isinstance(node.target, ast.Name) and node.target.id in tables]

@@ -15,7 +15,7 @@ from typing import Any
 Pack = Callable[[Any], Any]
 
 
-class Activations:
+class KeptActivations:
     """No offload."""
 
     def saving(self) -> AbstractContextManager[Any]:
@@ -27,7 +27,7 @@ class Activations:
         return 0
 
 
-class OffloadedActivations(Activations):
+class OffloadedActivations(KeptActivations):
     """Saved-tensor hooks of a run, which count the bytes that leave.
 
     Args:
