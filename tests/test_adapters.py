@@ -133,6 +133,17 @@ def test_an_absent_feature_is_looked_for_by_name(
     assert conclude(framework, refusal.value, ()).outcome is outcome
 
 
+def test_an_absence_without_a_place_to_search_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = WithoutAverage()
+    absence = Absence((Capability.AVERAGE,), "it has none", ("no_such_module",), ("average",))
+    monkeypatch.setattr(framework, "_file", AdapterFile(absent=(absence,)))
+    with pytest.raises(Unsupported, match="it has none") as refusal:
+        framework.trainer(exact_linear(), Recipe(average=0.5))
+    assert conclude(framework, refusal.value, ()).outcome is Outcome.NOT_OFFERED
+    with pytest.raises(Violation, match="a refusal was tried"):
+        probing.compare(Subject(framework, 0), Verdict(), Capability.AVERAGE)
+
+
 def test_an_absence_may_be_of_some_modes() -> None:
     file = AdapterFile(absent=(Absence(("a",), "b", (), ("c",), modes=("eager",)),))
     assert file.absence("a", "eager") is not None

@@ -49,6 +49,7 @@ from frameworks.contract import (
     needs,
 )
 from frameworks.registry import known
+from frameworks.ways import resolved
 
 Run = TypeVar("Run", bound=BaseTrainer)
 
@@ -243,12 +244,18 @@ class BaseFramework(ABC):
         attempt.
         """
         if capability not in self._observed:
-            absence = self._file.absence(capability, self.mode)
-            attempt = self.attempts().get(capability, None if absence is None else partial(appeared, absence))
+            attempt = self.attempts().get(capability) or self._search(capability)
             if attempt is None:
                 return False if self.declares(capability) == NOT_OFFERED else None
             self._observed[capability] = observed(attempt)
         return self._observed[capability]
+
+    def _search(self, capability: Capability) -> Attempt | None:
+        """The search for the names of what is absent; None if there is no place to search."""
+        absence = self._file.absence(capability, self.mode)
+        if absence is None or all(resolved(place) is None for place in absence.places):
+            return None
+        return partial(appeared, absence)
 
     def global_state(self) -> dict[str, str]:
         return {}
